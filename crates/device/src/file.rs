@@ -1,0 +1,1 @@
+//! Files and block devices.

@@ -1,0 +1,71 @@
+//! Read, write, flush, time and randomness behind traits.
+//!
+//! Everything above this crate sees devices, clocks and entropy only through these traits, so that it
+//! runs on simulated ones exactly as in production. Requests are submitted and completed, not called
+//! and waited for: a hung device can be given up, and a batch of rows is in flight at once.
+
+mod buffer;
+// mod file;
+mod pending;
+mod world;
+
+pub use buffer::{ALIGN, AlignedBuf};
+// pub use file::{FileDevice, OpenError, OpenMode};
+pub use pending::{Pending, Promise};
+pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};
+
+use larder_format::{ByteLen, DeviceOffset};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A request to a device.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// Reads `len` bytes at `offset`; both are multiples of [`ALIGN`].
+    Read {
+        /// Where.
+        offset: DeviceOffset,
+        /// How much.
+        len: ByteLen,
+    },
+    /// Writes the whole buffer at `offset`; offset and length are multiples of [`ALIGN`].
+    /// Durable only after a later flush.
+    Write {
+        /// Where.
+        offset: DeviceOffset,
+        /// What.
+        data: Arc<AlignedBuf>,
+    },
+    /// Makes all writes that completed before this request was submitted durable.
+    Flush,
+}
+
+/// What a request completes with: the bytes of a read, an empty buffer otherwise.
+pub type Outcome = Result<AlignedBuf, DeviceError>;
+
+/// Why a request failed. Data on other devices is unaffected.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DeviceError {
+    /// The device or its driver reported an error.
+    #[error("I/O error {errno}")]
+    Io {
+        /// The operating system's error number.
+        errno: i32,
+    },
+    /// The request reaches past the device's end.
+    #[error("beyond the end of the device")]
+    Range,
+    /// The device is not there any more.
+    #[error("the device is gone")]
+    Gone,
+}
+
+/// A device: something that holds bytes and can lose power.
+pub trait Device: Send + Sync {
+    /// How people know it: its path, or its name in a simulation. For messages only.
+    fn name(&self) -> String;
+    /// Its size in bytes.
+    fn size(&self) -> ByteLen;
+    /// Starts a request. Requests in flight at the same time may complete in any order.
+    fn submit(&self, request: Request) -> Pending<Outcome>;
+}

@@ -1,0 +1,57 @@
+//! Time, randomness and helping hands.
+
+use larder_format::Timestamp;
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// Where time comes from.
+pub trait Clock: Send + Sync {
+    /// Wall-clock time, for stamps that people see.
+    fn now(&self) -> Timestamp;
+    /// Time since some fixed point; never goes back.
+    fn monotonic(&self) -> Duration;
+}
+
+/// Where randomness comes from: GUIDs and incarnations.
+pub trait Entropy: Send + Sync {
+    /// 64 fresh random bits.
+    fn next_u64(&self) -> u64;
+}
+
+/// Runs independent pieces of work, perhaps on several cores: hashing, codecs, parity.
+pub trait Workers: Send + Sync {
+    /// Calls `job(i)` once for every `i` below `count`; returns when all are done.
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync));
+}
+
+/// Does the work where it is asked for; what simulations use.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Inline;
+
+impl Workers for Inline {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(job);
+    }
+}
+
+/// Repeatable randomness: SplitMix64 (Steele, Lea and Flood, 2014).
+#[derive(Debug)]
+pub struct SeededEntropy(Mutex<u64>);
+
+impl SeededEntropy {
+    /// The stream that `seed` names.
+    pub fn new(seed: u64) -> Self {
+        Self(Mutex::new(seed))
+    }
+}
+
+impl Entropy for SeededEntropy {
+    fn next_u64(&self) -> u64 {
+        let mut state = self.0.lock();
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

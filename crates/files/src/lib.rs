@@ -1,0 +1,1 @@
+//! POSIX semantics over pool trees.

@@ -1,0 +1,72 @@
+//! Checksums. All are seeded or keyed with the pool's GUID, so that bytes of another pool never pass.
+
+use crate::{Corrupt, PoolGuid, Reason};
+
+/// Bytes kept of a payload's checksum; shorter sums are padded with zeros.
+pub const SUM_LEN: usize = 32;
+
+/// How a block's payload is summed. There is no off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum ChecksumKind {
+    /// XXH3, 128 bits: fast, against accidents.
+    #[default]
+    Fast = 1,
+    /// Keyed BLAKE3, 256 bits.
+    Blake3 = 2,
+    /// SHA-256 over the pool's GUID and the payload.
+    Sha256 = 3,
+}
+
+impl ChecksumKind {
+    /// The kind that a stored number names.
+    pub fn from_byte(byte: u8) -> Result<Self, Corrupt> {
+        match byte {
+            1 => Ok(Self::Fast),
+            2 => Ok(Self::Blake3),
+            3 => Ok(Self::Sha256),
+            _ => Err(Corrupt::new("checksum kind", Reason::Kind)),
+        }
+    }
+}
+
+/// XXH3-64 of `bytes`, seeded: for headers.
+pub fn fast64(pool: PoolGuid, bytes: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot_with_seed(pool.get(), bytes)
+}
+
+/// XXH3-128 of `bytes`, seeded: for row columns and, as `checksum=on`, for payloads.
+pub fn fast128(pool: PoolGuid, bytes: &[u8]) -> u128 {
+    twox_hash::XxHash3_128::oneshot_with_seed(pool.get(), bytes)
+}
+
+/// The checksum of a block's stored payload.
+pub fn payload_sum(kind: ChecksumKind, pool: PoolGuid, payload: &[u8]) -> [u8; SUM_LEN] {
+    let mut sum = [0; SUM_LEN];
+    match kind {
+        ChecksumKind::Fast => sum[..16].copy_from_slice(&fast128(pool, payload).to_le_bytes()),
+        ChecksumKind::Blake3 => {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&pool.get().to_le_bytes());
+            sum = *blake3::keyed_hash(&key, payload).as_bytes();
+        }
+        ChecksumKind::Sha256 => {
+            use sha2::Digest;
+            let mut hasher = sha2::Sha256::new();
+            hasher.update(pool.get().to_le_bytes());
+            hasher.update(payload);
+            sum.copy_from_slice(&hasher.finalize());
+        }
+    }
+    sum
+}
+
+/// Sums `bytes` with the eight bytes at `hole` taken as zero: for structures that hold their own sum.
+pub(crate) fn fast64_with_hole(pool: PoolGuid, bytes: &[u8], hole: usize) -> u64 {
+    let mut hasher = twox_hash::XxHash3_64::with_seed(pool.get());
+    use std::hash::Hasher;
+    hasher.write(&bytes[..hole]);
+    hasher.write(&[0; 8]);
+    hasher.write(&bytes[hole + 8..]);
+    hasher.finish()
+}

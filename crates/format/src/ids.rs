@@ -1,0 +1,183 @@
+//! Ids, places, sizes: newtypes, so that what must not be mixed does not compile.
+
+use crate::field::Field;
+use std::fmt;
+
+macro_rules! id {
+    ($($(#[$meta:meta])* $name:ident($inner:ty)),* $(,)?) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name($inner);
+
+        impl $name {
+            /// Wraps a number that is known to be one.
+            pub const fn new(value: $inner) -> Self { Self(value) }
+            /// The number.
+            pub const fn get(self) -> $inner { self.0 }
+            /// The id after this one. Ids are never reused, so overflow is a bug.
+            #[must_use]
+            pub fn next(self) -> Self { Self(self.0.checked_add(1).expect("ids never run out")) }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { self.0.fmt(f) }
+        }
+
+        impl Field for $name {
+            const SIZE: usize = size_of::<$inner>();
+            fn store(&self, out: &mut [u8]) { self.0.store(out); }
+            fn load(from: &[u8]) -> Self { Self(<$inner>::load(from)) }
+        }
+    )*};
+}
+
+id! {
+    /// Names a pool for ever.
+    PoolGuid(u64),
+    /// Names a device for ever, wherever its path is.
+    DeviceGuid(u64),
+    /// A device's number in its pool; never reused.
+    DeviceIndex(u16),
+    /// A group's number in its pool; never reused.
+    GroupIndex(u16),
+    /// A block: monotonic over the pool's life, never reused; the order of ids is the order of birth.
+    BlockId(u64),
+    /// A segment: never reused.
+    SegmentId(u64),
+    /// A commit: what zfs calls a txg.
+    CommitId(u64),
+    /// One import of the pool; random, so that two histories cannot be confused.
+    Incarnation(u64),
+    /// A dataset; never reused.
+    DatasetId(u64),
+    /// A file, folder, link or special file within its dataset; never reused.
+    InodeId(u64),
+    /// A logged operation's place in the pool's order.
+    OpSeq(u64),
+    /// A host that imports pools.
+    HostId(u64),
+    /// A slot's number on its device, from 0.
+    SlotIndex(u32),
+}
+
+/// Bytes from the start of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DeviceOffset(u64);
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ByteLen(u64);
+
+impl DeviceOffset {
+    /// Wraps a byte position.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+    /// The byte position.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl ByteLen {
+    /// Wraps a number of bytes.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+    /// The number of bytes.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl std::ops::Add<ByteLen> for DeviceOffset {
+    type Output = DeviceOffset;
+    fn add(self, rhs: ByteLen) -> DeviceOffset {
+        DeviceOffset(self.0 + rhs.0)
+    }
+}
+
+/// Blocks start and end on multiples of this many bytes.
+pub const BLOCK_STEP: u32 = 8;
+
+/// Where a block is: segment, column of the segment, offset in that column's slot, stored length.
+///
+/// 16 bytes on disk: segment u64; column u8 and offset / 8 as u24 in one u32; stored length u32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The *data* column, from 0 to `k` − 1; its replicas hold the same bytes.
+    pub column: u8,
+    /// Bytes from the start of the column's slot; a multiple of [`BLOCK_STEP`], below 64 MiB.
+    pub offset: u32,
+    /// Bytes stored, header included, before padding to [`BLOCK_STEP`].
+    pub stored: u32,
+}
+
+impl Place {
+    /// What the block takes in its column: the stored length rounded up to [`BLOCK_STEP`].
+    pub const fn footprint(&self) -> u32 {
+        self.stored.next_multiple_of(BLOCK_STEP)
+    }
+}
+
+impl Field for Place {
+    const SIZE: usize = 16;
+    fn store(&self, out: &mut [u8]) {
+        debug_assert!(self.offset.is_multiple_of(BLOCK_STEP) && self.offset / BLOCK_STEP < 1 << 24);
+        self.segment.store(out);
+        (u32::from(self.column) << 24 | self.offset / BLOCK_STEP).store(&mut out[8..]);
+        self.stored.store(&mut out[12..]);
+    }
+    fn load(from: &[u8]) -> Self {
+        let packed = u32::load(&from[8..]);
+        Self {
+            segment: SegmentId::load(from),
+            column: (packed >> 24) as u8,
+            offset: (packed & 0x00ff_ffff) * BLOCK_STEP,
+            stored: u32::load(&from[12..]),
+        }
+    }
+}
+
+/// A block's id with the place where it was last known to be. Datasets' trees treat the place as a
+/// hint (the block map decides); pool tables, which never move, treat it as the truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockPtr {
+    /// The block.
+    pub id: BlockId,
+    /// Where it was written.
+    pub place: Place,
+}
+
+impl Field for BlockPtr {
+    const SIZE: usize = 24;
+    fn store(&self, out: &mut [u8]) {
+        self.id.store(out);
+        self.place.store(&mut out[8..]);
+    }
+    fn load(from: &[u8]) -> Self {
+        Self { id: BlockId::load(from), place: Place::load(&from[8..]) }
+    }
+}
+
+/// Seconds and nanoseconds since 1970-01-01 UTC; negative seconds are before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub secs: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+impl Field for Timestamp {
+    const SIZE: usize = 12;
+    fn store(&self, out: &mut [u8]) {
+        self.secs.store(out);
+        self.nanos.store(&mut out[8..]);
+    }
+    fn load(from: &[u8]) -> Self {
+        Self { secs: i64::load(from), nanos: u32::load(&from[8..]) }
+    }
+}

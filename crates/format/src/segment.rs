@@ -1,0 +1,428 @@
+//! Segments: the layout formula, the descriptor at the start of every slot, row headers, and the
+//! record that the segment table and the root keep of a segment.
+
+use crate::checksum;
+use crate::error::ensure;
+use crate::field::Field;
+use crate::{
+    CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason, SegmentId, SlotIndex, layout,
+};
+
+/// The most columns a segment may have.
+pub const MAX_COLUMNS: usize = 64;
+/// Bytes at the start of every slot that hold the segment's descriptor.
+pub const DESCRIPTOR_LEN: u32 = 4096;
+/// Rows start and end on multiples of this many bytes, or of the device's sector when that is larger.
+pub const ROW_STEP: u32 = 4096;
+/// The smallest slot.
+pub const MIN_SLOT: u32 = 1 << 20;
+/// The largest slot.
+pub const MAX_SLOT: u32 = 64 << 20;
+
+/// `k` data columns × `r` replicas + `m` parity columns.
+///
+/// Column `i·r + j` is replica `j` of data column `i`; column `k·r + p` is parity `p`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    k: u8,
+    r: u8,
+    m: u8,
+}
+
+impl Layout {
+    /// A layout, when the numbers make one: `k`, `r` ≥ 1, `m` ≤ 3, at most [`MAX_COLUMNS`] columns.
+    pub fn new(k: u8, r: u8, m: u8) -> Result<Self, Corrupt> {
+        let columns = usize::from(k) * usize::from(r) + usize::from(m);
+        ensure(k >= 1 && r >= 1 && m <= 3 && columns <= MAX_COLUMNS, "layout", Reason::Range)?;
+        Ok(Self { k, r, m })
+    }
+    /// Data columns.
+    pub fn k(self) -> usize {
+        usize::from(self.k)
+    }
+    /// Copies of each data column.
+    pub fn r(self) -> usize {
+        usize::from(self.r)
+    }
+    /// Parity columns.
+    pub fn m(self) -> usize {
+        usize::from(self.m)
+    }
+    /// All columns.
+    pub fn columns(self) -> usize {
+        self.k() * self.r() + self.m()
+    }
+    /// Losses that are survived whichever columns they are: `r + m − 1`.
+    pub fn tolerance(self) -> usize {
+        self.r() + self.m() - 1
+    }
+    /// Devices that a root or log record must reach before anything is acknowledged: `m + r`.
+    pub fn quorum(self) -> usize {
+        self.r() + self.m()
+    }
+    /// The layout for what is less than a row: one data column, as many copies as losses survived.
+    pub fn replicated(self) -> Self {
+        Self { k: 1, r: self.r + self.m, m: 0 }
+    }
+    /// The column of replica `j` of data column `i`.
+    pub fn replica(self, i: usize, j: usize) -> usize {
+        i * self.r() + j
+    }
+    /// The column of parity `p`.
+    pub fn parity(self, p: usize) -> usize {
+        self.k() * self.r() + p
+    }
+}
+
+impl Field for Layout {
+    const SIZE: usize = 3;
+    fn store(&self, out: &mut [u8]) {
+        [self.k, self.r, self.m].store(out);
+    }
+    /// Unchecked: run the result through [`Layout::new`].
+    fn load(from: &[u8]) -> Self {
+        Self { k: from[0], r: from[1], m: from[2] }
+    }
+}
+
+impl Layout {
+    fn checked(self) -> Result<Self, Corrupt> {
+        Self::new(self.k, self.r, self.m)
+    }
+}
+
+/// What a segment holds: streams are kept apart by age and use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum SegmentKind {
+    /// Records in full rows of the group's layout.
+    Data = 1,
+    /// Records that did not fill a row, replicated.
+    Small = 2,
+    /// Nodes of datasets' trees, replicated.
+    Node = 3,
+    /// Pages of runs, replicated.
+    Run = 4,
+    /// Nodes of the pool's tables, replicated. Named by the root alone.
+    Table = 5,
+    /// The intent log, replicated. Named by the root alone.
+    Log = 6,
+}
+
+impl SegmentKind {
+    /// The kind that a stored number names.
+    pub fn from_byte(byte: u8) -> Result<Self, Corrupt> {
+        Ok(match byte {
+            1 => Self::Data,
+            2 => Self::Small,
+            3 => Self::Node,
+            4 => Self::Run,
+            5 => Self::Table,
+            6 => Self::Log,
+            _ => return Err(Corrupt::new("segment", Reason::Kind)),
+        })
+    }
+    /// Kinds that the segment table leaves to the root.
+    pub fn is_rooted(self) -> bool {
+        matches!(self, Self::Table | Self::Log)
+    }
+}
+
+/// One column's slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// The device.
+    pub device: DeviceIndex,
+    /// The slot on it.
+    pub index: SlotIndex,
+}
+
+impl Field for Slot {
+    const SIZE: usize = 6;
+    fn store(&self, out: &mut [u8]) {
+        self.device.store(out);
+        self.index.store(&mut out[2..]);
+    }
+    fn load(from: &[u8]) -> Self {
+        Self { device: DeviceIndex::load(from), index: SlotIndex::load(&from[2..]) }
+    }
+}
+
+/// Where a segment stands in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum SegmentState {
+    /// Rows are being appended.
+    Open = 1,
+    /// Complete; its blocks are read.
+    Closed = 2,
+    /// Nothing live in it; its slots are free once the commit after the next is durable.
+    Freed = 3,
+}
+
+layout! {
+    /// The fixed part of a [`SegmentRecord`]; the slots follow it.
+    pub struct SegmentHead[64] {
+        /// The segment's id.
+        id: SegmentId = 0,
+        /// A [`SegmentKind`].
+        kind: u8 = 8,
+        /// A [`SegmentState`].
+        state: u8 = 9,
+        /// The group whose devices it lies on.
+        group: GroupIndex = 10,
+        /// The layout: k, r, m.
+        layout: Layout = 12,
+        /// Number of slots that follow.
+        columns: u8 = 15,
+        /// Committed height: bytes of every column that hold descriptor and whole rows.
+        height: u32 = 16,
+        /// Blocks in it that are not freed.
+        live_blocks: u32 = 20,
+        /// Footprints of those blocks, bytes.
+        live_bytes: u64 = 24,
+        /// The commit that opened it.
+        birth: CommitId = 32,
+        /// The commit that freed it; 0 while it lives.
+        freed: CommitId = 40,
+        /// The import under which it was opened.
+        incarnation: Incarnation = 48,
+    }
+}
+
+/// What the segment table, or the root, keeps of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// The segment's id.
+    pub id: SegmentId,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// Where it stands in its life.
+    pub state: SegmentState,
+    /// The group whose devices it lies on.
+    pub group: GroupIndex,
+    /// Its layout.
+    pub layout: Layout,
+    /// Committed height, bytes of every column.
+    pub height: u32,
+    /// Blocks that are not freed.
+    pub live_blocks: u32,
+    /// Footprints of those blocks, bytes.
+    pub live_bytes: u64,
+    /// The commit that opened it.
+    pub birth: CommitId,
+    /// The commit that freed it; 0 while it lives.
+    pub freed: CommitId,
+    /// The import under which it was opened.
+    pub incarnation: Incarnation,
+    /// One slot a column.
+    pub slots: Vec<Slot>,
+}
+
+impl SegmentRecord {
+    /// Appends the record to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.resize(at + SegmentHead::SIZE + self.slots.len() * Slot::SIZE, 0);
+        SegmentHead {
+            id: self.id,
+            kind: self.kind as u8,
+            state: self.state as u8,
+            group: self.group,
+            layout: self.layout,
+            columns: self.slots.len() as u8,
+            height: self.height,
+            live_blocks: self.live_blocks,
+            live_bytes: self.live_bytes,
+            birth: self.birth,
+            freed: self.freed,
+            incarnation: self.incarnation,
+        }
+        .put(&mut out[at..]);
+        for (i, slot) in self.slots.iter().enumerate() {
+            slot.store(&mut out[at + SegmentHead::SIZE + i * Slot::SIZE..]);
+        }
+    }
+
+    /// Reads a record from the start of `bytes`; returns it and its length.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, usize), Corrupt> {
+        const WHAT: &str = "segment record";
+        let head = SegmentHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let layout = head.layout.checked()?;
+        ensure(usize::from(head.columns) == layout.columns(), WHAT, Reason::Range)?;
+        ensure(head.height <= MAX_SLOT, WHAT, Reason::Range)?;
+        let len = SegmentHead::SIZE + layout.columns() * Slot::SIZE;
+        let slots = bytes.get(SegmentHead::SIZE..len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let state = match head.state {
+            1 => SegmentState::Open,
+            2 => SegmentState::Closed,
+            3 => SegmentState::Freed,
+            _ => return Err(Corrupt::new(WHAT, Reason::Kind)),
+        };
+        let record = Self {
+            id: head.id,
+            kind: SegmentKind::from_byte(head.kind)?,
+            state,
+            group: head.group,
+            layout,
+            height: head.height,
+            live_blocks: head.live_blocks,
+            live_bytes: head.live_bytes,
+            birth: head.birth,
+            freed: head.freed,
+            incarnation: head.incarnation,
+            slots: slots.chunks_exact(Slot::SIZE).map(Slot::load).collect(),
+        };
+        Ok((record, len))
+    }
+}
+
+/// `LSEG`.
+pub const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"LSEG");
+
+layout! {
+    /// The fixed part of the descriptor at the start of every slot. The [`SegmentHead`] record follows
+    /// at 64; the last eight bytes of the [`DESCRIPTOR_LEN`] are the sum of all before.
+    pub struct DescriptorHead[64] {
+        /// [`SEGMENT_MAGIC`].
+        magic: u32 = 0,
+        /// The column that this slot holds.
+        column: u8 = 4,
+        /// The pool.
+        pool: PoolGuid = 8,
+    }
+}
+
+/// The descriptor bytes for column `column` of `segment`, as the segment was when opened.
+pub fn encode_descriptor(pool: PoolGuid, segment: &SegmentRecord, column: usize) -> Vec<u8> {
+    let mut out = vec![0; DescriptorHead::SIZE];
+    DescriptorHead { magic: SEGMENT_MAGIC, column: column as u8, pool }.put(&mut out);
+    segment.encode(&mut out);
+    out.resize(DESCRIPTOR_LEN as usize, 0);
+    let end = out.len() - 8;
+    checksum::fast64(pool, &out[..end]).store(&mut out[end..]);
+    out
+}
+
+/// Verifies a slot's descriptor; returns the segment as it was when opened and the slot's column.
+pub fn check_descriptor(pool: PoolGuid, bytes: &[u8]) -> Result<(SegmentRecord, usize), Corrupt> {
+    const WHAT: &str = "segment descriptor";
+    let bytes = bytes.get(..DESCRIPTOR_LEN as usize).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+    let head = DescriptorHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+    ensure(head.magic == SEGMENT_MAGIC, WHAT, Reason::Magic)?;
+    let end = bytes.len() - 8;
+    ensure(checksum::fast64(pool, &bytes[..end]) == u64::load(&bytes[end..]), WHAT, Reason::Checksum)?;
+    ensure(head.pool == pool, WHAT, Reason::Identity)?;
+    let (record, _) = SegmentRecord::decode(&bytes[DescriptorHead::SIZE..end])?;
+    ensure(usize::from(head.column) < record.layout.columns(), WHAT, Reason::Range)?;
+    Ok((record, usize::from(head.column)))
+}
+
+/// `LROW`.
+pub const ROW_MAGIC: u32 = u32::from_le_bytes(*b"LROW");
+
+layout! {
+    /// The fixed part of the header in front of each column of a row. The 16-byte XXH3-128 of every
+    /// column's bytes behind the header follow it, in column order: data, replicas, padding and
+    /// parity alike.
+    pub struct RowHead[64] {
+        /// [`ROW_MAGIC`].
+        magic: u32 = 0,
+        /// Number of column sums that follow.
+        columns: u8 = 4,
+        /// The column that this header stands in.
+        column: u8 = 5,
+        /// The segment.
+        segment: SegmentId = 8,
+        /// Where the row starts, bytes from the start of the slot.
+        offset: u32 = 16,
+        /// Bytes of each column, header and padding included.
+        height: u32 = 20,
+        /// The commit that the row was written for.
+        commit: CommitId = 24,
+        /// The import under which it was written.
+        incarnation: Incarnation = 32,
+        /// Bytes of blocks behind the header in this column, before padding; 0 in parity columns.
+        used: u32 = 40,
+        /// XXH3-64 of the whole header, sums included, with this field as zero.
+        header_sum: u64 = 48,
+    }
+}
+
+/// Bytes of a row's header when the segment has `columns` columns; a multiple of [`crate::BLOCK_STEP`].
+pub const fn row_header_len(columns: usize) -> u32 {
+    (RowHead::SIZE + 16 * columns) as u32
+}
+
+/// A row's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowHeader {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Where the row starts, bytes from the start of the slot.
+    pub offset: u32,
+    /// Bytes of each column, header and padding included.
+    pub height: u32,
+    /// The commit that the row was written for.
+    pub commit: CommitId,
+    /// The import under which it was written.
+    pub incarnation: Incarnation,
+    /// The column that this header stands in.
+    pub column: u8,
+    /// Bytes of blocks in this column.
+    pub used: u32,
+    /// XXH3-128 of every column behind its header.
+    pub sums: Vec<u128>,
+}
+
+impl RowHeader {
+    /// Writes the header at the start of `out`, which holds [`row_header_len`] bytes.
+    pub fn put(&self, pool: PoolGuid, out: &mut [u8]) {
+        let len = row_header_len(self.sums.len()) as usize;
+        let mut head = RowHead {
+            magic: ROW_MAGIC,
+            columns: self.sums.len() as u8,
+            column: self.column,
+            segment: self.segment,
+            offset: self.offset,
+            height: self.height,
+            commit: self.commit,
+            incarnation: self.incarnation,
+            used: self.used,
+            header_sum: 0,
+        };
+        head.put(out);
+        for (i, sum) in self.sums.iter().enumerate() {
+            sum.store(&mut out[RowHead::SIZE + 16 * i..]);
+        }
+        head.header_sum = checksum::fast64(pool, &out[..len]);
+        head.put(out);
+    }
+
+    /// Verifies the row header at the start of `bytes`.
+    pub fn check(pool: PoolGuid, bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "row header";
+        let head = RowHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(head.magic == ROW_MAGIC, WHAT, Reason::Magic)?;
+        let columns = usize::from(head.columns);
+        ensure((1..=MAX_COLUMNS).contains(&columns), WHAT, Reason::Range)?;
+        let header_len = row_header_len(columns);
+        let bytes = bytes.get(..header_len as usize).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let sum = checksum::fast64_with_hole(pool, bytes, 48);
+        ensure(sum == head.header_sum, WHAT, Reason::Checksum)?;
+        ensure(head.column < head.columns, WHAT, Reason::Range)?;
+        ensure(head.offset.is_multiple_of(ROW_STEP) && head.offset < MAX_SLOT, WHAT, Reason::Range)?;
+        ensure(head.height.is_multiple_of(ROW_STEP) && head.height <= MAX_SLOT, WHAT, Reason::Range)?;
+        ensure(u64::from(header_len) + u64::from(head.used) <= u64::from(head.height), WHAT, Reason::Range)?;
+        Ok(Self {
+            segment: head.segment,
+            offset: head.offset,
+            height: head.height,
+            commit: head.commit,
+            incarnation: head.incarnation,
+            column: head.column,
+            used: head.used,
+            sums: bytes[RowHead::SIZE..].chunks_exact(16).map(u128::load).collect(),
+        })
+    }
+}
