@@ -64,6 +64,8 @@ layout! {
         history: u16 = 140,
         /// Number of segments named here.
         segments: u16 = 142,
+        /// What the log's first record says of its predecessor.
+        log_previous: u64 = 144,
         /// XXH3-64 of the whole record with this field as zero.
         sum: u64 = 184,
     }
@@ -136,6 +138,8 @@ pub struct Root {
     pub log_offset: u32,
     /// Sequence of the log's first record.
     pub log_sequence: u64,
+    /// What the log's first record says of its predecessor.
+    pub log_previous: u64,
     /// Root of the pool's tables.
     pub tables: BlockPtr,
     /// Groups.
@@ -144,8 +148,8 @@ pub struct Root {
     pub devices: Vec<RootDevice>,
     /// Imports, newest first, at most [`MAX_HISTORY`].
     pub history: Vec<RootImport>,
-    /// Table and log segments (the log's in the order in which they are used), and every segment that
-    /// was open, or changed after the tables were written.
+    /// The segments that the tables leave to the root: those of the tables themselves, and the log's in
+    /// the order in which they are used.
     pub segments: Vec<SegmentRecord>,
 }
 
@@ -193,6 +197,7 @@ impl Root {
             applied: self.applied,
             log_offset: self.log_offset,
             log_sequence: self.log_sequence,
+            log_previous: self.log_previous,
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -261,6 +266,7 @@ impl Root {
             applied: head.applied,
             log_offset: head.log_offset,
             log_sequence: head.log_sequence,
+            log_previous: head.log_previous,
             tables: head.tables,
             groups,
             devices,
