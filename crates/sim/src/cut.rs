@@ -1,11 +1,12 @@
 //! Power cuts, replayed from a trace.
 //!
-//! The rule: a write that a flush of its device followed before the cut is there. Of every other write,
-//! all, nothing or any of its sectors is there, whatever became of the writes around it. Where such
-//! writes overlap, either may have come last.
+//! The rule: a write is there if a flush of its device covers it, that is, if its outcome was taken before
+//! the flush was submitted, and the flush's outcome was taken before the cut. Of every other write, all,
+//! nothing or any of its sectors is there, whatever became of the writes around it. Where such writes
+//! overlap, either may have come last.
 //!
 //! A sweep carries the durable state forward event by event, and beside it, for each device, the writes
-//! that no flush followed yet. An image is then a copy-on-write clone of the durable state plus some of
+//! that no flush covers yet. An image is then a copy-on-write clone of the durable state plus some of
 //! those: its cost is that of the unflushed bytes, not of the history.
 
 use crate::image::DeviceImage;
@@ -33,8 +34,8 @@ pub struct CrashSweep<'t> {
     trace: &'t Trace,
     cut: usize,
     durable: Vec<DeviceImage>,
-    /// For each device, the writes and the rot since its last flush.
-    unflushed: Vec<Vec<&'t Event>>,
+    /// For each device, the writes and the rot that no flush covered yet, with their event numbers.
+    unflushed: Vec<Vec<(usize, &'t Event)>>,
 }
 
 impl<'t> CrashSweep<'t> {
@@ -51,15 +52,20 @@ impl<'t> CrashSweep<'t> {
     /// Moves to a later cut; panics when it lies behind the current one or past the trace's end.
     pub fn advance_to(&mut self, cut: usize) {
         assert!(cut >= self.cut, "a sweep goes forward: from {} to {cut}", self.cut);
-        for event in &self.trace.events[self.cut..cut] {
+        for (number, event) in self.trace.events[..cut].iter().enumerate().skip(self.cut) {
             match event {
                 Event::Write { device, .. } | Event::Rot { device, .. } => {
-                    self.unflushed[*device].push(event)
+                    self.unflushed[*device].push((number, event));
                 }
-                Event::Flush { device } => {
-                    for event in self.unflushed[*device].drain(..) {
-                        apply(event, &mut self.durable[*device]);
-                    }
+                Event::Flush { device, before, in_flight } => {
+                    let durable = &mut self.durable[*device];
+                    self.unflushed[*device].retain(|(number, event)| {
+                        let covered = number < before && !in_flight.contains(number);
+                        if covered {
+                            apply(event, durable);
+                        }
+                        !covered
+                    });
                 }
                 Event::Mark(_) => {}
             }
@@ -70,15 +76,17 @@ impl<'t> CrashSweep<'t> {
     /// The number of writes, over all devices, that nothing promises at the current cut. At zero, every
     /// [`Survival`] gives the same images.
     pub fn unflushed(&self) -> usize {
-        let writes = |events: &Vec<&Event>| events.iter().filter(|event| is_write(event)).count();
+        let writes =
+            |events: &Vec<(usize, &Event)>| events.iter().filter(|(_, event)| is_write(event)).count();
         self.unflushed.iter().map(writes).sum()
     }
 
     /// What the devices hold when the power fails now.
     pub fn images(&self, survival: Survival) -> Vec<DeviceImage> {
         let devices = self.durable.iter().zip(&self.unflushed).enumerate();
-        let image = |(device, (durable, unflushed)): (usize, (&DeviceImage, &Vec<&Event>))| {
+        let images = devices.map(|(device, (durable, unflushed))| {
             let mut image = durable.clone();
+            let unflushed: Vec<&Event> = unflushed.iter().map(|(_, event)| *event).collect();
             match survival {
                 Survival::KeepAll => unflushed.iter().for_each(|event| apply(event, &mut image)),
                 Survival::DropAll => {
@@ -86,12 +94,12 @@ impl<'t> CrashSweep<'t> {
                 }
                 Survival::Random { seed } => {
                     let dice = Dice::new(&[seed, self.cut as u64, device as u64]);
-                    survive(unflushed, &dice, &mut image);
+                    survive(&unflushed, &dice, &mut image);
                 }
             }
             image
-        };
-        devices.map(image).collect()
+        });
+        images.collect()
     }
 }
 

@@ -85,18 +85,26 @@ struct Injected {
     then: DeviceImage,
 }
 
+/// Names a request within its world.
+type Ticket = u64;
+
 struct Media {
     /// What reads see: all writes, flushed or not.
     image: DeviceImage,
     faults: Vec<Injected>,
     /// Requests that hang. They are kept: a promise that is dropped could never be kept later.
-    hung: Vec<(Request, Promise<Outcome>)>,
+    hung: Vec<(Ticket, Request, Promise<Outcome>)>,
+    /// Writes whose outcome nobody has taken, with their event numbers.
+    in_flight: Vec<(Ticket, usize)>,
+    /// Flushes whose outcome nobody has taken, with the events that they will be.
+    flushing: Vec<(Ticket, Event)>,
     counters: Counters,
 }
 
 struct State {
     media: Vec<Media>,
     trace: Trace,
+    next_ticket: Ticket,
 }
 
 /// Some devices and their common history.
@@ -120,7 +128,11 @@ impl SimWorld {
     /// starts again.
     pub fn from_images(images: Vec<DeviceImage>) -> Self {
         let media = images.iter().cloned().map(Media::new).collect();
-        Self(Arc::new(Mutex::new(State { media, trace: Trace { start: images, events: Vec::new() } })))
+        Self(Arc::new(Mutex::new(State {
+            media,
+            trace: Trace { start: images, events: Vec::new() },
+            next_ticket: 0,
+        })))
     }
 
     /// Plugs in another blank device. Cuts before this moment show it too, blank.
@@ -162,7 +174,14 @@ impl SimWorld {
 
 impl Media {
     fn new(image: DeviceImage) -> Self {
-        Self { image, faults: Vec::new(), hung: Vec::new(), counters: Counters::default() }
+        Self {
+            image,
+            faults: Vec::new(),
+            hung: Vec::new(),
+            in_flight: Vec::new(),
+            flushing: Vec::new(),
+            counters: Counters::default(),
+        }
     }
 
     /// The first fault that strikes this request. Every fault that it hits counts it.
@@ -197,7 +216,13 @@ impl Counters {
 }
 
 impl State {
-    fn perform(&mut self, device: usize, request: &Request, fault: Option<(Fault, DeviceImage)>) -> Outcome {
+    fn perform(
+        &mut self,
+        device: usize,
+        ticket: Ticket,
+        request: &Request,
+        fault: Option<(Fault, DeviceImage)>,
+    ) -> Outcome {
         if matches!(fault, Some((Fault::Gone, _))) {
             return Err(DeviceError::Gone);
         }
@@ -224,24 +249,38 @@ impl State {
             (Request::Write { data, .. }, Some((Fault::MisdirectWrites { to, .. }, _))) => {
                 let fits = image.size().get().saturating_sub(to.get()).min(data.len() as u64) as usize;
                 if fits > 0 {
-                    self.write(device, to, Arc::new(AlignedBuf::padded(&data[..fits])));
+                    self.write(device, ticket, to, Arc::new(AlignedBuf::padded(&data[..fits])));
                 }
                 done()
             }
             (Request::Write { offset, data }, _) => {
-                self.write(device, *offset, Arc::clone(data));
+                self.write(device, ticket, *offset, Arc::clone(data));
                 done()
             }
             (Request::Flush, _) => {
-                self.trace.events.push(Event::Flush { device });
+                let media = &mut self.media[device];
+                let in_flight = media.in_flight.iter().map(|(_, number)| *number).collect();
+                let before = self.trace.events.len();
+                media.flushing.push((ticket, Event::Flush { device, before, in_flight }));
                 done()
             }
         }
     }
 
-    fn write(&mut self, device: usize, offset: DeviceOffset, data: Arc<AlignedBuf>) {
-        self.media[device].image.write(offset, &data);
+    fn write(&mut self, device: usize, ticket: Ticket, offset: DeviceOffset, data: Arc<AlignedBuf>) {
+        let media = &mut self.media[device];
+        media.image.write(offset, &data);
+        media.in_flight.push((ticket, self.trace.events.len()));
         self.trace.events.push(Event::Write { device, offset, data });
+    }
+
+    /// The caller knows now that this request is done.
+    fn taken(&mut self, device: usize, ticket: Ticket) {
+        let media = &mut self.media[device];
+        media.in_flight.retain(|(flying, _)| *flying != ticket);
+        if let Some(at) = media.flushing.iter().position(|(flushing, _)| *flushing == ticket) {
+            self.trace.events.push(media.flushing.remove(at).1);
+        }
     }
 }
 
@@ -275,9 +314,9 @@ impl SimDevice {
         let mut state = self.world.0.lock();
         let media = &mut state.media[self.index];
         media.faults.retain(|injected| injected.fault != Fault::Hang);
-        for (request, promise) in std::mem::take(&mut media.hung) {
+        for (ticket, request, promise) in std::mem::take(&mut media.hung) {
             let fault = state.media[self.index].strike(&request);
-            promise.keep(state.perform(self.index, &request, fault));
+            promise.keep(state.perform(self.index, ticket, &request, fault));
         }
     }
 
@@ -325,15 +364,20 @@ impl Device for SimDevice {
     fn submit(&self, request: Request) -> Pending<Outcome> {
         assert_aligned(&request);
         let mut state = self.world.0.lock();
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
         let media = &mut state.media[self.index];
         media.counters.count(&request);
         let fault = media.strike(&request);
-        if matches!(fault, Some((Fault::Hang, _))) {
+        let pending = if matches!(fault, Some((Fault::Hang, _))) {
             let (promise, pending) = Pending::new();
-            media.hung.push((request, promise));
-            return pending;
-        }
-        Pending::done(state.perform(self.index, &request, fault))
+            media.hung.push((ticket, request, promise));
+            pending
+        } else {
+            Pending::done(state.perform(self.index, ticket, &request, fault))
+        };
+        let device = self.clone();
+        pending.on_taken(move || device.world.0.lock().taken(device.index, ticket))
     }
 }
 

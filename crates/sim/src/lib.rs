@@ -27,8 +27,9 @@
 //! ```
 //!
 //! What the simulation promises, and what it does not:
-//! - A request is performed when it is submitted. So is a flush: it covers every earlier write of its
-//!   device. A caller that flushes without having waited for its writes is therefore *not* caught here.
+//! - A request is performed when it is submitted, but it *completes* when its outcome is taken from its
+//!   `Pending`. A flush covers only writes whose outcome was taken before it was submitted, and promises
+//!   nothing until its own outcome is taken: code that does not wait where it must is caught by a cut.
 //! - A flush covers its own device only; the order of unflushed writes, on one device or across devices,
 //!   means nothing after a cut.
 //! - The same calls with the same seeds give the same bytes, on every machine.

@@ -8,10 +8,11 @@ use std::fmt;
 use std::sync::Arc;
 
 /// One step of a world's history. Requests that a fault kept from the media leave no event, and a
-/// misdirected write stands where it landed.
+/// misdirected write stands where it landed. A write stands where it was submitted, a flush where its
+/// outcome was taken.
 #[derive(Clone)]
 pub enum Event {
-    /// A device took a write; it is durable after the next [`Event::Flush`] of that device.
+    /// A device took a write; it is durable after the next [`Event::Flush`] that covers it.
     Write {
         /// The device's number in its world.
         device: usize,
@@ -20,10 +21,14 @@ pub enum Event {
         /// What.
         data: Arc<AlignedBuf>,
     },
-    /// A device made its earlier writes durable.
+    /// A device made writes durable, and its caller knows.
     Flush {
         /// The device's number in its world.
         device: usize,
+        /// The number of events when the flush was submitted; later writes are not covered.
+        before: usize,
+        /// Earlier writes, by event number, that are not covered either: nobody had taken their outcome.
+        in_flight: Arc<[usize]>,
     },
     /// Bits flipped on the media; no cut undoes it.
     Rot {
@@ -46,7 +51,7 @@ impl fmt::Debug for Event {
             Self::Write { device, offset, data } => {
                 write!(f, "write(device {device}, at {}, {} bytes)", offset.get(), data.len())
             }
-            Self::Flush { device } => write!(f, "flush(device {device})"),
+            Self::Flush { device, .. } => write!(f, "flush(device {device})"),
             Self::Rot { device, offset, len, seed } => {
                 write!(f, "rot(device {device}, at {}, {len} bytes, seed {seed})", offset.get())
             }

@@ -1,6 +1,6 @@
 //! What is left after a power cut, against a model that is too simple to be wrong.
 
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, Outcome, Pending, Request};
 use larder_format::{ByteLen, DeviceOffset};
 use larder_sim::{DeviceImage, Event, SimDevice, SimWorld, Survival};
 use proptest::prelude::*;
@@ -71,6 +71,47 @@ fn a_flush_does_not_cover_later_writes() {
     flush(&world.device(0));
     write(&world.device(0), 0, 1, 1);
     assert_eq!(fill(&world.trace().crash_images(2, Survival::DropAll)[0], 0), 0);
+}
+
+fn unawaited_write(device: &SimDevice, page: u64, fill: u8) -> Pending<Outcome> {
+    let mut data = AlignedBuf::zeroed(PAGE as usize);
+    data.fill(fill);
+    device.submit(Request::Write { offset: DeviceOffset::new(page * PAGE), data: Arc::new(data) })
+}
+
+#[test]
+fn a_flush_does_not_cover_a_write_that_nobody_waited_for() {
+    let world = world(1, 3);
+    let device = world.device(0);
+    unawaited_write(&device, 0, 1).wait().unwrap();
+    let in_flight = unawaited_write(&device, 1, 1);
+    drop(unawaited_write(&device, 2, 1));
+    flush(&device);
+    let durable = |world: &SimWorld| {
+        let images = world.trace().crash_images(world.trace().len(), Survival::DropAll);
+        [0, 1, 2].map(|page| fill(&images[0], page))
+    };
+    assert_eq!(durable(&world), [1, 0, 0]);
+    in_flight.wait().unwrap();
+    assert_eq!(durable(&world), [1, 0, 0], "it completed too late for that flush");
+    flush(&device);
+    assert_eq!(durable(&world), [1, 1, 0], "the next one covers it; the third is never known to be done");
+}
+
+#[test]
+fn a_flush_that_nobody_waited_for_promises_nothing() {
+    let world = world(1, 2);
+    let device = world.device(0);
+    write(&device, 0, 1, 1);
+    let flushing = device.submit(Request::Flush);
+    write(&device, 1, 1, 2);
+    let durable = |world: &SimWorld| {
+        let images = world.trace().crash_images(world.trace().len(), Survival::DropAll);
+        [0, 1].map(|page| fill(&images[0], page))
+    };
+    assert_eq!(durable(&world), [0, 0]);
+    flushing.wait().unwrap();
+    assert_eq!(durable(&world), [1, 0], "it does not cover what was submitted after it");
 }
 
 #[test]
@@ -191,7 +232,7 @@ impl Model {
                 Event::Write { device: d, offset, data } if *d == device => {
                     model.unflushed.push((offset.get() as usize, data.to_vec()));
                 }
-                Event::Flush { device: d } if *d == device => model.durable = model.all_kept(),
+                Event::Flush { device: d, .. } if *d == device => model.durable = model.all_kept(),
                 _ => continue,
             }
             if matches!(event, Event::Flush { .. }) {
