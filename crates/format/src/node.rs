@@ -356,7 +356,13 @@ impl Leaf {
 
     /// Entries in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &[u8])> {
-        self.keys.iter().zip(&self.spans).map(|(key, span)| (key, &self.heap[span.range()]))
+        self.entries(0..self.len())
+    }
+
+    /// The entries of an index range, in the order of their keys.
+    pub fn entries(&self, range: Range<usize>) -> impl Iterator<Item = (&Key, &[u8])> {
+        let spans = &self.spans[range.clone()];
+        self.keys[range].iter().zip(spans).map(|(key, span)| (key, &self.heap[span.range()]))
     }
 
     /// Puts `value` under `key`; returns the entry's index and the value that was there.

@@ -17,7 +17,7 @@
 //!   level each time it is loaded; one that does not belong there is a [`Corrupt`], never a wrong answer
 //!   and never an endless descent.
 //! - Leaves are all at level 0. Only the root may be an empty leaf. A dirty inner root has two children.
-//! - A node is split when it passes [`NODE_MAX`], and merged with a neighbour when it falls under a quarter
+//! - A node is split when it passes [`NODE_MAX`], and merged with a neighbour when it falls under a third
 //!   and the two fit in three quarters (so that the next few insertions do not split it again). Where an
 //!   object grows at its end, the split leaves a nearly full node behind.
 //!
@@ -49,8 +49,8 @@ pub trait NodeStore {
 pub trait NodeSink {
     /// Why a node cannot be written.
     type Error;
-    /// Stores a node and gives it a pointer. Its children have theirs already. The sink may keep the `Arc`
-    /// for its cache if it succeeds; if not it must not, or the tree will have to copy the node.
+    /// Stores a node and gives it a pointer. Its children have theirs already. Level and first key, which a
+    /// block's header wants, are the node's to tell. The sink may keep the `Arc` for its cache.
     fn write(&mut self, node: &Arc<Node>) -> Result<BlockPtr, Self::Error>;
 }
 
@@ -123,8 +123,8 @@ impl Tree {
         }
     }
 
-    /// Bytes of plain payload that [`Tree::flush`] would write now. In memory, dirty nodes take about twice
-    /// as much.
+    /// Bytes of plain payload that [`Tree::flush`] would write now. In memory, dirty nodes take two to three
+    /// times as much (spare capacity, wider keys).
     pub fn dirty_bytes(&self) -> usize {
         self.books.dirty_bytes
     }
@@ -442,16 +442,16 @@ fn scan<S: NodeStore + ?Sized>(
 ) -> Result<ControlFlow<()>, S::Error> {
     let keys = node.keys();
     if node.level() == 0 {
-        let leaf = node.leaf();
-        for i in keys.partition_point(|key| *key < window.from)..keys.len() {
-            if window.ends_before(&keys[i]) || visit(&keys[i], leaf.value(i)).is_break() {
+        let start = keys.partition_point(|key| *key < window.from);
+        for (key, value) in node.leaf().entries(start..keys.len()) {
+            if window.ends_before(key) || visit(key, value).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
         return Ok(ControlFlow::Continue(()));
     }
-    for i in slot(keys, &window.from)..keys.len() {
-        if window.ends_before(&keys[i]) {
+    for (i, separator) in keys.iter().enumerate().skip(slot(keys, &window.from)) {
+        if window.ends_before(separator) {
             return Ok(ControlFlow::Break(()));
         }
         let fence = fence.of_child(node, i);

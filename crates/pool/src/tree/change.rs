@@ -6,8 +6,9 @@ use larder_format::{Corrupt, Reason};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A node smaller than this looks for a neighbour to merge with,
-const MERGE_BELOW: usize = NODE_MAX / 4;
+/// A node smaller than this looks for a neighbour to merge with (a leaf of one value of the greatest length
+/// is),
+const MERGE_BELOW: usize = NODE_MAX / 3;
 /// and does if both together are not larger than this.
 const MERGE_UP_TO: usize = NODE_MAX / 4 * 3;
 /// How full a split at the end leaves the left node: room for a few values to grow.
@@ -92,9 +93,9 @@ impl Tree {
             let ends_here = end < keys.len();
             let n = end.saturating_sub(start).min(limit - count);
             if n > 0 {
-                let (first, leaf) = (keys[start], node.leaf());
-                for i in start..start + n {
-                    removed(&keys[i], leaf.value(i));
+                let first = keys[start];
+                for (key, value) in node.leaf().entries(start..start + n) {
+                    removed(key, value);
                 }
                 drop(node);
                 let (cut, mut path) = (Cut { first, n }, path.into_iter());

@@ -568,3 +568,67 @@ fn a_walk_skips_what_it_is_told_and_goes_on_after_an_error_if_asked() {
     let stopped = bench.tree.for_each_node(&bench.shelf, |_| true, |_, node| node.map(|_| ()));
     assert_eq!(stopped, Err(Failure::Injected));
 }
+
+/// Nodes that decode, with sums that match, in the wrong places: nothing can be promised but that no
+/// operation panics or runs for ever.
+#[test]
+fn a_tree_of_shuffled_nodes_gives_errors_and_never_panics() {
+    let good = tall();
+    let mut dice = Dice(21);
+    for _ in 0..150 {
+        let nodes = good.shelf.blocks.borrow().clone();
+        let count = nodes.len() as u64;
+        let shelf = Shelf { blocks: RefCell::new(nodes.clone()), ..Shelf::default() };
+        for _ in 0..1 + dice.roll(count) {
+            let (a, b) = (BlockId::new(1 + dice.roll(count)), BlockId::new(1 + dice.roll(count)));
+            let wrong = match &*nodes[&a] {
+                Node::Leaf(leaf) => {
+                    let mut leaf = leaf.clone();
+                    leaf.remove(0..1);
+                    leaf.put(dice.key(40_000), b"wrong");
+                    Node::Leaf(leaf)
+                }
+                Node::Inner(inner) => {
+                    let keep = 1 + dice.roll(inner.keys().len() as u64) as usize;
+                    let (mut keys, mut children) = inner.clone().into_parts();
+                    keys.truncate(keep);
+                    let turn = dice.roll(children.len() as u64) as usize;
+                    children.rotate_left(turn);
+                    children.truncate(keep);
+                    Node::Inner(Inner::new(inner.level(), keys, children))
+                }
+            };
+            shelf.blocks.borrow_mut().insert(if dice.roll(2) == 0 { a } else { b }, Arc::new(wrong));
+        }
+        let Child::Clean(root) = good.tree.root else { panic!("it was flushed") };
+        let mut tree = Tree::open(root);
+        for _ in 0..150 {
+            let (a, b) = (dice.key(40_000), dice.key(40_000));
+            let _ = tree.insert(&shelf, a, &dice.value(MAX_VALUE));
+            let _ = tree.remove(&shelf, &b);
+            let _ = tree.remove_range(&shelf, a..b, 40, |_, _| ());
+            let _ = tree.last_before(&shelf, &b);
+            let _ = tree.scan(&shelf, b.., |_, _| ControlFlow::Continue(()));
+        }
+        tree.flush(&mut &shelf).expect("no failure was set");
+    }
+}
+
+#[test]
+fn a_thinned_tree_shrinks() {
+    let mut bench = tall();
+    let keys: Vec<Key> = bench.model.keys().copied().collect();
+    for (i, key) in keys.iter().enumerate() {
+        if i % 20 != 0 {
+            bench.remove(key);
+        }
+        if i % 100 == 0 {
+            bench.check();
+        }
+    }
+    assert_eq!(bench.root().level(), 1);
+    bench.flush();
+    bench.check();
+    bench.check_content();
+    assert!(leaf_fill(&bench) >= 0.4, "fill {}", leaf_fill(&bench));
+}
