@@ -7,7 +7,7 @@
 
 use super::{MAX_PARITY, STEP, multiply};
 
-/// Which instructions to use.
+/// Which instructions to use. Values come from [`Kernel::available`] and nowhere else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// 64-bit words; runs everywhere.
@@ -64,7 +64,10 @@ impl Kernel {
             Self::Gfni => unsafe { x86::parity_gfni(data, &mut parity, len) },
         };
         // SAFETY: words need no special instructions; all columns are `len` bytes long, a multiple of 8.
-        unsafe { parity_loop::<u64, M, 1>(data, &mut parity, done, len) };
+        unsafe {
+            let done = parity_loop::<u64, M, 8>(data, &mut parity, done, len);
+            parity_loop::<u64, M, 1>(data, &mut parity, done, len);
+        }
     }
 
     /// Adds `factor · source` to `sum`.
@@ -72,6 +75,10 @@ impl Kernel {
         assert_eq!(source.len(), sum.len(), "columns differ in length");
         assert!(sum.len().is_multiple_of(STEP), "columns are multiples of {STEP} bytes");
         let done = match self {
+            // Products are slow in words, and most factors are 1: the compiler makes the best of this.
+            Self::Words if factor.powers[0] == 1 => {
+                return sum.iter_mut().zip(source).for_each(|(sum, byte)| *sum ^= byte);
+            }
             Self::Words => 0,
             // SAFETY: `self` is one of `available`; both are of one length.
             #[cfg(target_arch = "x86_64")]
@@ -253,8 +260,12 @@ impl Lane for u64 {
 
     #[inline(always)]
     unsafe fn times(self, powers: [u8; 8]) -> Self {
-        // Bit i of each byte, alone in its byte, times a byte does not carry into the next.
-        let product = |bit: usize| ((self >> bit) & 0x0101_0101_0101_0101) * u64::from(powers[bit]);
+        let product = |bit: usize| {
+            let bits = (self >> bit) & 0x0101_0101_0101_0101;
+            // All ones in the bytes that have the bit.
+            let mask = (bits << 8).wrapping_sub(bits);
+            mask & (u64::from(powers[bit]) * 0x0101_0101_0101_0101)
+        };
         (0..8).fold(0, |sum, bit| sum ^ product(bit))
     }
 }
