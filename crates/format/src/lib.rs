@@ -14,6 +14,7 @@ pub mod items;
 pub mod label;
 pub mod log;
 pub mod node;
+pub mod ops;
 pub mod root;
 pub mod run;
 pub mod segment;
