@@ -94,6 +94,7 @@ impl Kernel {
 
 /// A constant to multiply by, in the forms that the lanes want it.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "words need the powers only"))]
 pub struct Factor {
     /// Its products with 2^0 to 2^7.
     powers: [u8; 8],
@@ -176,25 +177,25 @@ unsafe fn parity_loop<L: Lane, const M: usize, const N: usize>(
     while at + N * width <= end {
         // SAFETY: at + N * width <= end, which no column is shorter than.
         unsafe {
-            let mut head = [L::load(first.as_ptr().add(at)); N];
-            for (lane, value) in head.iter_mut().enumerate().skip(1) {
-                *value = L::load(first.as_ptr().add(at + lane * width));
+            // No closures: they would not be compiled for the lane's instructions.
+            let mut sums = [[L::load(first.as_ptr().add(at)); M]; N];
+            for (lane, sums) in sums.iter_mut().enumerate().skip(1) {
+                *sums = [L::load(first.as_ptr().add(at + lane * width)); M];
             }
-            let mut sums = [head; M];
             for column in rest {
-                for lane in 0..N {
+                for (lane, sums) in sums.iter_mut().enumerate() {
                     let byte = L::load(column.as_ptr().add(at + lane * width));
-                    sums[0][lane] = sums[0][lane].xor(byte);
+                    sums[0] = sums[0].xor(byte);
                     if M > 1 {
-                        sums[1][lane] = sums[1][lane].double().xor(byte);
+                        sums[1] = sums[1].double().xor(byte);
                     }
                     if M > 2 {
-                        sums[2][lane] = sums[2][lane].quadruple().xor(byte);
+                        sums[2] = sums[2].quadruple().xor(byte);
                     }
                 }
             }
-            for (column, sums) in parity.iter_mut().zip(sums) {
-                for (lane, sum) in sums.into_iter().enumerate() {
+            for (lane, sums) in sums.into_iter().enumerate() {
+                for (column, sum) in parity.iter_mut().zip(sums) {
                     sum.store(column.as_mut_ptr().add(at + lane * width));
                 }
             }
