@@ -94,7 +94,6 @@ impl Kernel {
 
 /// A constant to multiply by, in the forms that the lanes want it.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "words need the powers only"))]
 pub struct Factor {
     /// Its products with 2^0 to 2^7.
     powers: [u8; 8],
