@@ -66,6 +66,8 @@ layout! {
         segments: u16 = 142,
         /// What the log's first record says of its predecessor.
         log_previous: u64 = 144,
+        /// The import whose log follows; an older one than `incarnation` until the log is replayed.
+        log_incarnation: Incarnation = 152,
         /// XXH3-64 of the whole record with this field as zero.
         sum: u64 = 184,
     }
@@ -140,6 +142,8 @@ pub struct Root {
     pub log_sequence: u64,
     /// What the log's first record says of its predecessor.
     pub log_previous: u64,
+    /// The import whose log follows; an older one than `incarnation` until the log is replayed.
+    pub log_incarnation: Incarnation,
     /// Root of the pool's tables.
     pub tables: BlockPtr,
     /// Groups.
@@ -198,6 +202,7 @@ impl Root {
             log_offset: self.log_offset,
             log_sequence: self.log_sequence,
             log_previous: self.log_previous,
+            log_incarnation: self.log_incarnation,
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -267,6 +272,7 @@ impl Root {
             log_offset: head.log_offset,
             log_sequence: head.log_sequence,
             log_previous: head.log_previous,
+            log_incarnation: head.log_incarnation,
             tables: head.tables,
             groups,
             devices,

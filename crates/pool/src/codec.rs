@@ -76,7 +76,7 @@ impl Codec {
 /// several disks' worth for each core.
 impl Default for Codec {
     fn default() -> Self {
-        Self::Zstd(1)
+        Self::Lz4
     }
 }
 

@@ -9,6 +9,7 @@ use crate::pool::Pool;
 use crate::runs::RunIo;
 use crate::segments::Entries;
 use crate::space::GroupSpace;
+use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
 use std::collections::{BTreeMap, HashMap};
@@ -105,7 +106,7 @@ impl Core {
     /// Where the block map says that a block is.
     pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Option<Place>> {
         let look_up = pool.map.lock().look_up(id);
-        Ok(match look_up.location(&RunIo(pool))? {
+        Ok(match look_up.location(&RunIo::new(pool))? {
             Some(Location::Places(places)) => places.first().copied(),
             _ => None,
         })
@@ -115,12 +116,13 @@ impl Core {
 impl Pool {
     /// A block was stored and is referred to by its id: the map learns its place.
     pub(crate) fn note_born(&self, ptr: BlockPtr) {
-        self.map.lock().apply(Update::put(ptr.id, &[ptr.place]));
+        let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
+        self.map.lock().apply(Update::Put { id: ptr.id, places });
     }
 
     /// A block died: the map forgets it, its segment has less to live for.
     pub(crate) fn note_dead(&self, ptr: BlockPtr) {
-        self.map.lock().apply(Update::Delete(ptr.id));
+        self.map.lock().apply(Update::Delete { id: ptr.id });
         self.core.lock().release(ptr.place);
         self.cache.forget(ptr.id);
     }

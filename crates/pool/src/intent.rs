@@ -207,7 +207,7 @@ impl Pool {
                 copies += 1;
             }
         }
-        if copies == 0 || segment.layout.columns() - copies > segment.layout.tolerance() {
+        if copies == 0 {
             return Err(self.suspend("the intent log cannot be written".into()));
         }
         Ok(())
@@ -262,7 +262,7 @@ pub(crate) fn read_chain(
     while let Some(segment) = current {
         let end = slot_size(segment);
         let found = (0..segment.layout.columns()).find_map(|column| {
-            let expect = (root.incarnation, sequence, previous);
+            let expect = (root.log_incarnation, sequence, previous);
             read_record(root, segment, column, offset, end, expect, &read).ok()
         });
         let Some((record, sum, height)) = found else {

@@ -63,21 +63,39 @@ impl GroupSpace {
         assert!(fresh, "slot {slot:?} was given back twice");
     }
 
-    /// Slots for a segment of `layout`, on the devices with most free ones; the order rotates with the
-    /// segment's id, so that parity does.
+    /// Slots for a segment of `layout`, one of the group's own or its replicated form.
+    ///
+    /// Devices with replicas of one another stay together, so that what the rule survives does not
+    /// depend on the segment: units of `r` devices, then the parity devices. Which unit holds which
+    /// column rotates with the segment's id; with `r` = 1 parity takes part in that. A replicated
+    /// segment takes the devices with most free slots; when `r` > 1, a whole unit and all parity
+    /// devices, since losing those is fatal anyway.
     pub fn allocate(&mut self, layout: Layout, id: SegmentId) -> Option<Vec<Slot>> {
-        let mut devices: Vec<_> = self.free.iter().map(|(&device, free)| (free.len(), device)).collect();
-        let count = devices.len();
-        devices.rotate_left((id.get() % count.max(1) as u64) as usize);
-        devices.sort_by_key(|&(free, _)| std::cmp::Reverse(free));
+        let rule = self.rule.layout;
+        let mut devices: Vec<DeviceIndex> = self.free.keys().copied().collect();
+        let turn = |count: usize| (id.get() % count as u64) as usize;
+        let free = |device: &DeviceIndex| self.free[device].len();
+        if rule.r() == 1 {
+            let count = devices.len();
+            devices.rotate_left(turn(count));
+            if layout != rule {
+                devices.sort_by_key(|device| std::cmp::Reverse(free(device)));
+            }
+        } else {
+            let parity = devices.split_off(rule.k() * rule.r());
+            devices.rotate_left(turn(rule.k()) * rule.r());
+            if layout != rule {
+                let mut units: Vec<_> = devices.chunks(rule.r()).map(<[_]>::to_vec).collect();
+                units.sort_by_key(|unit| std::cmp::Reverse(unit.iter().map(free).min()));
+                devices = units.swap_remove(0);
+            }
+            devices.extend(parity);
+        }
         devices.truncate(layout.columns());
-        if devices.len() < layout.columns() || devices.iter().any(|&(free, _)| free == 0) {
+        if devices.len() < layout.columns() || devices.iter().any(|device| free(device) == 0) {
             return None;
         }
-        devices.sort_by_key(|&(_, device)| device);
-        let columns = devices.len();
-        devices.rotate_left((id.get() % columns as u64) as usize);
-        let slots = devices.into_iter().map(|(_, device)| {
+        let slots = devices.into_iter().map(|device| {
             let index = self.free.get_mut(&device).and_then(BTreeSet::pop_first).expect("checked above");
             Slot { device, index: SlotIndex::new(index) }
         });

@@ -243,30 +243,19 @@ impl Pool {
             *slots[i].lock() = frame(&stamp, &draft(info, record.codec, &record.plain));
         });
         let blocks: Vec<Encoded> = slots.into_iter().map(Mutex::into_inner).collect();
-        let places = self.append(SegmentKind::Data, &blocks)?;
+        let mut places = Vec::with_capacity(blocks.len());
+        if let Err(error) = self.append(&blocks, &mut places) {
+            let mut core = self.core.lock();
+            places.into_iter().for_each(|place| core.release(place));
+            return Err(error);
+        }
         let pointers: Vec<BlockPtr> =
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
-        let mut core = self.core.lock();
         for (ptr, record) in pointers.iter().zip(records) {
-            core.note_born(*ptr);
+            self.note_born(*ptr);
             self.cache.keep_record(ptr.id, &record.plain.into());
         }
         Ok(pointers)
-    }
-
-    /// Stores one framed block that belongs to the pool itself and returns its pointer. Nodes are noted
-    /// in the block map; tables, runs and the log are named by place and are not.
-    pub(crate) fn store_own(&self, kind: SegmentKind, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
-        let draft = draft(info, codec, plain);
-        let id = self.core.lock().take_ids(1);
-        let (birth, incarnation) = self.stamp_now();
-        let block = frame(&Stamp { pool: self.guid, id, incarnation, birth }, &draft);
-        let place = self.append(kind, std::slice::from_ref(&block))?[0];
-        let ptr = BlockPtr { id, place };
-        if kind == SegmentKind::Node {
-            self.core.lock().note_born(ptr);
-        }
-        Ok(ptr)
     }
 
     /// The commit and the import that blocks written now belong to.
@@ -275,11 +264,10 @@ impl Pool {
         (core.open_commit, core.incarnation)
     }
 
-    /// Packs blocks into rows of a stream and submits them; the places come in the order of the blocks.
-    pub(crate) fn append(&self, kind: SegmentKind, blocks: &[Encoded]) -> Result<Vec<Place>> {
+    /// Packs records into rows and submits them; the places come in the order of the blocks.
+    fn append(&self, blocks: &[Encoded], places: &mut Vec<Place>) -> Result<()> {
         let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
-        let mut places = Vec::with_capacity(blocks.len());
-        let mut kind = kind;
+        let mut kind = SegmentKind::Data;
         while places.len() < blocks.len() {
             let next = places.len();
             let placed = self.core.lock().place_row(kind, &footprints[next..])?;
@@ -288,13 +276,16 @@ impl Pool {
                 continue;
             };
             let taken = &blocks[next..next + placed.plan.spots.len()];
-            places.extend(taken.iter().enumerate().map(|(i, block)| {
-                row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())
-            }));
+            places.extend(
+                taken
+                    .iter()
+                    .enumerate()
+                    .map(|(i, block)| row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())),
+            );
             self.submit_row(placed, taken);
             self.settle_rows(self.cache.rows_limit())?;
         }
-        Ok(places)
+        Ok(())
     }
 
     /// Builds a placed row and submits it, with its segment's descriptors when it is the first.
@@ -357,7 +348,7 @@ impl Pool {
         }
     }
 
-    /// Waits for one row; the loss of more columns than its layout survives suspends the pool.
+    /// Waits for one row; losing more columns than its layout survives suspends the pool.
     fn land(&self, flight: InFlight) -> Result<()> {
         for (device, write) in flight.writes {
             if write.is_some() {
@@ -365,14 +356,141 @@ impl Pool {
             }
         }
         flight.segment.land(&flight.row);
-        let lost = flight.segment.slots.iter().filter(|slot| !self.members.get(slot.device).is_online()).count();
-        if lost > flight.segment.layout.tolerance() {
-            return Err(self.suspend(format!(
-                "{lost} devices of one group cannot be written, and {} is all that its layout survives",
-                flight.segment.layout.tolerance()
-            )));
+        let slots = &flight.segment.slots;
+        if !flight.segment.layout.survives(|column| !self.members.get(slots[column].device).is_online()) {
+            return Err(self.suspend("more devices refuse writes than the layout survives".into()));
         }
         Ok(())
+    }
+}
+
+/// Appends the pool's own blocks (nodes, runs, tables) to their stream. Each gets its place at once;
+/// the row they share is submitted when it is full or when asked. One appender a stream at a time.
+pub(crate) struct Appender<'a> {
+    pool: &'a Pool,
+    kind: SegmentKind,
+    row: Option<OpenRow>,
+}
+
+/// A row that still takes blocks.
+struct OpenRow {
+    segment: Arc<Segment>,
+    fresh: Option<SegmentRecord>,
+    offset: u32,
+    step: u32,
+    /// Bytes of blocks that it may hold.
+    limit: u32,
+    used: u32,
+    blocks: Vec<Encoded>,
+    spots: Vec<(usize, u32)>,
+}
+
+impl<'a> Appender<'a> {
+    pub(crate) fn new(pool: &'a Pool, kind: SegmentKind) -> Self {
+        Self { pool, kind, row: None }
+    }
+
+    /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
+    /// named by place and is not.
+    pub(crate) fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
+        let draft = draft(info, codec, plain);
+        let (id, incarnation, birth) = {
+            let mut core = self.pool.core.lock();
+            (core.take_ids(1), core.incarnation, core.open_commit)
+        };
+        let block = frame(&Stamp { pool: self.pool.guid, id, incarnation, birth }, &draft);
+        let ptr = BlockPtr { id, place: self.push(block)? };
+        if self.kind == SegmentKind::Node {
+            self.pool.note_born(ptr);
+        }
+        Ok(ptr)
+    }
+
+    fn push(&mut self, block: Encoded) -> Result<Place> {
+        let size = row::footprint(block.len());
+        if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.limit - row.used) {
+            self.submit()?;
+        }
+        let row = match &mut self.row {
+            Some(row) => row,
+            none => none.insert(Self::begin(self.pool, self.kind, size)?),
+        };
+        let at = row_header_len(row.segment.layout.columns()) + row.used;
+        let place = Place { segment: row.segment.id, column: 0, offset: row.offset + at, stored: block.len() as u32 };
+        row.used += size;
+        row.spots.push((0, at));
+        row.blocks.push(block);
+        let mut core = self.pool.core.lock();
+        let entry = core.entries.get_mut(&row.segment.id).expect("open segments have entries");
+        entry.live_blocks += 1;
+        entry.live_bytes += u64::from(size);
+        entry.dirty = true;
+        Ok(place)
+    }
+
+    /// A row for a block of `size` bytes at the end of the stream's segment, or of a new one.
+    fn begin(pool: &Pool, kind: SegmentKind, size: u32) -> Result<OpenRow> {
+        let mut core = pool.core.lock();
+        for group in core.groups_by_room() {
+            let (step, slot_size) = (core.groups[&group].step(), core.groups[&group].slot_size);
+            let limit = |height: u32, columns: usize| {
+                ((slot_size - height) / step * step).saturating_sub(row_header_len(columns))
+            };
+            if let Some(&id) = core.streams.get(&(kind, group)) {
+                let entry = &core.entries[&id];
+                let (segment, offset) = (Arc::clone(&entry.segment), entry.height);
+                let limit = limit(offset, segment.layout.columns());
+                if limit >= size {
+                    return Ok(OpenRow { segment, fresh: None, offset, step, limit, used: 0, blocks: vec![], spots: vec![] });
+                }
+                core.close_segment(id);
+            }
+            let Some(record) = core.open_segment(kind, group) else { continue };
+            core.streams.insert((kind, group), record.id);
+            let segment = Arc::clone(&core.entries[&record.id].segment);
+            let limit = limit(DESCRIPTOR_LEN, segment.layout.columns());
+            let fresh = Some(record);
+            return Ok(OpenRow { segment, fresh, offset: DESCRIPTOR_LEN, step, limit, used: 0, blocks: vec![], spots: vec![] });
+        }
+        Err(PoolError::NoSpace)
+    }
+
+    /// Submits the row that is being filled.
+    pub(crate) fn submit(&mut self) -> Result<()> {
+        let Some(row) = self.row.take() else { return Ok(()) };
+        let header = row_header_len(row.segment.layout.columns());
+        let height = (header + row.used).next_multiple_of(row.step);
+        {
+            let mut core = self.pool.core.lock();
+            core.entries.get_mut(&row.segment.id).expect("open segments have entries").height += height;
+        }
+        let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
+        let placed = Placed { segment: row.segment, offset: row.offset, plan, fresh: row.fresh };
+        self.pool.submit_row(placed, &row.blocks);
+        self.pool.settle_rows(self.pool.cache.rows_limit())
+    }
+}
+
+impl Pool {
+    /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
+    pub(crate) fn open_log_segment(&self) -> Result<Option<SegmentId>> {
+        let record = {
+            let mut core = self.core.lock();
+            let groups = core.groups_by_room();
+            groups.into_iter().find_map(|group| core.open_segment(SegmentKind::Log, group))
+        };
+        let Some(record) = record else { return Ok(None) };
+        let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);
+        self.readable.insert(&segment);
+        let row = Arc::new(RowImage { offset: 0, columns: Vec::new() });
+        let mut writes = Vec::new();
+        for (column, slot) in record.slots.iter().enumerate() {
+            let member = self.members.get(slot.device);
+            let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, &record, column));
+            writes.push((slot.device, member.write(member.slot_offset(slot.index, 0), Arc::new(descriptor))));
+        }
+        self.flights.queue.lock().0.push_back(InFlight { segment, row, writes, bytes: 0 });
+        Ok(Some(record.id))
     }
 }
 
