@@ -27,7 +27,7 @@ use crate::segment::{MAX_COLUMNS, MAX_SLOT};
 use crate::{BLOCK_STEP, BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId, layout};
 
 mod page;
-pub use page::{PageBuilder, PageCursor, RESTART_EVERY, RunPage};
+pub use page::{LazyPage, PageBuilder, PageCursor, RESTART_EVERY, RunPage};
 
 /// The most bytes of a page, before it is encoded and framed as a block.
 pub const PAGE_MAX: usize = 32 << 10;

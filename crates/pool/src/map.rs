@@ -13,8 +13,8 @@
 //! Composition is associative, so merging any neighbours at any time changes no answer. Where no older
 //! run's range of ids covers an id, its delta is reduced to what it says on nothing: deletions vanish.
 //! As ids ascend, a block that is born and dies within the inputs of one merge leaves no trace at once,
-//! long before the oldest run takes part. When more than half of all entries shadow older ones, all runs
-//! are merged into one.
+//! long before the oldest run takes part. When there is more than one shadowing entry to two others, all
+//! runs are merged into one.
 //!
 //! **Life of a run.** Pages are written through [`PageWriter`]; the descriptor goes to the caller in
 //! [`Changes`], who writes it to the pool's tables in the same commit. A merge may take many
@@ -28,9 +28,14 @@
 //! failed merge is abandoned and planned anew. Changes that were not handed out because of an error are
 //! handed out by the next call that succeeds.
 //!
-//! **Memory**: about 130 B an update in the table (checkpoint when that is too much; several checkpoints
+//! **Memory**: about 200 B an update in the table (checkpoint when that is too much; several checkpoints
 //! may share one commit), 32 B a page for the page indexes, and the newest runs' pages, as they are on
-//! disk, up to a limit ([`BlockMap::set_resident_limit`]). Measured: see `map/tests.rs`, which prints it.
+//! disk, up to a limit ([`BlockMap::set_resident_limit`]); a page a run while runs are merged.
+//!
+//! **Measured** with 10^6 puts of a stream of 128 KiB records, by the ignored test `measure`: 2.6 B an
+//! entry when incompressible and in one column, 5.3 B when compressed and over four; 2.6, 3.4 and 5.0
+//! bytes written for each that remains, with 10,000, 1,000 and 100 puts a checkpoint; 1.3 µs a `get`
+//! without I/O.
 
 mod merge;
 mod run;
@@ -55,8 +60,8 @@ const SMALL_MERGE_BYTES: u64 = 256 << 10;
 const MIN_SHADOWS: u64 = 4096;
 /// Bytes of the newest runs' pages that are kept in memory unless told otherwise.
 const RESIDENT_BYTES: u64 = 4 << 20;
-/// What an update in the table takes, bytes, with the tree's slack.
-const TABLE_ENTRY_BYTES: usize = 130;
+/// What an update in the table takes, bytes: ascending ids leave the tree's nodes six elevenths full.
+const TABLE_ENTRY_BYTES: usize = (size_of::<BlockId>() + size_of::<Delta>()) * 11 / 6;
 
 /// Reads the pages of runs.
 pub trait PageReader {
@@ -273,20 +278,20 @@ impl BlockMap {
     pub fn checkpoint<W: PageWriter>(&mut self, io: &mut W) -> Result<Changes, W::Error> {
         if !self.table.is_empty() {
             let folded = self.runs_to_fold();
-            let inputs = self.runs[..folded].to_vec();
-            let oldest = inputs.last().map(|run| run.descriptor.oldest);
-            let run = self.take_run_id();
-            let mut merge = Merge::new(run, inputs, self.ranges_from(folded), self.resident_limit);
-            merge.write_all(self.table.iter().map(|(id, delta)| (*id, *delta)), io)?;
-            let output = merge.finish(oldest.unwrap_or(run), run, io)?;
-            self.table.clear();
-            self.install(0..folded, output);
+            match self.write_table(folded, io) {
+                // Perhaps an old page cannot be read. A commit must not depend on it.
+                Err(_) if folded > 0 => self.write_table(0, io)?,
+                outcome => outcome?,
+            }
         }
         loop {
             self.plan();
             let small = |merge: &Merge| merge.input_bytes() <= SMALL_MERGE_BYTES;
             let Some(at) = self.merges.iter().position(small) else { break };
-            self.advance(at, &mut Budget::unlimited(), io)?;
+            // Nor on this; the next merge step will meet the error again and report it.
+            if self.advance(at, &mut Budget::unlimited(), io).is_err() {
+                break;
+            }
         }
         Ok(std::mem::take(&mut self.unreported))
     }
@@ -404,6 +409,19 @@ impl BlockMap {
         self.runs.iter().map(|run| (!self.is_merging(run)).then(|| level(run.descriptor.bytes)))
     }
 
+    /// Writes the table and the `folded` newest runs as one run.
+    fn write_table<W: PageWriter>(&mut self, folded: usize, io: &mut W) -> Result<(), W::Error> {
+        let inputs = self.runs[..folded].to_vec();
+        let run = self.take_run_id();
+        let oldest = inputs.last().map_or(run, |input| input.descriptor.oldest);
+        let mut merge = Merge::new(run, inputs, self.ranges_from(folded), self.resident_limit);
+        merge.write_all(self.table.iter().map(|(id, delta)| (*id, *delta)), io)?;
+        let output = merge.finish(oldest, run, io)?;
+        self.table.clear();
+        self.install(0..folded, output);
+        Ok(())
+    }
+
     /// How many of the newest runs the next checkpoint rewrites together with the table.
     fn runs_to_fold(&self) -> usize {
         // A typical entry takes 6 bytes; a wrong guess costs a merge a little earlier or later.
@@ -418,7 +436,7 @@ impl BlockMap {
         loop {
             let sum = |of: fn(&RunDescriptor) -> u64| self.descriptors().map(of).sum::<u64>();
             let (entries, shadows) = (sum(|d| d.entries), sum(|d| d.shadows));
-            let much_is_dead = shadows >= MIN_SHADOWS && 2 * shadows > entries;
+            let much_is_dead = shadows >= MIN_SHADOWS && 3 * shadows > entries;
             let range = if self.merges.is_empty() && much_is_dead {
                 0..self.runs.len()
             } else {

@@ -328,7 +328,63 @@ impl PageBuilder {
     }
 }
 
-/// An entry page that has been verified, kept as its bytes.
+/// An entry page whose head has been verified; its entries are verified as they are read. For look-ups,
+/// which read a few of the thousands.
+#[derive(Debug, Clone, Copy)]
+pub struct LazyPage<'a> {
+    restarts: &'a [u8],
+    body: &'a [u8],
+    count: usize,
+    first: BlockId,
+}
+
+impl<'a> LazyPage<'a> {
+    /// Verifies that `bytes` are entry page `number` of run `run`.
+    pub fn open(bytes: &'a [u8], run: RunId, number: u32) -> Result<Self, Corrupt> {
+        let head = check_head(bytes, PageKind::MapEntries, run, 0, number)?;
+        let (count, restarts) = (usize::from(head.count), usize::from(head.restarts));
+        ensure(restarts == count.div_ceil(RESTART_EVERY), WHAT, Reason::Range)?;
+        let body_at = PageHead::SIZE + 2 * restarts;
+        let len = body_at + usize::from(head.body);
+        ensure(bytes.len() >= len, WHAT, Reason::Short)?;
+        ensure(bytes.len() == len && len <= PAGE_MAX, WHAT, Reason::Range)?;
+        let (restarts, body) = (&bytes[PageHead::SIZE..body_at], &bytes[body_at..]);
+        Ok(Self { restarts, body, count, first: head.first })
+    }
+
+    /// Its first id, as the head has it.
+    pub fn first(&self) -> BlockId {
+        self.first
+    }
+
+    /// What the page says of `id`.
+    pub fn find(&self, id: BlockId) -> Result<Option<Delta>, Corrupt> {
+        if id < self.first {
+            return Ok(None);
+        }
+        let mut cursor = PageCursor::restart_before(self, id)?;
+        while let Some((found, delta)) = cursor.step(self)? {
+            if found >= id {
+                return Ok((found == id).then_some(delta));
+            }
+        }
+        Ok(None)
+    }
+
+    fn restart(&self, i: usize) -> usize {
+        usize::from(u16::from_le_bytes([self.restarts[2 * i], self.restarts[2 * i + 1]]))
+    }
+
+    /// The id of the entry at restart `i`.
+    fn restart_id(&self, i: usize) -> Result<BlockId, Corrupt> {
+        // Such an entry has its id right behind the tag.
+        let distance = Source { bytes: self.body, at: self.restart(i) + 1 }.varint()?;
+        let id = self.first.get().checked_add(distance).ok_or(Corrupt::new(WHAT, Reason::Range))?;
+        Ok(BlockId::new(id))
+    }
+}
+
+/// An entry page that has been verified whole, kept as its bytes.
 #[derive(Debug, Clone)]
 pub struct RunPage {
     bytes: Arc<[u8]>,
@@ -336,36 +392,27 @@ pub struct RunPage {
     first: BlockId,
     last: BlockId,
     /// Where the body starts.
-    body: usize,
+    body_at: usize,
 }
 
 impl RunPage {
     /// Verifies that `bytes` are entry page `number` of run `run` and that every entry decodes.
     pub fn decode(bytes: Arc<[u8]>, run: RunId, number: u32) -> Result<Self, Corrupt> {
-        let head = check_head(&bytes, PageKind::MapEntries, run, 0, number)?;
-        let (count, restarts) = (usize::from(head.count), usize::from(head.restarts));
-        ensure(restarts == count.div_ceil(RESTART_EVERY), WHAT, Reason::Range)?;
-        let body = PageHead::SIZE + 2 * restarts;
-        let len = body + usize::from(head.body);
-        ensure(bytes.len() >= len, WHAT, Reason::Short)?;
-        ensure(bytes.len() == len && len <= PAGE_MAX, WHAT, Reason::Range)?;
-
-        let mut page = Self { bytes, count, first: head.first, last: head.first, body };
-        let mut source = Source { bytes: &page.bytes[body..], at: 0 };
-        let mut coder = Coder::restart(page.first);
-        for i in 0..count {
-            let restart = i.is_multiple_of(RESTART_EVERY);
-            if restart {
-                ensure(page.restart(i / RESTART_EVERY) == source.at, WHAT, Reason::Range)?;
-                coder = Coder::restart(page.first);
+        let page = LazyPage::open(&bytes, run, number)?;
+        let mut cursor = PageCursor::start(page.first);
+        let mut last = None;
+        loop {
+            if cursor.index < page.count && cursor.index.is_multiple_of(RESTART_EVERY) {
+                ensure(page.restart(cursor.index / RESTART_EVERY) == cursor.at, WHAT, Reason::Range)?;
             }
-            let (id, _) = coder.decode(restart, &mut source)?;
-            let in_order = if i == 0 { id == page.first } else { id > page.last };
+            let Some((id, _)) = cursor.step(&page)? else { break };
+            let in_order = last.map_or(id == page.first, |last| id > last);
             ensure(in_order, WHAT, Reason::Order)?;
-            page.last = id;
+            last = Some(id);
         }
-        ensure(source.at == usize::from(head.body), WHAT, Reason::Range)?;
-        Ok(page)
+        ensure(cursor.at == page.body.len(), WHAT, Reason::Range)?;
+        let (count, first, body_at) = (page.count, page.first, bytes.len() - page.body.len());
+        Ok(Self { count, first, last: last.unwrap_or(first), body_at, bytes })
     }
 
     /// Entries in it.
@@ -388,22 +435,16 @@ impl RunPage {
 
     /// What the page says of `id`.
     pub fn find(&self, id: BlockId) -> Option<Delta> {
-        if id < self.first || id > self.last {
-            return None;
+        self.verified().find(id).expect("the page was verified")
+    }
+
+    fn verified(&self) -> LazyPage<'_> {
+        LazyPage {
+            restarts: &self.bytes[PageHead::SIZE..self.body_at],
+            body: &self.bytes[self.body_at..],
+            count: self.count,
+            first: self.first,
         }
-        let mut cursor = PageCursor::seek(self, id);
-        cursor.next(self).filter(|(found, _)| *found == id).map(|(_, delta)| delta)
-    }
-
-    fn restart(&self, i: usize) -> usize {
-        let at = PageHead::SIZE + 2 * i;
-        usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
-    }
-
-    /// The id of the entry at restart `i`.
-    fn restart_id(&self, i: usize) -> BlockId {
-        let mut source = Source { bytes: &self.bytes[self.body..], at: self.restart(i) + 1 };
-        BlockId::new(self.first.get() + source.varint().expect("the page was verified"))
     }
 }
 
@@ -416,57 +457,56 @@ pub struct PageCursor {
 }
 
 impl PageCursor {
-    /// Before the first entry.
-    pub fn start(page: &RunPage) -> Self {
-        Self { index: 0, at: 0, coder: Coder::restart(page.first) }
+    fn start(first: BlockId) -> Self {
+        Self { index: 0, at: 0, coder: Coder::restart(first) }
     }
 
-    /// Before the first entry whose id is `id` or more.
-    pub fn seek(page: &RunPage, id: BlockId) -> Self {
+    /// At the last restart whose entry is not behind `id`, or at the first.
+    fn restart_before(page: &LazyPage<'_>, id: BlockId) -> Result<Self, Corrupt> {
         let (mut low, mut high) = (0, page.count.div_ceil(RESTART_EVERY));
-        // The last restart at or before the id, or the first one.
         while high - low > 1 {
             let middle = low.midpoint(high);
-            if page.restart_id(middle) <= id {
+            if page.restart_id(middle)? <= id {
                 low = middle;
             } else {
                 high = middle;
             }
         }
-        let mut cursor =
-            Self { index: low * RESTART_EVERY, at: page.restart(low), coder: Coder::restart(page.first) };
-        while cursor.peek_id(page).is_some_and(|next| next < id) {
-            cursor.next(page);
-        }
-        cursor
+        let (index, at) = (low * RESTART_EVERY, page.restart(low));
+        Ok(Self { index, at, coder: Coder::restart(page.first) })
     }
 
-    fn peek_id(&self, page: &RunPage) -> Option<BlockId> {
-        if self.index == page.count {
-            return None;
+    /// Before the first entry whose id is `id` or more.
+    pub fn seek(page: &RunPage, id: BlockId) -> Self {
+        if id <= page.first {
+            return Self::start(page.first);
         }
-        if self.index.is_multiple_of(RESTART_EVERY) {
-            return Some(page.restart_id(self.index / RESTART_EVERY));
+        let mut cursor = Self::restart_before(&page.verified(), id).expect("the page was verified");
+        loop {
+            let before = cursor.clone();
+            if cursor.next(page).is_none_or(|(found, _)| found >= id) {
+                return before;
+            }
         }
-        let mut source = Source { bytes: &page.bytes[page.body..], at: self.at };
-        let tag = source.byte().expect("the page was verified");
-        let distance = if tag & NEXT_ID != 0 { 1 } else { source.varint().expect("the page was verified") };
-        Some(BlockId::new(self.coder.id + distance))
     }
 
     /// The next entry of `page`, which must be the page that the cursor was made for.
     pub fn next(&mut self, page: &RunPage) -> Option<(BlockId, Delta)> {
+        self.step(&page.verified()).expect("the page was verified")
+    }
+
+    fn step(&mut self, page: &LazyPage<'_>) -> Result<Option<(BlockId, Delta)>, Corrupt> {
         if self.index == page.count {
-            return None;
+            return Ok(None);
         }
         let restart = self.index.is_multiple_of(RESTART_EVERY);
         if restart {
             self.coder = Coder::restart(page.first);
         }
-        let mut source = Source { bytes: &page.bytes[page.body..], at: self.at };
-        let entry = self.coder.decode(restart, &mut source).expect("the page was verified");
+        let mut source = Source { bytes: page.body, at: self.at };
+        let entry = self.coder.decode(restart, &mut source)?;
         self.at = source.at;
         self.index += 1;
-        Some(entry)
+        Ok(Some(entry))
     }
 }

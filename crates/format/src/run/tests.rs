@@ -63,7 +63,7 @@ fn build(entries: &[(BlockId, Delta)]) -> Vec<Vec<u8>> {
 }
 
 fn read_all(page: &RunPage) -> Vec<(BlockId, Delta)> {
-    let mut cursor = PageCursor::start(page);
+    let mut cursor = PageCursor::seek(page, BlockId::new(0));
     std::iter::from_fn(|| cursor.next(page)).collect()
 }
 
@@ -82,6 +82,9 @@ proptest! {
                 let next = BlockId::new(id.get() + 1);
                 let listed = inside.iter().find(|(other, _)| *other == next).map(|(_, delta)| *delta);
                 prop_assert_eq!(page.find(next), listed);
+                let mut cursor = PageCursor::seek(&page, next);
+                let behind = inside.iter().find(|(other, _)| *other >= next).copied();
+                prop_assert_eq!(cursor.next(&page), behind);
             }
             found.extend(inside);
         }
@@ -101,6 +104,11 @@ proptest! {
         }
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
+        }
+        if let Ok(page) = LazyPage::open(&bytes, RUN, 0) {
+            for (id, _) in &entries {
+                let _ = page.find(*id);
+            }
         }
         if let Ok(page) = RunPage::decode(bytes.into(), RUN, 0) {
             let inside = read_all(&page);
@@ -124,6 +132,7 @@ proptest! {
             head.put(&mut bytes);
             bytes[32..34].fill(0);
             let _ = RunPage::decode(bytes.clone().into(), RUN, 0);
+            let _ = LazyPage::open(&bytes, RUN, 0).and_then(|page| page.find(BlockId::new(1 << 33)));
             let _ = decode_index_page(&bytes, RUN, 0, 0);
         }
     }

@@ -2,9 +2,10 @@
 
 use super::{PageReader, PageWriter};
 use larder_format::BlockId;
+use larder_format::error::ensure;
 use larder_format::run::{
-    DESCRIPTOR_REFS, Delta, Footprint, PageBuilder, PageRef, REFS_PER_PAGE, RunDescriptor, RunId, RunPage,
-    decode_index_page, encode_index_page,
+    DESCRIPTOR_REFS, Delta, Footprint, LazyPage, PageBuilder, PageRef, REFS_PER_PAGE, RunDescriptor, RunId,
+    RunPage, decode_index_page, encode_index_page,
 };
 use larder_format::{BlockPtr, Corrupt, Reason, SegmentId};
 use std::collections::BTreeMap;
@@ -100,10 +101,17 @@ impl Run {
             return Ok(None);
         }
         let at = self.page_of(id);
-        match self.pages.get(at) {
-            Some(page) => Ok(page.find(id)),
-            None => Ok(self.page(at, reader)?.find(id)),
+        if let Some(page) = self.pages.get(at) {
+            return Ok(page.find(id));
         }
+        let PageRef { first, ptr } = self.index[at];
+        let bytes = reader.read_page(ptr)?;
+        LazyPage::open(&bytes, self.descriptor.run, at as u32)
+            .and_then(|page| {
+                ensure(page.first() == first, "run page", Reason::Order)?;
+                page.find(id)
+            })
+            .map_err(|why| reader.refused(ptr, why))
     }
 }
 
