@@ -75,6 +75,11 @@ impl Run {
         self.index.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn index(&self) -> &[PageRef] {
+        &self.index
+    }
+
     /// The page that holds `id`, if one does.
     pub(super) fn page_of(&self, id: BlockId) -> usize {
         self.index.partition_point(|page| page.first <= id).saturating_sub(1)

@@ -1,7 +1,7 @@
 use super::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::Place;
-use larder_format::run::PAGE_MAX;
+use larder_format::run::{DESCRIPTOR_REFS, PAGE_MAX, REFS_PER_PAGE};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 
@@ -413,6 +413,36 @@ fn a_look_up_sees_the_map_as_it_was() {
 }
 
 #[test]
+fn an_index_of_two_levels_is_read_back() {
+    let mut blocks = Blocks::default();
+    let mut writer = run::RunWriter::new(RunId::new(9), 0);
+    let entropy = SeededEntropy::new(1);
+    // Places that nobody expects, so that few fit a page.
+    let (mut id, mut pages) = (BlockId::new(0), 0);
+    while pages <= DESCRIPTOR_REFS * REFS_PER_PAGE {
+        let place = || Place {
+            segment: SegmentId::new(entropy.next_u64()),
+            column: 3,
+            offset: 8 << 20,
+            stored: 1 << 20,
+        };
+        let target = Target::Places(Places::new(&[place(), place(), place()]).unwrap());
+        if writer.page_is_full() {
+            writer.write_page(&mut blocks).unwrap();
+            // Only index pages are needed again.
+            blocks.stored.clear();
+            pages += 1;
+        }
+        id = id.next();
+        writer.push(id, &Delta { target, ..Delta::NONE }, false);
+    }
+    let written = writer.finish(RunId::new(9), RunId::new(9), &mut blocks).unwrap().unwrap();
+    assert_eq!(written.descriptor.height, 2);
+    let read = Run::open(written.descriptor.clone(), false, &blocks).unwrap();
+    assert_eq!(read.index(), written.index());
+}
+
+#[test]
 fn runs_that_claim_the_same_checkpoints_are_refused() {
     let mut bench = Bench::default();
     bench.map.apply(Update::Put { id: BlockId::new(1), places: places(1) });
@@ -483,6 +513,25 @@ fn measure() {
             );
         }
     }
+    let mut bench = Bench::default();
+    fill(&mut bench, 1_000_000, 10_000, 4, false);
+    let (before, bytes) = (bench.blocks.bytes_written, bench.map.descriptors().map(|d| d.bytes).sum::<u64>());
+    for n in 1..=1_000_000 {
+        let id = BlockId::new(1_000_000 + noise(n) % 1_000_000);
+        bench.map.apply(Update::Put { id, places: places(n % 1_000_000) });
+        if n % 10_000 == 0 {
+            bench.checkpoint();
+            bench.merge(256);
+        }
+    }
+    while bench.merge(256) {}
+    println!(
+        "a million scattered moves: written {:.1} MB, {:.1} MB before, {:.1} MB after, {} runs",
+        (bench.blocks.bytes_written - before) as f64 / 1e6,
+        bytes as f64 / 1e6,
+        bench.map.descriptors().map(|d| d.bytes).sum::<u64>() as f64 / 1e6,
+        bench.tables.len(),
+    );
     for (what, resident) in [("resident", u64::MAX), ("pages from a cache", 0)] {
         let mut bench = Bench::default();
         bench.map.set_resident_limit(resident);
