@@ -136,32 +136,36 @@ pub struct BlockInfo {
     pub key_kind: u8,
 }
 
+/// What makes a block unmistakable: its pool, its id, and when it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// The pool.
+    pub pool: PoolGuid,
+    /// The block's id.
+    pub id: BlockId,
+    /// The import under which it is written.
+    pub incarnation: Incarnation,
+    /// The commit it is written for.
+    pub birth: CommitId,
+}
+
 /// Writes header and payload at the start of `out` and returns the stored length.
 ///
 /// # Panics
 /// When `out` is shorter than header and payload.
-pub fn encode(
-    pool: PoolGuid,
-    info: &BlockInfo,
-    id: BlockId,
-    incarnation: Incarnation,
-    birth: CommitId,
-    payload_sum: [u8; SUM_LEN],
-    payload: &[u8],
-    out: &mut [u8],
-) -> u32 {
+pub fn encode(stamp: &Stamp, info: &BlockInfo, sum: [u8; SUM_LEN], payload: &[u8], out: &mut [u8]) -> u32 {
     let mut header = BlockHeader {
         magic: BLOCK_MAGIC,
         kind: info.kind as u8,
         codec: info.codec as u8,
         checksum: info.checksum as u8,
         level: info.level,
-        id,
-        incarnation,
-        birth,
+        id: stamp.id,
+        incarnation: stamp.incarnation,
+        birth: stamp.birth,
         logical: info.logical,
         payload: payload.len() as u32,
-        payload_sum,
+        payload_sum: sum,
         owner_dataset: info.dataset,
         owner_object: info.object,
         owner_offset: info.offset,
@@ -172,7 +176,7 @@ pub fn encode(
         header_sum: 0,
     };
     header.put(out);
-    header.header_sum = checksum::fast64(pool, &out[..BlockHeader::SIZE - 8]);
+    header.header_sum = checksum::fast64(stamp.pool, &out[..BlockHeader::SIZE - 8]);
     header.put(out);
     out[BlockHeader::SIZE..BlockHeader::SIZE + payload.len()].copy_from_slice(payload);
     BLOCK_OVERHEAD + payload.len() as u32

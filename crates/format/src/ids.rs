@@ -97,6 +97,17 @@ impl std::ops::Add<ByteLen> for DeviceOffset {
     }
 }
 
+macro_rules! u64_field {
+    ($($t:ident),*) => {$(
+        impl Field for $t {
+            const SIZE: usize = 8;
+            fn store(&self, out: &mut [u8]) { self.0.store(out); }
+            fn load(from: &[u8]) -> Self { Self(u64::load(from)) }
+        }
+    )*};
+}
+u64_field!(DeviceOffset, ByteLen);
+
 /// Blocks start and end on multiples of this many bytes.
 pub const BLOCK_STEP: u32 = 8;
 
@@ -127,7 +138,7 @@ impl Field for Place {
     fn store(&self, out: &mut [u8]) {
         debug_assert!(self.offset.is_multiple_of(BLOCK_STEP) && self.offset / BLOCK_STEP < 1 << 24);
         self.segment.store(out);
-        (u32::from(self.column) << 24 | self.offset / BLOCK_STEP).store(&mut out[8..]);
+        ((u32::from(self.column) << 24) | (self.offset / BLOCK_STEP)).store(&mut out[8..]);
         self.stored.store(&mut out[12..]);
     }
     fn load(from: &[u8]) -> Self {

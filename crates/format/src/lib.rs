@@ -14,9 +14,11 @@ pub mod items;
 pub mod label;
 pub mod log;
 pub mod node;
+pub mod ops;
 pub mod root;
 pub mod run;
 pub mod segment;
+pub mod tables;
 
 pub use error::{Corrupt, Reason};
 pub use ids::*;

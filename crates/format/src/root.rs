@@ -1,1 +1,277 @@
-//! (being written)
+//! The root record: the one thing that a commit replaces, and all that import starts from.
+
+use crate::checksum;
+use crate::error::ensure;
+use crate::label::{FORMAT_VERSION, GroupRule, RING_OFFSET, RING_SLOT, RING_SLOTS};
+use crate::segment::SegmentRecord;
+use crate::{
+    BlockId, BlockPtr, CommitId, Corrupt, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, HostId,
+    Incarnation, OpSeq, PoolGuid, Reason, SegmentId, Timestamp, layout,
+};
+
+/// `LARDERRT`.
+pub const ROOT_MAGIC: u64 = u64::from_le_bytes(*b"LARDERRT");
+/// Imports that a root remembers, newest first, to tell a stale device from a diverged one.
+pub const MAX_HISTORY: usize = 32;
+
+/// Where commit `commit`'s root lies in the label area that starts at `area`.
+pub fn ring_slot(area: DeviceOffset, commit: CommitId) -> DeviceOffset {
+    DeviceOffset::new(area.get() + RING_OFFSET + commit.get() % RING_SLOTS * RING_SLOT as u64)
+}
+
+layout! {
+    /// The fixed part of a root record. Groups, devices, history and segments follow in that order.
+    pub struct RootHead[192] {
+        /// [`ROOT_MAGIC`].
+        magic: u64 = 0,
+        /// [`FORMAT_VERSION`].
+        version: u32 = 8,
+        /// Bytes of the whole record.
+        length: u32 = 12,
+        /// The pool.
+        pool: PoolGuid = 16,
+        /// The commit that this root completes.
+        commit: CommitId = 24,
+        /// The import under which it was written.
+        incarnation: Incarnation = 32,
+        /// When.
+        time: Timestamp = 40,
+        /// 1 after a clean export.
+        exported: u8 = 52,
+        /// 1 when the log may hold operations after this root.
+        log_open: u8 = 53,
+        /// The host that wrote it.
+        host: HostId = 56,
+        /// End of the lease of block ids: the next import starts here.
+        block_lease: BlockId = 64,
+        /// End of the lease of segment ids.
+        segment_lease: SegmentId = 72,
+        /// The oldest commit whose blocks are all still in place.
+        oldest: CommitId = 80,
+        /// Operations up to this one are in the trees; the log's are after it.
+        applied: OpSeq = 88,
+        /// Where the log starts, in the first of its segments.
+        log_offset: u32 = 96,
+        /// Sequence of the log's first record.
+        log_sequence: u64 = 104,
+        /// Root of the pool's tables.
+        tables: BlockPtr = 112,
+        /// Number of groups.
+        groups: u16 = 136,
+        /// Number of devices.
+        devices: u16 = 138,
+        /// Number of history entries.
+        history: u16 = 140,
+        /// Number of segments named here.
+        segments: u16 = 142,
+        /// What the log's first record says of its predecessor.
+        log_previous: u64 = 144,
+        /// XXH3-64 of the whole record with this field as zero.
+        sum: u64 = 184,
+    }
+}
+
+layout! {
+    /// A group as the root knows it.
+    pub struct RootGroup[8] {
+        /// Its number.
+        index: GroupIndex = 0,
+        /// Its rule: word, k, r, m.
+        rule: GroupRule = 2,
+    }
+}
+
+layout! {
+    /// A device as the root knows it.
+    pub struct RootDevice[32] {
+        /// Its number.
+        index: DeviceIndex = 0,
+        /// Its group.
+        group: GroupIndex = 2,
+        /// 1 when it has every write of this commit; else it is good through `good_through` only.
+        current: u8 = 4,
+        /// Number of slots.
+        slot_count: u32 = 8,
+        /// Its GUID.
+        guid: DeviceGuid = 16,
+        /// The last commit whose writes it is known to hold.
+        good_through: CommitId = 24,
+    }
+}
+
+layout! {
+    /// One import in the pool's history.
+    pub struct RootImport[16] {
+        /// The import.
+        incarnation: Incarnation = 0,
+        /// Its first commit.
+        first: CommitId = 8,
+    }
+}
+
+/// A root record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    /// The pool.
+    pub pool: PoolGuid,
+    /// The commit that this root completes.
+    pub commit: CommitId,
+    /// The import under which it was written.
+    pub incarnation: Incarnation,
+    /// When.
+    pub time: Timestamp,
+    /// After a clean export.
+    pub exported: bool,
+    /// The log may hold operations after this root.
+    pub log_open: bool,
+    /// The host that wrote it.
+    pub host: HostId,
+    /// End of the lease of block ids.
+    pub block_lease: BlockId,
+    /// End of the lease of segment ids.
+    pub segment_lease: SegmentId,
+    /// The oldest commit whose blocks are all still in place.
+    pub oldest: CommitId,
+    /// Operations up to this one are in the trees.
+    pub applied: OpSeq,
+    /// Where the log starts in the first of its segments, bytes from the start of the slot.
+    pub log_offset: u32,
+    /// Sequence of the log's first record.
+    pub log_sequence: u64,
+    /// What the log's first record says of its predecessor.
+    pub log_previous: u64,
+    /// Root of the pool's tables.
+    pub tables: BlockPtr,
+    /// Groups.
+    pub groups: Vec<RootGroup>,
+    /// Devices.
+    pub devices: Vec<RootDevice>,
+    /// Imports, newest first, at most [`MAX_HISTORY`].
+    pub history: Vec<RootImport>,
+    /// The segments that the tables leave to the root: those of the tables themselves, and the log's in
+    /// the order in which they are used.
+    pub segments: Vec<SegmentRecord>,
+}
+
+impl Root {
+    /// The record's bytes, at most [`RING_SLOT`]; `None` when the pool has too many open segments.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut out = vec![0; RootHead::SIZE];
+        let grow = |out: &mut Vec<u8>, by: usize| {
+            let at = out.len();
+            out.resize(at + by, 0);
+            at
+        };
+        for group in &self.groups {
+            let at = grow(&mut out, RootGroup::SIZE);
+            group.put(&mut out[at..]);
+        }
+        for device in &self.devices {
+            let at = grow(&mut out, RootDevice::SIZE);
+            device.put(&mut out[at..]);
+        }
+        for import in &self.history {
+            let at = grow(&mut out, RootImport::SIZE);
+            import.put(&mut out[at..]);
+        }
+        for segment in &self.segments {
+            segment.encode(&mut out);
+        }
+        if out.len() > RING_SLOT {
+            return None;
+        }
+        let mut head = RootHead {
+            magic: ROOT_MAGIC,
+            version: FORMAT_VERSION,
+            length: out.len() as u32,
+            pool: self.pool,
+            commit: self.commit,
+            incarnation: self.incarnation,
+            time: self.time,
+            exported: u8::from(self.exported),
+            log_open: u8::from(self.log_open),
+            host: self.host,
+            block_lease: self.block_lease,
+            segment_lease: self.segment_lease,
+            oldest: self.oldest,
+            applied: self.applied,
+            log_offset: self.log_offset,
+            log_sequence: self.log_sequence,
+            log_previous: self.log_previous,
+            tables: self.tables,
+            groups: self.groups.len() as u16,
+            devices: self.devices.len() as u16,
+            history: self.history.len() as u16,
+            segments: self.segments.len() as u16,
+            sum: 0,
+        };
+        head.put(&mut out);
+        head.sum = checksum::fast64(self.pool, &out);
+        head.put(&mut out);
+        Some(out)
+    }
+
+    /// Verifies the root record of pool `pool` at the start of `bytes`.
+    pub fn check(pool: PoolGuid, bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "root record";
+        let head = RootHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(head.magic == ROOT_MAGIC, WHAT, Reason::Magic)?;
+        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
+        let length = head.length as usize;
+        ensure((RootHead::SIZE..=RING_SLOT).contains(&length), WHAT, Reason::Range)?;
+        let bytes = bytes.get(..length).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(checksum::fast64_with_hole(pool, bytes, 184) == head.sum, WHAT, Reason::Checksum)?;
+        ensure(head.pool == pool, WHAT, Reason::Identity)?;
+        ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
+
+        let mut rest = &bytes[RootHead::SIZE..];
+        let mut take = |len: usize| -> Result<&[u8], Corrupt> {
+            let (taken, left) = rest.split_at_checked(len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+            rest = left;
+            Ok(taken)
+        };
+        let short = Corrupt::new(WHAT, Reason::Short);
+        let mut groups = Vec::new();
+        for _ in 0..head.groups {
+            let bytes = take(RootGroup::SIZE)?;
+            GroupRule::load_checked(&bytes[2..])?;
+            groups.push(RootGroup::get(bytes).ok_or(short)?);
+        }
+        let mut devices = Vec::new();
+        for _ in 0..head.devices {
+            devices.push(RootDevice::get(take(RootDevice::SIZE)?).ok_or(short)?);
+        }
+        let mut history = Vec::new();
+        for _ in 0..head.history {
+            history.push(RootImport::get(take(RootImport::SIZE)?).ok_or(short)?);
+        }
+        let mut segments = Vec::new();
+        for _ in 0..head.segments {
+            let (segment, len) = SegmentRecord::decode(rest)?;
+            segments.push(segment);
+            rest = &rest[len..];
+        }
+        ensure(rest.is_empty(), WHAT, Reason::Range)?;
+        Ok(Self {
+            pool,
+            commit: head.commit,
+            incarnation: head.incarnation,
+            time: head.time,
+            exported: head.exported != 0,
+            log_open: head.log_open != 0,
+            host: head.host,
+            block_lease: head.block_lease,
+            segment_lease: head.segment_lease,
+            oldest: head.oldest,
+            applied: head.applied,
+            log_offset: head.log_offset,
+            log_sequence: head.log_sequence,
+            log_previous: head.log_previous,
+            tables: head.tables,
+            groups,
+            devices,
+            history,
+            segments,
+        })
+    }
+}

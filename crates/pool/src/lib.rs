@@ -2,3 +2,4 @@
 pub mod codec;
 pub mod map;
 pub mod parity;
+pub mod tree;
