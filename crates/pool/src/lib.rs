@@ -1,4 +1,5 @@
 //! A pool without file names: layout, segments, block store, block map, trees, commit, log.
 pub mod codec;
+pub mod map;
 pub mod parity;
 pub mod tree;
