@@ -92,7 +92,8 @@ impl Pool {
             if let Some(front) = &front {
                 front.flush_logged(&op)?;
             }
-            self.seal(&op, export).map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?
+            self.seal(&op, export)
+                .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?
         };
         let commit = sealed.root.commit;
         self.finish(sealed)?;
@@ -110,7 +111,7 @@ impl Pool {
         self.install_runs(progress.changes.added, progress.changes.removed)
     }
 
-    /// Brings changed runs into the tables and gives back what the removed ones took.
+    /// Brings changed runs into the tables; segments learn what lives in them by the runs alone.
     fn install_runs(&self, added: Vec<RunDescriptor>, removed: Vec<RunDescriptor>) -> Result<()> {
         let mut tables = self.tables.lock();
         for run in removed {
@@ -121,7 +122,13 @@ impl Pool {
             }
         }
         for run in added {
-            tables.insert(&TableNodes(self), Table::Runs.key(run.run.get()), &run.encode())?;
+            let mut value = Vec::new();
+            run.encode(&mut value);
+            tables.insert(&TableNodes(self), Table::Runs.key(run.run.get()), &value)?;
+            let mut core = self.core.lock();
+            for footprint in &run.footprints {
+                core.count_live(footprint.segment, footprint.blocks, footprint.bytes);
+            }
         }
         Ok(())
     }
@@ -140,7 +147,7 @@ impl Pool {
         let tables = self.seal_tables(commit)?;
         let time = self.world.clock.now();
         let mut core = self.core.lock();
-        core.free_dead_segments(commit, true);
+        core.free_dead_segments(commit, true, &[]);
         core.block_lease = BlockId::new(core.next_block.get() + LEASE);
         core.segment_lease = SegmentId::new(core.next_segment.get() + LEASE);
         core.open_commit = commit.next();
@@ -190,8 +197,12 @@ impl Pool {
                 continue;
             }
             if state.tree.is_dirty() {
-                let mut sink =
-                    NodeBlocks { pool: self, blocks: &mut blocks, kind: BlockKind::Node, dataset: dataset.id() };
+                let mut sink = NodeBlocks {
+                    pool: self,
+                    blocks: &mut blocks,
+                    kind: BlockKind::Node,
+                    dataset: dataset.id(),
+                };
                 state.record.root = Some(state.tree.flush(&mut sink)?);
                 // Readers must find the nodes as soon as the tree is theirs again.
                 blocks.submit()?;
@@ -209,9 +220,11 @@ impl Pool {
     /// Changed segments go into the tables, and the tables' dirty nodes become blocks.
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
         let mut tables = self.tables.lock();
+        let unfinished: Vec<_> =
+            self.map.lock().unfinished().iter().map(|footprint| footprint.segment).collect();
         let (gone, changed) = {
             let mut core = self.core.lock();
-            core.free_dead_segments(commit, false);
+            core.free_dead_segments(commit, false, &unfinished);
             let gone = std::mem::take(&mut core.gone);
             let mut changed = Vec::new();
             for entry in core.entries.values_mut().filter(|entry| entry.dirty) {
@@ -235,8 +248,12 @@ impl Pool {
             self.rewrite_tables(&mut tables)?;
         }
         let mut blocks = Appender::new(self, SegmentKind::Table);
-        let mut sink =
-            NodeBlocks { pool: self, blocks: &mut blocks, kind: BlockKind::Table, dataset: DatasetId::new(0) };
+        let mut sink = NodeBlocks {
+            pool: self,
+            blocks: &mut blocks,
+            kind: BlockKind::Table,
+            dataset: DatasetId::new(0),
+        };
         let root = tables.flush(&mut sink)?;
         blocks.submit()?;
         for ptr in tables.take_dropped() {
@@ -249,9 +266,10 @@ impl Pool {
     /// Whether a few live nodes of the tables keep many segments.
     fn tables_are_scattered(&self) -> bool {
         let core = self.core.lock();
-        let closed = core.entries.values().filter(|entry| {
-            entry.segment.kind == SegmentKind::Table && entry.state == SegmentState::Closed
-        });
+        let closed = core
+            .entries
+            .values()
+            .filter(|entry| entry.segment.kind == SegmentKind::Table && entry.state == SegmentState::Closed);
         let (segments, live, height) = closed.fold((0, 0, 0), |(segments, live, height), entry| {
             (segments + 1, live + entry.live_bytes, height + u64::from(entry.height))
         });
@@ -327,7 +345,8 @@ impl Pool {
 
     /// Suspends the pool when a group has lost more devices than its layout survives.
     pub(crate) fn check_tolerance(&self) -> Result<()> {
-        let groups: Vec<_> = self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
+        let groups: Vec<_> =
+            self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
         for (index, rule) in groups {
             let members: Vec<_> = self.members.of_group(index).collect();
             if !rule.layout.survives(|column| !members[column].is_online()) {

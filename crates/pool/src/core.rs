@@ -70,10 +70,21 @@ impl Core {
         entry.dirty = true;
     }
 
+    /// Blocks of `segment` are live.
+    pub(crate) fn count_live(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
+        let entry = self.entries.get_mut(&segment).expect("what was written has a segment");
+        entry.live_blocks += blocks;
+        entry.live_bytes += bytes;
+        entry.dirty = true;
+    }
+
     /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
-    pub(crate) fn free_dead_segments(&mut self, commit: CommitId, rooted: bool) {
+    /// What an unfinished merge wrote is live, though nothing names it yet.
+    pub(crate) fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
         for entry in self.entries.values_mut() {
-            let dead = entry.state == SegmentState::Closed && entry.live_blocks == 0;
+            let dead = entry.state == SegmentState::Closed
+                && entry.live_blocks == 0
+                && !unfinished.contains(&entry.segment.id);
             if dead && entry.segment.kind.is_rooted() == rooted {
                 entry.state = SegmentState::Freed;
                 entry.freed = commit;

@@ -51,7 +51,7 @@ pub struct PoolSpec {
     pub name: String,
     /// Its groups.
     pub groups: Vec<GroupSpec>,
-    /// log2 of the alignment of rows, 9 to 16.
+    /// log2 of the alignment of rows, 12 to 16.
     pub ashift: u8,
 }
 
@@ -66,7 +66,11 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
         Layout::new(k, r, m).map(|layout| GroupRule { word: kind, layout }).map_err(|_| too_many)
     };
     let least = |count: usize| {
-        if devices < count { Err(format!("{word} needs at least {count} devices, {devices} given")) } else { Ok(()) }
+        if devices < count {
+            Err(format!("{word} needs at least {count} devices, {devices} given"))
+        } else {
+            Ok(())
+        }
     };
     match word {
         "single" => {
@@ -89,7 +93,9 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
         "raid14" => {
             least(5)?;
             if devices % 2 != 1 {
-                return Err(format!("raid14 needs an odd number of devices (pairs and one), {devices} given"));
+                return Err(format!(
+                    "raid14 needs an odd number of devices (pairs and one), {devices} given"
+                ));
             }
             rule(GroupWord::Raid14, (devices - 1) / 2, 2, 1)
         }
@@ -132,8 +138,8 @@ impl Pool {
     /// [`PoolError::Invalid`] for a name or device that cannot be, [`PoolError::Device`] when one fails.
     pub fn create(world: World, spec: PoolSpec) -> Result<Arc<Pool>> {
         check_name(&spec.name).map_err(PoolError::Invalid)?;
-        if !(9..=16).contains(&spec.ashift) {
-            return Err(PoolError::Invalid(format!("ashift={}: use 9 to 16", spec.ashift)));
+        if !(12..=16).contains(&spec.ashift) {
+            return Err(PoolError::Invalid(format!("ashift={}: use 12 to 16", spec.ashift)));
         }
         let guid = PoolGuid::new(world.entropy.next_u64());
         let incarnation = Incarnation::new(world.entropy.next_u64());
@@ -163,7 +169,8 @@ impl Pool {
                     group: index,
                     rule: group.rule,
                     slot_size,
-                    slot_count: u32::try_from((data_end - data_start) / u64::from(slot_size)).unwrap_or(u32::MAX),
+                    slot_count: u32::try_from((data_end - data_start) / u64::from(slot_size))
+                        .unwrap_or(u32::MAX),
                     data_start: DeviceOffset::new(data_start),
                     device_size: size,
                     created,
@@ -172,7 +179,12 @@ impl Pool {
                 };
                 slots.push((label.index, label.slot_count));
                 write_label_areas(&**device, &label)?;
-                members.push(Member::present(Arc::clone(device), label, MemberState::Online, CommitId::new(0)));
+                members.push(Member::present(
+                    Arc::clone(device),
+                    label,
+                    MemberState::Online,
+                    CommitId::new(0),
+                ));
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }

@@ -11,7 +11,7 @@ use larder_format::tables::DatasetRecord;
 use larder_format::{BlockPtr, DatasetId, InodeId, Timestamp};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow, Deref};
+use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 
 /// When reading updates a file's access time.
@@ -280,7 +280,7 @@ impl Update<'_> {
 }
 
 /// Effective settings from property values; unknown values keep what `base` has.
-pub(crate) fn settings_from(base: Settings, values: impl Deref<Target = BTreeMap<String, String>>) -> Settings {
+pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -> Settings {
     let mut settings = base;
     for (name, value) in values.iter() {
         match name.as_str() {

@@ -187,7 +187,8 @@ impl Pool {
 
     /// Writes a row of the log to all its copies and flushes them.
     fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
-        let members: Vec<_> = segment.slots.iter().map(|slot| (self.members.get(slot.device), slot)).collect();
+        let members: Vec<_> =
+            segment.slots.iter().map(|slot| (self.members.get(slot.device), slot)).collect();
         let writes: Vec<_> = members
             .iter()
             .zip(&row.columns)

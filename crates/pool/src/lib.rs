@@ -3,7 +3,9 @@
 //! Read [`write`] for the way down, [`read`] for the way up, [`commit`] for what makes it durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
+pub mod admin;
 pub mod cache;
+pub mod check;
 pub mod codec;
 pub mod commit;
 pub mod core;
@@ -16,6 +18,7 @@ pub mod member;
 pub mod open;
 pub mod parity;
 pub mod pool;
+pub mod property;
 pub mod read;
 pub mod row;
 pub mod runs;

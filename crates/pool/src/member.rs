@@ -71,7 +71,12 @@ pub struct Member {
 
 impl Member {
     /// A member whose device is there.
-    pub fn present(device: Arc<dyn Device>, label: Label, state: MemberState, good_through: CommitId) -> Self {
+    pub fn present(
+        device: Arc<dyn Device>,
+        label: Label,
+        state: MemberState,
+        good_through: CommitId,
+    ) -> Self {
         Self {
             index: label.index,
             group: label.group,

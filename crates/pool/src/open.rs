@@ -83,7 +83,9 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     }
     for bytes in &areas {
         match Label::check(bytes) {
-            Ok(found) if label.as_ref().is_none_or(|label| label.sequence < found.sequence) => label = Some(found),
+            Ok(found) if label.as_ref().is_none_or(|label| label.sequence < found.sequence) => {
+                label = Some(found)
+            }
             Ok(_) => {}
             Err(corrupt) if corrupt.reason != Reason::Magic => damage = Some(corrupt),
             Err(_) => {}
@@ -103,7 +105,8 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
         areas.extend(device.submit(read).wait());
     }
     let roots = areas.iter().flat_map(|area| {
-        let ring = (0..RING_SLOTS as usize).map(|i| &area[RING_OFFSET as usize + i * RING_SLOT..][..RING_SLOT]);
+        let ring =
+            (0..RING_SLOTS as usize).map(|i| &area[RING_OFFSET as usize + i * RING_SLOT..][..RING_SLOT]);
         ring.filter_map(|bytes| Root::check(label.pool, bytes).ok())
     });
     let root = roots.max_by_key(|root| root.commit);
@@ -175,7 +178,9 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
         let path = device.device.name();
         let known = root.devices.iter().find(|known| known.index == device.label.index);
         if known.is_none_or(|known| known.guid != device.label.device) {
-            remarks.push(format!("{path} carries this pool's label, but the pool does not know it (it was replaced)"));
+            remarks.push(format!(
+                "{path} carries this pool's label, but the pool does not know it (it was replaced)"
+            ));
             continue;
         }
         if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root, other)) {
@@ -241,7 +246,12 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             && group.rule.layout.survives(|column| members[column].standing != Standing::Current)
     });
     let held_by = (!root.exported)
-        .then(|| devices.iter().filter_map(|device| device.found.as_ref()?.heartbeat.clone()).max_by_key(|b| b.beats))
+        .then(|| {
+            devices
+                .iter()
+                .filter_map(|device| device.found.as_ref()?.heartbeat.clone())
+                .max_by_key(|b| b.beats)
+        })
         .flatten();
     Some(Importable { guid, name, root, devices, complete, remarks, refusal, held_by })
 }
@@ -291,7 +301,10 @@ impl Pool {
         if let Some(holder) = plan.held_by.as_ref().filter(|beat| beat.host != world.host)
             && !options.host_is_gone
         {
-            return Err(PoolError::Busy(format!("{} may be imported by host {}", plan.name, holder.host_name)));
+            return Err(PoolError::Busy(format!(
+                "{} may be imported by host {}",
+                plan.name, holder.host_name
+            )));
         }
         let root = plan.root;
         let unclean = !root.exported;
@@ -300,18 +313,20 @@ impl Pool {
             plan.devices.iter().filter_map(|d| d.found.as_ref().map(|found| found.label.clone())).collect();
         let any = labels.first().ok_or_else(|| PoolError::Invalid("no device is there".into()))?;
         let (created, ashift) = (any.created, any.ashift);
-        let slot_size = |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
-        let members = Members::new(plan.devices.into_iter().zip(&root.devices).map(|(candidate, known)| {
-            match (candidate.found, candidate.standing) {
-                (Some(found), Standing::Stale(through)) => {
-                    Member::present(found.device, found.label, MemberState::Stale, through)
+        let slot_size =
+            |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
+        let members =
+            Members::new(plan.devices.into_iter().zip(&root.devices).map(|(candidate, known)| {
+                match (candidate.found, candidate.standing) {
+                    (Some(found), Standing::Stale(through)) => {
+                        Member::present(found.device, found.label, MemberState::Stale, through)
+                    }
+                    (Some(found), _) => {
+                        Member::present(found.device, found.label, MemberState::Online, known.good_through)
+                    }
+                    (None, _) => Member::missing(known, slot_size(known.group)),
                 }
-                (Some(found), _) => {
-                    Member::present(found.device, found.label, MemberState::Online, known.good_through)
-                }
-                (None, _) => Member::missing(known, slot_size(known.group)),
-            }
-        }));
+            }));
         let groups: BTreeMap<_, _> = root
             .groups
             .iter()
@@ -377,10 +392,13 @@ impl Pool {
                 match (key.object >> 48) as u16 {
                     t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
                     t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
-                    t if t == Table::Runs as u16 => runs.push(RunDescriptor::decode(value)?),
+                    t if t == Table::Runs as u16 => runs.push(RunDescriptor::decode(value)?.0),
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;
-                        properties.entry(DatasetId::new(id)).or_default().insert(property.name, property.value);
+                        properties
+                            .entry(DatasetId::new(id))
+                            .or_default()
+                            .insert(property.name, property.value);
                     }
                     _ => {}
                 }

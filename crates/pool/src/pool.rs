@@ -41,7 +41,7 @@ pub struct World {
 /// The default of the `memory` property, bytes.
 pub const DEFAULT_MEMORY: u64 = 512 << 20;
 /// The default share of metadata in the cache, percent.
-pub const DEFAULT_METADATA_PERCENT: u64 = 35;
+pub const DEFAULT_METADATA_PERCENT: u64 = 50;
 
 /// The layer above, asked at commits.
 pub trait FrontEnd: Send + Sync {
@@ -258,7 +258,8 @@ impl Pool {
         for (&(kind, group), id) in &core.streams {
             if kind == larder_format::segment::SegmentKind::Data {
                 let group = &core.groups[&group];
-                space.available += group.writable(u64::from(group.slot_size - core.entries[id].height), record);
+                space.available +=
+                    group.writable(u64::from(group.slot_size - core.entries[id].height), record);
             }
         }
         drop(core);
@@ -303,7 +304,7 @@ impl Pool {
             checksum: larder_format::checksum::ChecksumKind::Fast,
             record_size: (128 << 10).min(self.max_record()),
             readonly: false,
-            atime: crate::dataset::Atime::Relatime,
+            atime: crate::dataset::Atime::On,
         }
     }
 }

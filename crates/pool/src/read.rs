@@ -10,7 +10,7 @@ use crate::tree::NodeStore;
 use larder_device::ALIGN;
 use larder_format::block::{self, BlockKind, CheckedHeader};
 use larder_format::node::Node;
-use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason};
+use larder_format::{BlockPtr, Corrupt, Place, Reason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -57,7 +57,8 @@ impl Pool {
             return Ok((segment, ptr.place));
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let place = Core::look_up(self, ptr.id)?.ok_or_else(|| unreadable("the block map does not know it"))?;
+        let place =
+            Core::look_up(self, ptr.id)?.ok_or_else(|| unreadable("the block map does not know it"))?;
         let segment =
             self.readable.get(place.segment).ok_or_else(|| unreadable("its segment is not in the table"))?;
         Ok((segment, place))
@@ -91,8 +92,12 @@ impl Pool {
         let rebuilt = self.rebuild(segment, place);
         match rebuilt {
             Some(bytes) if good(&bytes) => Ok(bytes),
-            Some(_) => Err(PoolError::Unreadable { id: ptr.id, cause: "no copy matches its checksum".into() }),
-            None => Err(PoolError::Unreadable { id: ptr.id, cause: "too many devices are unavailable".into() }),
+            Some(_) => {
+                Err(PoolError::Unreadable { id: ptr.id, cause: "no copy matches its checksum".into() })
+            }
+            None => {
+                Err(PoolError::Unreadable { id: ptr.id, cause: "too many devices are unavailable".into() })
+            }
         }
     }
 
@@ -132,7 +137,8 @@ impl Pool {
         let columns: Vec<Option<Vec<u8>>> = data.chain(parities).collect();
         let present: Vec<Option<&[u8]>> = columns.iter().map(Option::as_deref).collect();
         let mut out = vec![0; wide.stored as usize];
-        parity::reconstruct(layout.k(), layout.m(), &present, &[place.column.into()], &mut [&mut out]).ok()?;
+        parity::reconstruct(layout.k(), layout.m(), &present, &[place.column.into()], &mut [&mut out])
+            .ok()?;
         out.truncate(place.stored as usize);
         Some(out)
     }
@@ -171,9 +177,4 @@ impl NodeStore for TableNodes<'_> {
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
         self.0.load_node(ptr, BlockKind::Table)
     }
-}
-
-/// A block id for messages.
-pub(crate) fn unreadable(id: BlockId, cause: impl Into<String>) -> PoolError {
-    PoolError::Unreadable { id, cause: cause.into() }
 }

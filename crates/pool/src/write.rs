@@ -194,7 +194,8 @@ impl Core {
                 let offset = entry.height;
                 entry.height += plan.height;
                 entry.live_blocks += plan.spots.len() as u32;
-                entry.live_bytes += footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum::<u64>();
+                entry.live_bytes +=
+                    footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum::<u64>();
                 entry.dirty = true;
                 let segment = Arc::clone(&entry.segment);
                 return Ok(Some(Placed { segment, offset, plan, fresh }));
@@ -277,10 +278,9 @@ impl Pool {
             };
             let taken = &blocks[next..next + placed.plan.spots.len()];
             places.extend(
-                taken
-                    .iter()
-                    .enumerate()
-                    .map(|(i, block)| row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())),
+                taken.iter().enumerate().map(|(i, block)| {
+                    row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())
+                }),
             );
             self.submit_row(placed, taken);
             self.settle_rows(self.cache.rows_limit())?;
@@ -416,15 +416,15 @@ impl<'a> Appender<'a> {
             none => none.insert(Self::begin(self.pool, self.kind, size)?),
         };
         let at = row_header_len(row.segment.layout.columns()) + row.used;
-        let place = Place { segment: row.segment.id, column: 0, offset: row.offset + at, stored: block.len() as u32 };
+        let place =
+            Place { segment: row.segment.id, column: 0, offset: row.offset + at, stored: block.len() as u32 };
         row.used += size;
         row.spots.push((0, at));
         row.blocks.push(block);
-        let mut core = self.pool.core.lock();
-        let entry = core.entries.get_mut(&row.segment.id).expect("open segments have entries");
-        entry.live_blocks += 1;
-        entry.live_bytes += u64::from(size);
-        entry.dirty = true;
+        // Pages of runs are counted when their run is part of the map.
+        if self.kind != SegmentKind::Run {
+            self.pool.core.lock().count_live(row.segment.id, 1, u64::from(size));
+        }
         Ok(place)
     }
 
@@ -441,7 +441,16 @@ impl<'a> Appender<'a> {
                 let (segment, offset) = (Arc::clone(&entry.segment), entry.height);
                 let limit = limit(offset, segment.layout.columns());
                 if limit >= size {
-                    return Ok(OpenRow { segment, fresh: None, offset, step, limit, used: 0, blocks: vec![], spots: vec![] });
+                    return Ok(OpenRow {
+                        segment,
+                        fresh: None,
+                        offset,
+                        step,
+                        limit,
+                        used: 0,
+                        blocks: vec![],
+                        spots: vec![],
+                    });
                 }
                 core.close_segment(id);
             }
@@ -450,7 +459,16 @@ impl<'a> Appender<'a> {
             let segment = Arc::clone(&core.entries[&record.id].segment);
             let limit = limit(DESCRIPTOR_LEN, segment.layout.columns());
             let fresh = Some(record);
-            return Ok(OpenRow { segment, fresh, offset: DESCRIPTOR_LEN, step, limit, used: 0, blocks: vec![], spots: vec![] });
+            return Ok(OpenRow {
+                segment,
+                fresh,
+                offset: DESCRIPTOR_LEN,
+                step,
+                limit,
+                used: 0,
+                blocks: vec![],
+                spots: vec![],
+            });
         }
         Err(PoolError::NoSpace)
     }
