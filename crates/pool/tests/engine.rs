@@ -130,3 +130,99 @@ fn what_is_committed_comes_back_in_every_layout() {
         assert!(report.blocks > 90 && report.rows > 0);
     }
 }
+
+fn open(sim: &SimWorld, seed: u64) -> Arc<Pool> {
+    import(sim, seed).unwrap_or_else(|error| panic!("import: {error}"))
+}
+
+/// Applies operations found in the log: each is inode, version, length.
+fn replay(pool: &Pool) -> usize {
+    let ops = pool.take_replay();
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for (_, op) in &ops {
+        let number = |i: usize| u64::from_le_bytes(op[i * 8..i * 8 + 8].try_into().unwrap());
+        put(pool, &dataset, &[(number(0), number(1), number(2) as usize)]);
+    }
+    ops.len()
+}
+
+fn logged(file: (u64, u64, usize)) -> Vec<u8> {
+    [file.0, file.1, file.2 as u64].iter().flat_map(|n| n.to_le_bytes()).collect()
+}
+
+type Model = BTreeMap<u64, (u64, usize)>;
+
+/// Puts, commits and syncs by seed; after each promise a mark with the number of the state it promised.
+fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, steps: usize) {
+    let entropy = SeededEntropy::new(seed);
+    let next = |n: u64| larder_device::Entropy::next_u64(&entropy) % n;
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for _ in 0..steps {
+        let mut model = states.last().unwrap().clone();
+        let file = (2 + next(30), states.len() as u64, 1 + next(90_000) as usize);
+        put(pool, &dataset, &[file]);
+        dataset
+            .update(&pool.enter().unwrap(), |tree| {
+                tree.log(logged(file));
+                Ok::<_, PoolError>(())
+            })
+            .unwrap();
+        model.insert(file.0, (file.1, file.2));
+        states.push(model);
+        match next(6) {
+            0 => drop(pool.commit().unwrap()),
+            1 | 2 => pool.log_sync(Vec::new()).unwrap(),
+            _ => continue,
+        }
+        sim.mark(states.len() as u64 - 1);
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_write_loses_no_promise() {
+    use larder_sim::Survival;
+    let mut cuts = 0;
+    for (word, count) in LAYOUTS {
+        let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+        let pool = create(&sim, word);
+        let created = sim.trace().len();
+        let mut states = vec![Model::new()];
+        workload(&pool, &sim, &mut states, 7 + count as u64, 25);
+        drop(pool);
+        let trace = sim.trace();
+        let mut sweep = trace.sweep();
+        for cut in created..=trace.len() {
+            sweep.advance_to(cut);
+            let promised = trace.marks_before(cut).last().unwrap_or(0) as usize;
+            for survival in [Survival::DropAll, Survival::Random { seed: cut as u64 }] {
+                cuts += 1;
+                let after = SimWorld::from_images(sweep.images(survival));
+                let pool = open(&after, 1000 + cut as u64);
+                let report = pool.check().unwrap();
+                assert!(report.problems.is_empty(), "{word} cut {cut}: {:#?}", report.problems);
+                replay(&pool);
+                pool.commit().unwrap();
+                let dataset = pool.dataset(ROOT_DATASET).unwrap();
+                let mut found = Model::new();
+                dataset
+                    .view()
+                    .unwrap()
+                    .scan(&Key::MIN, &mut |key, value| {
+                        let extent = Extent::decode(value).unwrap();
+                        found.insert(key.object, (extent.ptr.id.get(), extent.len as usize));
+                        std::ops::ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                let state = (promised..states.len()).find(|&i| {
+                    states[i].len() == found.len()
+                        && states[i].iter().all(|(inode, (_, len))| found.get(inode).is_some_and(|f| f.1 == *len))
+                });
+                let state = state.unwrap_or_else(|| panic!("{word} cut {cut}: promise {promised} is lost"));
+                verify(&pool, &states[state]);
+                let report = pool.check().unwrap();
+                assert!(report.problems.is_empty(), "{word} cut {cut}: {:#?}", report.problems);
+            }
+        }
+    }
+    println!("{cuts} cuts");
+}
