@@ -3,8 +3,8 @@
 //! # How requests are served
 //! [`mount`] starts a fixed set of threads, each of which reads one request, calls [`Ops`] and writes the
 //! reply; so as many requests are under way as there are threads, and one that waits for a disk holds up
-//! nobody else. The threads share one descriptor: of its own for each (`clone_fd`) was not measurably
-//! faster. A thread costs two buffers of `max_write` bytes once it has read and written that much.
+//! nobody else. The threads share one descriptor: one for each (`clone_fd`) brought nothing clear on two
+//! cores. A thread costs two buffers of `max_write` bytes once it has read and written that much.
 //!
 //! # What the kernel keeps
 //! The kernel checks permissions (`default_permissions`, always on) and keeps flock and fcntl locks, which
@@ -17,12 +17,13 @@
 //! otherwise asks for `security.capability` before every write(2).
 //!
 //! # What does not reach us
-//! - sync(2) and syncfs(2): the kernel sends SYNCFS only where it trusts the server not to hang it, which
-//!   are `fuseblk` mounts and virtiofs. `fuseblk` wants a block device as its source, opened exclusively;
-//!   Larder has several or none, so a loop device would have to stand in. Even then fuser does not know the
-//!   request and answers ENOSYS, after which the kernel asks no more, and it keeps the type `fuse` fixed in
-//!   its own mount call. So sync(2) returns at once, and the pool's commit timer bounds what it may lose;
-//!   `fsync` is honoured in full.
+//! - sync(2) and syncfs(2): on a `fuse` mount they return at once and the kernel sends nothing. It sends
+//!   SYNCFS on `fuseblk` mounts. One needs a block device as its source, which the kernel opens
+//!   exclusively; a loop device over a small file will do (tried: it mounts, and SYNCFS arrives). But fuser
+//!   0.18 does not know the request and answers ENOSYS, after which the kernel asks no more and lets syncfs
+//!   succeed. So nothing is gained until a transport of our own reads the device, and the loop device
+//!   would be one more thing to clean up. The pool's commit timer bounds what a sync(2) may lose; `fsync`
+//!   is honoured in full.
 //! - POSIX ACLs: everything named `system.*` is refused with EOPNOTSUPP. The kernel would let
 //!   `system.posix_acl_access` be stored as any attribute, and nobody would enforce it.
 //! - Birth times (statx), O_TMPFILE: fuser 0.18 does not know the requests; statx shows no birth time, and

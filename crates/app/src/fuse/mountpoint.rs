@@ -71,8 +71,9 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, MountError> {
         _ => MountError::Io { doing: format!("looking at {}", path.display()), source: error },
     })?;
     let inspecting = |error| MountError::Io { doing: "reading the table of mounts".into(), source: error };
-    if mounted_at(&real).map_err(inspecting)?.is_some() {
-        return Err(if is_dead(&real) { MountError::Dead(real) } else { MountError::AlreadyMounted(real) });
+    if let Some(mount) = mounted_at(&real).map_err(inspecting)? {
+        let dead = mount.fs_type.starts_with("fuse") && is_dead(&real);
+        return Err(if dead { MountError::Dead(real) } else { MountError::AlreadyMounted(real) });
     }
     if !fs::metadata(&real).is_ok_and(|meta| meta.is_dir()) {
         return Err(MountError::NotDirectory(real));

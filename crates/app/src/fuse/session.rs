@@ -209,7 +209,7 @@ impl MountHandle {
     /// Unmounts; returns when no request is under way. A mount in use stays and comes back in the error.
     pub fn unmount(mut self) -> Result<(), NotUnmounted> {
         if let Err(error) = self.take_away(false) {
-            return Err(NotUnmounted { handle: self, error });
+            return Err(NotUnmounted { handle: Box::new(self), error });
         }
         // What the threads say at their end no longer matters.
         let _ = self.session.take().expect("a handle has its session").join();
@@ -265,7 +265,7 @@ impl fmt::Debug for MountHandle {
 #[error("{} cannot be unmounted: {error}", handle.mountpoint.display())]
 pub struct NotUnmounted {
     /// The mount, still served.
-    pub handle: MountHandle,
+    pub handle: Box<MountHandle>,
     /// What was in the way.
     pub error: io::Error,
 }
