@@ -215,7 +215,9 @@ fn a_power_cut_at_any_write_loses_no_promise() {
                     .unwrap();
                 let state = (promised..states.len()).find(|&i| {
                     states[i].len() == found.len()
-                        && states[i].iter().all(|(inode, (_, len))| found.get(inode).is_some_and(|f| f.1 == *len))
+                        && states[i]
+                            .iter()
+                            .all(|(inode, (_, len))| found.get(inode).is_some_and(|f| f.1 == *len))
                 });
                 let state = state.unwrap_or_else(|| panic!("{word} cut {cut}: promise {promised} is lost"));
                 verify(&pool, &states[state]);
