@@ -78,15 +78,15 @@ pub fn wanted(columns: &[String]) -> Vec<String> {
     properties
 }
 
-/// The properties that `get` is asked for, by full name; none stands for all.
+/// The properties that `get` is asked for, separated by commas, by full name; none stands for all.
 ///
 /// # Errors
 /// Usage, when there is no such property.
-pub fn asked(registry: Registry, given: &[String]) -> Result<Vec<String>> {
-    if given.iter().any(|name| name == "all") {
+pub fn asked(registry: Registry, given: &str) -> Result<Vec<String>> {
+    if given.split(',').any(|name| name == "all") {
         return Ok(Vec::new());
     }
-    given.iter().map(|name| full(registry, name)).collect()
+    given.split(',').map(|name| full(registry, name)).collect()
 }
 
 fn full(registry: Registry, name: &str) -> Result<String> {

@@ -106,8 +106,8 @@ pub struct Get {
     #[command(flatten)]
     json: Json,
     /// Properties, or all
-    #[arg(value_name = "PROPERTY,...", value_delimiter = ',', required = true, num_args = 1)]
-    properties: Vec<String>,
+    #[arg(value_name = "PROPERTY,...")]
+    properties: String,
     /// Pools; all when none is given
     names: Vec<String>,
 }

@@ -242,11 +242,11 @@ mod tests {
         list_vdevs(&mut table, &columns, &status.root, false, Form::default());
         assert_eq!(
             table.render(false),
-            "NAME          SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
-             tank         9.50G   108K  9.50G        -         -     0%     0%  1.00x    ONLINE  -\n\
-            \x20 mirror-0   9.50G   512M  9.00G        -         -     3%     5%      -  DEGRADED  -\n\
-            \x20   sda          -      -      -        -         -      -      -      -    ONLINE  -\n\
-            \x20   /srv/b       -      -      -        -         -      -      -      -   UNAVAIL  -\n"
+            "NAME         SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
+             tank        9.50G   108K  9.50G        -         -     0%     0%  1.00x    ONLINE  -\n\
+            \x20 mirror-0  9.50G   512M     9G        -         -     3%     5%      -  DEGRADED  -\n\
+            \x20   sda         -      -      -        -         -      -      -      -    ONLINE  -\n\
+            \x20   /srv/b      -      -      -        -         -      -      -      -   UNAVAIL  -\n"
         );
     }
 }
