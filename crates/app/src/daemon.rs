@@ -1,7 +1,7 @@
 //! The daemon: one process for all imported pools, answering HTTP with JSON on a Unix socket.
 //!
 //! Life: take the lock (a second daemon ends here), remove a stale socket, bind, answer. It ends by
-//! `/v1/daemon/stop`, SIGTERM or SIGINT, which export all pools first: then the socket goes, and at last,
+//! `/v1/daemon/stop`, SIGTERM, SIGINT or SIGHUP, which export all pools first: then the socket goes, and at last,
 //! with the process, the lock. So "the lock is free" means that no daemon touches the run folder or a
 //! pool any more. A daemon that is killed leaves lock and pools to its successor as a power cut would.
 
@@ -89,8 +89,10 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
         tokio::net::UnixListener::from_std(listener).map_err(|error| internal("listen", &error))?;
     let (stop, stopped) = watch::channel(false);
     let router = router(Shared { engine: Arc::clone(&engine), stop });
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", &error))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", &error))?;
+    let watch = |kind| signal(kind).map_err(|error| internal("watch signals", &error));
+    let mut terminate = watch(SignalKind::terminate())?;
+    let mut interrupt = watch(SignalKind::interrupt())?;
+    let mut hang_up = watch(SignalKind::hangup())?;
     let (mut ending, mut stopped) = (stopped.clone(), stopped);
     let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         let _ = ending.wait_for(|&stop| stop).await;
@@ -105,6 +107,7 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
         outcome = server => outcome.map_err(|error| internal("serve", &error)),
         _ = terminate.recv() => export_all(engine).await,
         _ = interrupt.recv() => export_all(engine).await,
+        _ = hang_up.recv() => export_all(engine).await,
     }
 }
 
