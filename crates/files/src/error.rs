@@ -1,0 +1,83 @@
+//! What a file operation can answer instead of a result. The application maps these to errno.
+
+use thiserror::Error;
+
+/// Why an operation was refused. State is unchanged, except after [`FsError::Io`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FsError {
+    /// No such name or inode (ENOENT).
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken (EEXIST).
+    #[error("file exists")]
+    Exists,
+    /// A directory is needed here (ENOTDIR).
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory cannot be used here (EISDIR).
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries (ENOTEMPTY).
+    #[error("directory not empty")]
+    NotEmpty,
+    /// The pool is full (ENOSPC).
+    #[error("no space left")]
+    NoSpace,
+    /// A quota is used up (EDQUOT).
+    #[error("quota exceeded")]
+    Quota,
+    /// A name is longer than 255 bytes, or a link's target longer than 4095 (ENAMETOOLONG).
+    #[error("name too long")]
+    NameTooLong,
+    /// The arguments make no sense (EINVAL).
+    #[error("invalid argument")]
+    Invalid,
+    /// Not allowed for this kind of object (EPERM).
+    #[error("operation not permitted")]
+    Permission,
+    /// The caller's rights do not suffice (EACCES).
+    #[error("permission denied")]
+    Access,
+    /// The dataset or the pool is read-only (EROFS).
+    #[error("read-only")]
+    ReadOnly,
+    /// The file has as many names as it can have (EMLINK).
+    #[error("too many links")]
+    TooManyLinks,
+    /// No extended attribute by that name (ENODATA).
+    #[error("no such attribute")]
+    NoAttr,
+    /// The caller's buffer is too small (ERANGE).
+    #[error("result too large")]
+    Range,
+    /// The file would grow past the largest size (EFBIG).
+    #[error("file too large")]
+    TooBig,
+    /// An attribute's value is too large, or there are too many (E2BIG).
+    #[error("attribute too large")]
+    AttrTooBig,
+    /// The two names are in different datasets (EXDEV).
+    #[error("in another dataset")]
+    CrossDevice,
+    /// The node belongs to a dataset that is not mounted any more (ESTALE).
+    #[error("stale node")]
+    Stale,
+    /// The handle is not open, or not for this (EBADF).
+    #[error("bad handle")]
+    BadHandle,
+    /// In use: a dataset's mount point, for one (EBUSY).
+    #[error("busy")]
+    Busy,
+    /// There is no data or hole after the offset (ENXIO).
+    #[error("no data or hole beyond the offset")]
+    NoExtent,
+    /// The operation does not exist here (EOPNOTSUPP).
+    #[error("not supported")]
+    NotSupported,
+    /// Data or metadata cannot be read or written; the text says what (EIO).
+    #[error("I/O error: {0}")]
+    Io(String),
+}
+
+/// Shorthand.
+pub type Result<T, E = FsError> = std::result::Result<T, E>;

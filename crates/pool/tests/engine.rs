@@ -1,0 +1,47 @@
+//! The engine on simulated devices: what is committed comes back, from every layout, after any cut.
+
+mod common;
+mod sweep;
+
+use common::*;
+use larder_format::ByteLen;
+use larder_pool::ROOT_DATASET;
+use larder_sim::SimWorld;
+use std::collections::BTreeMap;
+
+#[test]
+fn what_is_committed_comes_back_in_every_layout() {
+    for (word, count) in LAYOUTS {
+        let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+        let mut model = BTreeMap::new();
+        let pool = create(&sim, word);
+        for round in 0..12u64 {
+            let dataset = pool.dataset(ROOT_DATASET).unwrap();
+            let files: Vec<_> = (0..40)
+                .map(|i| (10 + (i * 7 + round) % 90, round, 100 + (i as usize * 3911) % 120_000))
+                .collect();
+            put(&pool, &dataset, &files);
+            model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+            pool.commit().unwrap();
+        }
+        verify(&pool, &model);
+        let report = pool.check().unwrap();
+        assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
+        drop(pool);
+        let pool = import(&sim, 2).unwrap();
+        verify(&pool, &model);
+        let report = pool.check().unwrap();
+        assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
+        assert!(report.blocks > 90 && report.rows > 0);
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_write_loses_no_promise() {
+    let mut cuts = 0;
+    for (word, count) in LAYOUTS {
+        cuts += sweep::run(word, count, 7 + count as u64, 25, usize::MAX)
+            .unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    println!("{cuts} cuts");
+}
