@@ -1,2 +1,17 @@
-//! The larder binary.
-fn main() {}
+//! The larder binary: FUSE mounts, the daemon and the command line.
+//!
+//! Who calls whom: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
+//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine.
+
+mod api;
+mod cli;
+mod client;
+mod daemon;
+mod engine;
+mod host;
+mod render;
+mod run_dir;
+
+fn main() -> std::process::ExitCode {
+    cli::main(std::env::args_os().collect())
+}

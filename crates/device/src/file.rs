@@ -1,1 +1,373 @@
 //! Files and block devices.
+//!
+//! Requests wait in one queue for a few threads, which perform them with `pread`, `pwrite` and
+//! `fdatasync`: with direct I/O where the file system has it, through the page cache where not. A flush
+//! is a request like the others. It syncs the whole file, and whatever completed before it was
+//! submitted had been handed to the kernel by then, so it covers that, whichever thread takes it.
+//!
+//! **A failed flush is final.** The kernel tells of a failed writeback once and then takes the pages for
+//! clean; a flush tried again would succeed, and nothing would be on the disk. So flushes run one at a
+//! time, and after one failed, all later ones fail until the device is opened anew.
+//!
+//! **One daemon a device.** A regular file is locked with `flock`. A block device is claimed with
+//! `O_EXCL`, as file systems, LVM and RAID do, so that none of them has it at the same time; there the
+//! `flock` is only shared (udev takes such locks when it looks at a disk, and must go on doing so) and
+//! tells another daemon why the claim failed.
+//!
+//! **A hung device** keeps its threads in the kernel; nothing can take them back. [`FileDevice::abandon`]
+//! lets go of them.
+
+use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
+use larder_format::label::MIN_DEVICE;
+use larder_format::{ByteLen, DeviceOffset};
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, retry_on_intr};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use thiserror::Error;
+
+/// What a device is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// To look whether it belongs to a pool: reads only, takes no lock, disturbs no one.
+    Probe,
+    /// To use it: reads and writes, and nobody else may.
+    Exclusive,
+}
+
+/// Why a path could not be opened as a device.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the fields are the path, sizes in bytes and the errno")]
+pub enum OpenError {
+    /// Nothing is at this path.
+    #[error("{}: no such file or device", .path.display())]
+    NotFound { path: PathBuf },
+    /// Another process, most likely a Larder daemon, has it open.
+    #[error("{}: in use by another Larder process", .path.display())]
+    Busy { path: PathBuf },
+    /// A block device that the system has claimed.
+    #[error("{}: mounted, or claimed by LVM, RAID, swap or another program", .path.display())]
+    InUse { path: PathBuf },
+    /// Below the size from which a device can hold a part of a pool.
+    #[error("{}: too small: it has {size} bytes and {min} are needed", .path.display())]
+    TooSmall { path: PathBuf, size: u64, min: u64 },
+    /// A folder, a pipe, a terminal or the like.
+    #[error("{}: neither a regular file nor a block device", .path.display())]
+    NotADevice { path: PathBuf },
+    /// The user may not open it, or it is read-only.
+    #[error("{}: permission denied, or read-only", .path.display())]
+    Permission { path: PathBuf },
+    /// Anything else.
+    #[error("{}: cannot be opened: {}", .path.display(), Errno::from_raw_os_error(*.errno))]
+    Io { path: PathBuf, errno: i32 },
+}
+
+impl OpenError {
+    fn new(path: &Path, errno: Errno) -> Self {
+        let path = path.to_owned();
+        match errno {
+            Errno::NOENT => Self::NotFound { path },
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::Permission { path },
+            _ => Self::Io { path, errno: errno.raw_os_error() },
+        }
+    }
+}
+
+/// A regular file or a block device.
+pub struct FileDevice {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the threads and their owner share.
+struct Shared {
+    fd: OwnedFd,
+    path: PathBuf,
+    size: ByteLen,
+    sector_size: u32,
+    direct: bool,
+    queue: Mutex<Queue>,
+    ready: Condvar,
+    /// The error of the first flush that failed.
+    flush_failed: Mutex<Option<DeviceError>>,
+}
+
+struct Queue {
+    waiting: VecDeque<(Request, Promise<Outcome>)>,
+    /// Whether more may come.
+    open: bool,
+}
+
+impl FileDevice {
+    /// How many requests are performed at once unless told otherwise.
+    pub const THREADS: usize = 4;
+
+    /// Opens the file or block device at `path`.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, OpenError> {
+        Self::open_with_threads(path, mode, Self::THREADS)
+    }
+
+    /// Like [`FileDevice::open`], with at most `threads` requests performed at once.
+    pub fn open_with_threads(
+        path: impl AsRef<Path>,
+        mode: OpenMode,
+        threads: usize,
+    ) -> Result<Self, OpenError> {
+        assert!(threads > 0, "someone must do the work");
+        let shared = Arc::new(open(path.as_ref(), mode)?);
+        let device = Self { shared, threads: Mutex::default() };
+        for _ in 0..threads {
+            let shared = Arc::clone(&device.shared);
+            let thread = std::thread::Builder::new()
+                .name("larder-device".to_owned())
+                .spawn(move || shared.work())
+                .map_err(|error| OpenError::Io {
+                    path: device.shared.path.clone(),
+                    errno: error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()),
+                })?;
+            device.threads.lock().push(thread);
+        }
+        Ok(device)
+    }
+
+    /// Whether requests go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.shared.direct
+    }
+
+    /// The unit in bytes in which the disk says it writes; 4096 for files. Disks have lied about it.
+    pub fn sector_size(&self) -> u32 {
+        self.shared.sector_size
+    }
+
+    /// Gives up a device that hangs: what waits and what comes is [`DeviceError::Gone`], and dropping
+    /// the device will not wait for requests that are stuck in the kernel. The lock stays until they
+    /// come back.
+    pub fn abandon(&self) {
+        let waiting = self.shared.close();
+        for (_, promise) in waiting {
+            promise.keep(Err(DeviceError::Gone));
+        }
+        self.threads.lock().clear();
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> String {
+        self.shared.path.display().to_string()
+    }
+
+    fn size(&self) -> ByteLen {
+        self.shared.size
+    }
+
+    fn submit(&self, request: Request) -> Pending<Outcome> {
+        let span = match &request {
+            Request::Read { offset, len } => Some((offset.get(), len.get())),
+            Request::Write { offset, data } => Some((offset.get(), data.len() as u64)),
+            Request::Flush => None,
+        };
+        if let Some((offset, len)) = span {
+            let align = ALIGN as u64;
+            assert!(len > 0, "an empty request at {offset}");
+            assert!(
+                offset.is_multiple_of(align) && len.is_multiple_of(align),
+                "unaligned: {len} bytes at {offset}"
+            );
+            if offset.checked_add(len).is_none_or(|end| end > self.shared.size.get()) {
+                return Pending::done(Err(DeviceError::Range));
+            }
+        }
+        let mut queue = self.shared.queue.lock();
+        if !queue.open {
+            return Pending::done(Err(DeviceError::Gone));
+        }
+        let (promise, pending) = Pending::new();
+        queue.waiting.push_back((request, promise));
+        drop(queue);
+        self.shared.ready.notify_one();
+        pending
+    }
+}
+
+impl Drop for FileDevice {
+    /// Performs what still waits, then ends the threads.
+    fn drop(&mut self) {
+        let waiting = self.shared.close();
+        for (request, promise) in waiting {
+            promise.keep(self.shared.perform(request));
+        }
+        for thread in self.threads.get_mut().drain(..) {
+            // A thread that panicked has said so, and the promise it held is lost either way.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Shared {
+    /// Takes no more requests and gives back those that no thread has begun.
+    fn close(&self) -> VecDeque<(Request, Promise<Outcome>)> {
+        let mut queue = self.queue.lock();
+        queue.open = false;
+        let waiting = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        self.ready.notify_all();
+        waiting
+    }
+
+    /// A thread's life.
+    fn work(&self) {
+        loop {
+            let mut queue = self.queue.lock();
+            let (request, promise) = loop {
+                match queue.waiting.pop_front() {
+                    Some(next) => break next,
+                    None if queue.open => self.ready.wait(&mut queue),
+                    None => return,
+                }
+            };
+            drop(queue);
+            promise.keep(self.perform(request));
+        }
+    }
+
+    fn perform(&self, request: Request) -> Outcome {
+        match request {
+            Request::Read { offset, len } => self.read(offset, len),
+            Request::Write { offset, data } => self.write(offset, &data),
+            Request::Flush => self.flush(),
+        }
+    }
+
+    fn read(&self, offset: DeviceOffset, len: ByteLen) -> Outcome {
+        let mut bytes = AlignedBuf::zeroed(usize::try_from(len.get()).expect("a request fits memory"));
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset.get() + done as u64;
+            match retry_on_intr(|| rustix::io::pread(&self.fd, &mut bytes[done..], at)) {
+                // The end of a file that has been cut shorter since it was opened.
+                Ok(got) if got == 0 || !got.is_multiple_of(ALIGN) => return Err(DeviceError::Range),
+                Ok(got) => done += got,
+                Err(errno) => return Err(device_error(errno)),
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn write(&self, offset: DeviceOffset, bytes: &[u8]) -> Outcome {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset.get() + done as u64;
+            match retry_on_intr(|| rustix::io::pwrite(&self.fd, &bytes[done..], at)) {
+                Ok(0) => return Err(device_error(Errno::IO)),
+                Ok(put) => done += put,
+                Err(errno) => return Err(device_error(errno)),
+            }
+        }
+        Ok(AlignedBuf::zeroed(0))
+    }
+
+    fn flush(&self) -> Outcome {
+        let mut failed = self.flush_failed.lock();
+        if failed.is_none() {
+            *failed = retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).err().map(device_error);
+        }
+        match &*failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(AlignedBuf::zeroed(0)),
+        }
+    }
+}
+
+fn device_error(errno: Errno) -> DeviceError {
+    match errno {
+        Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
+        _ => DeviceError::Io { errno: errno.raw_os_error() },
+    }
+}
+
+fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
+    let fail = |errno| OpenError::new(path, errno);
+    // Before it is opened: opening alone makes a pipe wait and a tape wind.
+    let kind = |stat: rustix::fs::Stat| match FileType::from_raw_mode(stat.st_mode) {
+        kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
+        _ => Err(OpenError::NotADevice { path: path.to_owned() }),
+    };
+    let block = kind(rustix::fs::stat(path).map_err(fail)?)? == FileType::BlockDevice;
+
+    let (fd, direct) = match open_fd(path, mode, block) {
+        Err(Errno::BUSY) if block => return Err(claimed(path)),
+        opened => opened.map_err(fail)?,
+    };
+    if mode == OpenMode::Exclusive {
+        let how = if block {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        match retry_on_intr(|| rustix::fs::flock(&fd, how)) {
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Busy { path: path.to_owned() }),
+            locked => locked.map_err(fail)?,
+        }
+    }
+
+    let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+    let (size, sector_size) = if kind(stat)? == FileType::BlockDevice {
+        let size = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
+        (size, rustix::fs::ioctl_blksszget(&fd).map_err(fail)?)
+    } else {
+        (u64::try_from(stat.st_size).expect("a size"), ALIGN as u32)
+    };
+    if size < MIN_DEVICE {
+        return Err(OpenError::TooSmall { path: path.to_owned(), size, min: MIN_DEVICE });
+    }
+    Ok(Shared {
+        fd,
+        path: path.to_owned(),
+        size: ByteLen::new(size - size % ALIGN as u64),
+        sector_size,
+        direct,
+        queue: Mutex::new(Queue { waiting: VecDeque::new(), open: true }),
+        ready: Condvar::new(),
+        flush_failed: Mutex::new(None),
+    })
+}
+
+/// The open file, and whether it does direct I/O.
+fn open_fd(path: &Path, mode: OpenMode, block: bool) -> Result<(OwnedFd, bool), Errno> {
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    flags |= match mode {
+        OpenMode::Probe => OFlags::RDONLY,
+        OpenMode::Exclusive => OFlags::RDWR,
+    };
+    if block && mode == OpenMode::Exclusive {
+        flags |= OFlags::EXCL;
+    }
+    let open = |flags| retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
+    let fd = match open(flags | OFlags::DIRECT) {
+        Err(Errno::INVAL) => return Ok((open(flags)?, false)),
+        opened => opened?,
+    };
+    // Some file systems accept the flag and refuse the first request.
+    let mut first = AlignedBuf::zeroed(ALIGN);
+    if retry_on_intr(|| rustix::io::pread(&fd, &mut first[..], 0)) == Err(Errno::INVAL) {
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? - OFlags::DIRECT)?;
+        return Ok((fd, false));
+    }
+    Ok((fd, true))
+}
+
+/// Who has claimed a block device: a daemon of ours would have locked it too.
+fn claimed(path: &Path) -> OpenError {
+    let locked = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|fd| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive));
+    let path = path.to_owned();
+    match locked {
+        Err(Errno::WOULDBLOCK) => OpenError::Busy { path },
+        _ => OpenError::InUse { path },
+    }
+}

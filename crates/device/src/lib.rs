@@ -5,13 +5,15 @@
 //! and waited for: a hung device can be given up, and a batch of rows is in flight at once.
 
 mod buffer;
-// mod file;
+mod file;
 mod pending;
+mod system;
 mod world;
 
 pub use buffer::{ALIGN, AlignedBuf};
-// pub use file::{FileDevice, OpenError, OpenMode};
+pub use file::{FileDevice, OpenError, OpenMode};
 pub use pending::{Pending, Promise};
+pub use system::{SystemClock, SystemEntropy};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};
 
 use larder_format::{ByteLen, DeviceOffset};

@@ -10,7 +10,10 @@ struct Shared<T> {
 }
 
 /// The caller's end of a request in flight.
-pub struct Pending<T>(Arc<Shared<T>>);
+pub struct Pending<T> {
+    shared: Arc<Shared<T>>,
+    on_taken: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
 
 /// The device's end; dropping it unkept leaves the request hanging, as a hung device does.
 pub struct Promise<T>(Arc<Shared<T>>);
@@ -19,38 +22,42 @@ impl<T> Pending<T> {
     /// A request in flight and the promise of its outcome.
     pub fn new() -> (Promise<T>, Self) {
         let shared = Arc::new(Shared { value: Mutex::new(None), ready: Condvar::new() });
-        (Promise(Arc::clone(&shared)), Self(shared))
+        (Promise(Arc::clone(&shared)), Self { shared, on_taken: None })
     }
 
     /// A request that completed at once.
     pub fn done(value: T) -> Self {
-        Self(Arc::new(Shared { value: Mutex::new(Some(value)), ready: Condvar::new() }))
+        let shared = Arc::new(Shared { value: Mutex::new(Some(value)), ready: Condvar::new() });
+        Self { shared, on_taken: None }
+    }
+
+    /// Calls `hook` in the thread that takes the outcome, just before it gets it; never, if nobody does.
+    /// A simulation learns by it what its caller knows to be done.
+    #[must_use]
+    pub fn on_taken(self, hook: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { on_taken: Some(Box::new(hook)), ..self }
     }
 
     /// Waits for the outcome.
-    pub fn wait(self) -> T {
-        let mut value = self.0.value.lock();
+    pub fn wait(mut self) -> T {
+        let mut value = self.shared.value.lock();
         loop {
-            match value.take() {
-                Some(value) => return value,
-                None => self.0.ready.wait(&mut value),
+            if let Some(taken) = value.take() {
+                drop(value);
+                self.on_taken.take().into_iter().for_each(|hook| hook());
+                return taken;
             }
+            self.shared.ready.wait(&mut value);
         }
     }
 
     /// Waits at most `limit`; gives the request back when it is still in flight.
     pub fn wait_for(self, limit: Duration) -> Result<T, Self> {
-        let mut value = self.0.value.lock();
-        if value.is_none() {
-            self.0.ready.wait_for(&mut value, limit);
-        }
-        match value.take() {
-            Some(value) => Ok(value),
-            None => {
-                drop(value);
-                Err(self)
-            }
-        }
+        let mut value = self.shared.value.lock();
+        self.shared.ready.wait_while_for(&mut value, |value| value.is_none(), limit);
+        let ready = value.is_some();
+        drop(value);
+        if ready { Ok(self.wait()) } else { Err(self) }
     }
 }
 

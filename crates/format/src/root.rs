@@ -64,6 +64,10 @@ layout! {
         history: u16 = 140,
         /// Number of segments named here.
         segments: u16 = 142,
+        /// What the log's first record says of its predecessor.
+        log_previous: u64 = 144,
+        /// The import whose log follows; an older one than `incarnation` until the log is replayed.
+        log_incarnation: Incarnation = 152,
         /// XXH3-64 of the whole record with this field as zero.
         sum: u64 = 184,
     }
@@ -136,6 +140,10 @@ pub struct Root {
     pub log_offset: u32,
     /// Sequence of the log's first record.
     pub log_sequence: u64,
+    /// What the log's first record says of its predecessor.
+    pub log_previous: u64,
+    /// The import whose log follows; an older one than `incarnation` until the log is replayed.
+    pub log_incarnation: Incarnation,
     /// Root of the pool's tables.
     pub tables: BlockPtr,
     /// Groups.
@@ -144,8 +152,8 @@ pub struct Root {
     pub devices: Vec<RootDevice>,
     /// Imports, newest first, at most [`MAX_HISTORY`].
     pub history: Vec<RootImport>,
-    /// Table and log segments (the log's in the order in which they are used), and every segment that
-    /// was open, or changed after the tables were written.
+    /// The segments that the tables leave to the root: those of the tables themselves, and the log's in
+    /// the order in which they are used.
     pub segments: Vec<SegmentRecord>,
 }
 
@@ -193,6 +201,8 @@ impl Root {
             applied: self.applied,
             log_offset: self.log_offset,
             log_sequence: self.log_sequence,
+            log_previous: self.log_previous,
+            log_incarnation: self.log_incarnation,
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -261,6 +271,8 @@ impl Root {
             applied: head.applied,
             log_offset: head.log_offset,
             log_sequence: head.log_sequence,
+            log_previous: head.log_previous,
+            log_incarnation: head.log_incarnation,
             tables: head.tables,
             groups,
             devices,

@@ -56,6 +56,14 @@ impl Layout {
     pub fn tolerance(self) -> usize {
         self.r() + self.m() - 1
     }
+    /// Whether everything can still be read when `lost` says which columns are gone: a data column that
+    /// lost all replicas needs one parity column, and each lost parity column is one less.
+    pub fn survives(self, lost: impl Fn(usize) -> bool) -> bool {
+        let dead = (0..self.k()).filter(|&i| (0..self.r()).all(|j| lost(self.replica(i, j)))).count();
+        let parity = (0..self.m()).filter(|&p| lost(self.parity(p))).count();
+        // Without a lost data column, lost parity costs nothing that is stored.
+        dead == 0 || dead + parity <= self.m()
+    }
     /// Devices that a root or log record must reach before anything is acknowledged: `m + r`.
     pub fn quorum(self) -> usize {
         self.r() + self.m()

@@ -1,3 +1,35 @@
 //! A pool without file names: layout, segments, block store, block map, trees, commit, log.
+//!
+//! Read [`write`] for the way down, [`read`] for the way up, [`commit`] for what makes it durable,
+//! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
+
+pub mod admin;
+pub mod cache;
+pub mod check;
 pub mod codec;
+pub mod commit;
+pub mod core;
+pub mod create;
+pub mod dataset;
+pub mod error;
+pub mod intent;
+pub mod map;
+pub mod member;
+pub mod open;
 pub mod parity;
+pub mod pool;
+pub mod property;
+pub mod read;
+pub mod row;
+pub mod runs;
+pub mod segments;
+pub mod space;
+pub mod tree;
+pub mod write;
+
+pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
+pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
+pub use error::{PoolError, Result};
+pub use open::{ImportOptions, Importable};
+pub use pool::{FrontEnd, Op, Pool, Space, World};
+pub use write::NewRecord;

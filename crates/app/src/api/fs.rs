@@ -1,0 +1,255 @@
+//! Requests and replies of `larder fs`.
+
+use super::{ApiError, Properties, Result, name};
+use larder_pool::property;
+use serde::{Deserialize, Serialize};
+
+/// Makes a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Create {
+    /// Its name, pool included.
+    pub name: String,
+    /// Make missing parents too, and be content when it exists.
+    pub parents: bool,
+    /// Its own properties.
+    pub properties: Properties,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
+/// What was made, parents first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Created {
+    /// Names.
+    pub created: Vec<String>,
+}
+
+/// Destroys a dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destroy {
+    /// Its name.
+    pub name: String,
+    /// All below it too; without it, a dataset that has any is refused.
+    pub recursive: bool,
+    /// Only tell.
+    pub dry_run: bool,
+}
+
+/// What was destroyed, deepest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destroyed {
+    /// Names.
+    pub destroyed: Vec<String>,
+    /// Bytes that come back.
+    pub reclaimed: u64,
+}
+
+/// Renames a dataset, within its pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rename {
+    /// The old name.
+    pub from: String,
+    /// The new name; its parent exists.
+    pub to: String,
+    /// Make missing parents too.
+    pub parents: bool,
+}
+
+/// Reads properties of datasets; what `list`, `get` and `mount` show.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Get {
+    /// Which datasets; empty for those of all pools.
+    pub names: Vec<String>,
+    /// How many levels below them; nothing for all.
+    pub depth: Option<u32>,
+    /// Full names of properties, user properties included; empty for all that have a value.
+    pub properties: Vec<String>,
+}
+
+impl Get {
+    /// Whether `dataset` is asked for.
+    pub fn selects(&self, dataset: &str) -> bool {
+        let within = |below: &str| {
+            let levels = below.matches('/').count();
+            self.depth.is_none_or(|depth| levels <= depth as usize)
+        };
+        if self.names.is_empty() {
+            return within(dataset);
+        }
+        self.names.iter().any(|name| {
+            dataset
+                .strip_prefix(name.as_str())
+                .is_some_and(|below| (below.is_empty() || below.starts_with('/')) && within(below))
+        })
+    }
+}
+
+/// Sets properties of datasets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    /// Which.
+    pub names: Vec<String>,
+    /// To what.
+    pub properties: Properties,
+}
+
+/// Takes a property's local value away, so that the parent's holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inherit {
+    /// Of which datasets.
+    pub names: Vec<String>,
+    /// The property.
+    pub property: String,
+    /// Of all datasets below as well.
+    pub recursive: bool,
+    /// Go back to the received value where there is one.
+    pub received: bool,
+}
+
+/// Mounts one dataset, or all that mount by themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Which; nothing for all.
+    pub name: Option<String>,
+}
+
+/// Unmounts one dataset, or all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmount {
+    /// A dataset's name or an absolute mount point; nothing for all.
+    pub target: Option<String>,
+}
+
+/// What mounting or unmounting several datasets came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mounted {
+    /// The names of those it worked for.
+    pub names: Vec<String>,
+    /// What went wrong with the others.
+    pub failed: Vec<ApiError>,
+}
+
+fn exact(given: Properties, creating: bool) -> Result<Properties> {
+    given.iter().map(|(name, value)| Ok(property::parse_dataset(name, value, creating)?)).collect()
+}
+
+/// Properties of a dataset that is being made, in their exact form.
+pub(super) fn exact_at_creation(given: Properties) -> Result<Properties> {
+    exact(given, true)
+}
+
+impl Create {
+    /// The request with exact properties, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_dataset(&self.name)?;
+        if !self.name.contains('/') {
+            return Err(ApiError::usage(format!("cannot create '{}': missing dataset name", self.name))
+                .hint(format!("a dataset is made in a pool: larder fs create {}/NAME", self.name)));
+        }
+        Ok(Self { properties: exact(self.properties, true)?, ..self })
+    }
+}
+
+impl Rename {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_dataset(&self.to)?;
+        let refuse = |why: &str| Err(ApiError::usage(format!("cannot rename '{}': {why}", self.from)));
+        if name::pool_of(&self.from) != name::pool_of(&self.to) {
+            return refuse("datasets cannot move to another pool by renaming");
+        }
+        if !self.from.contains('/') || !self.to.contains('/') {
+            return refuse("the pool's own dataset keeps the pool's name");
+        }
+        if self.to.strip_prefix(&self.from).is_some_and(|rest| rest.starts_with('/')) {
+            return refuse("a dataset cannot move below itself");
+        }
+        Ok(self)
+    }
+}
+
+impl Set {
+    /// The request with exact properties.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        Ok(Self { properties: exact(self.properties, false)?, ..self })
+    }
+}
+
+impl Inherit {
+    /// The request with the property's full name, when it can be inherited or reset.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        if property::is_user(&self.property) {
+            return Ok(self);
+        }
+        let known = property::dataset(&self.property)
+            .ok_or_else(|| property::PropertyError::Unknown(self.property.clone()))?;
+        if known.access == property::Access::Told {
+            return Err(property::PropertyError::Told(known.name).into());
+        }
+        if !known.inherited {
+            let name = known.name;
+            return Err(ApiError::usage(format!("'{name}' is not inherited from the parent"))
+                .hint(format!("larder fs set {name}={} NAME", known.default.unwrap_or("VALUE"))));
+        }
+        Ok(Self { property: known.name.to_owned(), ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn get_selects_by_name_and_depth() {
+        let get = |names: &[&str], depth| Get {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            depth,
+            ..Get::default()
+        };
+        assert!(get(&["tank"], Some(0)).selects("tank"));
+        assert!(!get(&["tank"], Some(0)).selects("tank/a"));
+        assert!(get(&["tank"], Some(1)).selects("tank/a"));
+        assert!(!get(&["tank"], Some(1)).selects("tank/a/b"));
+        assert!(get(&["tank"], None).selects("tank/a/b/c"));
+        assert!(!get(&["tank/a"], None).selects("tank/ab"));
+        assert!(get(&["tank/a", "other"], Some(0)).selects("other"));
+        assert!(get(&[], None).selects("tank/a"));
+        assert!(!get(&[], Some(0)).selects("tank/a"));
+    }
+
+    #[test]
+    fn requests_reach_the_engine_with_exact_properties() {
+        let create = Create {
+            name: "tank/a".into(),
+            parents: false,
+            properties: [("recordsize".into(), "1M".into()), ("my:note".into(), "Yes".into())].into(),
+            dry_run: false,
+        };
+        let checked = create.checked().unwrap();
+        assert_eq!(checked.properties["recordsize"], "1048576");
+        assert_eq!(checked.properties["my:note"], "Yes");
+    }
+
+    #[test]
+    fn senseless_renames_are_refused() {
+        let rename = |from: &str, to: &str| {
+            Rename { from: from.into(), to: to.into(), parents: false }.checked().is_err()
+        };
+        assert!(rename("tank/a", "other/a"));
+        assert!(rename("tank", "tank/a"));
+        assert!(rename("tank/a", "tank/a/b"));
+        assert!(!rename("tank/a", "tank/ab"));
+    }
+}

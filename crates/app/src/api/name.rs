@@ -1,0 +1,88 @@
+//! Which names pools and datasets may have: zfs's rules, so that names can move between the two.
+
+use super::{ApiError, Result};
+
+/// The longest name of a pool or dataset, bytes.
+pub const MAX_NAME: usize = 255;
+
+/// Words that `pool create` reads as something else.
+const RESERVED: &[&str] = &["mirror", "raidz", "raid10", "raid14", "spare", "log", "cache", "draid"];
+
+fn refuse<T>(name: &str, why: &str) -> Result<T> {
+    Err(ApiError::usage(format!("'{name}' cannot be a name: {why}")))
+}
+
+/// Checks a pool's name.
+///
+/// # Errors
+/// Usage, with the reason.
+pub fn check_pool(name: &str) -> Result<()> {
+    check_part(name, name)?;
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return refuse(name, "a pool's name starts with a letter");
+    }
+    if RESERVED.iter().any(|word| name == *word || (*word == "raidz" && name.starts_with(word))) {
+        return refuse(name, "the word is reserved");
+    }
+    Ok(())
+}
+
+/// Checks a dataset's name, pool included: `tank/home`.
+///
+/// # Errors
+/// Usage, with the reason.
+pub fn check_dataset(name: &str) -> Result<()> {
+    if name.len() > MAX_NAME {
+        return refuse(name, "it has more than 255 bytes");
+    }
+    if name.contains('@') {
+        return refuse(name, "'@' belongs to snapshots");
+    }
+    let mut parts = name.split('/');
+    check_pool(parts.next().unwrap_or_default())?;
+    parts.try_for_each(|part| check_part(name, part))
+}
+
+/// The pool that a dataset is in.
+pub fn pool_of(name: &str) -> &str {
+    name.split(['/', '@']).next().unwrap_or(name)
+}
+
+fn check_part(name: &str, part: &str) -> Result<()> {
+    if part.is_empty() {
+        return refuse(name, "a part of it is empty");
+    }
+    if part == "." || part == ".." {
+        return refuse(name, "'.' and '..' mean something else");
+    }
+    if part.len() > MAX_NAME {
+        return refuse(name, "it has more than 255 bytes");
+    }
+    match part.chars().find(|&c| !c.is_ascii_alphanumeric() && !"-_.: ".contains(c)) {
+        Some(c) => refuse(name, &format!("it holds {c:?}; letters, digits and - _ . : are fine")),
+        None if part.starts_with(' ') || part.ends_with(' ') => refuse(name, "a part of it ends in a space"),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_zfs() {
+        for good in ["tank", "t", "Tank-2.old:x_y", "mirrored"] {
+            check_pool(good).unwrap();
+        }
+        for bad in ["", "2tank", "-x", "mirror", "raidz2", "log", "a/b", "tänk", "a@b", "."] {
+            assert!(check_pool(bad).is_err(), "{bad}");
+        }
+        for good in ["tank", "tank/a", "tank/a/2024", "tank/with space", "tank/mirror"] {
+            check_dataset(good).unwrap();
+        }
+        for bad in ["/tank", "tank/", "tank//a", "tank/a@b", "tank/..", "tank/ a", "9/a"] {
+            assert!(check_dataset(bad).is_err(), "{bad}");
+        }
+        assert_eq!(pool_of("tank/a@b"), "tank");
+    }
+}

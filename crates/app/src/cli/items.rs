@@ -1,0 +1,98 @@
+//! What `list` and `get` of pools and of datasets have in common: columns, fields, properties asked for.
+
+use crate::api::{ApiError, Result, Source};
+use crate::render::Registry;
+use clap::ValueEnum;
+
+/// A field of `get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Field {
+    /// The pool or dataset
+    Name,
+    /// The property
+    Property,
+    /// Its value
+    Value,
+    /// Where the value comes from
+    Source,
+    /// All of them
+    All,
+}
+
+/// The fields of `get`, by default all four.
+pub fn fields(given: &[Field]) -> Vec<Field> {
+    if given.is_empty() || given.contains(&Field::All) {
+        return vec![Field::Name, Field::Property, Field::Value, Field::Source];
+    }
+    given.to_vec()
+}
+
+/// A kind of source, as `get -s` filters by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SourceKind {
+    /// Set on the dataset
+    Local,
+    /// Set nowhere
+    Default,
+    /// Set on a dataset above
+    Inherited,
+    /// Holds until unmounted
+    Temporary,
+    /// Came with a stream
+    Received,
+    /// Told by larder
+    None,
+}
+
+impl SourceKind {
+    /// Whether `source` is of this kind.
+    pub fn matches(self, source: &Source) -> bool {
+        match source {
+            Source::None => self == Self::None,
+            Source::Default => self == Self::Default,
+            Source::Local => self == Self::Local,
+            Source::Inherited(_) => self == Self::Inherited,
+            Source::Temporary => self == Self::Temporary,
+            Source::Received => self == Self::Received,
+        }
+    }
+}
+
+/// The columns of `list` by full name; `name` is one that is no property.
+///
+/// # Errors
+/// Usage, when there is no such property.
+pub fn columns(registry: Registry, given: &[String], default: &str) -> Result<Vec<String>> {
+    let default = default.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let given = if given.is_empty() { &default } else { given };
+    given.iter().map(|name| if name == "name" { Ok(name.clone()) } else { full(registry, name) }).collect()
+}
+
+/// The properties to ask the daemon for to fill `columns`. An empty list would ask for all: a column of
+/// names alone asks for the guid, which is always there.
+pub fn wanted(columns: &[String]) -> Vec<String> {
+    let mut properties: Vec<String> = columns.iter().filter(|column| *column != "name").cloned().collect();
+    if properties.is_empty() {
+        properties.push("guid".to_owned());
+    }
+    properties
+}
+
+/// The properties that `get` is asked for, by full name; none stands for all.
+///
+/// # Errors
+/// Usage, when there is no such property.
+pub fn asked(registry: Registry, given: &[String]) -> Result<Vec<String>> {
+    if given.iter().any(|name| name == "all") {
+        return Ok(Vec::new());
+    }
+    given.iter().map(|name| full(registry, name)).collect()
+}
+
+fn full(registry: Registry, name: &str) -> Result<String> {
+    registry.full_name(name).ok_or_else(|| {
+        let verb = if registry == Registry::Pool { "pool" } else { "fs" };
+        ApiError::usage(format!("bad property list: invalid property '{name}'"))
+            .hint(format!("larder {verb} get all shows the properties there are"))
+    })
+}

@@ -1,0 +1,248 @@
+//! The command line: arguments in, requests out; one file a command where it is more than a few lines.
+//!
+//! `larder pool` and `larder fs` take the verbs, flags and columns of zpool(8) and zfs(8); called by those
+//! names, the binary takes only them. Exit codes: 0 done, 1 failed, 2 bad usage; `pool check` has its own.
+
+pub mod args;
+mod daemon;
+mod fs;
+mod fs_create;
+mod fs_destroy;
+mod fs_mount;
+pub mod items;
+mod out;
+mod personalities;
+mod pool;
+mod pool_check;
+mod pool_create;
+mod pool_import;
+mod pool_iostat;
+
+use crate::api::{ApiError, ErrorKind, Result};
+use crate::client::Client;
+use crate::run_dir::RunDir;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// By what name people call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Personality {
+    /// `larder`.
+    Larder,
+    /// `zpool`: `larder pool`.
+    Zpool,
+    /// `zfs`: `larder fs`.
+    Zfs,
+}
+
+/// What every verb gets.
+pub struct Session {
+    /// The way to the daemon.
+    pub client: Client,
+    /// By what name people call.
+    pub personality: Personality,
+}
+
+impl Session {
+    /// How `pool` (or `fs`) and `verb` are spelled here: `larder pool list`, `zpool list`.
+    pub fn spell(&self, noun: &str, verb: &str) -> String {
+        match self.personality {
+            Personality::Larder => format!("larder {noun} {verb}"),
+            Personality::Zpool => format!("zpool {verb}"),
+            Personality::Zfs => format!("zfs {verb}"),
+        }
+    }
+
+    /// Lets `-f` pass where scripts for zpool and zfs pass it; it changes nothing.
+    ///
+    /// # Errors
+    /// Usage, under our own name.
+    pub fn tolerate(&self, force: args::Force) -> Result<()> {
+        if force.force && self.personality == Personality::Larder {
+            return Err(ApiError::usage("there is no -f: each risk has its own flag, see --help"));
+        }
+        Ok(())
+    }
+}
+
+/// A storage pool in user space: redundancy, checksums, compression and snapshots without a kernel module.
+#[derive(Parser)]
+#[command(name = "larder", version, subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "A first pool, of two files:
+  truncate -s 1G /tmp/a /tmp/b
+  larder pool create -m /mnt/tank tank mirror /tmp/a /tmp/b
+  larder fs create -o compression=zstd tank/home
+  larder pool status")]
+struct Larder {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Pools and their devices; the verbs of zpool(8)
+    #[command(subcommand, visible_alias = "zpool")]
+    Pool(pool::Verb),
+    /// Datasets and their properties; the verbs of zfs(8)
+    #[command(subcommand, visible_alias = "zfs")]
+    Fs(fs::Verb),
+    /// The process that holds the imported pools; other commands start it when they need it
+    Daemon(daemon::Args),
+    /// Makes links by whose names the binary speaks like zpool and zfs
+    Personalities(personalities::Args),
+}
+
+/// Pools and their devices, kept by larder; the verbs of zpool(8).
+#[derive(Parser)]
+#[command(name = "zpool", version, subcommand_required = true, arg_required_else_help = true)]
+struct Zpool {
+    #[command(subcommand)]
+    verb: pool::Verb,
+}
+
+/// Datasets and their properties, kept by larder; the verbs of zfs(8).
+#[derive(Parser)]
+#[command(name = "zfs", version, subcommand_required = true, arg_required_else_help = true)]
+struct Zfs {
+    #[command(subcommand)]
+    verb: fs::Verb,
+}
+
+/// What the arguments ask for, and by what name.
+struct Call {
+    personality: Personality,
+    command: Command,
+}
+
+/// The whole command: parses, runs, tells errors, gives the exit code.
+pub fn main(argv: Vec<OsString>) -> ExitCode {
+    let call = match parse(argv) {
+        Ok(call) => call,
+        Err(Refusal::Clap(error)) => {
+            // Help goes to standard output and is no failure; a closed pipe is none either.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+        Err(Refusal::Api(error)) => return fail(&error),
+    };
+    match run(call) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &ApiError) -> ExitCode {
+    out::complain(&error.to_string());
+    ExitCode::from(error.exit_code())
+}
+
+enum Refusal {
+    Clap(clap::Error),
+    Api(ApiError),
+}
+
+fn parse(argv: Vec<OsString>) -> std::result::Result<Call, Refusal> {
+    fn read<P: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> std::result::Result<P, Refusal> {
+        let matches = P::command().try_get_matches_from(argv).map_err(Refusal::Clap)?;
+        P::from_arg_matches(&matches).map_err(Refusal::Clap)
+    }
+    let called = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let call = |personality, command| Ok(Call { personality, command });
+    match called.to_str().unwrap_or_default() {
+        "zpool" => call(Personality::Zpool, Command::Pool(read::<Zpool>(argv)?.verb)),
+        "zfs" => call(Personality::Zfs, Command::Fs(read::<Zfs>(argv)?.verb)),
+        name @ ("zdb" | "arcstat") => Err(Refusal::Api(ApiError::new(
+            ErrorKind::Unsupported,
+            format!("{name} is not available in this version of larder"),
+        ))),
+        _ => call(Personality::Larder, read::<Larder>(argv)?.command),
+    }
+}
+
+fn run(call: Call) -> Result<u8> {
+    let Call { personality, command } = call;
+    if let Command::Personalities(args) = command {
+        return personalities::run(&args);
+    }
+    let run_dir = RunDir::from_environment()?;
+    if let Command::Daemon(args) = command {
+        return daemon::run(&args, &run_dir);
+    }
+    let session = Session { client: Client::new(run_dir), personality };
+    match command {
+        Command::Pool(verb) => pool::run(verb, &session),
+        Command::Fs(verb) => fs::run(verb, &session),
+        Command::Daemon(_) | Command::Personalities(_) => unreachable!("they ran above"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(line: &str) -> std::result::Result<Call, String> {
+        parse(line.split_whitespace().map(OsString::from).collect()).map_err(|refusal| match refusal {
+            Refusal::Clap(error) => error.to_string(),
+            Refusal::Api(error) => error.to_string(),
+        })
+    }
+
+    #[test]
+    fn the_three_parsers_hold_together() {
+        Larder::command().debug_assert();
+        Zpool::command().debug_assert();
+        Zfs::command().debug_assert();
+    }
+
+    #[test]
+    fn the_name_decides_the_personality() {
+        let personality = |line| call(line).map(|call| call.personality);
+        assert_eq!(personality("/usr/sbin/zpool list -Hpo name,size"), Ok(Personality::Zpool));
+        assert_eq!(
+            personality("zfs get -rHp -o name,value -s local -t filesystem all tank"),
+            Ok(Personality::Zfs)
+        );
+        assert_eq!(personality("larder pool list"), Ok(Personality::Larder));
+        assert_eq!(personality("zdb -DD tank"), Err("zdb is not available in this version of larder".into()));
+        assert!(personality("zpool frobnicate").is_err());
+    }
+
+    #[test]
+    fn what_scripts_pass_is_understood() {
+        for line in [
+            "zpool create -f -o ashift=12 -O compression=lz4 -O atime=off -m /mnt tank raidz2 a b c d",
+            "zpool status -x",
+            "zpool status -vP tank",
+            "zpool get -Hp -o value health tank",
+            "zpool import -d /tmp/a -d /tmp/b -N -o readonly=on -f 12345 other",
+            "zpool iostat -vHp tank 1 2",
+            "zpool iostat -y 1",
+            "zpool export -f tank",
+            "zpool destroy tank",
+            "zpool labelclear -f /dev/sdz",
+            "zpool wait -t free,scrub tank",
+            "zfs list -H -o name -r tank",
+            "zfs list -d 1 -t filesystem -S used -s name",
+            "zfs list -rHpo name,used,avail,refer,mountpoint tank",
+            "zfs get -H -p -d 2 compression,recordsize tank",
+            "zfs create -p -o mountpoint=/x -o com.example:tag=a tank/a/b",
+            "zfs set compression=off atime=on tank/a tank/b",
+            "zfs inherit -rS compression tank/a",
+            "zfs destroy -rnv tank/a",
+            "zfs destroy -rf tank/a",
+            "zfs umount -f /mnt",
+            "zfs unmount -a",
+            "zfs mount",
+            "zfs rename -p tank/a tank/b/c",
+            "larder fs umount tank/a",
+            "larder daemon status -j",
+            "larder personalities /tmp/links",
+        ] {
+            if let Err(error) = call(line) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `larder pool import`: brings pools back from their devices, or shows which could be.
+
+use super::args::{self, Force, Json};
+use super::{Session, out};
+use crate::api::Result;
+use crate::api::pool::{Import, Importable};
+use crate::render;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder pool import                      what can be imported
+  larder pool import tank
+  larder pool import -d /srv/images -o readonly=on tank rescue")]
+pub struct Args {
+    /// Look at this device, or at the files in this folder, and nowhere else
+    #[arg(short = 'd', value_name = "DIR|DEVICE")]
+    search: Vec<String>,
+    /// All pools that are found
+    #[arg(short = 'a', conflicts_with_all = ["pool", "new_name"])]
+    all: bool,
+    /// Leave its datasets unmounted
+    #[arg(short = 'N')]
+    no_mount: bool,
+    #[command(flatten)]
+    force: Force,
+    /// readonly=on writes nothing at all; else properties of the pool
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = args::assignment)]
+    properties: Vec<(String, String)>,
+    #[command(flatten)]
+    json: Json,
+    /// The pool
+    #[arg(value_name = "NAME|GUID")]
+    pool: Option<String>,
+    /// A new name for it
+    #[arg(value_name = "NEWNAME")]
+    new_name: Option<String>,
+}
+
+/// Runs it.
+pub fn run(args: Args, session: &Session) -> Result<u8> {
+    session.tolerate(args.force)?;
+    let search = args.search.iter().map(|text| args::device(text)).collect::<Result<Vec<_>>>()?;
+    if args.pool.is_none() && !args.all {
+        return show(search, args.json, session);
+    }
+    let mut properties = args::properties(args.properties)?;
+    let readonly = properties.remove("readonly").is_some_and(|value| value == "on");
+    let request = Import {
+        search,
+        pool: args.pool,
+        new_name: args.new_name,
+        no_mount: args.no_mount,
+        readonly,
+        properties,
+    };
+    let imported = session.client.call(request)?;
+    if args.json.json {
+        out::print_json(&render::json::reply(&session.spell("pool", "import"), &imported));
+    }
+    for note in &imported.notes {
+        out::complain(note);
+    }
+    for error in &imported.failed {
+        out::complain(&error.to_string());
+    }
+    Ok(u8::from(!imported.failed.is_empty()))
+}
+
+fn show(search: Vec<String>, json: Json, session: &Session) -> Result<u8> {
+    let found = session.client.call(Importable { search })?.pools;
+    if json.json {
+        let command = session.spell("pool", "import");
+        out::print_json(&render::json::envelope(&command, "pools", render::json::importable(&found)));
+    } else if found.is_empty() {
+        out::print("no pools available to import\n");
+    } else {
+        let texts: Vec<String> = found.iter().map(render::status::importable).collect();
+        out::print(&texts.join("\n"));
+    }
+    Ok(0)
+}

@@ -1,0 +1,200 @@
+//! How commands reach the daemon: plain HTTP/1.1 over its socket, one request a connection. Whoever
+//! needs the daemon and does not find it starts it.
+
+use crate::api::daemon::{DaemonStatus, Status, Stop};
+use crate::api::{ApiError, Done, ErrorKind, Result};
+use crate::daemon::{STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER};
+use crate::engine::Verb;
+use crate::run_dir::RunDir;
+use serde::{Serialize, de::DeserializeOwned};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long a daemon that was just started may take to answer.
+const START_TRIES: u32 = 1500;
+/// How long a daemon that has exported its pools may take to end.
+const STOP_TRIES: u32 = 3000;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A way to the daemon of one run folder.
+pub struct Client {
+    run_dir: RunDir,
+}
+
+impl Client {
+    /// For the daemon of `run_dir`, which need not run yet.
+    pub fn new(run_dir: RunDir) -> Self {
+        Self { run_dir }
+    }
+
+    /// Has the daemon do something, and starts it first where it does not run.
+    ///
+    /// # Errors
+    /// The engine's, or that the daemon cannot be reached.
+    pub fn call<V: Verb>(&self, request: V) -> Result<V::Reply> {
+        let stream = match self.connect()? {
+            Some(stream) => stream,
+            None => self.start()?,
+        };
+        exchange(stream, V::ROUTE, &request)
+    }
+
+    /// How the daemon is; nothing when none runs.
+    ///
+    /// # Errors
+    /// When it is there and does not answer.
+    pub fn status(&self) -> Result<Option<DaemonStatus>> {
+        self.connect()?.map(|stream| exchange(stream, STATUS_ROUTE, &Status {})).transpose()
+    }
+
+    /// Has the daemon export all pools and end; returns when it has. False when none ran.
+    ///
+    /// # Errors
+    /// When a pool cannot be exported: then the daemon goes on.
+    pub fn stop(&self) -> Result<bool> {
+        let Some(stream) = self.connect()? else { return Ok(false) };
+        let Done {} = exchange(stream, STOP_ROUTE, &Stop {})?;
+        for _ in 0..STOP_TRIES {
+            if self.run_dir.try_lock()?.is_some() {
+                return Ok(true);
+            }
+            pause(PAUSE);
+        }
+        Err(ApiError::new(ErrorKind::Daemon, "the daemon has exported all pools but does not end")
+            .safe("everything; all pools are exported"))
+    }
+
+    /// A connection; nothing when no daemon listens.
+    fn connect(&self) -> Result<Option<UnixStream>> {
+        match UnixStream::connect(self.run_dir.socket()) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error) if matches!(error.kind(), IoKind::NotFound | IoKind::ConnectionRefused) => Ok(None),
+            Err(error) => Err(self.unreachable(&error.to_string())),
+        }
+    }
+
+    /// Starts a daemon that outlives this command, and waits until it answers.
+    fn start(&self) -> Result<UnixStream> {
+        let mut child = self.spawn()?;
+        let mut gone = false;
+        for _ in 0..START_TRIES {
+            if let Some(stream) = self.connect()? {
+                return Ok(stream);
+            }
+            // A child that found another daemon starting leaves; that other one may still answer.
+            if gone && self.run_dir.try_lock()?.is_some() {
+                return Err(self.unreachable("it ended at once"));
+            }
+            gone = gone || child.try_wait().is_ok_and(|status| status.is_some());
+            pause(PAUSE);
+        }
+        Err(self.unreachable("it does not answer"))
+    }
+
+    fn spawn(&self) -> Result<Child> {
+        self.run_dir.create()?;
+        let spawn = || -> std::io::Result<Child> {
+            let log = OpenOptions::new().create(true).append(true).open(self.run_dir.log())?;
+            Command::new(std::env::current_exe()?)
+                .arg0("larder")
+                .args(["daemon", "--detached"])
+                .env("LARDER_RUN_DIR", self.run_dir.path())
+                .current_dir("/")
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log)
+                .spawn()
+        };
+        spawn().map_err(|error| self.unreachable(&format!("it cannot be started: {error}")))
+    }
+
+    /// An error with the last words of the daemon's log.
+    fn unreachable(&self, why: &str) -> ApiError {
+        let log = std::fs::read_to_string(self.run_dir.log()).unwrap_or_default();
+        let message = match log.lines().rev().find(|line| !line.trim().is_empty()) {
+            Some(last) => format!("cannot reach the larder daemon: {why}; its last words: {}", last.trim()),
+            None => format!("cannot reach the larder daemon: {why}"),
+        };
+        ApiError::new(ErrorKind::Daemon, message)
+            .safe("everything on the devices; nothing was asked of them")
+            .hint(format!("read {}", self.run_dir.log().display()))
+    }
+}
+
+/// Waits a little, in a command.
+#[expect(clippy::disallowed_methods, reason = "a command's only thread, waiting for another process")]
+pub fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+fn exchange<Q: Serialize, A: DeserializeOwned>(stream: UnixStream, route: &str, request: &Q) -> Result<A> {
+    let body = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
+    let (code, body) = post(stream, route, &body)?;
+    if code == 200 {
+        return serde_json::from_slice(&body).map_err(|error| garbled(&error.to_string()));
+    }
+    // Errors of axum's own (a route or body it does not know) are plain text.
+    Err(serde_json::from_slice(&body)
+        .unwrap_or_else(|_| garbled(&format!("status {code}: {}", String::from_utf8_lossy(&body).trim()))))
+}
+
+/// Posts `body` and reads the reply to the end of the connection.
+fn post(mut stream: UnixStream, route: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
+    let head = format!(
+        "POST {route} HTTP/1.1\r\nhost: larder\r\nconnection: close\r\n{VERSION_HEADER}: {VERSION}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut reply = Vec::new();
+    stream
+        .write_all(&[head.as_bytes(), body].concat())
+        .and_then(|()| stream.read_to_end(&mut reply))
+        .map_err(|error| garbled(&error.to_string()))?;
+    parse(reply)
+}
+
+/// Status code and body of a whole reply.
+fn parse(mut reply: Vec<u8>) -> Result<(u16, Vec<u8>)> {
+    let end = reply
+        .windows(4)
+        .position(|bytes| bytes == b"\r\n\r\n")
+        .ok_or_else(|| garbled("the connection ended early"))?;
+    let body = reply.split_off(end + 4);
+    let head = String::from_utf8_lossy(&reply);
+    let mut lines = head.lines();
+    let code = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
+    let length = lines
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .and_then(|(_, length)| length.trim().parse::<usize>().ok());
+    match (code, length) {
+        (Some(code), Some(length)) if body.len() == length => Ok((code, body)),
+        (Some(_), Some(_)) => Err(garbled("the reply was cut short")),
+        _ => Err(garbled("the reply is not one of the daemon's")),
+    }
+}
+
+fn garbled(why: &str) -> ApiError {
+    ApiError::new(ErrorKind::Daemon, format!("the daemon did not answer: {why}"))
+        .safe("everything that was committed or synced before")
+        .hint("larder daemon status; daemon.log in the run folder tells why")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_taken_only_when_it_is_whole() {
+        let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}".to_vec();
+        assert_eq!(parse(whole.clone()), Ok((404, b"{}".to_vec())));
+        for end in 0..whole.len() {
+            assert!(parse(whole[..end].to_vec()).is_err());
+        }
+        assert!(parse(b"SSH-2.0\r\n\r\n".to_vec()).is_err());
+    }
+}

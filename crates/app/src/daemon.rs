@@ -1,0 +1,218 @@
+//! The daemon: one process for all imported pools, answering HTTP with JSON on a Unix socket.
+//!
+//! Life: take the lock (a second daemon ends here), remove a stale socket, bind, answer. It ends by
+//! `/v1/daemon/stop`, SIGTERM or SIGINT, which export all pools first: then the socket goes, and at last,
+//! with the process, the lock. So "the lock is free" means that no daemon touches the run folder or a
+//! pool any more. A daemon that is killed leaves lock and pools to its successor as a power cut would.
+
+use crate::api::daemon::{DaemonStatus, Status, Stop};
+use crate::api::{ApiError, Done, ErrorKind, Result};
+use crate::engine::{self, Engine, Verb, Visitor};
+use crate::run_dir::RunDir;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// This build's version; command and daemon must be of the same.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The header in which both sides tell their version.
+pub const VERSION_HEADER: &str = "larder-version";
+/// Where [`Status`] is posted to.
+pub const STATUS_ROUTE: &str = "/v1/daemon/status";
+/// Where [`Stop`] is posted to.
+pub const STOP_ROUTE: &str = "/v1/daemon/stop";
+
+/// How long replies may take to leave once all pools are exported.
+const LAST_REPLIES: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+struct Shared {
+    engine: Arc<dyn Engine>,
+    stop: watch::Sender<bool>,
+}
+
+/// Runs a daemon in this process until it is told to stop. `start` makes the engine once the daemon
+/// is known to be the only one.
+///
+/// # Errors
+/// When another daemon runs, the engine or the socket cannot be set up, or pools could not be exported.
+pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) -> Result<()> {
+    run_dir.create()?;
+    let Some(_lock) = run_dir.try_lock()? else {
+        let message = format!("a daemon is already running in {}", run_dir.path().display());
+        return Err(ApiError::new(ErrorKind::Exists, message).hint("larder daemon status"));
+    };
+    let engine = start()?;
+    let listener = listen(run_dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|error| internal("start the daemon's threads", &error))?;
+    eprintln!("larder daemon {VERSION}: ready, pid {}", std::process::id());
+    let outcome = runtime.block_on(serve(listener, engine));
+    let _ = fs::remove_file(run_dir.socket());
+    runtime.shutdown_background();
+    eprintln!("larder daemon {VERSION}: ended");
+    outcome
+}
+
+/// Binds the socket. The lock is held, so a socket that is there is nobody's.
+fn listen(run_dir: &RunDir) -> Result<UnixListener> {
+    let path = run_dir.socket();
+    let bind = || -> std::io::Result<UnixListener> {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|error| internal(&format!("listen on {}", path.display()), &error))
+}
+
+async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
+    let listener =
+        tokio::net::UnixListener::from_std(listener).map_err(|error| internal("listen", &error))?;
+    let (stop, stopped) = watch::channel(false);
+    let router = router(Shared { engine: Arc::clone(&engine), stop });
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", &error))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", &error))?;
+    let (mut ending, mut stopped) = (stopped.clone(), stopped);
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        let _ = ending.wait_for(|&stop| stop).await;
+    });
+    // Requests that are still unanswered when all pools are exported have nothing to wait for.
+    let impatient = async move {
+        let _ = stopped.wait_for(|&stop| stop).await;
+        tokio::time::sleep(LAST_REPLIES).await;
+    };
+    tokio::select! {
+        () = impatient => Ok(()),
+        outcome = server => outcome.map_err(|error| internal("serve", &error)),
+        _ = terminate.recv() => export_all(engine).await,
+        _ = interrupt.recv() => export_all(engine).await,
+    }
+}
+
+async fn export_all(engine: Arc<dyn Engine>) -> Result<()> {
+    blocking(move || engine.export_all()).await
+}
+
+/// Runs what blocks where it may. A panic there ends the request, not the daemon.
+async fn blocking<T: Send + 'static>(job: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(job).await.unwrap_or_else(|_| {
+        Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while doing this")
+            .safe("everything that was committed or synced before")
+            .hint("see daemon.log in the run folder"))
+    })
+}
+
+struct Routes(Router<Shared>);
+
+impl Visitor for Routes {
+    fn verb<V: Verb>(&mut self) {
+        let router = std::mem::take(&mut self.0);
+        self.0 = router.route(V::ROUTE, post(answer::<V>));
+    }
+}
+
+fn router(shared: Shared) -> Router {
+    let mut routes = Routes(Router::new());
+    engine::visit(&mut routes);
+    routes
+        .0
+        .layer(middleware::from_fn(same_version))
+        .route(STATUS_ROUTE, post(status))
+        .route(STOP_ROUTE, post(stop))
+        .layer(middleware::map_response(tell_version))
+        .with_state(shared)
+}
+
+async fn answer<V: Verb>(
+    State(shared): State<Shared>,
+    Json(request): Json<V>,
+) -> std::result::Result<Json<V::Reply>, Failure> {
+    let request = request.checked()?;
+    Ok(Json(blocking(move || request.run(&*shared.engine)).await?))
+}
+
+async fn status(State(shared): State<Shared>, Json(Status {}): Json<Status>) -> Json<DaemonStatus> {
+    let pools = shared.engine.pools();
+    Json(DaemonStatus { pid: Some(std::process::id()), version: VERSION.to_owned(), pools })
+}
+
+async fn stop(
+    State(shared): State<Shared>,
+    Json(Stop {}): Json<Stop>,
+) -> std::result::Result<Json<Done>, Failure> {
+    let Shared { engine, stop } = shared;
+    export_all(engine).await?;
+    stop.send_replace(true);
+    Ok(Json(Done {}))
+}
+
+/// Refuses commands of another version before their requests are looked into.
+async fn same_version(headers: HeaderMap, request: Request, next: Next) -> Response {
+    match headers.get(VERSION_HEADER).map(|version| version.to_str().unwrap_or("?")) {
+        None | Some(VERSION) => next.run(request).await,
+        Some(theirs) => Failure(
+            ApiError::new(
+                ErrorKind::Version,
+                format!("the running daemon is version {VERSION}, this command is version {theirs}"),
+            )
+            .safe("everything; nothing was done")
+            .hint("larder daemon stop exports all pools; then import them with this version"),
+        )
+        .into_response(),
+    }
+}
+
+async fn tell_version(mut response: Response) -> Response {
+    response.headers_mut().insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
+    response
+}
+
+/// An error on its way out.
+struct Failure(ApiError);
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let code = match self.0.kind {
+            ErrorKind::Usage => StatusCode::BAD_REQUEST,
+            ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::Exists | ErrorKind::Busy | ErrorKind::Version => StatusCode::CONFLICT,
+            ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+            ErrorKind::ReadOnly | ErrorKind::Denied => StatusCode::FORBIDDEN,
+            ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
+            ErrorKind::Suspended => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Device | ErrorKind::Corrupt | ErrorKind::Daemon | ErrorKind::Internal => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+        };
+        (code, [(header::CACHE_CONTROL, "no-store")], Json(self.0)).into_response()
+    }
+}
+
+fn internal(doing: &str, error: &std::io::Error) -> ApiError {
+    ApiError::new(ErrorKind::Internal, format!("cannot {doing}: {error}"))
+}

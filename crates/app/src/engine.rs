@@ -1,0 +1,115 @@
+//! The seam between people and pools: one method a verb, and the one table that gives each its route.
+//!
+//! Everything above (command line, socket, dashboard) speaks to an [`Engine`]; [`crate::host`] is the
+//! real one. Methods block; the daemon calls them from threads that may.
+
+use crate::api::{Done, Items, Result, fs, pool};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// All imported pools and what can be done with them. Requests arrive checked, with property values
+/// in their exact form; what only the pool can know (does it exist, is it free) is the engine's to check.
+pub trait Engine: Send + Sync {
+    /// Makes a pool, imports it and mounts its top dataset. With `dry_run` only looks and tells.
+    fn pool_create(&self, request: pool::Create) -> Result<pool::Created>;
+    /// Destroys an imported pool. Its labels stay readable for recovery, marked as destroyed.
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done>;
+    /// The state of pools. An unknown name is an error.
+    fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses>;
+    /// Properties of pools.
+    fn pool_get(&self, request: pool::Get) -> Result<Items>;
+    /// Sets properties; `memory` and `metadata_share` take effect before this returns.
+    fn pool_set(&self, request: pool::Set) -> Result<Done>;
+    /// Looks for pools on devices.
+    fn pool_importable(&self, request: pool::Importable) -> Result<pool::ImportablePools>;
+    /// Imports one pool, or all; mounts their datasets unless told not to.
+    fn pool_import(&self, request: pool::Import) -> Result<pool::Imported>;
+    /// Unmounts, commits, lets go of the devices.
+    fn pool_export(&self, request: pool::Export) -> Result<Done>;
+    /// Returns when a commit holds all that was written before.
+    fn pool_sync(&self, request: pool::Sync) -> Result<Done>;
+    /// Returns when activities are over.
+    fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
+    /// Makes a dataset and mounts it.
+    fn fs_create(&self, request: fs::Create) -> Result<fs::Created>;
+    /// Destroys datasets.
+    fn fs_destroy(&self, request: fs::Destroy) -> Result<fs::Destroyed>;
+    /// Renames a dataset, and with it all below.
+    fn fs_rename(&self, request: fs::Rename) -> Result<Done>;
+    /// Properties of datasets, each after its parent; see [`fs::Get::selects`].
+    fn fs_get(&self, request: fs::Get) -> Result<Items>;
+    /// Sets properties; all of them or none.
+    fn fs_set(&self, request: fs::Set) -> Result<Done>;
+    /// Takes local values away.
+    fn fs_inherit(&self, request: fs::Inherit) -> Result<Done>;
+    /// Mounts.
+    fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted>;
+    /// Unmounts.
+    fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted>;
+    /// The names of the imported pools.
+    fn pools(&self) -> Vec<String>;
+    /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same.
+    fn export_all(&self) -> Result<()>;
+}
+
+/// A request that an engine answers.
+pub trait Verb: Serialize + DeserializeOwned + Send + 'static {
+    /// Where it is posted to.
+    const ROUTE: &'static str;
+    /// What comes back.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+    /// The request in its exact form, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    fn checked(self) -> Result<Self> {
+        Ok(self)
+    }
+    /// Has the engine do it.
+    ///
+    /// # Errors
+    /// The engine's.
+    fn run(self, engine: &dyn Engine) -> Result<Self::Reply>;
+}
+
+/// Is shown every verb; the daemon's router is one.
+pub trait Visitor {
+    /// Takes note of one.
+    fn verb<V: Verb>(&mut self);
+}
+
+macro_rules! verbs {
+    ($($request:path, $method:ident, $route:literal => $reply:ty $(, $checked:ident)?;)*) => {
+        $(impl Verb for $request {
+            const ROUTE: &'static str = $route;
+            type Reply = $reply;
+            $(fn checked(self) -> Result<Self> { self.$checked() })?
+            fn run(self, engine: &dyn Engine) -> Result<$reply> { engine.$method(self) }
+        })*
+
+        /// Shows every verb to `visitor`.
+        pub fn visit(visitor: &mut impl Visitor) {
+            $(visitor.verb::<$request>();)*
+        }
+    };
+}
+
+verbs! {
+    pool::Create, pool_create, "/v1/pool/create" => pool::Created, checked;
+    pool::Destroy, pool_destroy, "/v1/pool/destroy" => Done;
+    pool::Status, pool_status, "/v1/pool/status" => pool::Statuses;
+    pool::Get, pool_get, "/v1/pool/get" => Items;
+    pool::Set, pool_set, "/v1/pool/set" => Done, checked;
+    pool::Importable, pool_importable, "/v1/pool/importable" => pool::ImportablePools;
+    pool::Import, pool_import, "/v1/pool/import" => pool::Imported, checked;
+    pool::Export, pool_export, "/v1/pool/export" => Done;
+    pool::Sync, pool_sync, "/v1/pool/sync" => Done;
+    pool::Wait, pool_wait, "/v1/pool/wait" => Done;
+    fs::Create, fs_create, "/v1/fs/create" => fs::Created, checked;
+    fs::Destroy, fs_destroy, "/v1/fs/destroy" => fs::Destroyed;
+    fs::Rename, fs_rename, "/v1/fs/rename" => Done, checked;
+    fs::Get, fs_get, "/v1/fs/get" => Items;
+    fs::Set, fs_set, "/v1/fs/set" => Done, checked;
+    fs::Inherit, fs_inherit, "/v1/fs/inherit" => Done, checked;
+    fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
+    fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
+}

@@ -1,0 +1,488 @@
+//! Real mounts of a tree in memory, used through the kernel.
+//!
+//! They need root and /dev/fuse; elsewhere each says on stderr that it was skipped.
+
+mod memory;
+
+use super::*;
+use larder_files::NodeId;
+use memory::Memory;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A mount under a directory of its own; unmounted when dropped, also by a panic.
+struct Mounted {
+    handle: Option<MountHandle>,
+    ops: Arc<Memory>,
+    dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn handle(&self) -> &MountHandle {
+        self.handle.as_ref().unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.handle.take());
+    }
+}
+
+fn can_mount(test: &str) -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("SKIPPED {test}: needs root and /dev/fuse");
+    }
+    can
+}
+
+/// None (and a word about it) where mounting is not possible.
+fn mounted_with(test: &str, change: impl FnOnce(&mut MountOptions)) -> Option<Mounted> {
+    if !can_mount(test) {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ops = Arc::new(Memory::new());
+    let mut options = MountOptions::new(dir.path(), "tank/home");
+    change(&mut options);
+    let handle = mount(ops.clone(), options).unwrap();
+    Some(Mounted { handle: Some(handle), ops, dir })
+}
+
+fn mounted(test: &str) -> Option<Mounted> {
+    mounted_with(test, |_| ())
+}
+
+fn mount_line(path: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().find(|line| line.contains(path.to_str().unwrap())).map(str::to_owned)
+}
+
+/// What a system call has failed with.
+fn errno_of<T: std::fmt::Debug>(result: io::Result<T>) -> Errno {
+    Errno::from_io_error(&result.unwrap_err()).unwrap()
+}
+
+/// The kernel's view of a pattern that no two places share by chance.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+#[test]
+fn a_file_reads_back_as_written_renamed_truncated_and_appended_to() {
+    let Some(m) = mounted("a_file_reads_back") else { return };
+    let data = pattern(5 << 20);
+    fs::write(m.path("a"), &data).unwrap();
+    assert_eq!(m.ops.largest_write.load(Relaxed), 1 << 20, "writes arrive in requests of a megabyte");
+    assert_eq!(fs::read(m.path("a")).unwrap(), data);
+
+    fs::create_dir(m.path("dir")).unwrap();
+    fs::rename(m.path("a"), m.path("dir/b")).unwrap();
+    assert_eq!(errno_of(fs::metadata(m.path("a"))), Errno::NOENT);
+    let mut file = OpenOptions::new().read(true).append(true).open(m.path("dir/b")).unwrap();
+    file.set_len(3).unwrap();
+    file.write_all(b"end").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 6);
+    file.rewind().unwrap();
+    let mut back = Vec::new();
+    file.read_to_end(&mut back).unwrap();
+    assert_eq!(back, [&data[..3], b"end"].concat());
+
+    drop(File::create(m.path("dir/b")).unwrap());
+    assert_eq!(fs::read(m.path("dir/b")).unwrap(), b"", "O_TRUNC");
+    assert_eq!(errno_of(file.sync_all()), Errno::IO, "what fsync meets reaches the caller");
+    assert_eq!(errno_of(fs::remove_dir(m.path("dir"))), Errno::NOTEMPTY);
+    fs::remove_file(m.path("dir/b")).unwrap();
+    file.write_all(b"unlinked").unwrap();
+    fs::remove_dir(m.path("dir")).unwrap();
+    assert_eq!(errno_of(fs::write(m.path(&"n".repeat(256)), b"")), Errno::NAMETOOLONG);
+}
+
+#[test]
+fn direct_and_sparse_access_and_copies_agree_with_cached_reads() {
+    let Some(m) = mounted("direct_and_sparse_access") else { return };
+    let data = pattern(64 << 10);
+    fs::write(m.path("f"), &data).unwrap();
+    let dd = |args: &[&str]| {
+        let status = Command::new("dd").args(args).stderr(Stdio::null()).status().unwrap();
+        assert!(status.success(), "dd {args:?}");
+    };
+    let (from, to) = (format!("if={}", m.path("f").display()), format!("of={}", m.path("g").display()));
+    dd(&[&from, &to, "bs=16k", "iflag=direct", "oflag=direct"]);
+    assert_eq!(fs::read(m.path("g")).unwrap(), data);
+
+    let file = OpenOptions::new().read(true).write(true).open(m.path("g")).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4096, 8192).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 128 << 10).unwrap();
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(4096)), Ok(4096));
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(64 << 10)), Err(Errno::NXIO));
+    let mut expected = data.clone();
+    expected[4096..12288].fill(0);
+    expected.resize(128 << 10, 0);
+    assert_eq!(fs::read(m.path("g")).unwrap(), expected);
+
+    let copy = File::create(m.path("copy")).unwrap();
+    let (mut off_in, mut off_out) = (4u64, 0u64);
+    let copied =
+        rustix::fs::copy_file_range(&file, Some(&mut off_in), &copy, Some(&mut off_out), 1000).unwrap();
+    assert_eq!(copied, 1000);
+    assert_eq!(fs::read(m.path("copy")).unwrap(), &expected[4..1004]);
+
+    // Cached pages give way to a write that goes around them.
+    let head = [7u8; 4096];
+    fs::write(m.path("head"), head).unwrap();
+    dd(&[
+        &format!("if={}", m.path("head").display()),
+        &to,
+        "bs=4k",
+        "count=1",
+        "oflag=direct",
+        "conv=notrunc",
+    ]);
+    let mut seen = [0u8; 4096];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(seen, head);
+}
+
+#[test]
+fn a_directory_of_thousands_lists_every_name_once_with_its_attributes() {
+    let Some(m) = mounted("a_directory_of_thousands") else { return };
+    let names: BTreeSet<String> = (0..3000).map(|i| format!("file number {i}")).collect();
+    for name in &names {
+        fs::write(m.path(name), name).unwrap();
+    }
+    let list = || -> Vec<String> {
+        fs::read_dir(m.dir.path())
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                assert!(entry.file_type().unwrap().is_file());
+                assert_eq!(entry.metadata().unwrap().len() as usize, entry.file_name().len());
+                assert_eq!(entry.metadata().unwrap().ino(), std::os::unix::fs::DirEntryExt::ino(&entry));
+                entry.file_name().into_string().unwrap()
+            })
+            .collect()
+    };
+    let seen = list();
+    assert_eq!(seen.len(), 3000);
+    assert_eq!(BTreeSet::from_iter(seen), names);
+
+    // Names taken away while reading: the rest still comes once.
+    for (removed, entry) in fs::read_dir(m.dir.path()).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        if removed % 2 == 0 {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    assert_eq!(list().len(), 1500);
+}
+
+#[test]
+fn listings_spare_lookups() {
+    let Some(m) = mounted("listings_spare_lookups") else { return };
+    for i in 0..100u32 {
+        m.ops
+            .mknod(
+                NodeId::ROOT,
+                format!("{i}").as_bytes(),
+                larder_files::FileKind::Regular,
+                0o644,
+                0,
+                &Default::default(),
+            )
+            .unwrap();
+    }
+    for entry in fs::read_dir(m.dir.path()).unwrap() {
+        entry.unwrap().metadata().unwrap();
+    }
+    assert!(m.ops.lookups.load(Relaxed) < 10, "readdirplus brings attributes along");
+    let before = m.ops.lookups.load(Relaxed);
+    for _ in 0..100 {
+        assert!(!m.path("absent").exists());
+    }
+    assert!(m.ops.lookups.load(Relaxed) < before + 10, "names that do not exist are remembered");
+}
+
+#[test]
+fn links_nodes_and_flagged_renames_do_what_posix_and_linux_say() {
+    let Some(m) = mounted("links_nodes_and_flagged_renames") else { return };
+    fs::write(m.path("a"), b"a").unwrap();
+    fs::write(m.path("b"), b"b").unwrap();
+    symlink("a", m.path("soft")).unwrap();
+    assert_eq!(fs::read_link(m.path("soft")).unwrap(), Path::new("a"));
+    assert_eq!(fs::read(m.path("soft")).unwrap(), b"a");
+    fs::hard_link(m.path("a"), m.path("hard")).unwrap();
+    let (one, other) = (fs::metadata(m.path("a")).unwrap(), fs::metadata(m.path("hard")).unwrap());
+    assert_eq!((one.ino(), one.nlink(), other.nlink()), (other.ino(), 2, 2));
+
+    let mode = rustix::fs::Mode::from_raw_mode(0o640);
+    rustix::fs::mknodat(CWD, m.path("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(fs::metadata(m.path("pipe")).unwrap().file_type().is_fifo());
+    let (kind, number) = (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(300, 70_000));
+    rustix::fs::mknodat(CWD, m.path("dev"), kind, mode, number).unwrap();
+    assert_eq!(fs::metadata(m.path("dev")).unwrap().rdev(), number);
+    assert_eq!(errno_of(File::open(m.path("dev"))), Errno::ACCESS, "devices do not work unless asked for");
+
+    use rustix::fs::RenameFlags;
+    let rename = |flags| rustix::fs::renameat_with(CWD, m.path("a"), CWD, m.path("b"), flags);
+    assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    rename(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read(m.path("a")).unwrap(), b"b");
+    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::INVAL));
+    let space = rustix::fs::statvfs(m.dir.path()).unwrap();
+    assert_eq!((space.f_blocks, space.f_bavail, space.f_frsize), (1000, 500, 4096));
+}
+
+#[test]
+fn attributes_come_back_as_set_and_times_before_1970_too() {
+    let Some(m) = mounted("attributes_come_back_as_set") else { return };
+    fs::write(m.path("f"), b"x").unwrap();
+    fs::set_permissions(m.path("f"), fs::Permissions::from_mode(0o6751)).unwrap();
+    chown(m.path("f"), Some(12), Some(34)).unwrap();
+    let meta = fs::metadata(m.path("f")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (12, 34));
+    assert_eq!(meta.mode() & 0o7777, 0o0751, "a new owner does not inherit set-user-id");
+    for (tv_sec, tv_nsec) in [(1_700_000_000, 123_456_789), (-1, 0), (-2, 800_000_000), (-77, 1)] {
+        let time = Timespec { tv_sec, tv_nsec };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, m.path("f"), &times, AtFlags::empty()).unwrap();
+        let meta = fs::metadata(m.path("f")).unwrap();
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (tv_sec, tv_nsec));
+        assert_eq!((meta.atime(), meta.atime_nsec()), (tv_sec, tv_nsec));
+    }
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let times = Timestamps { last_access: omit, last_modification: now };
+    rustix::fs::utimensat(CWD, m.path("f"), &times, AtFlags::empty()).unwrap();
+    let meta = fs::metadata(m.path("f")).unwrap();
+    assert_eq!(meta.atime(), -77, "left alone");
+    assert!((1_000_000_000..1_000_001_000).contains(&meta.mtime()), "the engine's clock, not the kernel's");
+}
+
+#[test]
+fn writing_by_another_user_takes_set_user_id_away_and_permissions_are_checked() {
+    let Some(m) = mounted("writing_by_another_user") else { return };
+    fs::set_permissions(m.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, mode) in [("written", 0o4777), ("truncated", 0o4777), ("kept", 0o4755)] {
+        fs::write(m.path(name), b"program").unwrap();
+        fs::set_permissions(m.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let as_nobody = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).current_dir(m.dir.path()).uid(65534).gid(65534).stderr(Stdio::null());
+        shell.status().unwrap().success()
+    };
+    assert!(as_nobody("echo more >> written && : > truncated"));
+    assert!(!as_nobody("echo more >> kept"), "permissions hold");
+    assert!(!as_nobody("echo more > new"), "of directories too");
+    let mode = |name: &str| fs::metadata(m.path(name)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("written"), mode("truncated"), mode("kept")), (0o777, 0o777, 0o4755));
+    fs::write(m.path("kept"), b"by root").unwrap();
+    assert_eq!(mode("kept"), 0o4755, "root keeps it");
+}
+
+#[test]
+fn small_writes_do_not_ask_for_capabilities_each_time() {
+    let Some(m) = mounted("small_writes") else { return };
+    let mut file = File::create(m.path("log")).unwrap();
+    for _ in 0..200 {
+        file.write_all(b"a line\n").unwrap();
+    }
+    assert!(m.ops.xattr_reads.load(Relaxed) <= 2, "{} questions", m.ops.xattr_reads.load(Relaxed));
+}
+
+#[test]
+fn what_was_read_once_is_read_from_memory_and_reading_flushes_nothing() {
+    let Some(m) = mounted("what_was_read_once") else { return };
+    fs::write(m.path("f"), pattern(1 << 20)).unwrap();
+    fs::read(m.path("f")).unwrap();
+    let (reads, flushes) = (m.ops.reads.load(Relaxed), m.ops.flushes.load(Relaxed));
+    assert_eq!(fs::read(m.path("f")).unwrap(), pattern(1 << 20));
+    assert_eq!(m.ops.reads.load(Relaxed), reads, "pages stay between opens");
+    assert_eq!(m.ops.flushes.load(Relaxed), flushes);
+}
+
+#[test]
+fn attributes_extended_are_set_listed_and_measured_and_acls_are_refused() {
+    let Some(m) = mounted("attributes_extended") else { return };
+    use rustix::fs::{getxattr, listxattr, removexattr, setxattr};
+    let f = m.path("f");
+    fs::write(&f, b"").unwrap();
+    setxattr(&f, "user.big", &[9; 65536], XattrFlags::CREATE).unwrap();
+    setxattr(&f, "trusted.small", b"v", XattrFlags::empty()).unwrap();
+    assert_eq!(setxattr(&f, "user.big", b"", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(setxattr(&f, "user.none", b"", XattrFlags::REPLACE), Err(Errno::NODATA));
+    assert_eq!(rustix::fs::getxattr_query(&f, "user.big"), Ok(65536));
+    let mut room = vec![0; 65536];
+    assert_eq!(getxattr(&f, "user.big", &mut room[..10]), Err(Errno::RANGE));
+    assert_eq!(getxattr(&f, "user.big", &mut room[..]), Ok(65536));
+    assert_eq!(listxattr(&f, &mut room[..4]), Err(Errno::RANGE));
+    let len = listxattr(&f, &mut room[..]).unwrap();
+    assert_eq!(&room[..len], b"trusted.small\0user.big\0");
+    removexattr(&f, "user.big").unwrap();
+    assert_eq!(getxattr(&f, "user.big", &mut room[..]), Err(Errno::NODATA));
+    assert_eq!(removexattr(&f, "user.big"), Err(Errno::NODATA));
+    let acl = "system.posix_acl_access";
+    assert_eq!(setxattr(&f, acl, &room[..4], XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    assert_eq!(getxattr(&f, acl, &mut room[..]), Err(Errno::OPNOTSUPP));
+}
+
+#[test]
+fn requests_are_served_at_once() {
+    let Some(m) = mounted("requests_are_served_at_once") else { return };
+    // Each look-up waits until the other has come in.
+    let look = |name: &str| Command::new("test").arg("-e").arg(m.path(name)).spawn().unwrap();
+    let mut both = [look("meet 1"), look("meet 2")];
+    for child in &mut both {
+        child.wait().unwrap();
+    }
+    assert_eq!(errno_of(fs::metadata(m.path("meet 3"))), Errno::NOENT);
+    assert!(m.handle().is_alive());
+}
+
+#[test]
+fn changes_from_below_show_once_they_are_announced() {
+    let Some(m) = mounted("changes_from_below") else { return };
+    fs::write(m.path("f"), b"old").unwrap();
+    assert_eq!(fs::read(m.path("f")).unwrap(), b"old");
+    let node = NodeId::from_raw(fs::metadata(m.path("f")).unwrap().ino());
+    let tell = m.handle().invalidator();
+    m.ops.overwrite(node, b"newer");
+    tell.node(node).unwrap();
+    assert_eq!(fs::read(m.path("f")).unwrap(), b"newer");
+
+    assert!(!m.path("g").exists());
+    m.ops.move_name(b"f", b"g");
+    tell.entry(NodeId::ROOT, b"f").unwrap();
+    tell.entry(NodeId::ROOT, b"g").unwrap();
+    tell.attributes(node).unwrap();
+    assert!(!m.path("f").exists());
+    assert_eq!(fs::read(m.path("g")).unwrap(), b"newer");
+    tell.entry(NodeId::from_raw(4711), b"unknown").unwrap();
+}
+
+#[test]
+fn a_panic_stops_the_engine_and_not_the_mount() {
+    let Some(m) = mounted("a_panic_stops_the_engine") else { return };
+    assert!(!m.handle().is_broken());
+    assert_eq!(errno_of(fs::metadata(m.path("panic"))), Errno::IO);
+    assert!(m.handle().is_broken());
+    assert_eq!(errno_of(fs::metadata(m.path("anything"))), Errno::IO);
+    assert!(m.handle().is_alive(), "what still asks gets an answer");
+}
+
+#[test]
+fn a_mount_in_use_stays_and_one_that_is_not_goes() {
+    let Some(mut m) = mounted_with("a_mount_in_use", |o| o.atime = false) else { return };
+    let line = mount_line(m.dir.path()).unwrap();
+    assert!(line.contains("- fuse.larder tank/home rw"), "{line}");
+    assert!(line.contains("noatime") && line.contains("nosuid") && line.contains("nodev"), "{line}");
+    let kept = File::create(m.path("open")).unwrap();
+    let refused = m.handle.take().unwrap().unmount().unwrap_err();
+    assert_eq!(Errno::from_io_error(&refused.error), Some(Errno::BUSY), "{refused}");
+    assert!(refused.handle.is_alive());
+    drop(kept);
+    refused.handle.unmount().unwrap();
+    assert_eq!(mount_line(m.dir.path()), None);
+
+    // Dropped while in use: out of the tree, but served until the file is closed.
+    let handle = mount(m.ops.clone(), MountOptions::new(m.dir.path(), "tank/home")).unwrap();
+    let mut kept = File::create(m.path("later")).unwrap();
+    handle.detach();
+    assert_eq!(mount_line(m.dir.path()), None);
+    kept.write_all(b"still there").unwrap();
+}
+
+#[test]
+fn unmounting_from_outside_ends_the_session() {
+    let Some(mut m) = mounted("unmounting_from_outside") else { return };
+    rustix::mount::unmount(m.dir.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+    let handle = m.handle.take().unwrap();
+    handle.wait().unwrap();
+    let again =
+        mount(m.ops.clone(), MountOptions { read_only: true, ..MountOptions::new(m.dir.path(), "t") });
+    let again = again.unwrap();
+    assert_eq!(errno_of(fs::write(m.path("f"), b"")), Errno::ROFS);
+    again.unmount().unwrap();
+}
+
+#[test]
+fn what_is_in_the_way_of_mounting_is_said_in_plain_words() {
+    let Some(m) = mounted("what_is_in_the_way") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), b"").unwrap();
+    let refused = |path: PathBuf| mount(m.ops.clone(), MountOptions::new(path, "t")).unwrap_err();
+    let missing = refused(dir.path().join("missing"));
+    assert!(matches!(missing, MountError::NoMountpoint(_)), "{missing:?}");
+    assert!(missing.to_string().ends_with("missing does not exist"), "{missing}");
+    assert!(matches!(refused(dir.path().join("file")), MountError::NotDirectory(_)));
+    assert!(matches!(refused(dir.path().join("file/below")), MountError::NotDirectory(_)));
+    assert!(matches!(refused(m.dir.path().to_owned()), MountError::AlreadyMounted(_)));
+    assert!(!clear_stale(m.dir.path()).unwrap(), "a mount that is alive stays");
+    assert!(m.handle().is_alive());
+}
+
+#[test]
+fn what_a_dead_daemon_left_is_taken_away() {
+    if !can_mount("what_a_dead_daemon_left") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert!(!clear_stale(dir.path()).unwrap());
+    // A device that is closed while mounted is what a killed process leaves.
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&device);
+    let data = format!("fd={number},rootmode=40000,user_id=0,group_id=0");
+    let data = std::ffi::CString::new(data).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tank", dir.path(), FS_TYPE, flags, data.as_c_str()).unwrap();
+    drop(device);
+    assert_eq!(errno_of(fs::metadata(dir.path())), Errno::NOTCONN);
+    let refused = mount(Arc::new(Memory::new()), MountOptions::new(dir.path(), "t")).unwrap_err();
+    assert!(matches!(refused, MountError::Dead(_)), "{refused:?}");
+    assert!(clear_stale(dir.path()).unwrap());
+    assert_eq!(mount_line(dir.path()), None);
+}
+
+/// Prints what dd says: `cargo test --release -p larder-app -- --ignored --nocapture sequential`.
+#[test]
+#[ignore = "a measurement"]
+fn sequential_throughput() {
+    let Some(m) = mounted("sequential_throughput") else { return };
+    let target = m.path("stream");
+    let run = |args: &[String]| {
+        let output = Command::new("dd").args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        eprintln!("{} {}", args.join(" "), said.lines().last().unwrap_or_default());
+    };
+    let (from, to) = (format!("if={}", target.display()), format!("of={}", target.display()));
+    for flag in ["", "direct"] {
+        // The second write meets memory that is there already.
+        for _ in 0..2 {
+            let oflag = format!("oflag={flag}");
+            let mut args = vec!["if=/dev/zero".into(), to.clone(), "bs=1M".into(), "count=512".into()];
+            args.push("conv=notrunc".into());
+            args.extend((!flag.is_empty()).then_some(oflag));
+            run(&args);
+        }
+        let node = NodeId::from_raw(fs::metadata(&target).unwrap().ino());
+        m.handle().invalidator().node(node).unwrap();
+        let mut args = vec![from.clone(), "of=/dev/null".into(), "bs=1M".into()];
+        args.extend((!flag.is_empty()).then(|| format!("iflag={flag}")));
+        run(&args);
+    }
+}

@@ -1,0 +1,3 @@
+//! The edge of Larder: where the engine meets the kernel and people.
+
+pub mod fuse;

@@ -1,0 +1,252 @@
+//! `list` and `get`, of pools and of datasets.
+
+use super::table::{Column, Table};
+use super::{Registry, short_path};
+use crate::api::pool::Vdev;
+use crate::api::{Item, PropertyValue, Source};
+use crate::cli::args::Form;
+use crate::cli::items::{Field, SourceKind};
+use larder_pool::property::Kind;
+use std::cmp::Ordering;
+
+/// The narrowest column of numbers; `1023K` fits.
+const NUMBER: usize = 5;
+/// The narrowest column of health; `DEGRADED` fits.
+const HEALTH: usize = 8;
+
+/// An empty table of `list` with these columns (full property names, or `name`).
+pub fn list(registry: Registry, columns: &[String], exact: bool) -> Table {
+    let column = |name: &String| match registry.find(name) {
+        Some(known) if known.name == "health" => Column::right("HEALTH", HEALTH),
+        Some(known) if known.is_number() && !(known.kind == Kind::Time && !exact) => {
+            Column::right(known.column.to_uppercase(), NUMBER)
+        }
+        Some(known) => Column::left(known.column.to_uppercase()),
+        None => Column::left(name.to_uppercase()),
+    };
+    Table::new(columns.iter().map(column).collect())
+}
+
+/// Adds the row of one item.
+pub fn list_row(table: &mut Table, registry: Registry, columns: &[String], item: &Item, exact: bool) {
+    let cell = |column: &String| {
+        if column == "name" {
+            return item.name.clone();
+        }
+        item.get(column).map_or_else(|| "-".to_owned(), |property| show(registry, property, exact))
+    };
+    table.row(columns.iter().map(cell).collect());
+}
+
+/// Adds rows for the groups and devices of a pool.
+pub fn list_vdevs(table: &mut Table, columns: &[String], root: &Vdev, paths: bool, form: Form) {
+    rows_below(table, columns, root, paths, form, 1);
+}
+
+fn rows_below(table: &mut Table, columns: &[String], above: &Vdev, paths: bool, form: Form, depth: usize) {
+    for vdev in &above.children {
+        let name = if paths { vdev.name.as_str() } else { short_path(&vdev.name) };
+        let show = |property: &str, value: u64| match form.exact {
+            true => value.to_string(),
+            false => Registry::Pool.display(property, &value.to_string()),
+        };
+        let known = vdev.size > 0;
+        let cell = |column: &String| match column.as_str() {
+            "name" if form.scripted => format!("\t{name}"),
+            "name" => format!("{:1$}{name}", "", depth * 2),
+            "health" => vdev.state.to_string(),
+            "size" if known => show("size", vdev.size),
+            "allocated" if known => show("allocated", vdev.allocated),
+            "free" if known => show("free", vdev.size.saturating_sub(vdev.allocated)),
+            "fragmentation" if known => show("fragmentation", u64::from(vdev.fragmentation)),
+            "capacity" if known => show("capacity", percent(vdev.allocated, vdev.size)),
+            _ => "-".to_owned(),
+        };
+        table.row(columns.iter().map(cell).collect());
+        rows_below(table, columns, vdev, paths, form, depth + 1);
+    }
+}
+
+fn percent(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 100 / u128::from(whole.max(1))) as u64
+}
+
+/// The table of `get`: a row for every item and property. With properties `asked` for by name, those
+/// that an item has not are shown as `-`; without, all that there are.
+pub fn get(
+    registry: Registry,
+    items: &[Item],
+    asked: &[String],
+    fields: &[Field],
+    sources: &[SourceKind],
+    exact: bool,
+) -> Table {
+    let head = |field: &Field| match field {
+        Field::Name => "NAME",
+        Field::Property => "PROPERTY",
+        Field::Value => "VALUE",
+        Field::Source | Field::All => "SOURCE",
+    };
+    let mut table = Table::new(fields.iter().map(|field| Column::left(head(field))).collect());
+    let absent =
+        |name: &String| PropertyValue { name: name.clone(), value: "-".to_owned(), source: Source::None };
+    for item in items {
+        let properties: Vec<PropertyValue> = match asked {
+            [] => item.properties.clone(),
+            _ => asked.iter().map(|name| item.get(name).cloned().unwrap_or_else(|| absent(name))).collect(),
+        };
+        for property in properties {
+            if !sources.is_empty() && !sources.iter().any(|kind| kind.matches(&property.source)) {
+                continue;
+            }
+            let cell = |field: &Field| match field {
+                Field::Name => item.name.clone(),
+                Field::Property => property.name.clone(),
+                Field::Value => show(registry, &property, exact),
+                Field::Source | Field::All => source(&property.source),
+            };
+            table.row(fields.iter().map(cell).collect());
+        }
+    }
+    table
+}
+
+fn show(registry: Registry, property: &PropertyValue, exact: bool) -> String {
+    if exact { property.value.clone() } else { registry.display(&property.name, &property.value) }
+}
+
+fn source(source: &Source) -> String {
+    match source {
+        Source::None => "-".to_owned(),
+        Source::Default => "default".to_owned(),
+        Source::Local => "local".to_owned(),
+        Source::Inherited(from) => format!("inherited from {from}"),
+        Source::Temporary => "temporary".to_owned(),
+        Source::Received => "received".to_owned(),
+    }
+}
+
+/// The order of two items by some columns: numbers by size, words by the alphabet, no value first.
+pub fn order(a: &Item, b: &Item, columns: &[String]) -> Ordering {
+    let value = |item: &Item, column: &String| match column.as_str() {
+        "name" => Some(item.name.clone()),
+        _ => item.get(column).map(|property| property.value.clone()).filter(|value| value != "-"),
+    };
+    let by = |column: &String| match (value(a, column), value(b, column)) {
+        (Some(a), Some(b)) => match (a.parse::<f64>(), b.parse::<f64>()) {
+            (Ok(a), Ok(b)) => a.total_cmp(&b),
+            _ => a.cmp(&b),
+        },
+        (a, b) => a.cmp(&b),
+    };
+    columns.iter().map(by).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ItemKind;
+    use crate::cli::items;
+
+    fn value(name: &str, value: &str, source: Source) -> PropertyValue {
+        PropertyValue { name: name.into(), value: value.into(), source }
+    }
+
+    fn dataset(name: &str, used: u64) -> Item {
+        Item {
+            name: name.into(),
+            kind: ItemKind::Filesystem,
+            properties: vec![
+                value("used", &used.to_string(), Source::None),
+                value("available", "1649267441664", Source::None),
+                value("referenced", "98304", Source::None),
+                value("mountpoint", &format!("/{name}"), Source::Default),
+                value("compression", "zstd", Source::Inherited("tank".into())),
+                value("com.example:tag", "yes", Source::Local),
+            ],
+        }
+    }
+
+    fn names(text: &str) -> Vec<String> {
+        text.split(',').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn datasets_are_listed_as_zfs_lists_them() {
+        let columns = names("name,used,available,referenced,mountpoint");
+        let mut table = list(Registry::Dataset, &columns, false);
+        for item in [dataset("tank", 3 << 39), dataset("tank/home", 0)] {
+            list_row(&mut table, Registry::Dataset, &columns, &item, false);
+        }
+        assert_eq!(
+            table.render(false),
+            "NAME        USED  AVAIL  REFER  MOUNTPOINT\n\
+             tank       1.50T  1.50T    96K  /tank\n\
+             tank/home     0B  1.50T    96K  /tank/home\n"
+        );
+    }
+
+    #[test]
+    fn scripts_get_tabs_and_exact_numbers() {
+        let columns = names("name,used");
+        let mut table = list(Registry::Dataset, &columns, true);
+        list_row(&mut table, Registry::Dataset, &columns, &dataset("tank", 3 << 39), true);
+        assert_eq!(table.render(true), "tank\t1649267441664\n");
+    }
+
+    #[test]
+    fn get_shows_values_with_their_sources() {
+        let asked = names("compression,used,com.example:tag,com.example:none");
+        let items = [dataset("tank/home", 98_304)];
+        let table = get(Registry::Dataset, &items, &asked, &items::fields(&[]), &[], false);
+        assert_eq!(
+            table.render(false),
+            "NAME       PROPERTY          VALUE  SOURCE\n\
+             tank/home  compression       zstd   inherited from tank\n\
+             tank/home  used              96K    -\n\
+             tank/home  com.example:tag   yes    local\n\
+             tank/home  com.example:none  -      -\n"
+        );
+        let only = get(Registry::Dataset, &items, &[], &[Field::Property], &[SourceKind::Local], false);
+        assert_eq!(only.render(true), "com.example:tag\n");
+    }
+
+    #[test]
+    fn sorting_knows_numbers() {
+        let mut items = [dataset("b", 9), dataset("c", 10), dataset("a", 10)];
+        items.sort_by(|a, b| order(a, b, &names("used,name")));
+        assert_eq!(items.map(|item| item.name), ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn pools_are_listed_as_zpool_lists_them() {
+        let columns = names(
+            "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot",
+        );
+        let item = Item {
+            name: "tank".into(),
+            kind: ItemKind::Pool,
+            properties: vec![
+                value("size", "10200547328", Source::None),
+                value("allocated", "110592", Source::None),
+                value("free", "10200436736", Source::None),
+                value("fragmentation", "0", Source::None),
+                value("capacity", "0", Source::None),
+                value("dedupratio", "1.00", Source::None),
+                value("health", "ONLINE", Source::None),
+            ],
+        };
+        let mut table = list(Registry::Pool, &columns, false);
+        list_row(&mut table, Registry::Pool, &columns, &item, false);
+        let status = crate::render::status::tests::pool();
+        list_vdevs(&mut table, &columns, &status.root, false, Form::default());
+        assert_eq!(
+            table.render(false),
+            "NAME          SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
+             tank         9.50G   108K  9.50G        -         -     0%     0%  1.00x    ONLINE  -\n\
+            \x20 mirror-0   9.50G   512M  9.00G        -         -     3%     5%      -  DEGRADED  -\n\
+            \x20   sda          -      -      -        -         -      -      -      -    ONLINE  -\n\
+            \x20   /srv/b       -      -      -        -         -      -      -      -   UNAVAIL  -\n"
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! `-j`: the shapes that zpool and zfs give JSON (`output_version`; pools, datasets and vdevs by name),
+//! with numbers as numbers and always exact.
+
+use super::Registry;
+use super::iostat::{counterpart, pool_before, rate};
+use super::status::{health, health_word, needs_attention, risk};
+use crate::api::pool::{PoolStatus, Vdev};
+use crate::api::{Item, ItemKind, Source, name};
+use larder_pool::property::Kind;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// Rises when a field changes its meaning or goes.
+const MAJOR: u32 = 0;
+/// Rises when fields are added.
+const MINOR: u32 = 1;
+
+fn version(command: &str) -> Value {
+    json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
+}
+
+/// The whole output of a command that shows things by name.
+pub fn envelope(command: &str, key: &str, things: Map<String, Value>) -> Value {
+    json!({ "output_version": version(command), key: things })
+}
+
+/// The whole output of a command that shows a reply of the API as it is.
+pub fn reply(command: &str, reply: &impl Serialize) -> Value {
+    let mut whole = serde_json::to_value(reply).expect("replies are plain data");
+    whole["output_version"] = version(command);
+    whole
+}
+
+/// Pools or datasets with their properties, by name.
+pub fn items(registry: Registry, items: &[Item]) -> Map<String, Value> {
+    items.iter().map(|item| (item.name.clone(), one_item(registry, item))).collect()
+}
+
+fn one_item(registry: Registry, item: &Item) -> Value {
+    let properties: Map<String, Value> = (item.properties.iter())
+        .map(|property| {
+            let value = value(registry, &property.name, &property.value);
+            (property.name.clone(), json!({ "value": value, "source": source(&property.source) }))
+        })
+        .collect();
+    let kind = match item.kind {
+        ItemKind::Pool => "POOL",
+        ItemKind::Filesystem => "FILESYSTEM",
+        ItemKind::Snapshot => "SNAPSHOT",
+    };
+    let pool = name::pool_of(&item.name);
+    json!({ "name": item.name, "type": kind, "pool": pool, "properties": properties })
+}
+
+/// A number where the property is one; null for no value.
+fn value(registry: Registry, name: &str, exact: &str) -> Value {
+    let known = registry.find(name);
+    if exact == "-" && known.is_some() {
+        return Value::Null;
+    }
+    let number = match known.map(|known| known.kind) {
+        Some(Kind::Ratio) => exact.parse::<f64>().ok().map(Value::from),
+        Some(Kind::Time) => exact.parse::<i64>().ok().map(Value::from),
+        Some(_) if known.is_some_and(|known| known.is_number()) => exact.parse::<u64>().ok().map(Value::from),
+        _ => None,
+    };
+    number.unwrap_or_else(|| Value::from(exact))
+}
+
+fn source(source: &Source) -> Value {
+    let (kind, data) = match source {
+        Source::None => ("NONE", "-"),
+        Source::Default => ("DEFAULT", "-"),
+        Source::Local => ("LOCAL", "-"),
+        Source::Inherited(from) => ("INHERITED", from.as_str()),
+        Source::Temporary => ("TEMPORARY", "-"),
+        Source::Received => ("RECEIVED", "-"),
+    };
+    json!({ "type": kind, "data": data })
+}
+
+/// Pools' whole state, by name.
+pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
+    let one = |pool: &PoolStatus| {
+        let root = &pool.root;
+        let status = json!({
+            "name": root.name,
+            "state": root.state,
+            "pool_guid": root.guid,
+            "txg": pool.commit,
+            "status": pool.status,
+            "action": pool.action,
+            "see": pool.see,
+            "scan_stats": pool.scan,
+            "survives": pool.survives,
+            "risk": risk(pool.survives),
+            "healthy": !needs_attention(pool),
+            "vdevs": { root.name.as_str(): vdev(root) },
+            "error_count": pool.damaged.len(),
+            "damaged": pool.damaged,
+        });
+        (root.name.clone(), status)
+    };
+    pools.iter().map(one).collect()
+}
+
+fn vdev(vdev_: &Vdev) -> Value {
+    let mut value = json!({
+        "name": vdev_.name,
+        "vdev_type": vdev_.kind,
+        "guid": vdev_.guid,
+        "path": vdev_.path,
+        "state": vdev_.state,
+        "note": vdev_.note,
+        "alloc_space": vdev_.allocated,
+        "total_space": vdev_.size,
+        "fragmentation": vdev_.fragmentation,
+        "read_errors": vdev_.read_errors,
+        "write_errors": vdev_.write_errors,
+        "checksum_errors": vdev_.checksum_errors,
+    });
+    if !vdev_.children.is_empty() {
+        value["vdevs"] = below(vdev_);
+    }
+    value
+}
+
+fn below(above: &Vdev) -> Value {
+    above.children.iter().map(|child| (child.name.clone(), vdev(child))).collect::<Map<_, _>>().into()
+}
+
+/// Adds groups and devices to listed pools.
+pub fn add_vdevs(pools: &mut Map<String, Value>, statuses: &[PoolStatus]) {
+    for status in statuses {
+        if let Some(pool) = pools.get_mut(&status.root.name) {
+            pool["vdevs"] = below(&status.root);
+        }
+    }
+}
+
+/// Pools that can be imported. Two pools may have one name: these are told apart by guid.
+pub fn importable(pools: &[PoolStatus]) -> Map<String, Value> {
+    let mut all = Map::new();
+    for pool in pools {
+        let name = &pool.root.name;
+        let taken = all.contains_key(name);
+        let key = if taken { format!("{name} {}", pool.root.guid) } else { name.clone() };
+        all.extend(statuses(std::slice::from_ref(pool)).into_values().map(|value| (key.clone(), value)));
+    }
+    all
+}
+
+/// The whole output of `check`.
+pub fn check(command: &str, pools: &[PoolStatus]) -> Value {
+    let one = |pool: &PoolStatus| {
+        let health = health(pool);
+        let value = json!({
+            "health": health_word(health),
+            "code": health as u8,
+            "state": pool.root.state,
+            "status": pool.status,
+            "survives": pool.survives,
+        });
+        (pool.root.name.clone(), value)
+    };
+    envelope(command, "pools", pools.iter().map(one).collect())
+}
+
+/// One sample of `iostat`.
+pub fn iostat(command: &str, earlier: &[PoolStatus], now: &[PoolStatus]) -> Value {
+    let one = |pool: &PoolStatus| {
+        let before = pool_before(earlier, pool);
+        let clock = (before.map_or(0, |pool| pool.uptime_ns), pool.uptime_ns);
+        (pool.root.name.clone(), traffic(before.map(|pool| &pool.root), &pool.root, clock))
+    };
+    envelope(command, "pools", now.iter().map(one).collect())
+}
+
+fn traffic(before: Option<&Vdev>, vdev: &Vdev, clock: (u64, u64)) -> Value {
+    let (since, uptime) = clock;
+    let io = rate(before.map(|vdev| (&vdev.io, since)), &vdev.io, uptime);
+    let mut value = json!({
+        "name": vdev.name,
+        "alloc_space": vdev.allocated,
+        "free_space": vdev.size.saturating_sub(vdev.allocated),
+        "read_ops": io.reads,
+        "write_ops": io.writes,
+        "read_bytes": io.read_bytes,
+        "write_bytes": io.written_bytes,
+    });
+    if !vdev.children.is_empty() {
+        let children = vdev.children.iter();
+        let children =
+            children.map(|child| (child.name.clone(), traffic(counterpart(before, child), child, clock)));
+        value["vdevs"] = children.collect::<Map<_, _>>().into();
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::PropertyValue;
+    use crate::render::status::tests::pool;
+
+    #[test]
+    fn numbers_are_numbers_and_words_are_words() {
+        let property = |name: &str, value: &str, source| PropertyValue {
+            name: name.into(),
+            value: value.into(),
+            source,
+        };
+        let item = Item {
+            name: "tank/a".into(),
+            kind: ItemKind::Filesystem,
+            properties: vec![
+                property("used", "18446744073709551615", Source::None),
+                property("compressratio", "1.50", Source::None),
+                property("compression", "lz4", Source::Inherited("tank".into())),
+                property("my:number", "12", Source::Local),
+            ],
+        };
+        let shown = envelope("zfs list", "datasets", items(Registry::Dataset, &[item]));
+        assert_eq!(shown["output_version"]["command"], "zfs list");
+        let properties = &shown["datasets"]["tank/a"]["properties"];
+        assert_eq!(properties["used"]["value"], u64::MAX);
+        assert_eq!(properties["compressratio"]["value"], 1.5);
+        assert_eq!(properties["compression"]["source"], json!({ "type": "INHERITED", "data": "tank" }));
+        assert_eq!(properties["my:number"]["value"], "12");
+    }
+
+    #[test]
+    fn status_nests_devices_below_groups_below_the_pool() {
+        let shown = statuses(&[pool()]);
+        let tank = &shown["tank"];
+        assert_eq!((&tank["state"], &tank["error_count"]), (&json!("DEGRADED"), &json!(0)));
+        let missing = &tank["vdevs"]["tank"]["vdevs"]["mirror-0"]["vdevs"]["/srv/b"];
+        assert_eq!((&missing["state"], &missing["read_errors"]), (&json!("UNAVAIL"), &json!(1240)));
+    }
+
+    #[test]
+    fn daemon_status_is_at_the_top_level() {
+        let status = crate::api::daemon::DaemonStatus { pid: Some(7), version: "1".into(), pools: vec![] };
+        let shown = reply("larder daemon status", &status);
+        assert_eq!((&shown["pid"], &shown["pools"]), (&json!(7), &json!([])));
+        assert_eq!(shown["output_version"]["vers_major"], 0);
+    }
+
+    #[test]
+    fn pools_of_one_name_are_told_apart() {
+        let mut other = pool();
+        other.root.guid = 43;
+        let shown = importable(&[pool(), other]);
+        assert_eq!(shown.keys().collect::<Vec<_>>(), ["tank", "tank 43"]);
+    }
+}

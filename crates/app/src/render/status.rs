@@ -1,0 +1,403 @@
+//! `status`, `check`, the list of what can be imported, and what a pool would be: views of one struct.
+
+use super::{date_to_second, short_path};
+use crate::api::pool::{Created, PoolStatus, Scan, ScanKind, State, Vdev};
+use larder_pool::property::{format_count, format_size};
+use std::fmt::Write;
+
+/// How `status` is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Form {
+    /// Name damaged files.
+    pub damaged: bool,
+    /// Full paths of devices.
+    pub paths: bool,
+    /// Exact counts.
+    pub exact: bool,
+}
+
+/// A pool's health; as a number, the exit code of `pool check`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// All is well.
+    Healthy = 0,
+    /// It works, with less redundancy or with damaged files.
+    Degraded = 1,
+    /// It does not work.
+    Faulted = 2,
+    /// Nobody knows.
+    Unknown = 3,
+}
+
+/// A pool's health.
+pub fn health(pool: &PoolStatus) -> Health {
+    match pool.root.state {
+        State::Online if pool.damaged.is_empty() => Health::Healthy,
+        State::Online | State::Degraded => Health::Degraded,
+        State::Faulted | State::Offline | State::Removed | State::Unavail | State::Suspended => {
+            Health::Faulted
+        }
+    }
+}
+
+/// Whether `status -x` shows it.
+pub fn needs_attention(pool: &PoolStatus) -> bool {
+    pool.status.is_some() || health(pool) != Health::Healthy
+}
+
+/// The line of `check`.
+pub fn check_line(pool: &PoolStatus) -> String {
+    let word = health_word(health(pool));
+    let why = match &pool.status {
+        _ if health(pool) == Health::Healthy => String::new(),
+        Some(status) => format!(": {status}"),
+        None => format!(": {}", errors_line(pool)),
+    };
+    format!("{}: {word}{why}\n", pool.root.name)
+}
+
+/// The word of `check`.
+pub fn health_word(health: Health) -> &'static str {
+    match health {
+        Health::Healthy => "healthy",
+        Health::Degraded => "degraded",
+        Health::Faulted => "faulted",
+        Health::Unknown => "unknown",
+    }
+}
+
+/// The text of `status`, in the order of zpool's.
+pub fn text(pool: &PoolStatus, form: Form) -> String {
+    let mut out = String::new();
+    let mut line = |label: &str, text: &str| writeln!(out, "{label:>6}: {text}").expect("strings take all");
+    line("pool", &pool.root.name);
+    line("state", &pool.root.state.to_string());
+    if let Some(status) = &pool.status {
+        line("status", &wrap(status));
+    }
+    if let Some(action) = &pool.action {
+        line("action", action);
+    }
+    if let Some(see) = &pool.see {
+        line("see", see);
+    }
+    line("scan", &pool.scan.as_ref().map_or_else(|| "none requested".to_owned(), scan));
+    line("risk", &risk(pool.survives));
+    out += "config:\n\n";
+    out += &config(&pool.root, form);
+    out += "\n";
+    if pool.damaged.is_empty() || !form.damaged {
+        writeln!(out, "errors: {}", errors_line(pool)).expect("strings take all");
+    } else {
+        out += "errors: Permanent errors have been detected in the following files:\n\n";
+        for file in &pool.damaged {
+            writeln!(out, "        {file}").expect("strings take all");
+        }
+    }
+    out
+}
+
+fn errors_line(pool: &PoolStatus) -> String {
+    match pool.damaged.len() {
+        0 => "No known data errors".to_owned(),
+        count => format!("{count} data errors, use '-v' for a list"),
+    }
+}
+
+/// How many more losses are survived, for people.
+pub fn risk(survives: u32) -> String {
+    match survives {
+        0 => "no loss of a device is survived".to_owned(),
+        1 => "1 more loss is survived, whichever device it is".to_owned(),
+        count => format!("{count} more losses are survived, whichever devices they are"),
+    }
+}
+
+/// Wraps prose at 80 columns, the next lines behind a tab as zpool does.
+fn wrap(text: &str) -> String {
+    let mut out = String::new();
+    let mut column = 8;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > 8 && column + 1 + width > 80 {
+            out += "\n\t";
+            column = 8;
+        } else if column > 8 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += width;
+    }
+    out
+}
+
+fn scan(scan: &Scan) -> String {
+    let (kind, done) = match scan.kind {
+        ScanKind::Scrub => ("scrub", "repaired"),
+        ScanKind::Resilver => ("resilver", "resilvered"),
+    };
+    let repaired = format_size(scan.repaired);
+    let Some(finished) = scan.finished else {
+        let percent = scan.examined as f64 * 100.0 / scan.total.max(1) as f64;
+        return format!(
+            "{kind} in progress since {}\n\t{} of {} looked at, {repaired} {done}, {percent:.2}% done",
+            date_to_second(scan.started),
+            format_size(scan.examined),
+            format_size(scan.total),
+        );
+    };
+    let when = date_to_second(finished);
+    if scan.canceled {
+        return format!("{kind} canceled on {when}");
+    }
+    let head = match scan.kind {
+        ScanKind::Scrub => format!("scrub repaired {repaired}"),
+        ScanKind::Resilver => format!("resilvered {repaired}"),
+    };
+    let took = finished.saturating_sub(scan.started).max(0);
+    format!("{head} in {} with {} errors on {when}", duration(took), scan.errors)
+}
+
+/// `01:02:03`, days in front where there are any.
+fn duration(seconds: i64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    if days > 0 { format!("{days} days {clock}") } else { clock }
+}
+
+fn config(root: &Vdev, form: Form) -> String {
+    let width = width(root, form.paths, 0).max("NAME".len());
+    let mut out =
+        format!("\t{:<width$}  {:<8} {:>5} {:>5} {:>5}\n", "NAME", "STATE", "READ", "WRITE", "CKSUM");
+    walk(root, 0, &mut |vdev, depth| {
+        let name = format!("{:1$}{2}", "", depth * 2, name(vdev, form.paths));
+        let count = |count: u64| if form.exact { count.to_string() } else { format_count(count) };
+        write!(
+            out,
+            "\t{name:<width$}  {:<8} {:>5} {:>5} {:>5}",
+            vdev.state,
+            count(vdev.read_errors),
+            count(vdev.write_errors),
+            count(vdev.checksum_errors),
+        )
+        .expect("strings take all");
+        if let Some(note) = &vdev.note {
+            write!(out, "  {note}").expect("strings take all");
+        }
+        out.push('\n');
+    });
+    out
+}
+
+fn name(vdev: &Vdev, paths: bool) -> &str {
+    if paths { &vdev.name } else { short_path(&vdev.name) }
+}
+
+fn width(vdev: &Vdev, paths: bool, depth: usize) -> usize {
+    let own = depth * 2 + name(vdev, paths).chars().count();
+    vdev.children.iter().map(|child| width(child, paths, depth + 1)).fold(own, usize::max)
+}
+
+fn walk<'a>(vdev: &'a Vdev, depth: usize, visit: &mut impl FnMut(&'a Vdev, usize)) {
+    visit(vdev, depth);
+    for child in &vdev.children {
+        walk(child, depth + 1, visit);
+    }
+}
+
+/// A pool that can be imported, in zpool's form.
+pub fn importable(pool: &PoolStatus) -> String {
+    let root = &pool.root;
+    let mut out = String::new();
+    let mut line = |label: &str, text: &str| writeln!(out, "{label:>7}: {text}").expect("strings take all");
+    line("pool", &root.name);
+    line("id", &root.guid.to_string());
+    line("state", &root.state.to_string());
+    if let Some(status) = &pool.status {
+        line("status", &wrap(status));
+    }
+    let action = pool.action.clone().unwrap_or_else(|| format!("larder pool import {}", root.name));
+    line("action", &action);
+    if let Some(see) = &pool.see {
+        line("see", see);
+    }
+    out += " config:\n\n";
+    let width = width(root, true, 0);
+    walk(root, 0, &mut |vdev, depth| {
+        let name = format!("{:1$}{2}", "", depth * 2, vdev.name);
+        let note = vdev.note.as_ref().map_or_else(String::new, |note| format!("  {note}"));
+        writeln!(out, "\t{name:<width$}  {}{note}", vdev.state).expect("strings take all");
+    });
+    out
+}
+
+/// What `create -n` shows.
+pub fn plan(created: &Created) -> String {
+    let mut out = format!("would create '{}' with the following layout:\n\n\t{0}\n", created.name);
+    for group in &created.groups {
+        let single = group.devices.len() == 1;
+        if !single {
+            writeln!(out, "\t  {}", group.word).expect("strings take all");
+        }
+        for device in &group.devices {
+            let indent = if single { "  " } else { "    " };
+            writeln!(out, "\t{indent}{device}").expect("strings take all");
+        }
+    }
+    let mountpoint = created.mountpoint.as_deref().unwrap_or("nowhere");
+    writeln!(
+        out,
+        "\n  size: {}, of which files can take {}\n  risk: {}\nmounted: {mountpoint}",
+        format_size(created.size),
+        format_size(created.usable),
+        risk(created.survives).replace("more ", ""),
+    )
+    .expect("strings take all");
+    out
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::api::pool::{Group, Io, Word};
+
+    fn vdev(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
+        Vdev {
+            name: name.into(),
+            kind: kind.into(),
+            guid: 42,
+            path: None,
+            state,
+            note: None,
+            read_errors: 0,
+            write_errors: 0,
+            checksum_errors: 0,
+            size: 0,
+            allocated: 0,
+            fragmentation: 0,
+            io: Io::default(),
+            children,
+        }
+    }
+
+    /// A mirror of which one device is missing.
+    pub fn pool() -> PoolStatus {
+        let mut missing = vdev("/srv/b", "file", State::Unavail, vec![]);
+        missing.note = Some("not found where it was last seen".into());
+        missing.read_errors = 1240;
+        let disk = vdev("/dev/disk/by-id/sda", "disk", State::Online, vec![]);
+        let mut group = vdev("mirror-0", "mirror", State::Degraded, vec![disk, missing]);
+        (group.size, group.allocated, group.fragmentation) = (10_200_547_328, 512 << 20, 3);
+        let mut root = vdev("tank", "root", State::Degraded, vec![group]);
+        (root.size, root.allocated) = (10_200_547_328, 512 << 20);
+        root.io = Io { reads: 100, writes: 2000, read_bytes: 10 << 20, written_bytes: 30 << 20 };
+        PoolStatus {
+            root,
+            commit: 7,
+            status: Some(
+                "One device could not be opened. All data is there: the other device of mirror-0 has it, and the \
+                 pool goes on with less redundancy."
+                    .into(),
+            ),
+            action: Some("larder pool online tank /srv/b".into()),
+            see: None,
+            scan: None,
+            survives: 0,
+            damaged: vec![],
+            uptime_ns: 10_000_000_000,
+        }
+    }
+
+    #[test]
+    fn status_reads_as_zpools_with_the_risk() {
+        assert_eq!(
+            text(&pool(), Form::default()),
+            "  pool: tank\n \
+             state: DEGRADED\n\
+             status: One device could not be opened. All data is there: the other device of\n\
+             \tmirror-0 has it, and the pool goes on with less redundancy.\n\
+             action: larder pool online tank /srv/b\n  \
+             scan: none requested\n  \
+             risk: no loss of a device is survived\n\
+             config:\n\n\
+             \tNAME          STATE     READ WRITE CKSUM\n\
+             \ttank          DEGRADED     0     0     0\n\
+             \t  mirror-0    DEGRADED     0     0     0\n\
+             \t    sda       ONLINE       0     0     0\n\
+             \t    /srv/b    UNAVAIL  1.21K     0     0  not found where it was last seen\n\n\
+             errors: No known data errors\n"
+        );
+    }
+
+    #[test]
+    fn damaged_files_are_counted_and_named_on_request() {
+        let mut pool = pool();
+        pool.damaged = vec!["tank/home:/a".into()];
+        assert!(text(&pool, Form::default()).ends_with("errors: 1 data errors, use '-v' for a list\n"));
+        let named = text(&pool, Form { damaged: true, ..Form::default() });
+        assert!(named.ends_with("following files:\n\n        tank/home:/a\n"));
+    }
+
+    #[test]
+    fn health_is_the_exit_code_of_check() {
+        let mut pool = pool();
+        assert_eq!(health(&pool) as u8, 1);
+        assert!(check_line(&pool).starts_with("tank: degraded: One device could not be opened."));
+        pool.root.state = State::Suspended;
+        assert_eq!(health(&pool) as u8, 2);
+        pool.root.state = State::Online;
+        pool.status = None;
+        assert_eq!((health(&pool) as u8, check_line(&pool).as_str()), (0, "tank: healthy\n"));
+        assert!(!needs_attention(&pool));
+    }
+
+    #[test]
+    fn what_can_be_imported_reads_as_zpools() {
+        let mut pool = pool();
+        (pool.status, pool.action) = (None, None);
+        assert_eq!(
+            importable(&pool),
+            "   pool: tank\n     id: 42\n  state: DEGRADED\n action: larder pool import tank\n config:\n\n\
+             \ttank                     DEGRADED\n\
+             \t  mirror-0               DEGRADED\n\
+             \t    /dev/disk/by-id/sda  ONLINE\n\
+             \t    /srv/b               UNAVAIL  not found where it was last seen\n"
+        );
+    }
+
+    #[test]
+    fn a_plan_shows_layout_size_and_risk() {
+        let created = Created {
+            name: "tank".into(),
+            groups: vec![Group { word: Word::Mirror, devices: vec!["/a".into(), "/b".into()] }],
+            size: 2 << 30,
+            usable: 1 << 30,
+            survives: 1,
+            mountpoint: Some("/tank".into()),
+        };
+        assert_eq!(
+            plan(&created),
+            "would create 'tank' with the following layout:\n\n\ttank\n\t  mirror\n\t    /a\n\t    /b\n\n  \
+             size: 2G, of which files can take 1G\n  risk: 1 loss is survived, whichever device it is\n\
+             mounted: /tank\n"
+        );
+    }
+
+    #[test]
+    fn scans_tell_their_end() {
+        let done = Scan {
+            kind: ScanKind::Scrub,
+            started: 0,
+            finished: Some(90_061),
+            canceled: false,
+            total: 1 << 30,
+            examined: 1 << 30,
+            repaired: 4096,
+            errors: 0,
+        };
+        assert!(scan(&done).starts_with("scrub repaired 4K in 1 days 01:01:01 with 0 errors on "));
+        let running = Scan { finished: None, examined: 1 << 29, ..done };
+        assert!(scan(&running).ends_with("512M of 1G looked at, 4K repaired, 50.00% done"));
+    }
+}

@@ -1,0 +1,93 @@
+//! The operating system's time and randomness.
+
+use crate::world::{Clock, Entropy};
+use larder_format::Timestamp;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The machine's clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock {
+    origin: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time starts now.
+    #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
+    pub fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
+    fn now(&self) -> Timestamp {
+        timestamp(SystemTime::now())
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.origin.elapsed()
+    }
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    const NANOS_PER_SEC: u32 = 1_000_000_000;
+    let secs = |duration: Duration| i64::try_from(duration.as_secs()).expect("a clock of this age");
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => Timestamp { secs: secs(after), nanos: after.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => Timestamp { secs: -secs(before), nanos: 0 },
+                nanos => Timestamp { secs: -secs(before) - 1, nanos: NANOS_PER_SEC - nanos },
+            }
+        }
+    }
+}
+
+/// The kernel's random numbers.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    /// Blocks only in the first seconds after boot, until the kernel has gathered randomness.
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        let flags = rustix::rand::GetRandomFlags::empty();
+        // Requests of up to 256 bytes are never cut short.
+        let got = rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes, flags))
+            .expect("every supported kernel has getrandom");
+        assert_eq!(got, bytes.len());
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_count_nanoseconds_upwards() {
+        let before = |millis| timestamp(SystemTime::UNIX_EPOCH - Duration::from_millis(millis));
+        assert_eq!(before(0), Timestamp { secs: 0, nanos: 0 });
+        assert_eq!(before(250), Timestamp { secs: -1, nanos: 750_000_000 });
+        assert_eq!(before(2000), Timestamp { secs: -2, nanos: 0 });
+    }
+
+    #[test]
+    fn the_system_clock_is_past_2020_and_monotonic_time_does_not_go_back() {
+        let clock = SystemClock::new();
+        assert!(clock.now().secs > 1_577_836_800);
+        assert!(clock.monotonic() <= clock.monotonic());
+    }
+
+    #[test]
+    fn system_entropy_does_not_repeat() {
+        assert_ne!(SystemEntropy.next_u64(), SystemEntropy.next_u64());
+    }
+}

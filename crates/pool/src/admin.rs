@@ -1,0 +1,335 @@
+//! Datasets and properties: making, naming, setting, destroying.
+
+use crate::create::{ROOT_DATASET, check_name};
+use crate::dataset::{Dataset, settings_from};
+use crate::error::{PoolError, Result};
+use crate::pool::Pool;
+use crate::property;
+use crate::read::{DatasetNodes, TableNodes};
+use crate::tree::Tree;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::{BlockId, DatasetId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries that one step of a dataset's removal takes out of its tree.
+const DESTROY_STEP: usize = 20_000;
+/// What properties of the pool itself belong to.
+const POOL: DatasetId = DatasetId::new(0);
+
+/// A property's value and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effective {
+    /// The value, in its exact form.
+    pub value: String,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Where a property's value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Set on the dataset.
+    Local,
+    /// Not set anywhere.
+    Default,
+    /// Set on this ancestor.
+    Inherited(DatasetId),
+}
+
+impl Pool {
+    /// A dataset's full name: the pool's, then the parts down to it.
+    pub fn full_name(&self, id: DatasetId) -> String {
+        let mut parts = Vec::new();
+        let mut at = self.dataset(id);
+        while let Some(dataset) = at {
+            parts.push(dataset.last_name());
+            let parent = dataset.parent();
+            at = if parent == dataset.id() { None } else { self.dataset(parent) };
+        }
+        parts.reverse();
+        parts.join("/")
+    }
+
+    /// The dataset of a full name.
+    ///
+    /// # Errors
+    /// [`PoolError::NotFound`].
+    pub fn dataset_by_name(&self, name: &str) -> Result<Arc<Dataset>> {
+        let missing = || PoolError::NotFound(name.to_owned());
+        let mut parts = name.split('/');
+        let mut at = self.dataset(ROOT_DATASET).ok_or_else(missing)?;
+        if parts.next() != Some(&at.last_name()) {
+            return Err(missing());
+        }
+        for part in parts {
+            at = self.child(at.id(), part).ok_or_else(missing)?;
+        }
+        Ok(at)
+    }
+
+    fn child(&self, parent: DatasetId, name: &str) -> Option<Arc<Dataset>> {
+        self.children(parent).into_iter().find(|child| child.last_name() == name)
+    }
+
+    /// The datasets directly inside of `parent`, by name.
+    pub fn children(&self, parent: DatasetId) -> Vec<Arc<Dataset>> {
+        let mut children: Vec<_> = self
+            .datasets()
+            .into_iter()
+            .filter(|dataset| dataset.parent() == parent && dataset.id() != parent)
+            .collect();
+        children.sort_by_key(|child| child.last_name());
+        children
+    }
+
+    /// Makes a dataset; durable with the next commit.
+    ///
+    /// # Errors
+    /// When the name cannot be, is taken, or its parent does not exist.
+    pub fn create_dataset(&self, name: &str, properties: BTreeMap<String, String>) -> Result<Arc<Dataset>> {
+        let _op = self.enter()?;
+        let (parent, last) =
+            name.rsplit_once('/').ok_or_else(|| PoolError::Invalid(format!("{name} names a pool")))?;
+        check_name(last).map_err(PoolError::Invalid)?;
+        let parent = self.dataset_by_name(parent)?;
+        if self.child(parent.id(), last).is_some() {
+            return Err(PoolError::Exists(name.to_owned()));
+        }
+        let mut datasets = self.datasets.write();
+        let highest = datasets.keys().next_back().copied().unwrap_or(ROOT_DATASET);
+        let record = DatasetRecord {
+            id: self.next_dataset(highest),
+            parent: parent.id(),
+            guid: self.world.entropy.next_u64(),
+            root: None,
+            floor: BlockId::new(0),
+            referenced: 0,
+            logical: 0,
+            stored: 0,
+            next_inode: 2,
+            created: self.world.clock.now(),
+            birth: self.open_commit().get(),
+            held: 0,
+            name: last.to_owned(),
+        };
+        let id = record.id;
+        for (property, value) in &properties {
+            self.store_property(id, property, value)?;
+        }
+        let dataset = Dataset::new(self.myself.clone(), record, properties, self.default_settings());
+        dataset.state.write().changed = true;
+        let dataset = Arc::new(dataset);
+        datasets.insert(id, Arc::clone(&dataset));
+        drop(datasets);
+        self.refresh_settings();
+        Ok(dataset)
+    }
+
+    /// A dataset id above all that were ever given: ids are never reused, so the highest is remembered
+    /// as a property of the pool.
+    fn next_dataset(&self, highest: DatasetId) -> DatasetId {
+        const NAME: &str = "larder:last_dataset";
+        let mut properties = self.properties.write();
+        let last = properties.get(NAME).and_then(|value| value.parse().ok()).unwrap_or(0);
+        let next = DatasetId::new(highest.get().max(last) + 1);
+        properties.insert(NAME.into(), next.get().to_string());
+        drop(properties);
+        drop(self.store_property(POOL, NAME, &next.get().to_string()));
+        next
+    }
+
+    /// Destroys a dataset without children. Its name is free at once; its blocks are freed before this
+    /// returns, in bounded steps with commits between when there are many.
+    ///
+    /// # Errors
+    /// [`PoolError::Busy`] when it has children or is the pool's root.
+    pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
+        let missing = || PoolError::NotFound(format!("dataset {id}"));
+        let dataset = self.dataset(id).ok_or_else(missing)?;
+        if id == ROOT_DATASET {
+            return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
+        }
+        if !self.children(id).is_empty() {
+            return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
+        }
+        loop {
+            let op = self.enter()?;
+            let mut state = dataset.state.write();
+            let mut dead = Vec::new();
+            let taken = state.tree.remove_range(&DatasetNodes(self), .., DESTROY_STEP, |key, value| {
+                if key.kind == EXTENT
+                    && let Ok(extent) = Extent::decode(value)
+                {
+                    dead.push(extent.ptr);
+                }
+            })?;
+            state.changed = true;
+            self.core.lock().dropped.append(&mut dead);
+            drop(state);
+            drop(op);
+            if taken < DESTROY_STEP {
+                break;
+            }
+            self.commit()?;
+        }
+        let _op = self.enter()?;
+        let mut state = dataset.state.write();
+        // What is left is an empty leaf: committed ones die, one never committed is nothing.
+        let last = std::mem::take(&mut state.tree);
+        let mut dead = dead_nodes(self, last)?;
+        self.core.lock().dropped.append(&mut dead);
+        state.changed = false;
+        drop(state);
+        let mut tables = self.tables.lock();
+        tables.remove(&TableNodes(self), &Table::dataset_key(id))?;
+        for name in dataset.local_properties().keys() {
+            tables.remove(&TableNodes(self), &Table::property_key(id, name))?;
+        }
+        drop(tables);
+        self.datasets.write().remove(&id);
+        Ok(())
+    }
+
+    /// Gives a dataset another full name.
+    ///
+    /// # Errors
+    /// When the name cannot be or is taken, or would put the dataset inside of itself.
+    pub fn rename_dataset(&self, id: DatasetId, name: &str) -> Result<()> {
+        let _op = self.enter()?;
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        let (parent, last) = name
+            .rsplit_once('/')
+            .ok_or_else(|| PoolError::Invalid("export and import rename a pool".into()))?;
+        check_name(last).map_err(PoolError::Invalid)?;
+        let parent = self.dataset_by_name(parent)?;
+        let mut at = Arc::clone(&parent);
+        while at.id() != ROOT_DATASET {
+            if at.id() == id {
+                return Err(PoolError::Invalid(format!("{name} is inside of the dataset itself")));
+            }
+            at = self.dataset(at.parent()).ok_or_else(|| PoolError::NotFound(name.to_owned()))?;
+        }
+        if id == ROOT_DATASET {
+            return Err(PoolError::Invalid("export and import rename a pool".into()));
+        }
+        if self.child(parent.id(), last).is_some() {
+            return Err(PoolError::Exists(name.to_owned()));
+        }
+        let mut state = dataset.state.write();
+        state.record.parent = parent.id();
+        last.clone_into(&mut state.record.name);
+        state.changed = true;
+        drop(state);
+        self.refresh_settings();
+        Ok(())
+    }
+
+    /// Sets a property, given in its exact form, on a dataset.
+    pub fn set_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
+        let _op = self.enter()?;
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        self.store_property(id, name, value)?;
+        dataset.local.write().insert(name.to_owned(), value.to_owned());
+        dataset.state.write().changed = true;
+        self.refresh_settings();
+        Ok(())
+    }
+
+    /// Takes a dataset's own value of a property away.
+    pub fn inherit_property(&self, id: DatasetId, name: &str) -> Result<()> {
+        let _op = self.enter()?;
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        self.tables.lock().remove(&TableNodes(self), &Table::property_key(id, name))?;
+        dataset.local.write().remove(name);
+        dataset.state.write().changed = true;
+        self.refresh_settings();
+        Ok(())
+    }
+
+    /// Sets a property of the pool, given in its exact form.
+    pub fn set_pool_property(&self, name: &str, value: &str) -> Result<()> {
+        let _op = self.enter()?;
+        self.store_property(POOL, name, value)?;
+        self.properties.write().insert(name.to_owned(), value.to_owned());
+        if let Some(root) = self.dataset(ROOT_DATASET) {
+            root.state.write().changed = true;
+        }
+        self.apply_pool_properties();
+        Ok(())
+    }
+
+    /// The properties set on the pool.
+    pub fn pool_properties(&self) -> BTreeMap<String, String> {
+        let mut properties = self.properties.read().clone();
+        properties.retain(|name, _| !name.starts_with("larder:"));
+        properties
+    }
+
+    fn store_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
+        let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
+        self.tables.lock().insert(&TableNodes(self), Table::property_key(id, name), &record)?;
+        Ok(())
+    }
+
+    /// What applies to a dataset, and where it comes from; `None` when nothing does. The default of
+    /// `mountpoint` is computed above.
+    pub fn effective(&self, id: DatasetId, name: &str) -> Option<Effective> {
+        let known = property::dataset(name);
+        let inherited = known.map_or_else(|| property::is_user(name), |known| known.inherited);
+        let mut at = self.dataset(id)?;
+        loop {
+            if let Some(value) = at.local.read().get(name) {
+                let source = if at.id() == id { Source::Local } else { Source::Inherited(at.id()) };
+                return Some(Effective { value: value.clone(), source });
+            }
+            if !inherited || at.id() == ROOT_DATASET {
+                break;
+            }
+            at = self.dataset(at.parent())?;
+        }
+        let value = known?.default?.to_owned();
+        Some(Effective { value, source: Source::Default })
+    }
+
+    /// Works out what the write path needs of every dataset's properties.
+    pub(crate) fn refresh_settings(&self) {
+        for dataset in self.datasets() {
+            let names = ["compression", "checksum", "recordsize", "readonly", "atime"];
+            let values: BTreeMap<String, String> = names
+                .iter()
+                .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
+                .collect();
+            let mut settings = settings_from(self.default_settings(), &values);
+            settings.record_size = settings.record_size.min(self.max_record());
+            *dataset.settings.write() = settings;
+        }
+    }
+
+    /// Brings the pool's own properties into effect.
+    pub(crate) fn apply_pool_properties(&self) {
+        let properties = self.properties.read();
+        let number = |name: &str| properties.get(name).and_then(|value| value.parse::<u64>().ok());
+        if let Some(memory) = number("memory") {
+            self.cache.set_memory(memory);
+        }
+        if let Some(percent) = number("metadata_share") {
+            self.cache.set_metadata_percent(percent);
+        }
+    }
+}
+
+/// The committed nodes that an emptied tree still reaches or has dropped.
+fn dead_nodes(pool: &Pool, mut tree: Tree) -> Result<Vec<larder_format::BlockPtr>> {
+    let mut dead = tree.take_dropped();
+    tree.for_each_node(
+        &DatasetNodes(pool),
+        |ptr| {
+            dead.push(ptr);
+            true
+        },
+        |_, node| node.map(drop),
+    )?;
+    Ok(dead)
+}

@@ -1,0 +1,304 @@
+//! The whole check: every block, every reference, every row on every device, every slot.
+//!
+//! It holds against the committed state, so it must run on a pool without uncommitted changes: after
+//! import, or after a commit with nobody inside. It reads everything, past the cache.
+
+use crate::dataset::State;
+use crate::error::Result;
+use crate::map::Location;
+use crate::pool::Pool;
+use crate::read::{DatasetNodes, TableNodes};
+use crate::runs::RunIo;
+use larder_device::ALIGN;
+use larder_format::block::BlockKind;
+use larder_format::checksum::fast128;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Node;
+use larder_format::segment::{
+    DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, check_descriptor,
+    row_header_len,
+};
+use larder_format::{BlockId, BlockPtr, Place, SegmentId, SlotIndex};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::ControlFlow;
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Sentences, one a problem; none when all is well.
+    pub problems: Vec<String>,
+    /// Blocks read and verified.
+    pub blocks: u64,
+    /// Rows verified, each on all its devices.
+    pub rows: u64,
+    /// Slots accounted for.
+    pub slots: u64,
+}
+
+#[derive(Default)]
+struct Live {
+    /// Every live place by segment: blocks and bytes, and the ranges to find overlaps.
+    by_segment: HashMap<SegmentId, Vec<Place>>,
+    /// Blocks that trees refer to.
+    referred: HashMap<BlockId, Place>,
+}
+
+impl Live {
+    fn add(&mut self, ptr: BlockPtr, place: Place, report: &mut Report) {
+        if self.referred.insert(ptr.id, place).is_some() {
+            report.problems.push(format!("block {} is referred to twice", ptr.id));
+        }
+        self.by_segment.entry(place.segment).or_default().push(place);
+    }
+}
+
+impl Pool {
+    /// Checks the whole pool; see the module's text.
+    ///
+    /// # Errors
+    /// Only when the check itself cannot go on; damage is in the report.
+    pub fn check(&self) -> Result<Report> {
+        let _commits_wait = self.commit_lock.lock();
+        let _nobody_enters = self.gate.write();
+        self.settle_all_rows()?;
+        self.cache.clear();
+        let mut report = Report::default();
+        let mut live = Live::default();
+        for dataset in self.datasets() {
+            let state = dataset.state.read();
+            self.check_dataset(&self.full_name(dataset.id()), &state, &mut live, &mut report)?;
+        }
+        self.check_map(&live, &mut report)?;
+        self.check_tables(&mut live, &mut report)?;
+        self.check_segments(&live, &mut report);
+        Ok(report)
+    }
+
+    fn check_dataset(&self, name: &str, state: &State, live: &mut Live, report: &mut Report) -> Result<()> {
+        if state.tree.committed_root().is_none() {
+            return Ok(());
+        }
+        if state.tree.is_dirty() {
+            report.problems.push(format!("{name} has uncommitted changes: the check needs a quiet pool"));
+            return Ok(());
+        }
+        let mut extents = Vec::new();
+        let mut nodes = Vec::new();
+        let mut problems = Vec::new();
+        state.tree.for_each_node(
+            &DatasetNodes(self),
+            |ptr| {
+                nodes.push(ptr);
+                true
+            },
+            |ptr, node| {
+                match node {
+                    Ok(Node::Leaf(leaf)) => {
+                        for (key, value) in leaf.iter().filter(|(key, _)| key.kind == EXTENT) {
+                            match Extent::decode(value) {
+                                Ok(extent) => extents.push((*key, extent)),
+                                Err(corrupt) => problems.push(format!("{name}: {corrupt} at {key:?}")),
+                            }
+                        }
+                    }
+                    Ok(Node::Inner(_)) => {}
+                    Err(error) => problems.push(format!("{name}: node {}: {error}", ptr.id)),
+                }
+                Ok(())
+            },
+        )?;
+        report.problems.append(&mut problems);
+        let mut referenced = 0;
+        for ptr in nodes {
+            let (_, place) = self.locate(ptr)?;
+            live.add(ptr, place, report);
+            report.blocks += 1;
+        }
+        for (key, extent) in extents {
+            let (_, place) = self.locate(extent.ptr)?;
+            live.add(extent.ptr, place, report);
+            referenced += u64::from(place.footprint());
+            report.blocks += 1;
+            match self.read_plain(extent.ptr, BlockKind::Record) {
+                Ok((header, plain)) => {
+                    let covers = u64::from(extent.block_offset) + u64::from(extent.len) <= plain.len() as u64;
+                    if !covers || extent.logical as usize != plain.len() || header.info.object != key.object {
+                        report.problems.push(format!("{name}: extent at {key:?} does not fit its block"));
+                    }
+                }
+                Err(error) => report.problems.push(format!("{name}: {key:?}: {error}")),
+            }
+        }
+        if referenced != state.record.referenced {
+            report.problems.push(format!(
+                "{name} counts {} bytes referenced, its extents have {referenced}",
+                state.record.referenced
+            ));
+        }
+        Ok(())
+    }
+
+    /// The map knows what trees refer to, where it is, and nothing else.
+    fn check_map(&self, live: &Live, report: &mut Report) -> Result<()> {
+        let mut known = HashSet::new();
+        let map = self.map.lock();
+        let problems = &mut report.problems;
+        let _ = map.iterate(&RunIo::new(self), BlockId::new(0), |id, entry| {
+            known.insert(id);
+            match (live.referred.get(&id), entry.location) {
+                (None, _) => problems.push(format!("block {id} is in the map, but nothing refers to it")),
+                (Some(place), Location::Places(places)) if places.contains(place) => {}
+                (Some(place), other) => {
+                    problems.push(format!("block {id} is used at {place:?}, the map says {other:?}"));
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        for id in live.referred.keys().filter(|id| !known.contains(id)) {
+            report.problems.push(format!("block {id} is referred to, but the map does not know it"));
+        }
+        Ok(())
+    }
+
+    fn check_tables(&self, live: &mut Live, report: &mut Report) -> Result<()> {
+        let tables = self.tables.lock();
+        let mut nodes = Vec::new();
+        tables.for_each_node(
+            &TableNodes(self),
+            |ptr| {
+                nodes.push(ptr);
+                true
+            },
+            |_, node| node.map(drop),
+        )?;
+        for ptr in nodes {
+            live.add(ptr, ptr.place, report);
+            report.blocks += 1;
+        }
+        Ok(())
+    }
+
+    fn check_segments(&self, live: &Live, report: &mut Report) {
+        let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
+        for footprint in self.map.lock().descriptors().flat_map(|run| &run.footprints) {
+            let entry = runs.entry(footprint.segment).or_default();
+            entry.0 += footprint.blocks;
+            entry.1 += footprint.bytes;
+        }
+        let core = self.core.lock();
+        let records: Vec<SegmentRecord> = core.entries.values().map(|entry| entry.to_record()).collect();
+        let mut owners: HashMap<Slot, SegmentId> = HashMap::new();
+        for record in &records {
+            for &slot in &record.slots {
+                if let Some(other) = owners.insert(slot, record.id) {
+                    report.problems.push(format!("segments {other} and {} share {slot:?}", record.id));
+                }
+            }
+        }
+        for group in core.groups.values() {
+            for member in self.members.of_group(group.index) {
+                for index in 0..member.slot_count {
+                    let slot = Slot { device: member.index, index: SlotIndex::new(index) };
+                    report.slots += 1;
+                    if group.is_free(slot) == owners.contains_key(&slot) {
+                        report.problems.push(format!("{slot:?} is neither free nor used by one segment"));
+                    }
+                }
+            }
+        }
+        drop(core);
+        let empty = Vec::new();
+        for record in &records {
+            let places = live.by_segment.get(&record.id).unwrap_or(&empty);
+            let counted = match record.kind {
+                SegmentKind::Run => runs.get(&record.id).copied().unwrap_or_default(),
+                _ => (places.len() as u32, places.iter().map(|place| u64::from(place.footprint())).sum()),
+            };
+            if counted != (record.live_blocks, record.live_bytes) {
+                report.problems.push(format!(
+                    "segment {} ({:?}) counts {} live blocks of {} bytes, {} of {} are referred to",
+                    record.id, record.kind, record.live_blocks, record.live_bytes, counted.0, counted.1
+                ));
+            }
+            check_overlaps(record, places, report);
+            if record.state != SegmentState::Freed {
+                self.check_rows(record, report);
+            }
+        }
+        for id in live.by_segment.keys().filter(|id| !records.iter().any(|record| record.id == **id)) {
+            report.problems.push(format!("blocks lie in segment {id}, which does not exist"));
+        }
+    }
+
+    /// Descriptors and rows on every online device of a segment, parity and padding included.
+    fn check_rows(&self, record: &SegmentRecord, report: &mut Report) {
+        let mut end = None;
+        for (column, slot) in record.slots.iter().enumerate() {
+            let member = self.members.get(slot.device);
+            let read = |offset: u32, len: usize| {
+                let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+                pending.wait().ok()
+            };
+            if !member.is_online() {
+                continue;
+            }
+            let mut problem = |text: String| {
+                report.problems.push(format!("segment {} on {}: {text}", record.id, member.name()));
+            };
+            let Some(bytes) = read(0, DESCRIPTOR_LEN as usize) else {
+                problem("cannot be read".into());
+                continue;
+            };
+            match check_descriptor(self.guid, &bytes) {
+                Ok((found, at)) if found.id == record.id && at == column && found.slots == record.slots => {}
+                Ok(_) => problem("the descriptor is another segment's".into()),
+                Err(corrupt) => problem(corrupt.to_string()),
+            }
+            let mut offset = DESCRIPTOR_LEN;
+            while offset < record.height {
+                let row = read(offset, ALIGN).ok_or_else(|| "cannot be read".to_owned());
+                let row = row.and_then(|head| {
+                    RowHeader::check(self.guid, &head).map_err(|corrupt| corrupt.to_string())
+                });
+                let row = match row {
+                    Ok(row) if row.segment == record.id && row.offset == offset && row.height > 0 => row,
+                    Ok(_) => {
+                        problem(format!("the row at {offset} is another one"));
+                        break;
+                    }
+                    Err(text) => {
+                        problem(format!("row at {offset}: {text}"));
+                        break;
+                    }
+                };
+                let body = read(offset, row.height as usize);
+                let start = row_header_len(row.sums.len()) as usize;
+                match body {
+                    Some(body) if fast128(self.guid, &body[start..]) == row.sums[column] => {}
+                    Some(_) => problem(format!("the row at {offset} does not match its checksum")),
+                    None => problem(format!("the row at {offset} cannot be read")),
+                }
+                offset += row.height;
+                if column == 0 {
+                    report.rows += 1;
+                }
+            }
+            if *end.get_or_insert(offset) != offset || offset != record.height {
+                problem(format!("rows end at {offset}, the table says {}", record.height));
+            }
+        }
+    }
+}
+
+fn check_overlaps(record: &SegmentRecord, places: &[Place], report: &mut Report) {
+    let mut sorted = places.to_vec();
+    sorted.sort_by_key(|place| (place.column, place.offset));
+    for pair in sorted.windows(2) {
+        if pair[0].column == pair[1].column && pair[0].offset + pair[0].footprint() > pair[1].offset {
+            report.problems.push(format!("{:?} and {:?} overlap", pair[0], pair[1]));
+        }
+    }
+    for place in sorted.iter().filter(|place| place.offset + place.footprint() > record.height) {
+        report.problems.push(format!("{place:?} is above its segment's height {}", record.height));
+    }
+}

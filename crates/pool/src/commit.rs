@@ -1,0 +1,364 @@
+//! A commit: the atomic step from one root record to the next.
+//!
+//! 1. The front end stores its dirty data; traffic goes on.
+//! 2. With the gate closed: data that the log holds is stored; dirty nodes of datasets become blocks;
+//!    dropped blocks die; the block map's updates become a run; segments, datasets and runs go into the
+//!    tables, and the tables' dirty nodes become blocks. All of this is submitted, not waited for.
+//! 3. With the gate open again: every row written so far is waited for; all devices are flushed; the
+//!    root goes to the first label area of every device; all devices are flushed: the commit is
+//!    durable. The root's second copy is written then, and is durable with the next flush.
+//!
+//! A crash before the flush after the root leaves the last commit, and the log on top of it; nothing
+//! that it refers to has been overwritten, since slots freed by commit N are given back only when root
+//! N+2 is durable. An error in step 2 suspends the pool: memory and disk have parted.
+
+use crate::codec::Codec;
+use crate::core::LEASE;
+use crate::error::Result;
+use crate::pool::{Op, Pool};
+use crate::read::TableNodes;
+use crate::runs::{RunIo, own_info};
+use crate::tree::{NodeSink, Tree};
+use crate::write::Appender;
+use larder_format::block::BlockKind;
+use larder_format::node::Node;
+use larder_format::root::{Root, RootDevice, RootGroup, ring_slot};
+use larder_format::run::RunDescriptor;
+use larder_format::segment::{SegmentKind, SegmentState};
+use larder_format::tables::Table;
+use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Pages of a large merge of the block map that one commit goes on with.
+const MERGE_PAGES: usize = 256;
+/// The tables are written anew when they lie scattered over more than this many segments, and over
+/// more than four times the space they need.
+const TABLE_SEGMENTS: usize = 4;
+
+/// Turns dirty nodes into blocks.
+struct NodeBlocks<'p, 'a> {
+    pool: &'p Pool,
+    blocks: &'a mut Appender<'p>,
+    kind: BlockKind,
+    dataset: DatasetId,
+}
+
+impl NodeSink for NodeBlocks<'_, '_> {
+    type Error = crate::PoolError;
+    fn write(&mut self, node: &Arc<Node>) -> Result<BlockPtr> {
+        let mut info = own_info(self.kind, self.dataset);
+        let first = node.keys().first().copied().unwrap_or(larder_format::node::Key::MIN);
+        info.level = node.level();
+        (info.object, info.key_kind, info.offset) = (first.object, first.kind, first.offset);
+        let ptr = self.blocks.store(info, Codec::Lz4, &node.encode())?;
+        self.pool.cache.keep_node(ptr.id, node);
+        Ok(ptr)
+    }
+}
+
+/// What step 2 leaves for step 3.
+struct Sealed {
+    root: Root,
+    applied: OpSeq,
+}
+
+impl Pool {
+    /// One whole commit; returns its number. Everything done before the call is durable afterwards.
+    ///
+    /// # Errors
+    /// When the pool is suspended or gets so; when the front end cannot store its data.
+    pub fn commit(&self) -> Result<CommitId> {
+        self.commit_with(false)
+    }
+
+    /// The last commit of this import: the root says that the pool was left in order.
+    pub fn commit_export(&self) -> Result<CommitId> {
+        self.commit_with(true)
+    }
+
+    fn commit_with(&self, export: bool) -> Result<CommitId> {
+        let _one_at_a_time = self.commit_lock.lock();
+        self.check_writable()?;
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        if let Some(front) = &front {
+            front.flush()?;
+        }
+        self.merge_map()?;
+        let sealed = {
+            let guard = self.gate.write();
+            let op = self.exclusive(&guard);
+            if let Some(front) = &front {
+                front.flush_logged(&op)?;
+            }
+            self.seal(&op, export)
+                .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?
+        };
+        let commit = sealed.root.commit;
+        self.finish(sealed)?;
+        if let Some(front) = &front {
+            front.committed(commit);
+        }
+        Ok(commit)
+    }
+
+    /// Goes on with merging large runs of the block map.
+    fn merge_map(&self) -> Result<()> {
+        let mut io = RunIo::new(self);
+        let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES)?;
+        io.finish()?;
+        self.install_runs(progress.changes.added, progress.changes.removed)
+    }
+
+    /// Brings changed runs into the tables; segments learn what lives in them by the runs alone.
+    fn install_runs(&self, added: Vec<RunDescriptor>, removed: Vec<RunDescriptor>) -> Result<()> {
+        let mut tables = self.tables.lock();
+        for run in removed {
+            tables.remove(&TableNodes(self), &Table::Runs.key(run.run.get()))?;
+            let mut core = self.core.lock();
+            for footprint in &run.footprints {
+                core.release_many(footprint.segment, footprint.blocks, footprint.bytes);
+            }
+        }
+        for run in added {
+            let mut value = Vec::new();
+            run.encode(&mut value);
+            tables.insert(&TableNodes(self), Table::Runs.key(run.run.get()), &value)?;
+            let mut core = self.core.lock();
+            for footprint in &run.footprints {
+                core.count_live(footprint.segment, footprint.blocks, footprint.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 2: everything that changed becomes blocks, and a root that names them.
+    fn seal(&self, op: &Op<'_>, export: bool) -> Result<Sealed> {
+        let commit = self.open_commit();
+        let applied = self.notes.lock().last();
+        self.seal_datasets()?;
+        let mut pages = RunIo::new(self);
+        let changes = self.map.lock().checkpoint(&mut pages)?;
+        pages.finish()?;
+        self.install_runs(changes.added, changes.removed)?;
+        let mut intent = self.intent.lock();
+        self.rotate_log(op, &mut intent)?;
+        let tables = self.seal_tables(commit)?;
+        let time = self.world.clock.now();
+        let mut core = self.core.lock();
+        core.free_dead_segments(commit, true, &[]);
+        core.block_lease = BlockId::new(core.next_block.get() + LEASE);
+        core.segment_lease = SegmentId::new(core.next_segment.get() + LEASE);
+        core.open_commit = commit.next();
+        let rooted = |kind: SegmentKind| {
+            let entries = core.entries.values().filter(move |entry| entry.segment.kind == kind);
+            entries.map(crate::segments::SegmentEntry::to_record)
+        };
+        let mut segments: Vec<_> = rooted(SegmentKind::Table).collect();
+        // The log's segments in the order in which they are used; those that were freed after them.
+        segments.extend(intent.segments.iter().map(|id| core.entries[id].to_record()));
+        segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
+        let groups =
+            core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect();
+        let root = Root {
+            pool: self.guid,
+            commit,
+            incarnation: core.incarnation,
+            time,
+            exported: export,
+            log_open: !export,
+            host: self.world.host,
+            block_lease: core.block_lease,
+            segment_lease: core.segment_lease,
+            oldest: CommitId::new(commit.get().saturating_sub(2)),
+            applied,
+            log_offset: intent.offset,
+            log_sequence: intent.sequence,
+            log_previous: intent.previous,
+            log_incarnation: core.incarnation,
+            tables,
+            groups,
+            devices: Vec::new(),
+            history: self.history.lock().clone(),
+            segments,
+        };
+        Ok(Sealed { root, applied })
+    }
+
+    /// Dirty nodes of datasets become blocks; blocks that no tree refers to die.
+    fn seal_datasets(&self) -> Result<()> {
+        let mut blocks = Appender::new(self, SegmentKind::Node);
+        let mut dropped = std::mem::take(&mut self.core.lock().dropped);
+        for dataset in self.datasets() {
+            let mut state = dataset.state.write();
+            let state = &mut *state;
+            if !state.changed && !state.tree.is_dirty() {
+                continue;
+            }
+            if state.tree.is_dirty() {
+                let mut sink = NodeBlocks {
+                    pool: self,
+                    blocks: &mut blocks,
+                    kind: BlockKind::Node,
+                    dataset: dataset.id(),
+                };
+                state.record.root = Some(state.tree.flush(&mut sink)?);
+                // Readers must find the nodes as soon as the tree is theirs again.
+                blocks.submit()?;
+            }
+            let floor = state.record.floor;
+            dropped.extend(state.tree.take_dropped().into_iter().filter(|ptr| ptr.id > floor));
+            state.changed = false;
+            let record = state.record.encode();
+            self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
+        }
+        dropped.into_iter().for_each(|ptr| self.note_dead(ptr));
+        Ok(())
+    }
+
+    /// Changed segments go into the tables, and the tables' dirty nodes become blocks.
+    fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
+        let mut tables = self.tables.lock();
+        let unfinished: Vec<_> =
+            self.map.lock().unfinished().iter().map(|footprint| footprint.segment).collect();
+        let (gone, changed) = {
+            let mut core = self.core.lock();
+            core.free_dead_segments(commit, false, &unfinished);
+            let gone = std::mem::take(&mut core.gone);
+            let mut changed = Vec::new();
+            for entry in core.entries.values_mut().filter(|entry| entry.dirty) {
+                entry.dirty = false;
+                if !entry.segment.kind.is_rooted() {
+                    changed.push(entry.to_record());
+                }
+            }
+            (gone, changed)
+        };
+        for id in gone {
+            tables.remove(&TableNodes(self), &Table::segment_key(id))?;
+        }
+        let mut value = Vec::new();
+        for record in changed {
+            value.clear();
+            record.encode(&mut value);
+            tables.insert(&TableNodes(self), Table::segment_key(record.id), &value)?;
+        }
+        if self.tables_are_scattered() {
+            self.rewrite_tables(&mut tables)?;
+        }
+        let mut blocks = Appender::new(self, SegmentKind::Table);
+        let mut sink = NodeBlocks {
+            pool: self,
+            blocks: &mut blocks,
+            kind: BlockKind::Table,
+            dataset: DatasetId::new(0),
+        };
+        let root = tables.flush(&mut sink)?;
+        blocks.submit()?;
+        for ptr in tables.take_dropped() {
+            self.core.lock().release(ptr.place);
+            self.cache.forget(ptr.id);
+        }
+        Ok(root)
+    }
+
+    /// Whether a few live nodes of the tables keep many segments.
+    fn tables_are_scattered(&self) -> bool {
+        let core = self.core.lock();
+        let closed = core
+            .entries
+            .values()
+            .filter(|entry| entry.segment.kind == SegmentKind::Table && entry.state == SegmentState::Closed);
+        let (segments, live, height) = closed.fold((0, 0, 0), |(segments, live, height), entry| {
+            (segments + 1, live + entry.live_bytes, height + u64::from(entry.height))
+        });
+        segments > TABLE_SEGMENTS && height > 4 * live
+    }
+
+    /// Copies the tables into a tree all of whose nodes are new.
+    fn rewrite_tables(&self, tables: &mut Tree) -> Result<()> {
+        let mut all = Vec::new();
+        tables.scan(&TableNodes(self), .., |key, value| {
+            all.push((*key, value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        let mut old = Vec::new();
+        tables.for_each_node(
+            &TableNodes(self),
+            |ptr| {
+                old.push(ptr);
+                true
+            },
+            |_, node| node.map(drop),
+        )?;
+        old.extend(tables.take_dropped());
+        let mut fresh = Tree::empty();
+        for (key, value) in all {
+            fresh.insert(&TableNodes(self), key, &value)?;
+        }
+        *tables = fresh;
+        let mut core = self.core.lock();
+        old.into_iter().for_each(|ptr| core.release(ptr.place));
+        Ok(())
+    }
+
+    /// Step 3: what was sealed becomes durable.
+    fn finish(&self, sealed: Sealed) -> Result<()> {
+        let Sealed { mut root, applied } = sealed;
+        let commit = root.commit;
+        self.settle_all_rows()?;
+        self.members.flush_all();
+        self.publish(&mut root)?;
+        self.durable.store(commit.get(), Ordering::Release);
+        self.notes.lock().committed(applied);
+        self.core.lock().reap_segments(self, commit);
+        Ok(())
+    }
+
+    /// Writes a root whose blocks are durable, and makes it durable.
+    pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
+        self.check_tolerance()?;
+        let commit = root.commit;
+        root.devices = self
+            .members
+            .iter()
+            .map(|member| RootDevice {
+                index: member.index,
+                group: member.group,
+                current: u8::from(member.is_online()),
+                slot_count: member.slot_count,
+                guid: member.guid,
+                good_through: if member.is_online() { commit } else { member.good_through() },
+            })
+            .collect();
+        let Some(bytes) = root.encode() else {
+            return Err(self.suspend("the root record outgrew its place".into()));
+        };
+        self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
+        self.members.flush_all();
+        self.check_tolerance()?;
+        self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
+        self.members.iter().for_each(|member| member.completed(commit));
+        Ok(())
+    }
+
+    /// Suspends the pool when a group has lost more devices than its layout survives.
+    pub(crate) fn check_tolerance(&self) -> Result<()> {
+        let groups: Vec<_> =
+            self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
+        for (index, rule) in groups {
+            let members: Vec<_> = self.members.of_group(index).collect();
+            if !rule.layout.survives(|column| !members[column].is_online()) {
+                let lost: Vec<_> =
+                    members.iter().filter(|member| !member.is_online()).map(|member| member.name()).collect();
+                return Err(self.suspend(format!(
+                    "{} group {index} cannot do without {}",
+                    rule.name(),
+                    lost.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+}

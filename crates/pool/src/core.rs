@@ -1,0 +1,140 @@
+//! What of the pool changes with every write, under one lock: segments, free slots, ids, dropped blocks.
+//!
+//! Locking order, outermost first: commit lock, gate, intent log, dataset trees, tables, block map,
+//! rows in flight, core. The core's lock is never held over I/O.
+
+use crate::error::Result;
+use crate::map::{Location, Update};
+use crate::pool::Pool;
+use crate::runs::RunIo;
+use crate::segments::Entries;
+use crate::space::GroupSpace;
+use larder_format::run::Places;
+use larder_format::segment::{SegmentKind, SegmentState};
+use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Ids are leased this far ahead: more than any commit can use.
+pub(crate) const LEASE: u64 = 1 << 24;
+
+/// See the module's text.
+pub struct Core {
+    /// All segments.
+    pub(crate) entries: Entries,
+    /// Free slots by group.
+    pub(crate) groups: BTreeMap<GroupIndex, GroupSpace>,
+    /// The open segment of each stream.
+    pub(crate) streams: HashMap<(SegmentKind, GroupIndex), SegmentId>,
+    /// The commit that changes made now belong to.
+    pub(crate) open_commit: CommitId,
+    /// This import.
+    pub(crate) incarnation: Incarnation,
+    /// The next block id.
+    pub(crate) next_block: BlockId,
+    /// Ids below this one may be used: the durable root says so.
+    pub(crate) block_lease: BlockId,
+    /// The next segment id.
+    pub(crate) next_segment: SegmentId,
+    /// As for block ids.
+    pub(crate) segment_lease: SegmentId,
+    /// Blocks that no tree refers to any more since the last commit.
+    pub(crate) dropped: Vec<BlockPtr>,
+    /// Segments whose slots were given back, to be taken out of the tables.
+    pub(crate) gone: Vec<SegmentId>,
+}
+
+impl Core {
+    /// Takes `count` consecutive block ids and returns the first.
+    pub(crate) fn take_ids(&mut self, count: usize) -> BlockId {
+        let first = self.next_block;
+        self.next_block = BlockId::new(first.get() + count as u64);
+        assert!(self.next_block <= self.block_lease, "block ids are leased far ahead of their use");
+        first
+    }
+
+    /// A block's bytes are not live any more.
+    pub(crate) fn release(&mut self, place: Place) {
+        self.release_many(place.segment, 1, u64::from(place.footprint()));
+    }
+
+    /// As [`Core::release`], for `blocks` blocks of `bytes` together.
+    pub(crate) fn release_many(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
+        let Some(entry) = self.entries.get_mut(&segment) else { return };
+        assert!(
+            entry.live_blocks >= blocks && entry.live_bytes >= bytes,
+            "segment {segment} is freed more than was written to it"
+        );
+        entry.live_blocks -= blocks;
+        entry.live_bytes -= bytes;
+        entry.dirty = true;
+    }
+
+    /// Blocks of `segment` are live.
+    pub(crate) fn count_live(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
+        let entry = self.entries.get_mut(&segment).expect("what was written has a segment");
+        entry.live_blocks += blocks;
+        entry.live_bytes += bytes;
+        entry.dirty = true;
+    }
+
+    /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
+    /// What an unfinished merge wrote is live, though nothing names it yet.
+    pub(crate) fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
+        for entry in self.entries.values_mut() {
+            let dead = entry.state == SegmentState::Closed
+                && entry.live_blocks == 0
+                && !unfinished.contains(&entry.segment.id);
+            if dead && entry.segment.kind.is_rooted() == rooted {
+                entry.state = SegmentState::Freed;
+                entry.freed = commit;
+                entry.dirty = true;
+            }
+        }
+    }
+
+    /// Gives back the slots of segments freed two commits before `durable` that nobody reads.
+    pub(crate) fn reap_segments(&mut self, pool: &Pool, durable: CommitId) {
+        let ripe = |entry: &crate::segments::SegmentEntry| {
+            entry.state == SegmentState::Freed && entry.freed.get() + 2 <= durable.get()
+        };
+        let ids: Vec<_> = self.entries.iter().filter(|(_, entry)| ripe(entry)).map(|(&id, _)| id).collect();
+        for id in ids {
+            pool.readable.remove(id);
+            let entry = &self.entries[&id];
+            if Arc::strong_count(&entry.segment) > 1 {
+                continue;
+            }
+            let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
+            entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
+            if !entry.segment.kind.is_rooted() {
+                self.gone.push(id);
+            }
+            self.entries.remove(&id);
+        }
+    }
+
+    /// Where the block map says that a block is.
+    pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Option<Place>> {
+        let look_up = pool.map.lock().look_up(id);
+        Ok(match look_up.location(&RunIo::new(pool))? {
+            Some(Location::Places(places)) => places.first().copied(),
+            _ => None,
+        })
+    }
+}
+
+impl Pool {
+    /// A block was stored and is referred to by its id: the map learns its place.
+    pub(crate) fn note_born(&self, ptr: BlockPtr) {
+        let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
+        self.map.lock().apply(Update::Put { id: ptr.id, places });
+    }
+
+    /// A block died: the map forgets it, its segment has less to live for.
+    pub(crate) fn note_dead(&self, ptr: BlockPtr) {
+        self.map.lock().apply(Update::Delete { id: ptr.id });
+        self.core.lock().release(ptr.place);
+        self.cache.forget(ptr.id);
+    }
+}

@@ -1,0 +1,300 @@
+//! Making a pool: groups from devices, labels, and the first commit.
+
+use crate::cache::Cache;
+use crate::core::{Core, LEASE};
+use crate::dataset::Dataset;
+use crate::error::{PoolError, Result};
+use crate::intent::{Intent, Notes};
+use crate::map::BlockMap;
+use crate::member::{Member, MemberState, Members};
+use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
+use crate::segments::Readable;
+use crate::space::GroupSpace;
+use crate::tree::Tree;
+use larder_device::{AlignedBuf, Device, Request};
+use larder_format::label::{
+    Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
+};
+use larder_format::root::RootImport;
+use larder_format::segment::{Layout, MAX_SLOT, MIN_SLOT};
+use larder_format::tables::DatasetRecord;
+use larder_format::{
+    BlockId, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, OpSeq,
+    PoolGuid, SegmentId,
+};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// The pool's root dataset.
+pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
+/// Slots are a device's size divided by this, rounded down to a power of two, within limits: enough of
+/// them for a fine reserve, few enough that their table is small.
+const SLOTS_PER_DEVICE: u64 = 1024;
+/// The default alignment of rows, log2; 512-byte sectors are never believed.
+pub const DEFAULT_ASHIFT: u8 = 12;
+
+/// A group to be made.
+#[derive(Clone)]
+pub struct GroupSpec {
+    /// Its rule.
+    pub rule: GroupRule,
+    /// Its devices.
+    pub devices: Vec<Arc<dyn Device>>,
+}
+
+/// A pool to be made.
+#[derive(Clone)]
+pub struct PoolSpec {
+    /// Its name.
+    pub name: String,
+    /// Its groups.
+    pub groups: Vec<GroupSpec>,
+    /// log2 of the alignment of rows, 12 to 16.
+    pub ashift: u8,
+}
+
+/// The rule that a layout word asks for over `devices` devices.
+///
+/// # Errors
+/// A sentence that says how many devices the word needs.
+pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
+    let rule = |kind, k: usize, r: usize, m: usize| {
+        let too_many = format!("{word} takes at most 64 devices in one group");
+        let [k, r, m] = [k, r, m].map(|n| u8::try_from(n).unwrap_or(u8::MAX));
+        Layout::new(k, r, m).map(|layout| GroupRule { word: kind, layout }).map_err(|_| too_many)
+    };
+    let least = |count: usize| {
+        if devices < count {
+            Err(format!("{word} needs at least {count} devices, {devices} given"))
+        } else {
+            Ok(())
+        }
+    };
+    match word {
+        "single" => {
+            if devices != 1 {
+                return Err(format!("single takes one device, {devices} given"));
+            }
+            rule(GroupWord::Single, 1, 1, 0)
+        }
+        "mirror" => least(2).and_then(|()| rule(GroupWord::Mirror, 1, devices, 0)),
+        "raidz" | "raidz1" => least(2).and_then(|()| rule(GroupWord::Raidz, devices - 1, 1, 1)),
+        "raidz2" => least(3).and_then(|()| rule(GroupWord::Raidz, devices - 2, 1, 2)),
+        "raidz3" => least(4).and_then(|()| rule(GroupWord::Raidz, devices - 3, 1, 3)),
+        "raid10" => {
+            least(4)?;
+            if devices % 2 != 0 {
+                return Err(format!("raid10 needs an even number of devices, {devices} given"));
+            }
+            rule(GroupWord::Raid10, devices / 2, 2, 0)
+        }
+        "raid14" => {
+            least(5)?;
+            if devices % 2 != 1 {
+                return Err(format!(
+                    "raid14 needs an odd number of devices (pairs and one), {devices} given"
+                ));
+            }
+            rule(GroupWord::Raid14, (devices - 1) / 2, 2, 1)
+        }
+        _ => Err(format!("{word} is not a layout: use mirror, raidz1, raidz2, raidz3, raid10 or raid14")),
+    }
+}
+
+/// Whether a pool or a dataset's last part may have this name.
+///
+/// # Errors
+/// A sentence that says what is wrong with it.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let reserved = ["mirror", "raidz", "raid10", "raid14", "spare", "log", "cache", "single"];
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(format!("a name has 1 to {MAX_NAME} bytes"));
+    }
+    if let Some(bad) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !"_-.: ".contains(*c)) {
+        return Err(format!("{bad:?} cannot be part of a name: letters, digits, _ - . : and space can"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || name.ends_with(' ') {
+        return Err("a name starts with a letter or digit and does not end with a space".into());
+    }
+    if reserved.iter().any(|word| name.eq_ignore_ascii_case(word)) {
+        return Err(format!("{name} is a reserved word"));
+    }
+    Ok(())
+}
+
+/// Slot size for a group whose smallest device has `size` bytes.
+fn slot_size(size: u64) -> u32 {
+    let ideal = (size / SLOTS_PER_DEVICE).max(1);
+    let power = 1u64 << ideal.ilog2();
+    power.clamp(u64::from(MIN_SLOT), u64::from(MAX_SLOT)) as u32
+}
+
+impl Pool {
+    /// Makes a pool: writes labels over whatever the devices held, and the first commit.
+    ///
+    /// # Errors
+    /// [`PoolError::Invalid`] for a name or device that cannot be, [`PoolError::Device`] when one fails.
+    pub fn create(world: World, spec: PoolSpec) -> Result<Arc<Pool>> {
+        check_name(&spec.name).map_err(PoolError::Invalid)?;
+        if !(12..=16).contains(&spec.ashift) {
+            return Err(PoolError::Invalid(format!("ashift={}: use 12 to 16", spec.ashift)));
+        }
+        let guid = PoolGuid::new(world.entropy.next_u64());
+        let incarnation = Incarnation::new(world.entropy.next_u64());
+        let created = world.clock.now();
+        let mut members = Vec::new();
+        let mut groups = BTreeMap::new();
+        for (number, group) in spec.groups.iter().enumerate() {
+            let index = GroupIndex::new(number as u16);
+            let smallest = group.devices.iter().map(|device| device.size().get()).min().unwrap_or(0);
+            let slot_size = slot_size(smallest);
+            let mut slots = Vec::new();
+            for device in &group.devices {
+                let size = device.size();
+                if size.get() < MIN_DEVICE {
+                    let text = format!("{} has {size:?}, a device has at least 64 MiB", device.name());
+                    return Err(PoolError::Invalid(text));
+                }
+                // Slots start at their own alignment, or after the label when they are large.
+                let data_start = LABEL_AREA.next_multiple_of(1 << 20);
+                let data_end = label_areas(size)[1].get();
+                let label = Label {
+                    sequence: 1,
+                    pool: guid,
+                    name: spec.name.clone(),
+                    device: DeviceGuid::new(world.entropy.next_u64()),
+                    index: DeviceIndex::new(members.len() as u16),
+                    group: index,
+                    rule: group.rule,
+                    slot_size,
+                    slot_count: u32::try_from((data_end - data_start) / u64::from(slot_size))
+                        .unwrap_or(u32::MAX),
+                    data_start: DeviceOffset::new(data_start),
+                    device_size: size,
+                    created,
+                    ashift: spec.ashift,
+                    features: Features::default(),
+                };
+                slots.push((label.index, label.slot_count));
+                write_label_areas(&**device, &label)?;
+                members.push(Member::present(
+                    Arc::clone(device),
+                    label,
+                    MemberState::Online,
+                    CommitId::new(0),
+                ));
+            }
+            groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
+        }
+        let core = Core {
+            entries: BTreeMap::new(),
+            groups,
+            streams: HashMap::new(),
+            open_commit: CommitId::new(1),
+            incarnation,
+            next_block: BlockId::new(1),
+            block_lease: BlockId::new(LEASE),
+            next_segment: SegmentId::new(1),
+            segment_lease: SegmentId::new(LEASE),
+            dropped: Vec::new(),
+            gone: Vec::new(),
+        };
+        let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
+        let parts = Parts {
+            guid,
+            name: spec.name.clone(),
+            created,
+            read_only: false,
+            members: Members::new(members),
+            core,
+            intent: Intent { sequence: 1, ..Intent::default() },
+            notes: Notes::after(OpSeq::new(0)),
+            history,
+            durable: CommitId::new(0),
+        };
+        let pool = Pool::assemble(world, parts);
+        let record = DatasetRecord {
+            id: ROOT_DATASET,
+            parent: ROOT_DATASET,
+            guid: pool.world.entropy.next_u64(),
+            root: None,
+            floor: BlockId::new(0),
+            referenced: 0,
+            logical: 0,
+            stored: 0,
+            next_inode: 2,
+            created,
+            birth: 1,
+            held: 0,
+            name: spec.name,
+        };
+        let settings = pool.default_settings();
+        let root = Dataset::new(pool.myself.clone(), record, BTreeMap::new(), settings);
+        root.state.write().changed = true;
+        pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
+        pool.beat()?;
+        pool.commit()?;
+        Ok(pool)
+    }
+
+    /// A pool of its parts, with nothing cached and no datasets yet.
+    pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
+        Arc::new_cyclic(|myself| Pool {
+            guid: parts.guid,
+            name: RwLock::new(parts.name),
+            created: parts.created,
+            world,
+            read_only: parts.read_only,
+            members: parts.members,
+            readable: Readable::default(),
+            cache: Cache::new(DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT),
+            gate: RwLock::new(()),
+            commit_lock: Mutex::new(()),
+            intent: Mutex::new(parts.intent),
+            notes: Mutex::new(parts.notes),
+            replay: Mutex::new(Vec::new()),
+            tables: Mutex::new(Tree::empty()),
+            map: Mutex::new(BlockMap::new()),
+            flights: crate::write::Flights::default(),
+            core: Mutex::new(parts.core),
+            datasets: RwLock::new(BTreeMap::new()),
+            properties: RwLock::new(BTreeMap::new()),
+            history: Mutex::new(parts.history),
+            front: RwLock::new(None),
+            dirty: crate::pool::Dirty::default(),
+            durable: AtomicU64::new(parts.durable.get()),
+            suspended: Mutex::new(None),
+            beats: AtomicU64::new(0),
+            myself: myself.clone(),
+        })
+    }
+}
+
+/// What a pool is assembled from.
+pub(crate) struct Parts {
+    pub guid: PoolGuid,
+    pub name: String,
+    pub created: larder_format::Timestamp,
+    pub read_only: bool,
+    pub members: Members,
+    pub core: Core,
+    pub intent: Intent,
+    pub notes: Notes,
+    pub history: Vec<RootImport>,
+    pub durable: CommitId,
+}
+
+/// Clears both label areas, old signatures and old roots included, and writes the label into each.
+fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
+    let failed = |error| PoolError::Device { device: device.name(), error };
+    for area in label_areas(device.size()) {
+        let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);
+        let encoded = label.encode();
+        bytes[..encoded.len()].copy_from_slice(&encoded);
+        device.submit(Request::Write { offset: area, data: Arc::new(bytes) }).wait().map_err(failed)?;
+        device.submit(Request::Flush).wait().map_err(failed)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! Datasets: a tree, what it amounts to, and the properties that apply to it.
+
+use crate::codec::Codec;
+use crate::error::{PoolError, Result};
+use crate::pool::{Op, Pool};
+use crate::read::DatasetNodes;
+use crate::tree::Tree;
+use larder_format::checksum::ChecksumKind;
+use larder_format::node::Key;
+use larder_format::tables::DatasetRecord;
+use larder_format::{BlockPtr, DatasetId, InodeId, Timestamp};
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::{Arc, Weak};
+
+/// When reading updates a file's access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atime {
+    /// Never.
+    Off,
+    /// At every read.
+    On,
+    /// When it is older than the modification time, or than a day.
+    Relatime,
+}
+
+/// What of a dataset's properties the write path needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How records are encoded.
+    pub codec: Codec,
+    /// How records are summed.
+    pub checksum: ChecksumKind,
+    /// Bytes of a record of new files.
+    pub record_size: u32,
+    /// Whether writes are refused.
+    pub readonly: bool,
+    /// When reading updates access times.
+    pub atime: Atime,
+}
+
+/// What a dataset amounts to, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// What its blocks take, before replication and parity.
+    pub referenced: u64,
+    /// Plain bytes of its records.
+    pub logical: u64,
+    /// Stored bytes of its records.
+    pub stored: u64,
+}
+
+pub(crate) struct State {
+    pub tree: Tree,
+    pub record: DatasetRecord,
+    /// Changed since it was last written to the tables.
+    pub changed: bool,
+}
+
+/// A dataset of an imported pool.
+pub struct Dataset {
+    id: DatasetId,
+    guid: u64,
+    created: Timestamp,
+    birth: u64,
+    pool: Weak<Pool>,
+    pub(crate) state: RwLock<State>,
+    pub(crate) local: RwLock<BTreeMap<String, String>>,
+    pub(crate) settings: RwLock<Settings>,
+}
+
+impl Dataset {
+    pub(crate) fn new(
+        pool: Weak<Pool>,
+        record: DatasetRecord,
+        local: BTreeMap<String, String>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            id: record.id,
+            guid: record.guid,
+            created: record.created,
+            birth: record.birth,
+            pool,
+            state: RwLock::new(State {
+                tree: record.root.map_or_else(Tree::empty, Tree::open),
+                record,
+                changed: false,
+            }),
+            local: RwLock::new(local),
+            settings: RwLock::new(settings),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> DatasetId {
+        self.id
+    }
+    /// Its GUID.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+    /// When it was made.
+    pub fn created(&self) -> Timestamp {
+        self.created
+    }
+    /// The commit that made it.
+    pub fn birth(&self) -> u64 {
+        self.birth
+    }
+    /// The dataset it is inside of; itself for the pool's root dataset.
+    pub fn parent(&self) -> DatasetId {
+        self.state.read().record.parent
+    }
+    /// The last part of its name.
+    pub fn last_name(&self) -> String {
+        self.state.read().record.name.clone()
+    }
+    /// What the write path needs of its properties.
+    pub fn settings(&self) -> Settings {
+        *self.settings.read()
+    }
+    /// The properties set on it, not inherited.
+    pub fn local_properties(&self) -> BTreeMap<String, String> {
+        self.local.read().clone()
+    }
+
+    /// What it amounts to.
+    pub fn usage(&self) -> Usage {
+        let state = self.state.read();
+        let record = &state.record;
+        Usage { referenced: record.referenced, logical: record.logical, stored: record.stored }
+    }
+
+    fn pool(&self) -> Result<Arc<Pool>> {
+        self.pool.upgrade().ok_or_else(|| PoolError::Suspended("the pool was exported".into()))
+    }
+
+    /// Looks into the tree; changes wait meanwhile.
+    ///
+    /// # Errors
+    /// When the pool is not imported any more.
+    pub fn view(&self) -> Result<View<'_>> {
+        Ok(View { pool: self.pool()?, state: self.state.read() })
+    }
+
+    /// Changes the tree; nobody looks into it meanwhile. An error after the first change suspends the
+    /// pool, since half an operation must not be committed: read everything that can fail first.
+    ///
+    /// # Errors
+    /// What `change` returns.
+    pub fn update<T, E: From<PoolError>>(
+        &self,
+        op: &Op<'_>,
+        change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut state = self.state.write();
+        let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
+        let result = change(&mut update);
+        if result.is_err() && update.touched {
+            drop(op.pool().suspend("an operation failed halfway; the last commit is intact".into()));
+        }
+        result
+    }
+}
+
+/// A look into a dataset's tree.
+pub struct View<'a> {
+    pool: Arc<Pool>,
+    state: RwLockReadGuard<'a, State>,
+}
+
+/// Reading, alike for views and updates.
+pub trait Look {
+    /// The pool and the tree.
+    #[doc(hidden)]
+    fn parts(&self) -> (&Pool, &Tree);
+
+    /// The value under `key`.
+    fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
+        let (pool, tree) = self.parts();
+        tree.get(&DatasetNodes(pool), key)
+    }
+
+    /// The entry with the greatest key that is not greater than `key`.
+    fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let (pool, tree) = self.parts();
+        tree.last_before(&DatasetNodes(pool), key)
+    }
+
+    /// Shows entries from `from` on in ascending order until `visit` breaks.
+    fn scan(&self, from: &Key, visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        let (pool, tree) = self.parts();
+        tree.scan(&DatasetNodes(pool), (Bound::Included(*from), Bound::Unbounded), visit)
+    }
+}
+
+impl Look for View<'_> {
+    fn parts(&self) -> (&Pool, &Tree) {
+        (&self.pool, &self.state.tree)
+    }
+}
+
+impl Look for Update<'_> {
+    fn parts(&self) -> (&Pool, &Tree) {
+        (self.pool, &self.state.tree)
+    }
+}
+
+/// A change of a dataset's tree under way.
+pub struct Update<'a> {
+    pool: &'a Pool,
+    dataset: DatasetId,
+    state: &'a mut State,
+    touched: bool,
+}
+
+impl Update<'_> {
+    /// Puts a value of at most 4,096 bytes under `key`.
+    pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
+        self.state.tree.insert(&DatasetNodes(self.pool), key, value)?;
+        self.touch();
+        Ok(())
+    }
+
+    /// Takes the value under `key` out; false when there was none.
+    pub fn remove(&mut self, key: &Key) -> Result<bool> {
+        let old = self.state.tree.remove(&DatasetNodes(self.pool), key)?;
+        self.touch();
+        Ok(old.is_some())
+    }
+
+    /// An extent now names this block of `logical` plain bytes.
+    pub fn link_block(&mut self, ptr: BlockPtr, logical: u64) {
+        let record = &mut self.state.record;
+        record.referenced += u64::from(ptr.place.footprint());
+        record.stored += u64::from(ptr.place.stored);
+        record.logical += logical;
+        self.touch();
+    }
+
+    /// An extent no longer names this block of `logical` plain bytes; it dies with the commit when no
+    /// snapshot can hold it.
+    pub fn drop_block(&mut self, ptr: BlockPtr, logical: u64) {
+        let record = &mut self.state.record;
+        record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
+        record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
+        record.logical = record.logical.saturating_sub(logical);
+        if ptr.id > record.floor {
+            self.pool.core.lock().dropped.push(ptr);
+        }
+        self.touch();
+    }
+
+    /// A fresh inode id.
+    pub fn allocate_inode(&mut self) -> InodeId {
+        let id = self.state.record.next_inode;
+        self.state.record.next_inode = id + 1;
+        self.touch();
+        InodeId::new(id)
+    }
+
+    /// An inode id is known to be taken: the counter passes it.
+    pub fn note_inode(&mut self, id: InodeId) {
+        let record = &mut self.state.record;
+        record.next_inode = record.next_inode.max(id.get() + 1);
+        self.touch();
+    }
+
+    /// Notes an operation for the intent log.
+    pub fn log(&mut self, op: Vec<u8>) {
+        self.pool.notes.lock().note(self.dataset, op);
+    }
+
+    fn touch(&mut self) {
+        self.touched = true;
+        self.state.changed = true;
+    }
+}
+
+/// Effective settings from property values; unknown values keep what `base` has.
+pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -> Settings {
+    let mut settings = base;
+    for (name, value) in values.iter() {
+        match name.as_str() {
+            "compression" => settings.codec = value.parse().unwrap_or(settings.codec),
+            "checksum" => {
+                settings.checksum = match value.as_str() {
+                    "blake3" => ChecksumKind::Blake3,
+                    "sha256" => ChecksumKind::Sha256,
+                    _ => ChecksumKind::Fast,
+                }
+            }
+            "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
+            "readonly" => settings.readonly = value == "on",
+            "atime" => {
+                settings.atime = match value.as_str() {
+                    "off" => Atime::Off,
+                    "relatime" => Atime::Relatime,
+                    _ => Atime::On,
+                }
+            }
+            _ => {}
+        }
+    }
+    settings
+}

@@ -1,0 +1,53 @@
+//! What can go wrong in a pool, by what the caller can do about it.
+
+use larder_device::DeviceError;
+use larder_format::{BlockId, Corrupt};
+use thiserror::Error;
+
+/// An error of the pool. Committed data is intact unless a variant says otherwise.
+#[derive(Debug, Clone, Error)]
+pub enum PoolError {
+    /// Free space and try again.
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// A block could not be read from any of its copies, nor rebuilt. Only this block is affected.
+    #[error("block {id} cannot be read: {cause}")]
+    Unreadable {
+        /// The block.
+        id: BlockId,
+        /// What the last attempt met.
+        cause: String,
+    },
+    /// A structure other than a block is damaged.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// Too many devices fail: nothing more is acknowledged until they are back.
+    #[error("the pool is suspended: {0}")]
+    Suspended(String),
+    /// A device request failed where no redundancy could cover it.
+    #[error("{device}: {error}")]
+    Device {
+        /// The device's name.
+        device: String,
+        /// What it answered.
+        error: DeviceError,
+    },
+    /// There is nothing by that name.
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// The name is taken.
+    #[error("{0} exists")]
+    Exists(String),
+    /// The request makes no sense as it stands; the text says why.
+    #[error("{0}")]
+    Invalid(String),
+    /// The pool or dataset may not be written.
+    #[error("read-only")]
+    ReadOnly,
+    /// In use; the text says by what.
+    #[error("{0}")]
+    Busy(String),
+}
+
+/// Shorthand.
+pub type Result<T, E = PoolError> = std::result::Result<T, E>;

@@ -1,0 +1,322 @@
+//! The intent log: what makes `fsync` cheap between commits.
+//!
+//! Operations are noted in memory in the pool's order, each with a number. An fsync appends all that
+//! are noted and not yet logged to the log, then flushes the devices that hold it; callers that wait
+//! for the lock meanwhile find their operations logged by whoever held it (group commit). A commit
+//! holds every operation noted before it: its root says up to which number, and where in the log what
+//! comes after begins. So import replays the log's operations above that number, in order, on the
+//! trees of the root.
+//!
+//! Records are chained by sequence and by the predecessor's checksum; the chain ends where the next
+//! record is not found in the current segment nor at the start of the next. The root names the
+//! segments in the order in which they are used. When they are full, an fsync becomes a commit.
+//!
+//! A crash while a record is written loses that record, which nobody was told of. A crash between the
+//! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
+//! they are logged or their commit is durable.
+
+use crate::error::{PoolError, Result};
+use crate::pool::{Op, Pool};
+use crate::row;
+use crate::runs::own_info;
+use crate::segments::{RowImage, Segment};
+use crate::write::{draft, frame};
+use larder_device::ALIGN;
+use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
+use larder_format::checksum::fast64;
+use larder_format::log::LogRecord;
+use larder_format::root::Root;
+use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
+use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Segments that the log is given at each commit.
+pub(crate) const LOG_SEGMENTS: usize = 3;
+
+/// Operations noted since the last durable commit and not yet logged.
+#[derive(Default)]
+pub(crate) struct Notes {
+    pending: VecDeque<(OpSeq, Vec<u8>)>,
+    next: u64,
+    logged: u64,
+}
+
+impl Notes {
+    /// Notes whose numbers go on after `applied`.
+    pub(crate) fn after(applied: OpSeq) -> Self {
+        Self { pending: VecDeque::new(), next: applied.get() + 1, logged: applied.get() }
+    }
+
+    /// Notes an operation and returns its number.
+    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>) -> OpSeq {
+        let seq = OpSeq::new(self.next);
+        self.next += 1;
+        let mut framed = Vec::with_capacity(16 + op.len());
+        framed.extend_from_slice(&seq.get().to_le_bytes());
+        framed.extend_from_slice(&dataset.get().to_le_bytes());
+        framed.extend_from_slice(&op);
+        self.pending.push_back((seq, framed));
+        seq
+    }
+
+    /// The last number given.
+    pub(crate) fn last(&self) -> OpSeq {
+        OpSeq::new(self.next - 1)
+    }
+
+    /// A commit that holds everything up to `seq` is durable.
+    pub(crate) fn committed(&mut self, seq: OpSeq) {
+        self.pending.retain(|(at, _)| *at > seq);
+        self.logged = self.logged.max(seq.get());
+    }
+
+    /// Bytes of operations waiting.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pending.iter().map(|(_, op)| op.len()).sum()
+    }
+}
+
+/// The log's end.
+#[derive(Default)]
+pub(crate) struct Intent {
+    /// Its segments: the one being filled, then the spares.
+    pub segments: VecDeque<SegmentId>,
+    /// Where the next record goes in the first of them.
+    pub offset: u32,
+    /// The next record's sequence.
+    pub sequence: u64,
+    /// Sum of the last record's payload.
+    pub previous: u64,
+}
+
+/// An operation found in the log.
+pub(crate) type Replayed = (DatasetId, Vec<u8>);
+
+impl Pool {
+    /// Makes every operation noted so far durable, and the operations `extra` after them. Data that is
+    /// logged this way must be stored by the front end at the next commit (`FrontEnd::flush_logged`).
+    /// Falls back to a commit when the log is full. Must not be called while an [`Op`] is held.
+    ///
+    /// # Errors
+    /// When the pool is suspended, or gets so.
+    pub fn log_sync(&self, extra: Vec<(DatasetId, Vec<u8>)>) -> Result<()> {
+        self.check_writable()?;
+        let target = {
+            let mut notes = self.notes.lock();
+            for (dataset, op) in extra {
+                notes.note(dataset, op);
+            }
+            notes.last()
+        };
+        let mut intent = self.intent.lock();
+        loop {
+            let batch = {
+                let notes = self.notes.lock();
+                if notes.logged >= target.get() {
+                    return Ok(());
+                }
+                self.next_batch(&notes)
+            };
+            let Some((last, ops)) = batch else { break };
+            if !self.append_log(&mut intent, ops)? {
+                break;
+            }
+            let mut notes = self.notes.lock();
+            notes.logged = last.get();
+            notes.pending.retain(|(seq, _)| *seq > last);
+        }
+        drop(intent);
+        self.commit().map(drop)
+    }
+
+    /// As many of the operations not yet logged as one record takes; `None` when the first is too large.
+    fn next_batch(&self, notes: &Notes) -> Option<(OpSeq, Vec<Vec<u8>>)> {
+        let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
+        let mut ops = Vec::new();
+        let (mut last, mut bytes) = (None, 0);
+        for (seq, op) in notes.pending.iter().filter(|(seq, _)| seq.get() > notes.logged) {
+            bytes += op.len() + 4;
+            if bytes > limit {
+                break;
+            }
+            ops.push(op.clone());
+            last = Some(*seq);
+        }
+        last.map(|last| (last, ops))
+    }
+
+    /// Appends one record and makes it durable; false when the log has no room for it.
+    fn append_log(&self, intent: &mut Intent, ops: Vec<Vec<u8>>) -> Result<bool> {
+        let (incarnation, durable) = (self.core.lock().incarnation, self.durable_commit());
+        let record = LogRecord {
+            incarnation,
+            base: durable,
+            sequence: intent.sequence,
+            previous: intent.previous,
+            ops,
+        };
+        let payload = record.encode();
+        let id = self.core.lock().take_ids(1);
+        let stamp = Stamp { pool: self.guid, id, incarnation, birth: CommitId::new(durable.get() + 1) };
+        let info = own_info(BlockKind::Log, DatasetId::new(0));
+        let block = frame(&stamp, &draft(info, crate::codec::Codec::Off, &payload));
+        let footprint = row::footprint(block.len());
+        let (segment, offset, plan) = loop {
+            let Some(&id) = intent.segments.front() else { return Ok(false) };
+            let Some(segment) = self.readable.get(id) else { return Ok(false) };
+            let slot_size = self.members.get(segment.slots[0].device).slot_size;
+            let step = self.core.lock().groups[&segment.group].step();
+            let room = slot_size - intent.offset;
+            if let Some(plan) = row::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
+                break (segment, intent.offset, plan);
+            }
+            if intent.segments.len() == 1 {
+                return Ok(false);
+            }
+            intent.segments.pop_front();
+            intent.offset = DESCRIPTOR_LEN;
+        };
+        let columns = row::build(self.guid, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
+        self.write_log_row(&segment, RowImage { offset, columns })?;
+        intent.offset = offset + plan.height;
+        intent.sequence += 1;
+        intent.previous = fast64(self.guid, &payload);
+        Ok(true)
+    }
+
+    /// Writes a row of the log to all its copies and flushes them.
+    fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
+        let members: Vec<_> =
+            segment.slots.iter().map(|slot| (self.members.get(slot.device), slot)).collect();
+        let writes: Vec<_> = members
+            .iter()
+            .zip(&row.columns)
+            .map(|((member, slot), column)| {
+                member.write(member.slot_offset(slot.index, row.offset), Arc::clone(column))
+            })
+            .collect();
+        for ((member, _), write) in members.iter().zip(writes) {
+            if write.is_some() {
+                member.settle(write);
+            }
+        }
+        let flushes: Vec<_> = members.iter().map(|(member, _)| member.flush()).collect();
+        let mut copies = 0;
+        for ((member, _), flush) in members.iter().zip(flushes) {
+            if flush.is_some() && member.settle(flush) {
+                copies += 1;
+            }
+        }
+        if copies == 0 {
+            return Err(self.suspend("the intent log cannot be written".into()));
+        }
+        Ok(())
+    }
+
+    /// At a commit: the log goes on where it is, full segments are closed, and spares are added.
+    pub(crate) fn rotate_log(&self, op: &Op<'_>, intent: &mut Intent) -> Result<()> {
+        let _ = op;
+        let mut core = self.core.lock();
+        let kept: Vec<SegmentId> = intent.segments.iter().copied().collect();
+        let open: Vec<SegmentId> = core
+            .entries
+            .values()
+            .filter(|entry| entry.segment.kind == SegmentKind::Log)
+            .filter(|entry| entry.state == larder_format::segment::SegmentState::Open)
+            .map(|entry| entry.segment.id)
+            .collect();
+        for id in open.into_iter().filter(|id| !kept.contains(id)) {
+            core.close_segment(id);
+        }
+        drop(core);
+        while intent.segments.len() < LOG_SEGMENTS {
+            let Some(id) = self.open_log_segment()? else { break };
+            if intent.segments.is_empty() {
+                intent.offset = DESCRIPTOR_LEN;
+            }
+            intent.segments.push_back(id);
+        }
+        Ok(())
+    }
+}
+
+/// The operations that a pool's log holds above its root, in order, and where its chain ends.
+///
+/// `read` gives `len` bytes at `offset` of column `column` of a segment, if its device does.
+pub(crate) fn read_chain(
+    root: &Root,
+    slot_size: impl Fn(&SegmentRecord) -> u32,
+    read: impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
+) -> (Vec<Replayed>, OpSeq) {
+    let mut ops = Vec::new();
+    let mut last = root.applied;
+    let mut sequence = root.log_sequence;
+    let mut previous = root.log_previous;
+    let mut segments = root
+        .segments
+        .iter()
+        .filter(|segment| segment.kind == SegmentKind::Log)
+        .filter(|segment| segment.state == larder_format::segment::SegmentState::Open);
+    let mut current = segments.next();
+    let mut offset = root.log_offset;
+    while let Some(segment) = current {
+        let end = slot_size(segment);
+        let found = (0..segment.layout.columns()).find_map(|column| {
+            let expect = (root.log_incarnation, sequence, previous);
+            read_record(root, segment, column, offset, end, expect, &read).ok()
+        });
+        let Some((record, sum, height)) = found else {
+            current = segments.next();
+            offset = DESCRIPTOR_LEN;
+            continue;
+        };
+        for op in record.ops {
+            let Some((head, body)) = op.split_at_checked(16) else { continue };
+            let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            let seq = OpSeq::new(number(&head[..8]));
+            if seq > last {
+                last = seq;
+                ops.push((DatasetId::new(number(&head[8..])), body.to_vec()));
+            }
+        }
+        sequence += 1;
+        previous = sum;
+        offset += height;
+    }
+    (ops, last)
+}
+
+/// One record from one copy, when it is the one expected there.
+fn read_record(
+    root: &Root,
+    segment: &SegmentRecord,
+    column: usize,
+    offset: u32,
+    end: u32,
+    (incarnation, sequence, previous): (Incarnation, u64, u64),
+    read: &impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
+) -> Result<(LogRecord, u64, u32)> {
+    use larder_format::Reason::{Identity, Range, Short};
+    let missing = || PoolError::from(Corrupt::new("log record", Short));
+    if offset.checked_add(ALIGN as u32).is_none_or(|head| head > end) {
+        return Err(Corrupt::new("log record", Range).into());
+    }
+    let head = read(segment, column, offset, ALIGN).ok_or_else(missing)?;
+    let row = RowHeader::check(root.pool, &head)?;
+    if row.segment != segment.id || row.offset != offset || row.height > end - offset {
+        return Err(Corrupt::new("log record", Identity).into());
+    }
+    let bytes = read(segment, column, offset, row.height as usize).ok_or_else(missing)?;
+    let block = bytes.get(row_header_len(row.sums.len()) as usize..).ok_or_else(missing)?;
+    let (header, payload) = block::check_any(root.pool, block)?;
+    let record = LogRecord::decode(payload)?;
+    let expected = header.info.kind == BlockKind::Log
+        && record.incarnation == incarnation
+        && record.sequence == sequence
+        && record.previous == previous;
+    if !expected {
+        return Err(Corrupt::new("log record", Identity).into());
+    }
+    Ok((record, fast64(root.pool, payload), row.height))
+}

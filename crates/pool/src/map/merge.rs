@@ -1,0 +1,239 @@
+//! Reading several runs as one, and writing the result as a new run in bounded steps.
+
+use super::run::{Run, RunWriter};
+use super::{PageReader, PageWriter};
+use larder_format::BlockId;
+use larder_format::run::{Delta, Footprint, PAGE_MAX, PageCursor, RunId, RunPage};
+use std::iter::Peekable;
+use std::sync::Arc;
+
+/// Entry pages that may still be read and written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) reads: usize,
+    pub(super) writes: usize,
+}
+
+impl Budget {
+    pub(super) fn unlimited() -> Self {
+        Self { reads: usize::MAX, writes: usize::MAX }
+    }
+}
+
+fn spend(pages: &mut usize) -> bool {
+    *pages > 0 && {
+        *pages -= 1;
+        true
+    }
+}
+
+/// Whether a bounded step came to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Paused,
+    Complete,
+}
+
+/// One run on its way through a merge.
+#[derive(Debug)]
+struct Input {
+    run: Arc<Run>,
+    from: BlockId,
+    next_page: usize,
+    page: Option<(RunPage, PageCursor)>,
+    head: Option<(BlockId, Delta)>,
+}
+
+impl Input {
+    fn new(run: Arc<Run>, from: BlockId) -> Self {
+        let next_page = if from > run.descriptor.last { run.page_count() } else { run.page_of(from) };
+        Self { run, from, next_page, page: None, head: None }
+    }
+
+    /// Brings the next entry to the head, if there is one.
+    fn fill<R: PageReader>(&mut self, reads: &mut usize, reader: &R) -> Result<Outcome, R::Error> {
+        while self.head.is_none() {
+            if let Some((page, cursor)) = &mut self.page {
+                self.head = cursor.next(page);
+                if self.head.is_none() {
+                    self.page = None;
+                }
+            } else if self.next_page == self.run.page_count() {
+                break;
+            } else if spend(reads) {
+                let page = self.run.page(self.next_page, reader)?;
+                let cursor = PageCursor::seek(&page, self.from);
+                self.next_page += 1;
+                self.page = Some((page, cursor));
+            } else {
+                return Ok(Outcome::Paused);
+            }
+        }
+        Ok(Outcome::Complete)
+    }
+}
+
+/// Runs, newest first, read as one sequence of ids.
+#[derive(Debug)]
+pub(super) struct MergedRuns(Vec<Input>);
+
+impl MergedRuns {
+    /// `runs` from `from` on.
+    pub(super) fn new(runs: impl Iterator<Item = Arc<Run>>, from: BlockId) -> Self {
+        Self(runs.map(|run| Input::new(run, from)).collect())
+    }
+
+    /// Makes the lowest id known; `None` at the end.
+    fn lowest<R: PageReader>(
+        &mut self,
+        reads: &mut usize,
+        reader: &R,
+    ) -> Result<(Outcome, Option<BlockId>), R::Error> {
+        let mut lowest = None;
+        for input in &mut self.0 {
+            if input.fill(reads, reader)? == Outcome::Paused {
+                return Ok((Outcome::Paused, None));
+            }
+            if let Some((id, _)) = input.head {
+                lowest = Some(lowest.map_or(id, |lowest: BlockId| lowest.min(id)));
+            }
+        }
+        Ok((Outcome::Complete, lowest))
+    }
+
+    /// Takes what all runs say of `id`, which is the lowest.
+    fn take(&mut self, id: BlockId) -> Delta {
+        let mut delta = Delta::NONE;
+        for input in &mut self.0 {
+            if let Some((_, older)) = input.head.take_if(|(found, _)| *found == id) {
+                delta = delta.over(older);
+            }
+        }
+        delta
+    }
+
+    /// The next id of the runs and of `table`, which is newer than all of them.
+    pub(super) fn next_over<R: PageReader>(
+        &mut self,
+        table: &mut Peekable<impl Iterator<Item = (BlockId, Delta)>>,
+        reader: &R,
+    ) -> Result<Option<(BlockId, Delta)>, R::Error> {
+        let (_, lowest) = self.lowest(&mut usize::MAX.clone(), reader)?;
+        let in_table = table.next_if(|(id, _)| lowest.is_none_or(|lowest| *id <= lowest));
+        Ok(match (in_table, lowest) {
+            (Some((id, newer)), Some(lowest)) if id == lowest => Some((id, newer.over(self.take(id)))),
+            (Some(entry), _) => Some(entry),
+            (None, Some(id)) => Some((id, self.take(id))),
+            (None, None) => None,
+        })
+    }
+}
+
+/// Neighbouring runs on their way to become one.
+#[derive(Debug)]
+pub(super) struct Merge {
+    inputs: Vec<Arc<Run>>,
+    merged: MergedRuns,
+    /// First and last ids of the runs that are older than the inputs. Those may be merged meanwhile, but
+    /// what they cover only shrinks.
+    older: Vec<(BlockId, BlockId)>,
+    writer: RunWriter,
+}
+
+impl Merge {
+    pub(super) fn new(
+        run: RunId,
+        inputs: Vec<Arc<Run>>,
+        older: Vec<(BlockId, BlockId)>,
+        resident_limit: u64,
+    ) -> Self {
+        let merged = MergedRuns::new(inputs.iter().cloned(), BlockId::new(0));
+        Self { inputs, merged, older, writer: RunWriter::new(run, resident_limit) }
+    }
+
+    pub(super) fn inputs(&self) -> &[Arc<Run>] {
+        &self.inputs
+    }
+
+    /// The newest and the oldest checkpoint in the inputs.
+    pub(super) fn span(&self) -> (RunId, RunId) {
+        let oldest = self.inputs.last().expect("a merge has inputs").descriptor.oldest;
+        (self.inputs[0].descriptor.newest, oldest)
+    }
+
+    pub(super) fn input_bytes(&self) -> u64 {
+        self.inputs.iter().map(|run| run.descriptor.bytes).sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn run(&self) -> RunId {
+        self.writer.run()
+    }
+
+    pub(super) fn footprints(&self) -> impl Iterator<Item = Footprint> {
+        self.writer.footprints()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.inputs.len() * PAGE_MAX + self.writer.memory_bytes()
+    }
+
+    /// Adds what is left to say of `id`; the page at hand has room.
+    fn push(&mut self, id: BlockId, delta: Delta) {
+        let shadow = self.older.iter().any(|(first, last)| (first..=last).contains(&&id));
+        let delta = if shadow { Some(delta) } else { delta.on_nothing() };
+        if let Some(delta) = delta.filter(|delta| *delta != Delta::NONE) {
+            self.writer.push(id, &delta, shadow);
+        }
+    }
+
+    /// Merges until the budget is spent or nothing is left.
+    pub(super) fn write_some<W: PageWriter>(
+        &mut self,
+        budget: &mut Budget,
+        io: &mut W,
+    ) -> Result<Outcome, W::Error> {
+        loop {
+            if self.writer.page_is_full() {
+                if !spend(&mut budget.writes) {
+                    return Ok(Outcome::Paused);
+                }
+                self.writer.write_page(io)?;
+            }
+            match self.merged.lowest(&mut budget.reads, io)? {
+                (Outcome::Paused, _) => return Ok(Outcome::Paused),
+                (Outcome::Complete, None) => return Ok(Outcome::Complete),
+                (Outcome::Complete, Some(id)) => {
+                    let delta = self.merged.take(id);
+                    self.push(id, delta);
+                }
+            }
+        }
+    }
+
+    /// Merges `table`, which is newer than the inputs, and the inputs to the end.
+    pub(super) fn write_all<W: PageWriter>(
+        &mut self,
+        table: impl Iterator<Item = (BlockId, Delta)>,
+        io: &mut W,
+    ) -> Result<(), W::Error> {
+        let mut table = table.peekable();
+        while let Some((id, delta)) = self.merged.next_over(&mut table, io)? {
+            if self.writer.page_is_full() {
+                self.writer.write_page(io)?;
+            }
+            self.push(id, delta);
+        }
+        Ok(())
+    }
+
+    /// Writes the rest of the run. `None` when nothing remains to be said.
+    pub(super) fn finish<W: PageWriter>(
+        self,
+        oldest: RunId,
+        newest: RunId,
+        io: &mut W,
+    ) -> Result<Option<Run>, W::Error> {
+        self.writer.finish(oldest, newest, io)
+    }
+}

@@ -1,0 +1,245 @@
+//! One run: read through its page index, written page by page.
+
+use super::{PageReader, PageWriter};
+use larder_format::BlockId;
+use larder_format::error::ensure;
+use larder_format::run::{
+    DESCRIPTOR_REFS, Delta, Footprint, LazyPage, PageBuilder, PageRef, REFS_PER_PAGE, RunDescriptor, RunId,
+    RunPage, decode_index_page, encode_index_page,
+};
+use larder_format::{BlockPtr, Corrupt, Reason, SegmentId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A complete run.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) descriptor: RunDescriptor,
+    index: Arc<[PageRef]>,
+    /// All its pages, or none.
+    pages: Vec<RunPage>,
+}
+
+impl Run {
+    /// Reads the index pages of the run and, when it is to be `resident`, all its pages.
+    pub(super) fn open<R: PageReader>(
+        descriptor: RunDescriptor,
+        resident: bool,
+        reader: &R,
+    ) -> Result<Self, R::Error> {
+        let refuse = |ptr, reason| Err(reader.refused(ptr, Corrupt::new("run page", reason)));
+        let mut index = descriptor.refs.clone();
+        for height in (1..=descriptor.height).rev() {
+            let mut below = Vec::new();
+            for (number, page) in index.iter().enumerate() {
+                let bytes = reader.read_page(page.ptr)?;
+                let refs = decode_index_page(&bytes, descriptor.run, height, number as u32)
+                    .map_err(|why| reader.refused(page.ptr, why))?;
+                let ascends = below.last().is_none_or(|last: &PageRef| last.first < refs[0].first);
+                if refs[0].first != page.first || !ascends {
+                    return refuse(page.ptr, Reason::Order);
+                }
+                below.extend(refs);
+            }
+            index = below;
+        }
+        if index.len() != descriptor.pages as usize {
+            return refuse(descriptor.refs[0].ptr, Reason::Range);
+        }
+        let mut run = Self { descriptor, index: index.into(), pages: Vec::new() };
+        if resident {
+            run.pages = (0..run.index.len()).map(|at| run.page(at, reader)).collect::<Result<_, _>>()?;
+        }
+        Ok(run)
+    }
+
+    /// Whether the run may say something of `id`.
+    pub(super) fn covers(&self, id: BlockId) -> bool {
+        (self.descriptor.first..=self.descriptor.last).contains(&id)
+    }
+
+    pub(super) fn is_resident(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
+    pub(super) fn without_pages(&self) -> Self {
+        Self { descriptor: self.descriptor.clone(), index: Arc::clone(&self.index), pages: Vec::new() }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pages: usize = self.pages.iter().map(|page| page.bytes().len() + size_of::<RunPage>()).sum();
+        size_of_val(&*self.index) + pages + size_of::<Self>()
+    }
+
+    pub(super) fn page_count(&self) -> usize {
+        self.index.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn index(&self) -> &[PageRef] {
+        &self.index
+    }
+
+    /// The page that holds `id`, if one does.
+    pub(super) fn page_of(&self, id: BlockId) -> usize {
+        self.index.partition_point(|page| page.first <= id).saturating_sub(1)
+    }
+
+    /// Page `at`, verified.
+    pub(super) fn page<R: PageReader>(&self, at: usize, reader: &R) -> Result<RunPage, R::Error> {
+        if let Some(page) = self.pages.get(at) {
+            return Ok(page.clone());
+        }
+        let PageRef { first, ptr } = self.index[at];
+        let page = RunPage::decode(reader.read_page(ptr)?, self.descriptor.run, at as u32)
+            .map_err(|why| reader.refused(ptr, why))?;
+        let end = self.index.get(at + 1).map_or(self.descriptor.last.get(), |next| next.first.get() - 1);
+        if page.first() != first || page.last().get() > end {
+            return Err(reader.refused(ptr, Corrupt::new("run page", Reason::Order)));
+        }
+        Ok(page)
+    }
+
+    /// What the run says of `id`.
+    pub(super) fn find<R: PageReader>(&self, id: BlockId, reader: &R) -> Result<Option<Delta>, R::Error> {
+        if !self.covers(id) {
+            return Ok(None);
+        }
+        let at = self.page_of(id);
+        if let Some(page) = self.pages.get(at) {
+            return Ok(page.find(id));
+        }
+        let PageRef { first, ptr } = self.index[at];
+        let bytes = reader.read_page(ptr)?;
+        LazyPage::open(&bytes, self.descriptor.run, at as u32)
+            .and_then(|page| {
+                ensure(page.first() == first, "run page", Reason::Order)?;
+                page.find(id)
+            })
+            .map_err(|why| reader.refused(ptr, why))
+    }
+}
+
+/// A run that is being written.
+#[derive(Debug)]
+pub(super) struct RunWriter {
+    run: RunId,
+    builder: PageBuilder,
+    index: Vec<PageRef>,
+    pages: Vec<RunPage>,
+    /// Pages are kept while the run is no larger than this.
+    resident_limit: u64,
+    footprints: BTreeMap<SegmentId, Footprint>,
+    entries: u64,
+    shadows: u64,
+    bytes: u64,
+    last: BlockId,
+}
+
+impl RunWriter {
+    pub(super) fn new(run: RunId, resident_limit: u64) -> Self {
+        Self {
+            run,
+            builder: PageBuilder::new(run),
+            index: Vec::new(),
+            pages: Vec::new(),
+            resident_limit,
+            footprints: BTreeMap::new(),
+            entries: 0,
+            shadows: 0,
+            bytes: 0,
+            last: BlockId::new(0),
+        }
+    }
+
+    /// Whether the page at hand has to be written before the next entry.
+    pub(super) fn page_is_full(&self) -> bool {
+        self.builder.is_full()
+    }
+
+    /// Adds an entry to the page at hand; `shadow`: it changes what an older run may say.
+    pub(super) fn push(&mut self, id: BlockId, delta: &Delta, shadow: bool) {
+        self.builder.push(id, delta);
+        self.entries += 1;
+        self.shadows += u64::from(shadow);
+        self.last = id;
+    }
+
+    pub(super) fn write_page<W: PageWriter>(&mut self, io: &mut W) -> Result<(), W::Error> {
+        let payload = self.builder.finish();
+        // What goes out is what will be accepted when it comes back.
+        let page = RunPage::decode(payload.into(), self.run, self.index.len() as u32)
+            .expect("the builder's pages decode");
+        let ptr = self.write(page.bytes(), io)?;
+        self.index.push(PageRef { first: page.first(), ptr });
+        self.bytes += page.bytes().len() as u64;
+        if self.bytes <= self.resident_limit {
+            self.pages.push(page);
+        } else {
+            self.pages.clear();
+        }
+        Ok(())
+    }
+
+    fn write<W: PageWriter>(&mut self, payload: &[u8], io: &mut W) -> Result<BlockPtr, W::Error> {
+        let ptr = io.write_page(payload)?;
+        let segment = ptr.place.segment;
+        let footprint = self.footprints.entry(segment).or_insert(Footprint { segment, blocks: 0, bytes: 0 });
+        footprint.blocks += 1;
+        footprint.bytes += u64::from(ptr.place.footprint());
+        Ok(ptr)
+    }
+
+    /// Writes what is left and the index pages. `None` when there was no entry.
+    pub(super) fn finish<W: PageWriter>(
+        mut self,
+        oldest: RunId,
+        newest: RunId,
+        io: &mut W,
+    ) -> Result<Option<Run>, W::Error> {
+        if !self.builder.is_empty() {
+            self.write_page(io)?;
+        }
+        let Some(first) = self.index.first().map(|page| page.first) else { return Ok(None) };
+        let mut refs = self.index.clone();
+        let mut height = 0;
+        while refs.len() > DESCRIPTOR_REFS {
+            height += 1;
+            let mut above = Vec::new();
+            for (number, chunk) in refs.chunks(REFS_PER_PAGE).enumerate() {
+                let payload = encode_index_page(self.run, height, number as u32, chunk);
+                above.push(PageRef { first: chunk[0].first, ptr: self.write(&payload, io)? });
+            }
+            refs = above;
+        }
+        let descriptor = RunDescriptor {
+            run: self.run,
+            oldest,
+            newest,
+            entries: self.entries,
+            shadows: self.shadows,
+            bytes: self.bytes,
+            first,
+            last: self.last,
+            pages: self.index.len() as u32,
+            height,
+            refs,
+            footprints: self.footprints.into_values().collect(),
+        };
+        Ok(Some(Run { descriptor, index: self.index.into(), pages: self.pages }))
+    }
+
+    #[cfg(test)]
+    pub(super) fn run(&self) -> RunId {
+        self.run
+    }
+
+    pub(super) fn footprints(&self) -> impl Iterator<Item = Footprint> {
+        self.footprints.values().copied()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pages: usize = self.pages.iter().map(|page| page.bytes().len()).sum();
+        self.index.len() * size_of::<PageRef>() + pages + larder_format::run::PAGE_MAX
+    }
+}

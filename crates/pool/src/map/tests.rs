@@ -1,0 +1,547 @@
+use super::*;
+use larder_device::{Entropy, SeededEntropy};
+use larder_format::Place;
+use larder_format::run::{DESCRIPTOR_REFS, PAGE_MAX, REFS_PER_PAGE};
+use proptest::prelude::*;
+use std::collections::{BTreeSet, HashMap};
+
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    Io,
+    Refused(Corrupt),
+}
+
+/// Blocks in memory, in segments of 1 MiB.
+#[derive(Default)]
+struct Blocks {
+    stored: HashMap<BlockId, (BlockPtr, Arc<[u8]>)>,
+    bytes_written: u64,
+    /// Writes that still succeed.
+    writes_left: Option<usize>,
+}
+
+impl PageReader for Blocks {
+    type Error = Failure;
+    fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>, Failure> {
+        let (at, bytes) = self.stored.get(&ptr.id).expect("only live pages are read");
+        assert_eq!(*at, ptr);
+        Ok(Arc::clone(bytes))
+    }
+    fn refused(&self, _: BlockPtr, why: Corrupt) -> Failure {
+        Failure::Refused(why)
+    }
+}
+
+impl PageWriter for Blocks {
+    fn write_page(&mut self, payload: &[u8]) -> Result<BlockPtr, Failure> {
+        assert!(payload.len() <= PAGE_MAX);
+        if let Some(left) = &mut self.writes_left {
+            *left = left.checked_sub(1).ok_or(Failure::Io)?;
+        }
+        let id = BlockId::new(1 << 40 | self.bytes_written);
+        let stored = payload.len() as u32 + 144;
+        self.bytes_written += u64::from(stored.next_multiple_of(8));
+        let place =
+            Place { segment: SegmentId::new(self.bytes_written >> 20), column: 0, offset: 4096, stored };
+        let ptr = BlockPtr { id, place };
+        self.stored.insert(id, (ptr, payload.into()));
+        Ok(ptr)
+    }
+}
+
+/// A map, its model, and what the pool's tables would hold.
+#[derive(Default)]
+struct Bench {
+    blocks: Blocks,
+    map: BlockMap,
+    tables: BTreeMap<RunId, RunDescriptor>,
+    targets: BTreeMap<BlockId, Location>,
+    marks: BTreeMap<BlockId, Marks>,
+}
+
+impl Bench {
+    fn apply(&mut self, update: Update) {
+        self.map.apply(update);
+        let id = update.id();
+        let marks = self.marks.entry(id).or_default();
+        match update {
+            Update::Put { places, .. } => drop(self.targets.insert(id, Location::Places(places))),
+            Update::Alias { to, .. } => drop(self.targets.insert(id, Location::Alias(to))),
+            Update::Mark { marks: set, .. } => *marks = marks.with(set),
+            Update::Unmark { marks: clear, .. } => *marks = marks.without(clear),
+            Update::Delete { .. } => {
+                self.targets.remove(&id);
+                self.marks.remove(&id);
+            }
+        }
+    }
+
+    fn expected(&self, id: BlockId) -> Option<Entry> {
+        let marks = self.marks.get(&id).copied().unwrap_or_default();
+        self.targets.get(&id).map(|location| Entry { location: *location, marks })
+    }
+
+    fn note(&mut self, changes: Changes) {
+        for gone in changes.removed {
+            assert_eq!(self.tables.remove(&gone.run), Some(gone));
+        }
+        for new in changes.added {
+            let mut bytes = Vec::new();
+            new.encode(&mut bytes);
+            assert_eq!(RunDescriptor::decode(&bytes), Ok((new.clone(), bytes.len())));
+            assert_eq!(self.tables.insert(new.run, new), None);
+        }
+        let in_map: BTreeMap<_, _> = self.map.descriptors().map(|d| (d.run, d.clone())).collect();
+        assert_eq!(in_map, self.tables);
+    }
+
+    fn checkpoint(&mut self) {
+        let changes = self.map.checkpoint(&mut self.blocks).unwrap();
+        assert_eq!(self.map.table_len(), 0);
+        self.note(changes);
+    }
+
+    fn merge(&mut self, max_pages: usize) -> bool {
+        let progress = self.map.merge_step(&mut self.blocks, max_pages).unwrap();
+        assert!(progress.pages <= 2 * max_pages);
+        self.note(progress.changes);
+        progress.pending
+    }
+
+    fn reopen(&mut self) {
+        let descriptors = self.tables.values().cloned().collect();
+        self.map = BlockMap::open(descriptors, &self.blocks).unwrap();
+    }
+
+    /// Pages are owned by exactly one run, and descriptors say truly what they take; pages of neither
+    /// live nor unfinished runs are thrown away here, as a segment's reuse would.
+    fn check_space(&mut self) {
+        let run_of = |bytes: &[u8]| RunId::new(u64::from_le_bytes(bytes[..8].try_into().unwrap()));
+        let mut found: BTreeMap<(RunId, SegmentId), (u32, u64)> = BTreeMap::new();
+        for (ptr, bytes) in self.blocks.stored.values() {
+            let sum = found.entry((run_of(bytes), ptr.place.segment)).or_default();
+            *sum = (sum.0 + 1, sum.1 + u64::from(ptr.place.footprint()));
+        }
+        for run in self.tables.values() {
+            for footprint in &run.footprints {
+                let there = found.remove(&(run.run, footprint.segment));
+                assert_eq!(there, Some((footprint.blocks, footprint.bytes)));
+            }
+        }
+        let live: BTreeSet<_> = self.tables.keys().copied().collect();
+        assert!(found.keys().all(|(run, _)| !live.contains(run)), "a run's pages are in its footprints");
+        let unfinished = self.map.unfinished();
+        let merging = |run: &RunId| self.map.merges.iter().any(|merge| merge.run() == *run);
+        let pages: u32 = found.iter().filter(|((run, _), _)| merging(run)).map(|(_, sum)| sum.0).sum();
+        assert_eq!(pages, unfinished.iter().map(|footprint| footprint.blocks).sum::<u32>());
+        self.blocks.stored.retain(|_, (_, bytes)| {
+            let run = run_of(bytes);
+            live.contains(&run) || merging(&run)
+        });
+    }
+
+    fn check(&mut self, ids: impl Iterator<Item = u64>, from: u64) {
+        for id in ids.map(BlockId::new) {
+            let expected = self.expected(id);
+            assert_eq!(self.map.get(id, &self.blocks).unwrap(), expected, "block {id}");
+            let location = self.map.look_up(id).location(&self.blocks).unwrap();
+            assert_eq!(location, expected.map(|entry| entry.location), "block {id}");
+        }
+        let from = BlockId::new(from);
+        let mut found = Vec::new();
+        let outcome = self.map.iterate(&self.blocks, from, |id, entry| {
+            found.push((id, entry));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(outcome, Ok(ControlFlow::Continue(())));
+        let expected = self.targets.range(from..).map(|(id, _)| (*id, self.expected(*id).unwrap()));
+        assert!(found.into_iter().eq(expected), "iterate differs from the model");
+    }
+}
+
+fn places(n: u64) -> Places {
+    let place = |segment| Place {
+        segment: SegmentId::new(segment),
+        column: (n % 3) as u8,
+        offset: 4096 + (n as u32 % 1000) * 136,
+        stored: 130,
+    };
+    Places::new(&[place(n / 1000), place(90_000 + n / 1000)][..1 + (n.is_multiple_of(17)) as usize]).unwrap()
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Update(u8, u64, u64),
+    Burst(u64),
+    Checkpoint,
+    FailedCheckpoint(usize),
+    Merge(usize),
+    FailedMerge(usize),
+    Reopen,
+    Evacuate,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        60 => (0..8u8, 0..300u64, any::<u64>()).prop_map(|(kind, id, n)| Step::Update(kind, id, n)),
+        4 => (1..2000u64).prop_map(Step::Burst),
+        12 => Just(Step::Checkpoint),
+        2 => (0..3usize).prop_map(Step::FailedCheckpoint),
+        4 => (1..4usize).prop_map(Step::Merge),
+        1 => (0..2usize).prop_map(Step::FailedMerge),
+        2 => Just(Step::Reopen),
+        1 => Just(Step::Evacuate),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_map_agrees_with_a_sorted_tree(
+        steps in proptest::collection::vec(any_step(), 1..400),
+        resident in prop_oneof![Just(0), Just(20_000), Just(RESIDENT_BYTES)],
+    ) {
+        let mut bench = Bench::default();
+        let mut newest = 300;
+        for step in steps {
+            match step {
+                Step::Update(kind, id, n) => {
+                    // Some ids are old and scattered, some near the newest.
+                    let id = BlockId::new(if n % 3 == 0 { newest - id } else { id * 7 % newest });
+                    bench.apply(match kind {
+                        0 | 1 => Update::Put { id, places: places(n % 1_000_000) },
+                        2 => Update::Alias { id, to: BlockId::new(newest + 1) },
+                        3 => Update::Mark { id, marks: Marks::SHARED },
+                        4 => Update::Mark { id, marks: Marks::INDEXED },
+                        5 => Update::Unmark { id, marks: Marks::SHARED },
+                        _ => Update::Delete { id },
+                    });
+                }
+                Step::Burst(count) => {
+                    for _ in 0..count {
+                        newest += 1;
+                        bench.apply(Update::Put { id: BlockId::new(newest), places: places(newest) });
+                    }
+                }
+                Step::Checkpoint => bench.checkpoint(),
+                Step::FailedCheckpoint(writes) => {
+                    bench.blocks.writes_left = Some(writes);
+                    if let Ok(changes) = bench.map.checkpoint(&mut bench.blocks) {
+                        bench.note(changes);
+                    }
+                    bench.blocks.writes_left = None;
+                }
+                Step::Merge(pages) => drop(bench.merge(pages)),
+                Step::FailedMerge(writes) => {
+                    bench.blocks.writes_left = Some(writes);
+                    if let Ok(progress) = bench.map.merge_step(&mut bench.blocks, 4) {
+                        bench.note(progress.changes);
+                    }
+                    bench.blocks.writes_left = None;
+                }
+                Step::Reopen => {
+                    bench.checkpoint();
+                    bench.reopen();
+                }
+                Step::Evacuate => drop(bench.map.evacuate(|segment| segment.get() % 2 == 0)),
+            }
+            bench.map.set_resident_limit(resident);
+        }
+        let some = |from| (from..newest + 10).step_by(newest as usize / 150);
+        bench.check(some(0), newest / 2);
+        bench.checkpoint();
+        bench.check_space();
+        bench.check(some(1), 0);
+        bench.reopen();
+        bench.check(some(2), 17);
+    }
+}
+
+#[test]
+fn large_merges_go_on_in_bounded_steps_while_the_map_answers() {
+    let mut bench = Bench::default();
+    let entropy = SeededEntropy::new(3);
+    let mut unfinished = 0;
+    for round in 0..120u64 {
+        for _ in 0..2_000 {
+            let id = BlockId::new(entropy.next_u64() % 100_000);
+            let n = entropy.next_u64();
+            bench.apply(match n % 10 {
+                0 => Update::Delete { id },
+                1 => Update::Mark { id, marks: Marks::SHARED },
+                _ => Update::Put { id, places: places(n % 1_000_000) },
+            });
+        }
+        bench.checkpoint();
+        bench.merge(8);
+        unfinished += usize::from(!bench.map.unfinished().is_empty());
+        if round % 20 == 19 {
+            bench.check_space();
+            bench.check((0..100_000).step_by(997), 99_000);
+        }
+        if round == 70 {
+            bench.reopen();
+        }
+    }
+    assert!(unfinished > 0, "some merge took several steps");
+    while bench.merge(8) {}
+    assert!(bench.tables.len() <= 30, "{} runs", bench.tables.len());
+    bench.check_space();
+    bench.check((0..100_000).step_by(97), 0);
+    assert!(bench.map.unfinished().is_empty());
+}
+
+#[test]
+fn what_is_born_and_dies_leaves_nothing_behind() {
+    let mut bench = Bench::default();
+    let (blocks, window) = (100_000u64, 3_000);
+    for n in 1..=blocks {
+        bench.map.apply(Update::Put { id: BlockId::new(n), places: places(n) });
+        if n > window {
+            bench.map.apply(Update::Delete { id: BlockId::new(n - window) });
+        }
+        if n % 1_000 == 0 {
+            bench.checkpoint();
+            bench.merge(16);
+        }
+    }
+    let entries: u64 = bench.map.descriptors().map(|d| d.entries).sum();
+    assert!(entries < 20 * window, "{entries} entries for {window} blocks");
+    // What died long after it was written goes too.
+    for n in blocks - window + 1..=blocks {
+        bench.map.apply(Update::Delete { id: BlockId::new(n) });
+    }
+    bench.checkpoint();
+    while bench.merge(64) {}
+    bench.check(1..blocks, 0);
+    let entries: u64 = bench.map.descriptors().map(|d| d.entries).sum();
+    assert!(entries < 20 * window, "{entries} entries for no block");
+}
+
+#[test]
+fn deleting_everything_empties_the_map() {
+    let mut bench = Bench::default();
+    let ids = |from: u64| (from * 10_000..(from + 1) * 10_000).map(BlockId::new);
+    for part in 0..5 {
+        ids(part).for_each(|id| bench.map.apply(Update::Put { id, places: places(id.get()) }));
+        bench.checkpoint();
+    }
+    for part in 0..5 {
+        ids(part).for_each(|id| bench.map.apply(Update::Delete { id }));
+        bench.checkpoint();
+        while bench.merge(1) {}
+    }
+    let entries: u64 = bench.map.descriptors().map(|d| d.entries).sum();
+    assert!(entries <= 2 * MIN_SHADOWS, "{entries} entries are left");
+    bench.check_space();
+    bench.check((0..50_000).step_by(111), 0);
+}
+
+#[test]
+fn evacuation_leaves_nothing_in_the_segments_named() {
+    let mut bench = Bench::default();
+    for n in 1..=300_000 {
+        bench.map.apply(Update::Put { id: BlockId::new(n * 3), places: places(n) });
+        if n % 50_000 == 0 {
+            bench.checkpoint();
+        }
+    }
+    let leaves = |segment: SegmentId| segment.get() == 0;
+    assert!(bench.map.evacuate(leaves) > 0);
+    while bench.merge(7) {}
+    assert_eq!(bench.map.evacuate(leaves), 0);
+    bench.check_space();
+    assert!(bench.blocks.stored.values().all(|(ptr, _)| ptr.place.segment.get() != 0));
+}
+
+#[test]
+fn a_page_in_the_place_of_another_is_refused() {
+    let mut bench = Bench::default();
+    for n in 1..=60_000 {
+        bench.map.apply(Update::Put { id: BlockId::new(n * 300), places: places(n * 7 % 999_999) });
+    }
+    bench.checkpoint();
+    bench.map.set_resident_limit(0);
+    let (a, b) = (BlockId::new(300), BlockId::new(60_000 * 300));
+    let blocks: BTreeMap<_, _> = bench.blocks.stored.iter().map(|(id, (_, p))| (*id, p.clone())).collect();
+    let (first, second) = (blocks.keys().next().unwrap(), blocks.keys().nth(1).unwrap());
+    bench.blocks.stored.get_mut(first).unwrap().1 = blocks[second].clone();
+    let why = Corrupt::new("run page", Reason::Identity);
+    assert_eq!(bench.map.get(a, &bench.blocks), Err(Failure::Refused(why)));
+    assert!(bench.map.get(b, &bench.blocks).unwrap().is_some());
+}
+
+#[test]
+fn a_checkpoint_needs_no_old_page() {
+    let mut bench = Bench::default();
+    bench.map.set_resident_limit(0);
+    for n in 1..=RATIO as u64 - 1 {
+        bench.apply(Update::Put { id: BlockId::new(n), places: places(n) });
+        bench.checkpoint();
+    }
+    let intact = bench.blocks.stored.clone();
+    bench.blocks.stored.values_mut().for_each(|(_, bytes)| *bytes = [0; 50].into());
+    for n in 10..=20 {
+        bench.apply(Update::Put { id: BlockId::new(n), places: places(n) });
+        bench.checkpoint();
+    }
+    let step = bench.map.merge_step(&mut bench.blocks, 100);
+    assert!(matches!(step, Err(Failure::Refused(_))), "merges report what checkpoints get around");
+    bench.blocks.stored.extend(intact);
+    bench.check(0..30, 0);
+    bench.merge(100);
+    bench.check_space();
+    bench.check(0..30, 0);
+}
+
+#[test]
+fn a_look_up_sees_the_map_as_it_was() {
+    let mut bench = Bench::default();
+    let id = BlockId::new(5);
+    bench.apply(Update::Put { id, places: places(1) });
+    bench.checkpoint();
+    let before = bench.expected(id);
+    let look_up = bench.map.look_up(id);
+    for n in 0..20 {
+        bench.apply(Update::Put { id, places: places(n) });
+        bench.apply(Update::Mark { id, marks: Marks::SHARED });
+        bench.checkpoint();
+    }
+    assert_eq!(look_up.entry(&bench.blocks).unwrap(), before);
+    bench.check(0..10, 0);
+}
+
+#[test]
+fn an_index_of_two_levels_is_read_back() {
+    let mut blocks = Blocks::default();
+    let mut writer = run::RunWriter::new(RunId::new(9), 0);
+    let entropy = SeededEntropy::new(1);
+    // Places that nobody expects, so that few fit a page.
+    let (mut id, mut pages) = (BlockId::new(0), 0);
+    while pages <= DESCRIPTOR_REFS * REFS_PER_PAGE {
+        let place = || Place {
+            segment: SegmentId::new(entropy.next_u64()),
+            column: 3,
+            offset: 8 << 20,
+            stored: 1 << 20,
+        };
+        let target = Target::Places(Places::new(&[place(), place(), place()]).unwrap());
+        if writer.page_is_full() {
+            writer.write_page(&mut blocks).unwrap();
+            // Only index pages are needed again.
+            blocks.stored.clear();
+            pages += 1;
+        }
+        id = id.next();
+        writer.push(id, &Delta { target, ..Delta::NONE }, false);
+    }
+    let written = writer.finish(RunId::new(9), RunId::new(9), &mut blocks).unwrap().unwrap();
+    assert_eq!(written.descriptor.height, 2);
+    let read = Run::open(written.descriptor.clone(), false, &blocks).unwrap();
+    assert_eq!(read.index(), written.index());
+}
+
+#[test]
+fn runs_that_claim_the_same_checkpoints_are_refused() {
+    let mut bench = Bench::default();
+    bench.map.apply(Update::Put { id: BlockId::new(1), places: places(1) });
+    bench.checkpoint();
+    let one = bench.tables.values().next().unwrap().clone();
+    let twice = vec![one.clone(), one];
+    assert!(matches!(BlockMap::open(twice, &bench.blocks), Err(Failure::Refused(_))));
+}
+
+/// Blocks as a stream of 128 KiB records leaves them: over `k` columns, whole rows of 1 MiB, with
+/// `stored` bytes each.
+fn stream(count: u64, k: u8, stored: impl Fn(u64) -> u32) -> impl Iterator<Item = (BlockId, Places)> {
+    let (mut segment, mut row, mut ends) = (100, 4096, vec![4096 + 64 + 16 * 6; usize::from(k)]);
+    (0..count).map(move |n| {
+        let stored = stored(n);
+        let mut column = (0..ends.len()).min_by_key(|c| ends[*c]).unwrap();
+        if ends[column] + stored > row + (1 << 20) {
+            row += 1 << 20;
+            if row + (1 << 20) > 32 << 20 {
+                (segment, row) = (segment + 1, 4096);
+            }
+            ends.fill(row + 64 + 16 * 6);
+            column = 0;
+        }
+        let place =
+            Place { segment: SegmentId::new(segment), column: column as u8, offset: ends[column], stored };
+        ends[column] += place.footprint();
+        (BlockId::new(1_000_000 + n), Places::new(&[place]).unwrap())
+    })
+}
+
+/// Measures what the module's comment states; `cargo test -p larder-pool --release -- --ignored
+/// --nocapture map::` prints it.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::disallowed_methods, reason = "measures time")]
+fn measure() {
+    let noise = |n: u64| SeededEntropy::new(n).next_u64();
+    let compressed = |n| 60_000 + (noise(n) % 70_000) as u32;
+    let fill = |bench: &mut Bench, count, a_checkpoint, k, full: bool| {
+        for (n, (id, places)) in
+            (1u64..).zip(stream(count, k, |n| if full { 131_216 } else { compressed(n) }))
+        {
+            bench.map.apply(Update::Put { id, places });
+            if n % a_checkpoint == 0 || n == count {
+                bench.checkpoint();
+                bench.merge(64);
+            }
+        }
+        while bench.merge(64) {}
+    };
+    for (k, full) in [(1, true), (1, false), (4, true), (4, false)] {
+        for a_checkpoint in [100, 1_000, 10_000] {
+            let mut bench = Bench::default();
+            let start = std::time::Instant::now();
+            fill(&mut bench, 1_000_000, a_checkpoint, k, full);
+            let took = start.elapsed();
+            let bytes: u64 = bench.map.descriptors().map(|d| d.bytes).sum();
+            let written = bench.blocks.bytes_written;
+            println!(
+                "k={k} incompressible={full} {a_checkpoint} puts a checkpoint: {:.2} B/entry, {} runs, \
+                 written {:.1} MB = {:.2} x, {took:?}, {} KB of memory",
+                bytes as f64 / 1e6,
+                bench.tables.len(),
+                written as f64 / 1e6,
+                written as f64 / bytes as f64,
+                bench.map.memory_bytes() >> 10,
+            );
+        }
+    }
+    let mut bench = Bench::default();
+    fill(&mut bench, 1_000_000, 10_000, 4, false);
+    let (before, bytes) = (bench.blocks.bytes_written, bench.map.descriptors().map(|d| d.bytes).sum::<u64>());
+    for n in 1..=1_000_000 {
+        let id = BlockId::new(1_000_000 + noise(n) % 1_000_000);
+        bench.map.apply(Update::Put { id, places: places(n % 1_000_000) });
+        if n % 10_000 == 0 {
+            bench.checkpoint();
+            bench.merge(256);
+        }
+    }
+    while bench.merge(256) {}
+    println!(
+        "a million scattered moves: written {:.1} MB, {:.1} MB before, {:.1} MB after, {} runs",
+        (bench.blocks.bytes_written - before) as f64 / 1e6,
+        bytes as f64 / 1e6,
+        bench.map.descriptors().map(|d| d.bytes).sum::<u64>() as f64 / 1e6,
+        bench.tables.len(),
+    );
+    for (what, resident) in [("resident", u64::MAX), ("pages from a cache", 0)] {
+        let mut bench = Bench::default();
+        bench.map.set_resident_limit(resident);
+        fill(&mut bench, 1_000_000, 10_000, 4, false);
+        let count = 1_000_000;
+        let start = std::time::Instant::now();
+        for n in 0..count {
+            let id = BlockId::new(1_000_000 + noise(n) % 1_000_000);
+            assert!(bench.map.get(id, &bench.blocks).unwrap().is_some());
+        }
+        println!("get, {what}: {} ns", start.elapsed().as_nanos() / u128::from(count));
+    }
+}

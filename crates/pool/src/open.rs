@@ -1,0 +1,553 @@
+//! Import: from devices to a pool.
+//!
+//! Every device tells its label and the newest root that it holds. The newest root of all is the
+//! pool's state; what it says of the devices, and what they say of themselves, tells which are
+//! current, stale, copies, strangers or missing. A device that the root calls current must hold the
+//! root or the one before it, since its predecessor was flushed to it before; if not, it is an old
+//! image. Devices whose histories do not contain each other were written apart: import refuses.
+//!
+//! Before anything is replayed, a root is published that is the old one in all but the import: the
+//! new incarnation, fresh leases of ids, and the devices as they are. So ids never come back, however
+//! often an import is cut short; the log stays that of the import before until it is replayed.
+
+use crate::core::{Core, LEASE};
+use crate::create::{Parts, ROOT_DATASET};
+use crate::dataset::Dataset;
+use crate::error::{PoolError, Result};
+use crate::intent::{Intent, Notes, read_chain};
+use crate::map::BlockMap;
+use crate::member::{Member, MemberState, Members};
+use crate::pool::{Pool, World};
+use crate::read::TableNodes;
+use crate::runs::RunIo;
+use crate::segments::{Entries, SegmentEntry};
+use crate::space::GroupSpace;
+use crate::tree::Tree;
+use larder_device::{Device, Request};
+use larder_format::label::{
+    HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas,
+};
+use larder_format::root::{MAX_HISTORY, Root, RootImport};
+use larder_format::run::RunDescriptor;
+use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
+use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::{
+    BlockId, ByteLen, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, PoolGuid, Reason, SegmentId,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A device with a pool's label.
+#[derive(Clone)]
+pub struct Found {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// The newer of its intact labels.
+    pub label: Label,
+    /// The newest root on it; none when no copy is intact.
+    pub root: Option<Root>,
+    /// Who had the pool imported.
+    pub heartbeat: Option<Heartbeat>,
+}
+
+/// What a device turned out to be.
+pub enum Scan {
+    /// A pool's.
+    Member(Box<Found>),
+    /// Not a pool's; whether somebody else's is [`crate::foreign`]'s matter.
+    NotOurs,
+    /// It has our magic number, but no intact label.
+    Damaged(Corrupt),
+    /// It cannot be read.
+    Failed(larder_device::DeviceError),
+}
+
+/// Looks at a device.
+pub fn scan(device: &Arc<dyn Device>) -> Scan {
+    let size = device.size();
+    if size.get() < 2 * LABEL_AREA {
+        return Scan::NotOurs;
+    }
+    let mut label: Option<Label> = None;
+    let mut damage = None;
+    let mut failure = None;
+    let mut areas = Vec::new();
+    for area in label_areas(size) {
+        let read = Request::Read { offset: area, len: ByteLen::new(LABEL_AREA) };
+        match device.submit(read).wait() {
+            Ok(bytes) => areas.push(bytes),
+            Err(error) => failure = Some(error),
+        }
+    }
+    for bytes in &areas {
+        match Label::check(bytes) {
+            Ok(found) if label.as_ref().is_none_or(|label| label.sequence < found.sequence) => {
+                label = Some(found)
+            }
+            Ok(_) => {}
+            Err(corrupt) if corrupt.reason != Reason::Magic => damage = Some(corrupt),
+            Err(_) => {}
+        }
+    }
+    let Some(label) = label else {
+        return match (damage, failure) {
+            (Some(damage), _) => Scan::Damaged(damage),
+            (None, Some(error)) => Scan::Failed(error),
+            (None, None) => Scan::NotOurs,
+        };
+    };
+    // A device that grew has its second area where it ended when it was labelled.
+    if label.device_size != size {
+        let area = label_areas(label.device_size)[1];
+        let read = Request::Read { offset: area, len: ByteLen::new(LABEL_AREA) };
+        areas.extend(device.submit(read).wait());
+    }
+    let roots = areas.iter().flat_map(|area| {
+        let ring =
+            (0..RING_SLOTS as usize).map(|i| &area[RING_OFFSET as usize + i * RING_SLOT..][..RING_SLOT]);
+        ring.filter_map(|bytes| Root::check(label.pool, bytes).ok())
+    });
+    let root = roots.max_by_key(|root| root.commit);
+    let beat = |area: &larder_device::AlignedBuf| Heartbeat::check(&area[HEARTBEAT_OFFSET as usize..]).ok();
+    let heartbeat = areas.iter().filter_map(beat).max_by_key(|beat| beat.beats);
+    Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat }))
+}
+
+/// What a device is to the pool that its label names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds everything.
+    Current,
+    /// It missed commits: the last it holds is told.
+    Stale(CommitId),
+    /// No device was found for it.
+    Missing,
+}
+
+/// A device in the plan of an import.
+#[derive(Clone)]
+pub struct Candidate {
+    /// Its number.
+    pub index: DeviceIndex,
+    /// The device, when one was found.
+    pub found: Option<Found>,
+    /// What it is to the pool.
+    pub standing: Standing,
+}
+
+/// A pool that could be imported.
+pub struct Importable {
+    /// Its GUID.
+    pub guid: PoolGuid,
+    /// Its name.
+    pub name: String,
+    /// Its newest root.
+    pub root: Root,
+    /// All of its devices, as the root has them.
+    pub devices: Vec<Candidate>,
+    /// Whether the devices that are there suffice.
+    pub complete: bool,
+    /// Sentences about devices that are set aside, or that stand in the way.
+    pub remarks: Vec<String>,
+    /// Why it cannot be imported as it is, in plain words.
+    pub refusal: Option<String>,
+    /// The host that has, or had, it imported; none after an export.
+    pub held_by: Option<Heartbeat>,
+}
+
+/// Sorts devices into pools.
+pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
+    let mut pools: BTreeMap<PoolGuid, Vec<Found>> = BTreeMap::new();
+    for device in found {
+        pools.entry(device.label.pool).or_default().push(device);
+    }
+    pools.into_iter().filter_map(|(guid, found)| importable(guid, found)).collect()
+}
+
+fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
+    let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
+    let root = found.iter().filter_map(|found| found.root.as_ref()).max_by_key(|root| root.commit)?.clone();
+    let name = found.iter().max_by_key(|found| found.label.sequence)?.label.name.clone();
+    let mut remarks = Vec::new();
+    let mut refusal = None;
+
+    let mut by_index: BTreeMap<DeviceIndex, Found> = BTreeMap::new();
+    for device in found {
+        let path = device.device.name();
+        let known = root.devices.iter().find(|known| known.index == device.label.index);
+        if known.is_none_or(|known| known.guid != device.label.device) {
+            remarks.push(format!(
+                "{path} carries this pool's label, but the pool does not know it (it was replaced)"
+            ));
+            continue;
+        }
+        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root, other)) {
+            refusal = Some(format!(
+                "{path} was written apart from the other devices since commit {}: their histories do not contain \
+                 each other. Nothing was changed. Import with -d naming only the devices whose data you want",
+                branch.history.first().map_or(branch.commit, |import| import.first)
+            ));
+        }
+        match by_index.remove(&device.label.index) {
+            None => {
+                by_index.insert(device.label.index, device);
+            }
+            Some(other) => {
+                let (a, b) = (commit_of(&device), commit_of(&other));
+                let (newer, older) = if a > b { (device, other) } else { (other, device) };
+                let (new, old) = (newer.device.name(), older.device.name());
+                if a == b {
+                    refusal = Some(format!(
+                        "{new} and {old} are copies of one device (guid {}). Nothing was changed. Move one of \
+                         them away, or name the devices with -d",
+                        newer.label.device
+                    ));
+                } else {
+                    remarks.push(format!("{old} is an older copy of {new} and is not used"));
+                }
+                by_index.insert(newer.label.index, newer);
+            }
+        }
+    }
+    let devices: Vec<Candidate> = root
+        .devices
+        .iter()
+        .map(|known| {
+            let found = by_index.remove(&known.index);
+            let standing = match &found {
+                None => Standing::Missing,
+                Some(device) if known.current == 1 && commit_of(device).get() + 1 >= root.commit.get() => {
+                    Standing::Current
+                }
+                Some(device) => {
+                    let through = CommitId::new(commit_of(device).get().min(known.good_through.get()));
+                    remarks.push(format!(
+                        "{} is older: it holds commit {through}, the pool is at {}",
+                        device.device.name(),
+                        root.commit
+                    ));
+                    Standing::Stale(through)
+                }
+            };
+            Candidate { index: known.index, found, standing }
+        })
+        .collect();
+    let complete = root.groups.iter().all(|group| {
+        let members: Vec<_> = root
+            .devices
+            .iter()
+            .zip(&devices)
+            .filter(|(known, _)| known.group == group.index)
+            .map(|(_, candidate)| candidate)
+            .collect();
+        members.len() >= group.rule.layout.columns()
+            && group.rule.layout.survives(|column| members[column].standing != Standing::Current)
+    });
+    let held_by = (!root.exported)
+        .then(|| {
+            devices
+                .iter()
+                .filter_map(|device| device.found.as_ref()?.heartbeat.clone())
+                .max_by_key(|b| b.beats)
+        })
+        .flatten();
+    Some(Importable { guid, name, root, devices, complete, remarks, refusal, held_by })
+}
+
+/// Whether `root`'s history contains the state that `other` names.
+fn contains(root: &Root, other: &Root) -> bool {
+    let Some(at) = root.history.iter().position(|import| import.incarnation == other.incarnation) else {
+        // Older than the history reaches: stale at worst.
+        return root.history.len() == MAX_HISTORY
+            && root.history.last().is_some_and(|oldest| other.commit < oldest.first);
+    };
+    // The import that came after took over at its first commit; what was written later is a branch.
+    at.checked_sub(1).is_none_or(|next| other.commit < root.history[next].first)
+}
+
+/// How to import.
+#[derive(Debug, Clone, Default)]
+pub struct ImportOptions {
+    /// Write nothing.
+    pub read_only: bool,
+    /// The caller made sure that the host whose heartbeat was found is not alive.
+    pub host_is_gone: bool,
+    /// A new name for the pool.
+    pub rename: Option<String>,
+}
+
+impl Pool {
+    /// Imports a pool. The front end must take [`Pool::take_replay`]'s operations, apply them and commit
+    /// before it lets anybody in.
+    ///
+    /// # Errors
+    /// A sentence in [`PoolError::Invalid`] or [`PoolError::Busy`] when it is refused.
+    pub fn import(world: World, plan: Importable, options: &ImportOptions) -> Result<Arc<Pool>> {
+        if let Some(refusal) = plan.refusal {
+            return Err(PoolError::Invalid(refusal));
+        }
+        if !plan.complete {
+            let lost: Vec<_> = plan.devices.iter().filter(|d| d.standing != Standing::Current).collect();
+            return Err(PoolError::Invalid(format!(
+                "{} of {} devices of {} are missing or too old, more than its layout survives. Nothing was changed. \
+                 Attach them and import again",
+                lost.len(),
+                plan.devices.len(),
+                plan.name
+            )));
+        }
+        if let Some(holder) = plan.held_by.as_ref().filter(|beat| beat.host != world.host)
+            && !options.host_is_gone
+        {
+            return Err(PoolError::Busy(format!(
+                "{} may be imported by host {}",
+                plan.name, holder.host_name
+            )));
+        }
+        let root = plan.root;
+        let unclean = !root.exported;
+        let incarnation = Incarnation::new(world.entropy.next_u64());
+        let labels: Vec<Label> =
+            plan.devices.iter().filter_map(|d| d.found.as_ref().map(|found| found.label.clone())).collect();
+        let any = labels.first().ok_or_else(|| PoolError::Invalid("no device is there".into()))?;
+        let (created, ashift) = (any.created, any.ashift);
+        let slot_size =
+            |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
+        let members =
+            Members::new(plan.devices.into_iter().zip(&root.devices).map(|(candidate, known)| {
+                match (candidate.found, candidate.standing) {
+                    (Some(found), Standing::Stale(through)) => {
+                        Member::present(found.device, found.label, MemberState::Stale, through)
+                    }
+                    (Some(found), _) => {
+                        Member::present(found.device, found.label, MemberState::Online, known.good_through)
+                    }
+                    (None, _) => Member::missing(known, slot_size(known.group)),
+                }
+            }));
+        let groups: BTreeMap<_, _> = root
+            .groups
+            .iter()
+            .map(|group| {
+                let devices: Vec<_> =
+                    members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
+                let space =
+                    GroupSpace::new(group.index, group.rule, slot_size(group.index), ashift, &devices);
+                (group.index, space)
+            })
+            .collect();
+        let core = Core {
+            entries: Entries::new(),
+            groups,
+            streams: HashMap::new(),
+            open_commit: root.commit.next(),
+            incarnation,
+            next_block: root.block_lease,
+            block_lease: BlockId::new(root.block_lease.get() + LEASE),
+            next_segment: root.segment_lease,
+            segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),
+            dropped: Vec::new(),
+            gone: Vec::new(),
+        };
+        let parts = Parts {
+            guid: plan.guid,
+            name: plan.name,
+            created,
+            read_only: options.read_only,
+            members,
+            core,
+            intent: Intent { sequence: 1, ..Intent::default() },
+            notes: Notes::after(root.applied),
+            history: root.history.clone(),
+            durable: root.commit,
+        };
+        let pool = Pool::assemble(world, parts);
+        pool.load(&root, unclean)?;
+        if !options.read_only {
+            pool.adopt(root)?;
+            if let Some(name) = &options.rename {
+                pool.rename(name)?;
+            }
+            pool.beat()?;
+        }
+        Ok(pool)
+    }
+
+    /// Reads everything that the root names: tables, segments, datasets, block map, log.
+    fn load(&self, root: &Root, unclean: bool) -> Result<()> {
+        for record in &root.segments {
+            self.adopt_segment(record, root.commit)?;
+        }
+        let mut segments = Vec::new();
+        let mut datasets = Vec::new();
+        let mut runs = Vec::new();
+        let mut properties: BTreeMap<DatasetId, BTreeMap<String, String>> = BTreeMap::new();
+        let tables = Tree::open(root.tables);
+        let mut bad = Ok(());
+        tables.scan(&TableNodes(self), .., |key, value| {
+            let id = key.object & ((1 << 48) - 1);
+            let entry: Result<(), Corrupt> = (|| {
+                match (key.object >> 48) as u16 {
+                    t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
+                    t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
+                    t if t == Table::Runs as u16 => runs.push(RunDescriptor::decode(value)?.0),
+                    t if t == Table::Properties as u16 => {
+                        let property = PropertyRecord::decode(value)?;
+                        properties
+                            .entry(DatasetId::new(id))
+                            .or_default()
+                            .insert(property.name, property.value);
+                    }
+                    _ => {}
+                }
+                Ok(())
+            })();
+            match entry {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(corrupt) => {
+                    bad = Err(corrupt);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        bad?;
+        *self.tables.lock() = tables;
+        for record in &segments {
+            self.adopt_segment(record, root.commit)?;
+        }
+        self.recount_runs(&runs)?;
+        let map = BlockMap::open(runs, &RunIo::new(self))?;
+        *self.map.lock() = map;
+        *self.properties.write() = properties.remove(&DatasetId::new(0)).unwrap_or_default();
+        self.apply_pool_properties();
+        for mut record in datasets {
+            if unclean {
+                // Inode ids that were given out after the last commit must not be given out again.
+                record.next_inode += 1 << 16;
+            }
+            let local = properties.remove(&record.id).unwrap_or_default();
+            let dataset = Dataset::new(self.myself.clone(), record, local, self.default_settings());
+            self.datasets.write().insert(dataset.id(), Arc::new(dataset));
+        }
+        if self.dataset(ROOT_DATASET).is_none() {
+            return Err(Corrupt::new("dataset table", Reason::Short).into());
+        }
+        self.refresh_settings();
+        if root.log_open {
+            let slot_size = |segment: &SegmentRecord| self.members.get(segment.slots[0].device).slot_size;
+            let (ops, last) = read_chain(root, slot_size, |segment, column, offset, len| {
+                let slot = segment.slots[column];
+                let member = self.members.get(slot.device);
+                let bytes = member.read(member.slot_offset(slot.index, offset), len)?.wait().ok()?;
+                Some(bytes.to_vec())
+            });
+            *self.replay.lock() = ops;
+            *self.notes.lock() = Notes::after(last);
+        }
+        Ok(())
+    }
+
+    /// Takes a segment from the tables or the root into memory, and its slots out of the free ones.
+    fn adopt_segment(&self, record: &SegmentRecord, commit: CommitId) -> Result<()> {
+        let bad = |reason| PoolError::from(Corrupt::new("segment record", reason));
+        if record.state == SegmentState::Freed && record.freed.get() + 2 <= commit.get() {
+            if !record.kind.is_rooted() {
+                self.core.lock().gone.push(record.id);
+            }
+            return Ok(());
+        }
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let group = core.groups.get_mut(&record.group).ok_or_else(|| bad(Reason::Identity))?;
+        if record.height > group.slot_size {
+            return Err(bad(Reason::Range));
+        }
+        for &slot in &record.slots {
+            if !self.members.has(slot.device) || self.members.get(slot.device).group != record.group {
+                return Err(bad(Reason::Identity));
+            }
+            if !group.take(slot) {
+                return Err(bad(Reason::Order));
+            }
+        }
+        let entry = SegmentEntry::from_record(record);
+        self.readable.insert(&entry.segment);
+        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
+            core.streams.insert((record.kind, record.group), record.id);
+        }
+        core.entries.insert(record.id, entry);
+        Ok(())
+    }
+
+    /// What lives in run segments follows from the runs: pages of a merge that was cut short do not.
+    fn recount_runs(&self, runs: &[RunDescriptor]) -> Result<()> {
+        let mut live: HashMap<SegmentId, (u32, u64)> = HashMap::new();
+        for footprint in runs.iter().flat_map(|run| &run.footprints) {
+            let entry = live.entry(footprint.segment).or_default();
+            entry.0 += footprint.blocks;
+            entry.1 += footprint.bytes;
+        }
+        let mut core = self.core.lock();
+        for entry in core.entries.values_mut().filter(|entry| entry.segment.kind == SegmentKind::Run) {
+            let (blocks, bytes) = live.remove(&entry.segment.id).unwrap_or_default();
+            entry.dirty |= (entry.live_blocks, entry.live_bytes) != (blocks, bytes);
+            (entry.live_blocks, entry.live_bytes) = (blocks, bytes);
+        }
+        if live.is_empty() { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Identity).into()) }
+    }
+
+    /// Publishes the old root under the new import.
+    fn adopt(&self, mut root: Root) -> Result<()> {
+        let mut core = self.core.lock();
+        root.commit = core.open_commit;
+        root.incarnation = core.incarnation;
+        root.time = self.world.clock.now();
+        root.exported = false;
+        root.host = self.world.host;
+        root.block_lease = core.block_lease;
+        root.segment_lease = core.segment_lease;
+        root.history.insert(0, RootImport { incarnation: core.incarnation, first: root.commit });
+        root.history.truncate(MAX_HISTORY);
+        core.open_commit = root.commit.next();
+        drop(core);
+        *self.history.lock() = root.history.clone();
+        // The last root's second copies may not be flushed yet: nothing may follow them unflushed.
+        self.members.flush_all();
+        self.publish(&mut root)?;
+        self.durable.store(root.commit.get(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives the pool, and its root dataset, another name.
+    pub fn rename(&self, name: &str) -> Result<()> {
+        crate::create::check_name(name).map_err(PoolError::Invalid)?;
+        for member in self.members.iter().filter(|member| member.is_online()) {
+            member
+                .relabel(|label| name.clone_into(&mut label.name))
+                .map_err(|error| PoolError::Device { device: member.name(), error })?;
+        }
+        name.clone_into(&mut self.name.write());
+        if let Some(root) = self.dataset(ROOT_DATASET) {
+            let mut state = root.state.write();
+            name.clone_into(&mut state.record.name);
+            state.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Shows other hosts that the pool is in use here.
+    pub fn beat(&self) -> Result<()> {
+        let heartbeat = Heartbeat {
+            pool: self.guid,
+            host: self.world.host,
+            host_name: self.world.host_name.clone(),
+            incarnation: self.core.lock().incarnation,
+            beats: self.beats.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        let at = |area: larder_format::DeviceOffset| area + ByteLen::new(HEARTBEAT_OFFSET);
+        self.members.write_labels(0, at, &heartbeat.encode());
+        Ok(())
+    }
+}

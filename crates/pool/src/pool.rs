@@ -1,0 +1,310 @@
+//! The pool: what is imported, and the gate that keeps operations whole.
+//!
+//! Everything that changes the pool is done under an [`Op`], which holds the gate shared; a commit
+//! takes the gate exclusively for as long as it needs to turn what changed into blocks, so that each
+//! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
+
+use crate::cache::{Cache, CacheStats};
+use crate::core::Core;
+use crate::dataset::{Dataset, Settings};
+use crate::error::{PoolError, Result};
+use crate::intent::{Intent, Notes, Replayed};
+use crate::map::BlockMap;
+use crate::member::Members;
+use crate::segments::Readable;
+use crate::tree::Tree;
+use crate::write::Flights;
+use larder_device::{Clock, Entropy, Workers};
+use larder_format::root::RootImport;
+use larder_format::segment::DESCRIPTOR_LEN;
+use larder_format::{CommitId, DatasetId, HostId, PoolGuid, Timestamp};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The world outside, handed in.
+#[derive(Clone)]
+pub struct World {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Hands for hashing and codecs.
+    pub workers: Arc<dyn Workers>,
+    /// This host.
+    pub host: HostId,
+    /// Its name, for people.
+    pub host_name: String,
+}
+
+/// The default of the `memory` property, bytes.
+pub const DEFAULT_MEMORY: u64 = 512 << 20;
+/// The default share of metadata in the cache, percent.
+pub const DEFAULT_METADATA_PERCENT: u64 = 50;
+
+/// The layer above, asked at commits.
+pub trait FrontEnd: Send + Sync {
+    /// Stores all dirty data written before the call. Traffic goes on meanwhile.
+    fn flush(&self) -> Result<()>;
+    /// Stores dirty data that is in the intent log and not yet stored. Nothing else can enter meanwhile.
+    fn flush_logged(&self, op: &Op<'_>) -> Result<()>;
+    /// A commit is durable.
+    fn committed(&self, commit: CommitId);
+}
+
+/// Dirty bytes in memory, over all front ends.
+#[derive(Debug, Default)]
+pub struct Dirty(AtomicU64);
+
+impl Dirty {
+    /// More was written.
+    pub fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+    /// Some was stored or dropped.
+    pub fn sub(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    /// Bytes dirty now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Space as statfs wants it, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    /// What an empty pool could hold.
+    pub size: u64,
+    /// What is used of it.
+    pub used: u64,
+    /// What can still be written.
+    pub available: u64,
+}
+
+/// An imported pool.
+pub struct Pool {
+    pub(crate) guid: PoolGuid,
+    pub(crate) name: RwLock<String>,
+    pub(crate) created: Timestamp,
+    pub(crate) world: World,
+    pub(crate) read_only: bool,
+    pub(crate) members: Members,
+    pub(crate) readable: Readable,
+    pub(crate) cache: Cache,
+    pub(crate) gate: RwLock<()>,
+    pub(crate) commit_lock: Mutex<()>,
+    pub(crate) intent: Mutex<Intent>,
+    pub(crate) notes: Mutex<Notes>,
+    pub(crate) replay: Mutex<Vec<Replayed>>,
+    pub(crate) tables: Mutex<Tree>,
+    pub(crate) map: Mutex<BlockMap>,
+    pub(crate) flights: Flights,
+    pub(crate) core: Mutex<Core>,
+    pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
+    pub(crate) properties: RwLock<BTreeMap<String, String>>,
+    pub(crate) history: Mutex<Vec<RootImport>>,
+    pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
+    pub(crate) dirty: Dirty,
+    pub(crate) durable: AtomicU64,
+    pub(crate) suspended: Mutex<Option<String>>,
+    pub(crate) beats: AtomicU64,
+    pub(crate) myself: Weak<Pool>,
+}
+
+enum Gate<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Exclusive { _guard: &'a RwLockWriteGuard<'a, ()> },
+}
+
+/// A modifying operation under way: everything done under it is in the same commit. Never nest two.
+pub struct Op<'a> {
+    pool: &'a Pool,
+    _gate: Gate<'a>,
+}
+
+impl<'a> Op<'a> {
+    /// The pool.
+    pub fn pool(&self) -> &'a Pool {
+        self.pool
+    }
+}
+
+impl Pool {
+    /// Enters a modifying operation.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
+    pub fn enter(&self) -> Result<Op<'_>> {
+        self.check_writable()?;
+        Ok(Op { pool: self, _gate: Gate::Shared { _guard: self.gate.read() } })
+    }
+
+    pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Op<'a> {
+        Op { pool: self, _gate: Gate::Exclusive { _guard: guard } }
+    }
+
+    /// Refuses when nothing may be written.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        match &*self.suspended.lock() {
+            Some(reason) => Err(PoolError::Suspended(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops all writing: nothing more is acknowledged. The first reason stays.
+    pub fn suspend(&self, reason: String) -> PoolError {
+        let mut suspended = self.suspended.lock();
+        PoolError::Suspended(suspended.get_or_insert(reason).clone())
+    }
+
+    /// Why nothing is written any more.
+    pub fn suspended(&self) -> Option<String> {
+        self.suspended.lock().clone()
+    }
+
+    /// The pool's GUID.
+    pub fn guid(&self) -> PoolGuid {
+        self.guid
+    }
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.name.read().clone()
+    }
+    /// When it was made.
+    pub fn created(&self) -> Timestamp {
+        self.created
+    }
+    /// Whether it was imported for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+    /// Its devices.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+    /// Time.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.world.clock
+    }
+    /// A dataset.
+    pub fn dataset(&self, id: DatasetId) -> Option<Arc<Dataset>> {
+        self.datasets.read().get(&id).cloned()
+    }
+    /// All datasets, in the order of their ids: parents before their children.
+    pub fn datasets(&self) -> Vec<Arc<Dataset>> {
+        self.datasets.read().values().cloned().collect()
+    }
+    /// Dirty bytes in memory.
+    pub fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+    /// The most dirty bytes that the budget allows.
+    pub fn dirty_limit(&self) -> u64 {
+        self.cache.dirty_limit()
+    }
+    /// The newest durable commit.
+    pub fn durable_commit(&self) -> CommitId {
+        CommitId::new(self.durable.load(Ordering::Acquire))
+    }
+    /// The commit that changes made now will be part of; stable while an [`Op`] is held.
+    pub fn open_commit(&self) -> CommitId {
+        self.core.lock().open_commit
+    }
+    /// Whether a commit has anything to write.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.get() > 0
+            || self.notes.lock().bytes() > 0
+            || !self.core.lock().dropped.is_empty()
+            || self.datasets().iter().any(|dataset| {
+                let state = dataset.state.read();
+                state.changed || state.tree.is_dirty()
+            })
+    }
+    /// Registers the layer above.
+    pub fn set_front_end(&self, front: Weak<dyn FrontEnd>) {
+        *self.front.write() = Some(front);
+    }
+    /// Operations found in the log at import, in order; to be replayed once, before anything else.
+    pub fn take_replay(&self) -> Vec<(DatasetId, Vec<u8>)> {
+        std::mem::take(&mut self.replay.lock())
+    }
+
+    /// The most bytes of a stored block: a quarter of the smallest slot.
+    pub(crate) fn max_block(&self) -> u32 {
+        self.members.iter().map(|member| member.slot_size / 4).min().unwrap_or(0)
+    }
+
+    /// The most bytes of a record: 1 MiB, or the largest power of two that a quarter of the smallest
+    /// slot holds.
+    pub fn max_record(&self) -> u32 {
+        self.max_block().min(1 << 20)
+    }
+
+    /// Space, for records of `record_size` bytes.
+    pub fn space(&self, record_size: u32) -> Space {
+        let core = self.core.lock();
+        let record = record_size.min(self.max_record());
+        let mut space = Space::default();
+        for group in core.groups.values() {
+            let per_segment = group.writable(u64::from(group.slot_size - DESCRIPTOR_LEN), record);
+            space.size += group.total_segments().saturating_sub(group.reserve()) * per_segment;
+            space.available += group.available(record);
+        }
+        for (&(kind, group), id) in &core.streams {
+            if kind == larder_format::segment::SegmentKind::Data {
+                let group = &core.groups[&group];
+                space.available +=
+                    group.writable(u64::from(group.slot_size - core.entries[id].height), record);
+            }
+        }
+        drop(core);
+        space.available = space.available.saturating_sub(self.dirty.get());
+        space.size = space.size.max(space.available);
+        space.used = space.size - space.available;
+        space
+    }
+
+    /// Refuses when `bytes` more of dirty data might not find room.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`].
+    pub fn check_space(&self, bytes: u64, record_size: u32) -> Result<()> {
+        if self.space(record_size).available < bytes { Err(PoolError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Slots in use and in all, bytes over all devices; a group of copies counts once.
+    pub fn raw_space(&self) -> (u64, u64) {
+        let core = self.core.lock();
+        core.groups.values().fold((0, 0), |(used, total), group| {
+            let (taken, all) = group.slots();
+            let unit = u64::from(group.slot_size);
+            let copies = group.rule.layout.r() as u64;
+            (used + taken * unit / copies, total + all * unit / copies)
+        })
+    }
+
+    /// What the cache did and holds.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+    /// Forgets all cached blocks; for measuring.
+    pub fn drop_caches(&self) {
+        self.cache.clear();
+    }
+
+    /// Settings that a dataset has when nothing is set.
+    pub(crate) fn default_settings(&self) -> Settings {
+        Settings {
+            codec: crate::codec::Codec::default(),
+            checksum: larder_format::checksum::ChecksumKind::Fast,
+            record_size: (128 << 10).min(self.max_record()),
+            readonly: false,
+            atime: crate::dataset::Atime::On,
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! The one registry of properties: pools' and datasets'.
+//!
+//! A property's value has one exact form, the one that is stored, sent through the API and shown by
+//! `-p`: bytes, seconds since 1970, per cent and guids as decimal numbers, ratios as `1.50`, words in
+//! lower case. [`Property::parse`] is the only way from what a person typed to that form;
+//! [`Property::display`] is the way to what a person reads. What takes effect where is told by each
+//! property's `about`.
+
+use thiserror::Error;
+
+/// What a property's values are, and so how they are typed, checked and shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One of some words.
+    Word(&'static [&'static str]),
+    /// Bytes, from the first to the second number, a power of two.
+    PowerOfTwo(u64, u64),
+    /// Bytes, from the first number to the second.
+    Bytes(u64, u64),
+    /// A plain number, from the first to the second.
+    Number(u64, u64),
+    /// Per cent, from the first to the second.
+    Percent(u64, u64),
+    /// A factor, with two decimals.
+    Ratio,
+    /// Seconds since 1970-01-01 UTC.
+    Time,
+    /// An absolute path, `none` or `legacy`.
+    MountPoint,
+    /// Any text of at most this many bytes.
+    Text(usize),
+}
+
+/// When a property may be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// At any time.
+    Set,
+    /// Only when the pool or dataset is made.
+    SetOnce,
+    /// Never: Larder tells it.
+    Told,
+}
+
+/// One property of pools or of datasets.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Property {
+    /// Its name.
+    pub name: &'static str,
+    /// Its name as a column of `list`, in lower case; accepted wherever the name is.
+    pub column: &'static str,
+    /// What its values are.
+    pub kind: Kind,
+    /// Its value where nothing is set; nothing where it must be computed (see `about`).
+    pub default: Option<&'static str>,
+    /// Whether datasets below take it over.
+    pub inherited: bool,
+    /// When it may be set.
+    pub access: Access,
+    /// Its values, for people.
+    pub values: &'static str,
+    /// What it means and where it takes effect.
+    pub about: &'static str,
+}
+
+/// Why a value was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PropertyError {
+    /// There is no property of this name.
+    #[error("there is no property '{0}'")]
+    Unknown(String),
+    /// Larder tells this property; people do not.
+    #[error("'{0}' is read-only")]
+    Told(&'static str),
+    /// The property is settled when the pool or dataset is made.
+    #[error("'{0}' can only be set at creation")]
+    Settled(&'static str),
+    /// The value is none of the property's.
+    #[error("'{name}' takes {values}; '{given}' is none of them")]
+    Value {
+        /// The property.
+        name: &'static str,
+        /// What it takes.
+        values: &'static str,
+        /// What was given.
+        given: String,
+    },
+    /// Somebody wants to live without checksums.
+    #[error(
+        "checksums cannot be turned off: without them rot could not be told from data; 'on' costs next to nothing"
+    )]
+    ChecksumOff,
+    /// A user property's name or value is out of bounds.
+    #[error("user property '{0}': {1}")]
+    User(String, &'static str),
+}
+
+const SWITCH: Kind = Kind::Word(&["on", "off"]);
+const YES_NO: Kind = Kind::Word(&["yes", "no"]);
+const ANY_BYTES: Kind = Kind::Bytes(0, u64::MAX);
+const ANY_NUMBER: Kind = Kind::Number(0, u64::MAX);
+
+#[rustfmt::skip]
+const COMPRESSION: Kind = Kind::Word(&[
+    "on", "off", "lz4",
+    "gzip", "gzip-1", "gzip-2", "gzip-3", "gzip-4", "gzip-5", "gzip-6", "gzip-7", "gzip-8", "gzip-9",
+    "zstd", "zstd-1", "zstd-2", "zstd-3", "zstd-4", "zstd-5", "zstd-6", "zstd-7", "zstd-8", "zstd-9", "zstd-10",
+    "zstd-11", "zstd-12", "zstd-13", "zstd-14", "zstd-15", "zstd-16", "zstd-17", "zstd-18", "zstd-19",
+]);
+
+const fn settable(
+    name: &'static str,
+    kind: Kind,
+    default: Option<&'static str>,
+    inherited: bool,
+    values: &'static str,
+    about: &'static str,
+) -> Property {
+    Property { name, column: name, kind, default, inherited, access: Access::Set, values, about }
+}
+
+const fn told(
+    name: &'static str,
+    column: &'static str,
+    kind: Kind,
+    values: &'static str,
+    about: &'static str,
+) -> Property {
+    Property { name, column, kind, default: None, inherited: false, access: Access::Told, values, about }
+}
+
+const SIZE: &str = "<size>";
+
+/// Datasets' properties, in the order in which `get all` shows them.
+#[rustfmt::skip]
+pub static DATASET: &[Property] = &[
+    told("type", "type", Kind::Word(&["filesystem", "snapshot"]), "filesystem | snapshot", "what the dataset is"),
+    told("creation", "creation", Kind::Time, "<date>", "when it was made"),
+    told("used", "used", ANY_BYTES, SIZE, "space that the dataset and all below it take, after compression"),
+    told("available", "avail", ANY_BYTES, SIZE, "space that can still be written here"),
+    told("referenced", "refer", ANY_BYTES, SIZE, "space that its files take, after compression"),
+    told("compressratio", "ratio", Kind::Ratio, "<1.00x or more>", "what compression saves: logicalused / used"),
+    told("mounted", "mounted", YES_NO, "yes | no", "whether it can be reached through its mount point now"),
+    settable("recordsize", Kind::PowerOfTwo(4 << 10, 1 << 20), Some("131072"), true, "4K to 1M, a power of two",
+        "the size of the pieces that files are stored in; takes effect on what is written from now on"),
+    settable("mountpoint", Kind::MountPoint, None, true, "<path> | none | legacy",
+        "where it is mounted; unless set, the parent's mount point and the dataset's own name, /POOL at the top"),
+    settable("checksum", Kind::Word(&["on", "blake3", "sha256"]), Some("on"), true, "on | blake3 | sha256",
+        "how stored blocks are verified; takes effect on what is written from now on"),
+    settable("compression", COMPRESSION, Some("lz4"), true, "on | off | lz4 | gzip | gzip-1..9 | zstd | zstd-1..19",
+        "how records are compressed (on = lz4, gzip = gzip-6, zstd = zstd-3); takes effect on what is written from now on"),
+    settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",
+        "when reading a file moves its access time: on, at every read; relatime, only when it would pass the \
+         last change or is a day old; off, never"),
+    settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once"),
+    settable("canmount", Kind::Word(&["on", "off", "noauto"]), Some("on"), false, "on | off | noauto",
+        "whether it is mounted: on, by itself; noauto, only when asked by name; off, never"),
+    told("createtxg", "createtxg", ANY_NUMBER, "<number>", "the commit in which it was made"),
+    told("guid", "guid", ANY_NUMBER, "<number>", "the number that names it for ever"),
+    told("logicalused", "lused", ANY_BYTES, SIZE, "used, before compression"),
+    told("logicalreferenced", "lrefer", ANY_BYTES, SIZE, "referenced, before compression"),
+];
+
+/// Pools' properties, in the order in which `get all` shows them.
+#[rustfmt::skip]
+pub static POOL: &[Property] = &[
+    told("size", "size", ANY_BYTES, SIZE, "all devices together, parity and copies included"),
+    told("capacity", "cap", Kind::Percent(0, 100), "<percent>", "how much of it is allocated"),
+    told("altroot", "altroot", Kind::Text(4096), "<path>", "not available in this version"),
+    told("health", "health", Kind::Text(32), "ONLINE | DEGRADED | FAULTED | SUSPENDED | UNAVAIL", "the state of the pool"),
+    told("guid", "guid", ANY_NUMBER, "<number>", "the number that names the pool for ever"),
+    told("version", "version", ANY_NUMBER, "<number>", "the version of the format on its devices"),
+    told("dedupratio", "dedup", Kind::Ratio, "<1.00x or more>", "what deduplication saves"),
+    told("free", "free", ANY_BYTES, SIZE, "space not allocated"),
+    told("allocated", "alloc", ANY_BYTES, SIZE, "space allocated, parity and copies included"),
+    told("readonly", "rdonly", SWITCH, "on | off", "whether the pool was imported for reading only"),
+    Property { name: "ashift", column: "ashift", kind: Kind::Number(12, 16), default: Some("12"), inherited: false,
+        access: Access::SetOnce, values: "12 to 16",
+        about: "log2 of the alignment of writes, 4 KiB to 64 KiB; what devices claim of 512-byte sectors is not believed" },
+    settable("comment", Kind::Text(255), None, false, "<text of at most 255 bytes>", "a note for people"),
+    settable("memory", Kind::Bytes(64 << 20, 1 << 50), Some("536870912"), false, "64M or more",
+        "the memory that the pool may take, cache included; takes effect at once"),
+    settable("metadata_share", Kind::Percent(5, 95), Some("50"), false, "5 to 95 (percent)",
+        "the share of the cache that data may not take from metadata; takes effect at once"),
+    told("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
+    told("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
+    told("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),
+];
+
+/// The dataset property of this name or column.
+pub fn dataset(name: &str) -> Option<&'static Property> {
+    find(DATASET, name)
+}
+
+/// The pool property of this name or column.
+pub fn pool(name: &str) -> Option<&'static Property> {
+    find(POOL, name)
+}
+
+fn find(table: &'static [Property], name: &str) -> Option<&'static Property> {
+    table.iter().find(|property| property.name == name || property.column == name)
+}
+
+/// Whether `name` is one that people may give to properties of their own: `org.example:backup`.
+/// User properties are inherited; their values are text that Larder does not look into.
+pub fn is_user(name: &str) -> bool {
+    name.contains(':')
+}
+
+/// The longest name of a user property, bytes.
+pub const MAX_USER_NAME: usize = 255;
+/// The longest value of a user property, bytes.
+pub const MAX_USER_VALUE: usize = 2048;
+
+/// Checks a user property.
+///
+/// # Errors
+/// [`PropertyError::User`] when the name holds other than `a-z 0-9 : . _ -` or something is too long.
+pub fn check_user(name: &str, value: &str) -> Result<(), PropertyError> {
+    let refuse = |why| Err(PropertyError::User(name.to_owned(), why));
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":._-".contains(&byte);
+    if !is_user(name) || name.starts_with('-') || !name.bytes().all(plain) {
+        return refuse("a name is made of a-z 0-9 . _ - and a colon");
+    }
+    if name.len() > MAX_USER_NAME {
+        return refuse("a name has at most 255 bytes");
+    }
+    if value.len() > MAX_USER_VALUE {
+        return refuse("a value has at most 2048 bytes");
+    }
+    if value.chars().any(char::is_control) {
+        return refuse("a value has no control characters");
+    }
+    Ok(())
+}
+
+/// Parses `name=value` for a dataset, user properties included: the full name and the exact value.
+///
+/// # Errors
+/// As [`Property::parse`]; [`PropertyError::Unknown`] for names that are not in the table.
+pub fn parse_dataset(name: &str, given: &str, creating: bool) -> Result<(String, String), PropertyError> {
+    if is_user(name) {
+        check_user(name, given)?;
+        return Ok((name.to_owned(), given.to_owned()));
+    }
+    parse_known(dataset(name), name, given, creating)
+}
+
+/// Parses `name=value` for a pool: the full name and the exact value.
+///
+/// # Errors
+/// As [`parse_dataset`].
+pub fn parse_pool(name: &str, given: &str, creating: bool) -> Result<(String, String), PropertyError> {
+    parse_known(pool(name), name, given, creating)
+}
+
+fn parse_known(
+    property: Option<&'static Property>,
+    name: &str,
+    given: &str,
+    creating: bool,
+) -> Result<(String, String), PropertyError> {
+    let property = property.ok_or_else(|| PropertyError::Unknown(name.to_owned()))?;
+    match property.access {
+        Access::Told => Err(PropertyError::Told(property.name)),
+        Access::SetOnce if !creating => Err(PropertyError::Settled(property.name)),
+        _ => Ok((property.name.to_owned(), property.parse(given)?)),
+    }
+}
+
+impl Property {
+    /// The exact form of what a person typed.
+    ///
+    /// # Errors
+    /// [`PropertyError::Value`], or [`PropertyError::ChecksumOff`] where that was asked for.
+    pub fn parse(&self, given: &str) -> Result<String, PropertyError> {
+        if self.name == "checksum" && given == "off" {
+            return Err(PropertyError::ChecksumOff);
+        }
+        let number = |range: std::ops::RangeInclusive<u64>, given: Option<u64>| {
+            given.filter(|number| range.contains(number)).map(|number| number.to_string())
+        };
+        let exact = match self.kind {
+            Kind::Word(words) => words.contains(&given).then(|| given.to_owned()),
+            Kind::PowerOfTwo(least, most) => {
+                number(least..=most, parse_size(given).filter(|size| size.is_power_of_two()))
+            }
+            Kind::Bytes(least, most) => number(least..=most, parse_size(given)),
+            Kind::Number(least, most) => number(least..=most, given.parse().ok()),
+            Kind::Percent(least, most) => {
+                number(least..=most, given.strip_suffix('%').unwrap_or(given).parse().ok())
+            }
+            Kind::Ratio | Kind::Time => None,
+            Kind::MountPoint => parse_mountpoint(given),
+            Kind::Text(most) => {
+                (given.len() <= most && !given.chars().any(char::is_control)).then(|| given.to_owned())
+            }
+        };
+        exact.ok_or_else(|| PropertyError::Value {
+            name: self.name,
+            values: self.values,
+            given: given.to_owned(),
+        })
+    }
+
+    /// What a person reads; `-` stands for no value. Times stay seconds: showing them takes a time
+    /// zone, which is not this crate's business.
+    pub fn display(&self, exact: &str) -> String {
+        let number = exact.parse::<u64>().ok();
+        match (self.kind, number) {
+            (Kind::Bytes(..) | Kind::PowerOfTwo(..), Some(number)) => format_size(number),
+            (Kind::Percent(..), Some(_)) => format!("{exact}%"),
+            (Kind::Ratio, _) if exact != "-" => format!("{exact}x"),
+            _ => exact.to_owned(),
+        }
+    }
+
+    /// Whether values are numbers, which align to the right and are JSON numbers.
+    pub fn is_number(&self) -> bool {
+        !matches!(self.kind, Kind::Word(_) | Kind::MountPoint | Kind::Text(_))
+    }
+}
+
+fn parse_mountpoint(given: &str) -> Option<String> {
+    if matches!(given, "none" | "legacy") {
+        return Some(given.to_owned());
+    }
+    let sound = given.starts_with('/')
+        && given.len() < 4096
+        && !given.contains('\0')
+        && !given.split('/').any(|part| part == "..");
+    let trimmed = given.trim_end_matches('/');
+    sound.then(|| if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() })
+}
+
+const UNITS: &[u8] = b"BKMGTPE";
+
+/// Bytes from `4096`, `128K`, `1.5T`, `512MiB`, `1g`: units are powers of 1024 whatever they are called.
+pub fn parse_size(given: &str) -> Option<u64> {
+    let split = given.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(given.len());
+    let (digits, unit) = given.split_at(split);
+    let unit = unit.to_ascii_uppercase();
+    let power = match unit.as_bytes() {
+        [] => 0,
+        [letter] | [letter, b'B'] | [letter, b'I', b'B'] => UNITS.iter().position(|unit| unit == letter)?,
+        _ => return None,
+    };
+    if unit.len() > 1 && power == 0 {
+        return None;
+    }
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() || fraction.len() > 12 || (power == 0 && !fraction.is_empty()) {
+        return None;
+    }
+    let factor = 1u128 << (10 * power);
+    let whole = whole.parse::<u64>().ok()?;
+    let part = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
+    let bytes = u128::from(whole) * factor + u128::from(part) * factor / 10u128.pow(fraction.len() as u32);
+    u64::try_from(bytes).ok()
+}
+
+/// Bytes in binary units with three significant digits, as zfs prints them: `0B`, `96K`, `1.50T`.
+pub fn format_size(bytes: u64) -> String {
+    if bytes < 1024 { format!("{bytes}B") } else { format_count(bytes) }
+}
+
+/// A count in binary units with three significant digits: `0`, `980`, `1.21K`.
+pub fn format_count(count: u64) -> String {
+    let power = count.checked_ilog2().unwrap_or(0) / 10;
+    if power == 0 {
+        return count.to_string();
+    }
+    let unit = char::from(UNITS[power as usize]);
+    let factor = 1u64 << (10 * power);
+    if count.is_multiple_of(factor) {
+        return format!("{}{unit}", count / factor);
+    }
+    let value = count as f64 / factor as f64;
+    (0..=2)
+        .rev()
+        .map(|decimals| format!("{value:.decimals$}{unit}"))
+        .find(|text| text.len() <= 5)
+        .expect("at most 1024 and a unit: five characters")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        for (given, bytes) in [
+            ("0", 0),
+            ("131072", 131_072),
+            ("128K", 128 << 10),
+            ("128k", 128 << 10),
+            ("1.5T", 3 << 39),
+            ("512MiB", 512 << 20),
+            ("2GB", 2 << 30),
+            ("7B", 7),
+            ("0.5K", 512),
+        ] {
+            assert_eq!(parse_size(given), Some(bytes), "{given}");
+        }
+        for given in ["", "K", "1.5", "-1", "1X", "1KK", "1.2.3K", "99999999999E", "1iB", ".5K", "1 K"] {
+            assert_eq!(parse_size(given), None, "{given}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_as_zfs_writes_them() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (96 << 10, "96K"),
+            (3 << 39, "1.50T"),
+            (512 << 20, "512M"),
+            ((31 << 30) / 2, "15.5G"),
+            (1_234_567, "1.18M"),
+            (159_383_552, "152M"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(format_size(bytes), text);
+        }
+        assert_eq!(format_count(0), "0");
+        assert_eq!(format_count(1240), "1.21K");
+    }
+
+    #[test]
+    fn a_value_survives_showing_and_reading() {
+        for shift in 12..=20 {
+            let property = dataset("recordsize").unwrap();
+            let exact = (1u64 << shift).to_string();
+            assert_eq!(property.parse(&property.display(&exact)).unwrap(), exact);
+        }
+    }
+
+    #[test]
+    fn defaults_are_values_and_names_are_unique() {
+        for table in [DATASET, POOL] {
+            for (at, property) in table.iter().enumerate() {
+                if let Some(default) = property.default {
+                    assert_eq!(property.parse(default).as_deref(), Ok(default), "{}", property.name);
+                }
+                for other in &table[at + 1..] {
+                    assert_ne!(property.name, other.name);
+                    assert_ne!(property.column, other.column);
+                    assert_ne!(property.column, other.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_refused() {
+        for (name, value) in [
+            ("recordsize", "3K"),
+            ("recordsize", "2M"),
+            ("recordsize", "2K"),
+            ("compression", "gzip-10"),
+            ("compression", "LZ4"),
+            ("mountpoint", "relative"),
+            ("mountpoint", "/a/../b"),
+            ("canmount", "yes"),
+            ("used", "1"),
+            ("nonsense", "1"),
+            ("Org:name", "x"),
+        ] {
+            assert!(parse_dataset(name, value, true).is_err(), "{name}={value}");
+        }
+        assert!(parse_pool("memory", "1K", false).is_err());
+        assert_eq!(parse_pool("ashift", "13", true), Ok(("ashift".into(), "13".into())));
+        assert_eq!(parse_pool("ashift", "13", false), Err(PropertyError::Settled("ashift")));
+        assert!(parse_pool("ashift", "9", true).is_err());
+    }
+
+    #[test]
+    fn checksums_stay_on_and_the_refusal_says_why() {
+        let refusal = parse_dataset("checksum", "off", false).unwrap_err();
+        assert_eq!(refusal, PropertyError::ChecksumOff);
+        assert!(refusal.to_string().contains("cannot be turned off"));
+    }
+
+    #[test]
+    fn exact_forms_are_canonical() {
+        let exact = |name, value| parse_dataset(name, value, false).unwrap().1;
+        assert_eq!(exact("recordsize", "1M"), "1048576");
+        assert_eq!(exact("mountpoint", "/srv/media//"), "/srv/media");
+        assert_eq!(exact("mountpoint", "/"), "/");
+        assert_eq!(exact("org.example:keep", "two weeks"), "two weeks");
+        assert_eq!(parse_pool("metadata_share", "40%", false).unwrap().1, "40");
+    }
+}

@@ -1,0 +1,137 @@
+//! Rows: blocks packed into columns, padded to equal height, summed, with parity.
+//!
+//! A block lies whole in one column and goes to the shortest one, so that a stream of blocks uses all
+//! devices and a random read asks one. Packing is planned first (which block where), under the lock
+//! that hands out places; building, which copies, sums and computes parity, needs no lock.
+
+use crate::parity;
+use crate::segments::Segment;
+use larder_device::AlignedBuf;
+use larder_format::checksum::fast128;
+use larder_format::segment::{Layout, RowHeader, row_header_len};
+use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place, PoolGuid};
+use std::sync::Arc;
+
+/// A block ready to be stored: header and payload.
+pub type Encoded = Vec<u8>;
+
+/// What a stored block takes of its column.
+pub fn footprint(stored: usize) -> u32 {
+    (stored as u32).next_multiple_of(BLOCK_STEP)
+}
+
+/// Which blocks make a row, and where in it they lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowPlan {
+    /// For each block of the row, in the order given: data column and offset within the row.
+    pub spots: Vec<(usize, u32)>,
+    /// Bytes of blocks in each data column.
+    pub used: Vec<u32>,
+    /// Height of the row, bytes, header and padding included.
+    pub height: u32,
+}
+
+/// Packs as many of the blocks (given by footprint) as a row takes that may be `room` bytes high and
+/// stops when every column has `target` bytes; `None` when not even the first block fits.
+pub fn plan(layout: Layout, step: u32, room: u32, target: u32, footprints: &[u32]) -> Option<RowPlan> {
+    let header = row_header_len(layout.columns());
+    let limit = (room / step * step).checked_sub(header)?;
+    let mut used = vec![0u32; layout.k()];
+    let mut spots = Vec::new();
+    for &size in footprints {
+        let (column, height) = used.iter().copied().enumerate().min_by_key(|&(i, height)| (height, i))?;
+        if height >= target || size > limit - height {
+            break;
+        }
+        spots.push((column, header + height));
+        used[column] = height + size;
+    }
+    if spots.is_empty() {
+        return None;
+    }
+    let highest = used.iter().copied().max().unwrap_or(0);
+    Some(RowPlan { spots, used, height: (header + highest).next_multiple_of(step) })
+}
+
+/// The columns of a planned row at `offset` of `segment`, ready to be written.
+pub fn build(
+    pool: PoolGuid,
+    segment: &Segment,
+    offset: u32,
+    stamp: (CommitId, Incarnation),
+    plan: &RowPlan,
+    blocks: &[Encoded],
+) -> Vec<Arc<AlignedBuf>> {
+    let layout = segment.layout;
+    let header = row_header_len(layout.columns()) as usize;
+    let height = plan.height as usize;
+    let mut data: Vec<AlignedBuf> = (0..layout.k()).map(|_| AlignedBuf::zeroed(height)).collect();
+    for (&(column, at), block) in plan.spots.iter().zip(blocks) {
+        data[column][at as usize..at as usize + block.len()].copy_from_slice(block);
+    }
+    let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(|_| AlignedBuf::zeroed(height)).collect();
+    if !parity.is_empty() {
+        let data: Vec<&[u8]> = data.iter().map(|column| &column[header..]).collect();
+        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|column| &mut column[header..]).collect();
+        parity::encode(&data, &mut parity);
+    }
+    let data_sums: Vec<u128> = data.iter().map(|column| fast128(pool, &column[header..])).collect();
+    let parity_sums = parity.iter().map(|column| fast128(pool, &column[header..]));
+    let sums: Vec<u128> =
+        data_sums.iter().flat_map(|&sum| std::iter::repeat_n(sum, layout.r())).chain(parity_sums).collect();
+
+    let mut columns = Vec::with_capacity(layout.columns());
+    for (i, column) in data.into_iter().enumerate() {
+        for _ in 1..layout.r() {
+            let mut copy = AlignedBuf::zeroed(height);
+            copy.copy_from_slice(&column);
+            columns.push((copy, plan.used[i]));
+        }
+        columns.push((column, plan.used[i]));
+    }
+    columns.extend(parity.into_iter().map(|column| (column, 0)));
+    let (commit, incarnation) = stamp;
+    let finish = |(i, (mut column, used)): (usize, (AlignedBuf, u32))| {
+        let header = RowHeader {
+            segment: segment.id,
+            offset,
+            height: plan.height,
+            commit,
+            incarnation,
+            column: i as u8,
+            used,
+            sums: sums.clone(),
+        };
+        header.put(pool, &mut column);
+        Arc::new(column)
+    };
+    columns.into_iter().enumerate().map(finish).collect()
+}
+
+/// Where block `i` of a planned row at `offset` lies.
+pub fn place(segment: &Segment, offset: u32, plan: &RowPlan, i: usize, stored: usize) -> Place {
+    let (column, at) = plan.spots[i];
+    Place { segment: segment.id, column: column as u8, offset: offset + at, stored: stored as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_blocks_fill_all_columns_evenly() {
+        let layout = Layout::new(4, 1, 2).unwrap();
+        let plan = plan(layout, 4096, 1 << 20, 1 << 20, &[100_000; 100]).unwrap();
+        assert_eq!(plan.spots.len(), 40);
+        assert!(plan.used.iter().all(|&used| used == 1_000_000));
+        assert!(plan.height <= 1 << 20 && plan.height.is_multiple_of(4096));
+    }
+
+    #[test]
+    fn a_row_stops_at_its_target_and_takes_at_least_one_block() {
+        let layout = Layout::new(2, 1, 1).unwrap();
+        let plan = plan(layout, 4096, 1 << 20, 8192, &[9000; 9]).unwrap();
+        assert_eq!(plan.spots.len(), 2);
+        assert!(super::plan(layout, 4096, 4096, 8192, &[9000]).is_none());
+    }
+}

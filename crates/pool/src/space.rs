@@ -1,0 +1,207 @@
+//! Slots: which are free, who gets them, and what that means in bytes that a user can write.
+
+use crate::row;
+use larder_format::block::BLOCK_OVERHEAD;
+use larder_format::label::GroupRule;
+use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
+use larder_format::{DeviceIndex, GroupIndex, SegmentId, SlotIndex};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rows are closed when every column has this many bytes: large enough for a disk to stream, small
+/// enough to keep several in memory.
+pub const ROW_TARGET: u32 = 1 << 20;
+/// The reserve is at least this many segments a group: what open streams, a commit and `rm` need.
+pub const RESERVE_SEGMENTS: u64 = 12;
+/// The reserve is never more than this many bytes a group.
+const RESERVE_BYTES_MAX: u64 = 128 << 30;
+/// What trees and the block map keep of a record, bytes before replication: an extent and its share
+/// of the nodes above (about 70), a map entry and its merges (about 40).
+const RECORD_METADATA: u64 = 110;
+
+/// The free slots of one group.
+#[derive(Debug, Clone)]
+pub struct GroupSpace {
+    /// Its number.
+    pub index: GroupIndex,
+    /// Its rule.
+    pub rule: GroupRule,
+    /// Bytes of a slot.
+    pub slot_size: u32,
+    /// log2 of the alignment of rows.
+    pub ashift: u8,
+    free: BTreeMap<DeviceIndex, BTreeSet<u32>>,
+    slots: BTreeMap<DeviceIndex, u32>,
+}
+
+impl GroupSpace {
+    /// A group all of whose slots are free; `devices` gives the number of slots of each.
+    pub fn new(
+        index: GroupIndex,
+        rule: GroupRule,
+        slot_size: u32,
+        ashift: u8,
+        devices: &[(DeviceIndex, u32)],
+    ) -> Self {
+        Self {
+            index,
+            rule,
+            slot_size,
+            ashift,
+            free: devices.iter().map(|&(device, count)| (device, (0..count).collect())).collect(),
+            slots: devices.iter().copied().collect(),
+        }
+    }
+
+    /// Takes a slot that a segment is known to occupy; false when it was not free.
+    pub fn take(&mut self, slot: Slot) -> bool {
+        self.free.get_mut(&slot.device).is_some_and(|free| free.remove(&slot.index.get()))
+    }
+
+    /// Gives a slot back.
+    pub fn give_back(&mut self, slot: Slot) {
+        let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.insert(slot.index.get()));
+        assert!(fresh, "slot {slot:?} was given back twice");
+    }
+
+    /// Slots for a segment of `layout`, one of the group's own or its replicated form.
+    ///
+    /// Devices with replicas of one another stay together, so that what the rule survives does not
+    /// depend on the segment: units of `r` devices, then the parity devices. Which unit holds which
+    /// column rotates with the segment's id; with `r` = 1 parity takes part in that. A replicated
+    /// segment takes the devices with most free slots; when `r` > 1, a whole unit and all parity
+    /// devices, since losing those is fatal anyway.
+    pub fn allocate(&mut self, layout: Layout, id: SegmentId) -> Option<Vec<Slot>> {
+        let rule = self.rule.layout;
+        let mut devices: Vec<DeviceIndex> = self.free.keys().copied().collect();
+        let turn = |count: usize| (id.get() % count as u64) as usize;
+        let free = |device: &DeviceIndex| self.free[device].len();
+        if rule.r() == 1 {
+            let count = devices.len();
+            devices.rotate_left(turn(count));
+            if layout != rule {
+                devices.sort_by_key(|device| std::cmp::Reverse(free(device)));
+            }
+        } else {
+            let parity = devices.split_off(rule.k() * rule.r());
+            devices.rotate_left(turn(rule.k()) * rule.r());
+            if layout != rule {
+                let mut units: Vec<_> = devices.chunks(rule.r()).map(<[_]>::to_vec).collect();
+                units.sort_by_key(|unit| std::cmp::Reverse(unit.iter().map(free).min()));
+                devices = units.swap_remove(0);
+            }
+            devices.extend(parity);
+        }
+        devices.truncate(layout.columns());
+        if devices.len() < layout.columns() || devices.iter().any(|device| free(device) == 0) {
+            return None;
+        }
+        let slots = devices.into_iter().map(|device| {
+            let index = self.free.get_mut(&device).and_then(BTreeSet::pop_first).expect("checked above");
+            Slot { device, index: SlotIndex::new(index) }
+        });
+        Some(slots.collect())
+    }
+
+    /// Full-width segments that the free slots make.
+    pub fn free_segments(&self) -> u64 {
+        self.free.values().map(|free| free.len() as u64).min().unwrap_or(0)
+    }
+
+    /// Full-width segments of the empty group.
+    pub fn total_segments(&self) -> u64 {
+        self.slots.values().map(|&count| u64::from(count)).min().unwrap_or(0)
+    }
+
+    /// Segments that writes must leave free.
+    pub fn reserve(&self) -> u64 {
+        let segment = u64::from(self.slot_size) * self.rule.layout.k() as u64;
+        (self.total_segments() / 32).min(RESERVE_BYTES_MAX / segment).max(RESERVE_SEGMENTS)
+    }
+
+    /// Whether a user's data may open one more full-width segment.
+    pub fn may_write(&self) -> bool {
+        self.free_segments() > self.reserve()
+    }
+
+    /// Slots in use and in all, over all devices.
+    pub fn slots(&self) -> (u64, u64) {
+        let total: u64 = self.slots.values().map(|&count| u64::from(count)).sum();
+        let free: u64 = self.free.values().map(|free| free.len() as u64).sum();
+        (total - free, total)
+    }
+
+    /// Whether a slot is free.
+    pub fn is_free(&self, slot: Slot) -> bool {
+        self.free.get(&slot.device).is_some_and(|free| free.contains(&slot.index.get()))
+    }
+
+    /// Bytes of incompressible records of `record` bytes that `room` bytes of each data column take,
+    /// with their share of metadata.
+    pub fn writable(&self, room: u64, record: u32) -> u64 {
+        let layout = self.rule.layout;
+        let per_column = records_in_column(layout, self.step(), room, record);
+        per_column * layout.k() as u64 * u64::from(record)
+    }
+
+    /// What of the free space a user can fill with incompressible records of `record` bytes.
+    pub fn available(&self, record: u32) -> u64 {
+        let segments = self.free_segments().saturating_sub(self.reserve());
+        let layout = self.rule.layout;
+        let data = self.writable(u64::from(self.slot_size - DESCRIPTOR_LEN), record);
+        // Metadata takes slots on as many devices as it has copies; spread over all, that is its share.
+        let raw = u64::from(self.slot_size) * layout.columns() as u64;
+        let metadata = data / u64::from(record) * RECORD_METADATA * layout.quorum() as u64;
+        (u128::from(segments) * u128::from(data) * u128::from(raw) / u128::from(raw + metadata)) as u64
+    }
+
+    /// Alignment of rows, bytes.
+    pub fn step(&self) -> u32 {
+        (1 << self.ashift).max(larder_format::segment::ROW_STEP)
+    }
+}
+
+/// Records of `record` bytes, incompressible, that fit in `room` bytes of one column.
+fn records_in_column(layout: Layout, step: u32, mut room: u64, record: u32) -> u64 {
+    let header = u64::from(row_header_len(layout.columns()));
+    let block = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
+    let full_row = u64::from(ROW_TARGET).div_ceil(block).max(1);
+    let mut records = 0;
+    while let Some(fits) = room.checked_sub(header).map(|room| room / block).filter(|&fits| fits > 0) {
+        let taken = fits.min(full_row);
+        records += taken;
+        room = room.saturating_sub((header + taken * block).next_multiple_of(u64::from(step)));
+    }
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_format::label::GroupWord;
+
+    fn group(k: u8, r: u8, m: u8, devices: u16, slots: u32) -> GroupSpace {
+        let rule = GroupRule { word: GroupWord::Raidz, layout: Layout::new(k, r, m).unwrap() };
+        let devices: Vec<_> = (0..devices).map(|i| (DeviceIndex::new(i), slots)).collect();
+        GroupSpace::new(GroupIndex::new(0), rule, 1 << 20, 12, &devices)
+    }
+
+    #[test]
+    fn replicated_segments_go_where_most_is_free() {
+        let mut space = group(4, 1, 2, 6, 64);
+        for i in 0..60 {
+            let slots = space.allocate(space.rule.layout.replicated(), SegmentId::new(i)).unwrap();
+            assert_eq!(slots.len(), 3);
+        }
+        assert_eq!(space.free_segments(), 34);
+    }
+
+    #[test]
+    fn slots_come_back() {
+        let mut space = group(1, 2, 0, 2, 20);
+        let slots = space.allocate(space.rule.layout, SegmentId::new(7)).unwrap();
+        assert_eq!(space.free_segments(), 19);
+        slots.iter().for_each(|&slot| space.give_back(slot));
+        assert_eq!(space.free_segments(), 20);
+        assert!(slots.iter().all(|&slot| space.take(slot) && !space.take(slot)));
+    }
+}

@@ -1,0 +1,339 @@
+//! Insertion, removal, splits and merges.
+
+use super::{Books, Child, Dirty, DirtyInner, Fence, NodeStore, Tree, Window, load_checked, slot};
+use larder_format::node::{InnerEntry, Key, Leaf, MAX_CHILDREN, MAX_LEVEL, NODE_MAX, Node, NodeHead};
+use larder_format::{Corrupt, Reason};
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+/// A node smaller than this looks for a neighbour to merge with (a leaf of one value of the greatest length
+/// is),
+const MERGE_BELOW: usize = NODE_MAX / 3;
+/// and does if both together are not larger than this.
+const MERGE_UP_TO: usize = NODE_MAX / 4 * 3;
+/// How full a split at the end leaves the left node: room for a few values to grow.
+const APPENDED_FILL: usize = NODE_MAX / 16 * 15;
+
+/// The clean nodes on the path to a leaf, from the top.
+type Path = std::vec::IntoIter<Arc<Node>>;
+
+/// The right half of a split node, and the separator in front of it.
+type Split = Option<(Key, Box<Dirty>)>;
+
+/// Whether a removal left anything of a subtree.
+#[derive(PartialEq)]
+enum Remains {
+    Some,
+    Nothing,
+}
+
+impl Tree {
+    /// Puts `value` under `key` and returns what was there. On an error nothing has changed.
+    ///
+    /// # Panics
+    /// When the value is longer than [`larder_format::node::MAX_VALUE`].
+    pub fn insert<S: NodeStore + ?Sized>(
+        &mut self,
+        store: &S,
+        key: Key,
+        value: &[u8],
+    ) -> Result<Option<Vec<u8>>, S::Error> {
+        let mut path = Vec::new();
+        self.descend(store, &key, |node| path.push(node.clone()))?;
+        let top = match &self.root {
+            Child::Dirty(root) => root.level(),
+            Child::Clean(_) => path[0].level(),
+        };
+        if top == MAX_LEVEL {
+            // No pool that was written by us grows so high, and a split of the root could not be stored.
+            return Err(Corrupt::new("tree node", Reason::Range).into());
+        }
+        let (old, split) = insert(&mut self.root, &mut path.into_iter(), &mut self.books, key, value);
+        if let Some((separator, right)) = split {
+            let left = std::mem::replace(&mut self.root, Child::Dirty(Box::default()));
+            let Child::Dirty(node) = &left else { unreachable!("a node that was split is dirty") };
+            let keys = vec![node.keys()[0], separator];
+            let root = DirtyInner { level: top + 1, keys, children: vec![left, Child::Dirty(right)] };
+            self.books.dirty_bytes += root.encoded_len();
+            self.root = Child::Dirty(Box::new(Dirty::Inner(root)));
+        }
+        Ok(old)
+    }
+
+    /// Takes the value under `key` out and returns it. On an error nothing has changed.
+    pub fn remove<S: NodeStore + ?Sized>(
+        &mut self,
+        store: &S,
+        key: &Key,
+    ) -> Result<Option<Vec<u8>>, S::Error> {
+        let mut old = None;
+        self.remove_range(store, *key..=*key, 1, |_, value| old = Some(value.to_vec()))?;
+        Ok(old)
+    }
+
+    /// Takes up to `limit` entries out of `range`, in ascending order, shows each to `removed` and returns
+    /// their number; fewer than `limit` means that the range is empty now. Works leaf by leaf: a leaf that
+    /// lies in the range is read, but not copied. On an error, what `removed` has seen is gone and nothing
+    /// else has changed.
+    pub fn remove_range<S: NodeStore + ?Sized>(
+        &mut self,
+        store: &S,
+        range: impl RangeBounds<Key>,
+        limit: usize,
+        mut removed: impl FnMut(&Key, &[u8]),
+    ) -> Result<usize, S::Error> {
+        let mut count = 0;
+        let Some(mut window) = Window::new(&range) else { return Ok(0) };
+        while count < limit {
+            let mut path = Vec::new();
+            let (node, fence) = self.descend(store, &window.from, |node| path.push(node.clone()))?;
+            let keys = node.keys();
+            let start = keys.partition_point(|key| *key < window.from);
+            let end = keys.partition_point(|key| !window.ends_before(key));
+            let ends_here = end < keys.len();
+            let n = end.saturating_sub(start).min(limit - count);
+            if n > 0 {
+                let first = keys[start];
+                for (key, value) in node.leaf().entries(start..start + n) {
+                    removed(key, value);
+                }
+                drop(node);
+                let (cut, mut path) = (Cut { first, n }, path.into_iter());
+                let remains = cut.run(store, &mut self.root, None, &mut path, &mut self.books);
+                if remains == Remains::Nothing {
+                    self.root = Child::Dirty(Box::default());
+                    self.books.dirty_bytes += NodeHead::SIZE;
+                }
+                self.collapse();
+                count += n;
+            }
+            match fence.high {
+                Some(high) if !ends_here && !window.ends_before(&high) => window.from = high,
+                _ => break,
+            }
+        }
+        Ok(count)
+    }
+
+    /// While the root has a single child, that is the root.
+    fn collapse(&mut self) {
+        while let Child::Dirty(root) = &mut self.root
+            && let Dirty::Inner(inner) = &mut **root
+            && inner.children.len() == 1
+        {
+            self.books.dirty_bytes -= inner.encoded_len();
+            self.root = inner.children.pop().expect("one child");
+        }
+    }
+}
+
+impl DirtyInner {
+    pub(super) fn encoded_len(&self) -> usize {
+        NodeHead::SIZE + self.keys.len() * InnerEntry::SIZE
+    }
+}
+
+impl Child {
+    /// Makes the node changeable. If it is clean, `load` gives its content and its pointer is dropped.
+    fn make_dirty(&mut self, load: impl FnOnce() -> Arc<Node>, books: &mut Books) -> &mut Dirty {
+        if let Child::Clean(ptr) = *self {
+            let dirty = Dirty::from_node(Arc::unwrap_or_clone(load()));
+            books.dropped.push(ptr);
+            books.dirty_bytes += dirty.encoded_len();
+            *self = Child::Dirty(Box::new(dirty));
+        }
+        match self {
+            Child::Dirty(dirty) => dirty,
+            Child::Clean(_) => unreachable!("made dirty above"),
+        }
+    }
+}
+
+/// The path was loaded for exactly this descent.
+fn next(path: &mut Path) -> Arc<Node> {
+    path.next().expect("the path is loaded")
+}
+
+fn insert(
+    child: &mut Child,
+    path: &mut Path,
+    books: &mut Books,
+    key: Key,
+    value: &[u8],
+) -> (Option<Vec<u8>>, Split) {
+    match child.make_dirty(|| next(path), books) {
+        Dirty::Leaf(leaf) => {
+            let before = leaf.encoded_len();
+            let (at, old) = leaf.put(key, value);
+            books.dirty_bytes = books.dirty_bytes - before + leaf.encoded_len();
+            (old, split_leaf(leaf, at, books))
+        }
+        Dirty::Inner(inner) => {
+            let i = slot(&inner.keys, &key);
+            inner.keys[i] = inner.keys[i].min(key);
+            let (old, split) = insert(&mut inner.children[i], path, books, key, value);
+            let Some((separator, right)) = split else { return (old, None) };
+            inner.keys.insert(i + 1, separator);
+            inner.children.insert(i + 1, Child::Dirty(right));
+            books.dirty_bytes += InnerEntry::SIZE;
+            (old, split_inner(inner, i + 1, books))
+        }
+    }
+}
+
+/// Splits a leaf that is too large after a change of entry `at`.
+///
+/// An entry is at most a quarter of a node and a bit, and the leaf has one too many at most, so that any
+/// cut near the middle gives two halves that fit, as does a later one that leaves the left one full.
+fn split_leaf(leaf: &mut Leaf, at: usize, books: &mut Books) -> Split {
+    let total = leaf.encoded_len();
+    if total <= NODE_MAX {
+        return None;
+    }
+    let entries = |to: usize| (0..to).map(|i| leaf.entry_len(i)).sum::<usize>();
+    let half = total / 2;
+    // Cut behind what an object's growing end has reached, or what is written in order stays half full.
+    let goal = if ends_its_object(leaf.keys(), at) {
+        (NodeHead::SIZE + entries(at + 1)).min(APPENDED_FILL).max(half)
+    } else {
+        half
+    };
+    let mut cut = 0;
+    let mut size = NodeHead::SIZE;
+    while size + leaf.entry_len(cut) <= goal {
+        size += leaf.entry_len(cut);
+        cut += 1;
+    }
+    let right = leaf.split_off(cut);
+    assert!(leaf.encoded_len() <= NODE_MAX && right.encoded_len() <= NODE_MAX && !leaf.is_empty());
+    books.dirty_bytes += NodeHead::SIZE;
+    Some((right.keys()[0], Box::new(Dirty::Leaf(right))))
+}
+
+/// Whether entry `at` is the last one of its object and kind here, behind another one of them; or the last
+/// of the leaf.
+fn ends_its_object(keys: &[Key], at: usize) -> bool {
+    let same = |other: Option<&Key>| {
+        other.is_some_and(|other| (other.object, other.kind) == (keys[at].object, keys[at].kind))
+    };
+    at + 1 == keys.len() || (at > 0 && same(keys.get(at - 1)) && !same(keys.get(at + 1)))
+}
+
+/// Splits an inner node that is too large after child `at` was added.
+fn split_inner(inner: &mut DirtyInner, at: usize, books: &mut Books) -> Split {
+    let count = inner.children.len();
+    if count <= MAX_CHILDREN {
+        return None;
+    }
+    let cut = if at + 1 == count { count * 15 / 16 } else { count / 2 };
+    let keys = inner.keys.split_off(cut);
+    let children = inner.children.split_off(cut);
+    books.dirty_bytes += NodeHead::SIZE;
+    Some((keys[0], Box::new(Dirty::Inner(DirtyInner { level: inner.level, keys, children }))))
+}
+
+/// The removal of `n` entries of one leaf, from the key `first` on.
+struct Cut {
+    first: Key,
+    n: usize,
+}
+
+impl Cut {
+    /// Removes from the subtree `child`, all of whose keys are smaller than `high`.
+    fn run<S: NodeStore + ?Sized>(
+        &self,
+        store: &S,
+        child: &mut Child,
+        high: Option<Key>,
+        path: &mut Path,
+        books: &mut Books,
+    ) -> Remains {
+        if let Child::Clean(ptr) = *child
+            && let Node::Leaf(leaf) = &*path.as_slice()[0]
+            && leaf.len() == self.n
+        {
+            books.dropped.push(ptr);
+            return Remains::Nothing;
+        }
+        match child.make_dirty(|| next(path), books) {
+            Dirty::Leaf(leaf) => {
+                let before = leaf.encoded_len();
+                if leaf.len() == self.n {
+                    books.dirty_bytes -= before;
+                    return Remains::Nothing;
+                }
+                let start = leaf.keys().binary_search(&self.first).expect("the leaf was searched");
+                leaf.remove(start..start + self.n);
+                books.dirty_bytes = books.dirty_bytes - before + leaf.encoded_len();
+            }
+            Dirty::Inner(inner) => {
+                let i = slot(&inner.keys, &self.first);
+                let child_high = inner.keys.get(i + 1).copied().or(high);
+                if self.run(store, &mut inner.children[i], child_high, path, books) == Remains::Some {
+                    merge(store, inner, i, high, books);
+                } else if inner.children.len() == 1 {
+                    books.dirty_bytes -= inner.encoded_len();
+                    return Remains::Nothing;
+                } else {
+                    inner.keys.remove(i);
+                    inner.children.remove(i);
+                    books.dirty_bytes -= InnerEntry::SIZE;
+                }
+            }
+        }
+        Remains::Some
+    }
+}
+
+/// Merges child `i`, which just shrank, with a neighbour if it is small and one is not too large. A
+/// neighbour that cannot be loaded stays as it is.
+fn merge<S: NodeStore + ?Sized>(
+    store: &S,
+    inner: &mut DirtyInner,
+    i: usize,
+    high: Option<Key>,
+    books: &mut Books,
+) {
+    let Child::Dirty(small) = &inner.children[i] else { unreachable!("what shrank is dirty") };
+    let size = small.encoded_len();
+    if size >= MERGE_BELOW {
+        return;
+    }
+    for j in [i.wrapping_sub(1), i + 1] {
+        let (other_size, other) = match inner.children.get(j) {
+            None => continue,
+            Some(Child::Dirty(dirty)) => (dirty.encoded_len(), None),
+            Some(Child::Clean(ptr)) => {
+                let fence = Fence {
+                    level: Some(inner.level - 1),
+                    low: Some(inner.keys[j]),
+                    high: inner.keys.get(j + 1).copied().or(high),
+                };
+                match load_checked(store, *ptr, &fence) {
+                    Ok(node) => (node.encoded_len(), Some(node)),
+                    Err(_) => continue,
+                }
+            }
+        };
+        if size + other_size - NodeHead::SIZE > MERGE_UP_TO {
+            continue;
+        }
+        inner.children[j].make_dirty(|| other.expect("a clean neighbour is loaded"), books);
+        let left = i.min(j);
+        inner.keys.remove(left + 1);
+        let right = inner.children.remove(left + 1);
+        let (Child::Dirty(left), Child::Dirty(right)) = (&mut inner.children[left], right) else {
+            unreachable!("both are dirty")
+        };
+        match (&mut **left, *right) {
+            (Dirty::Leaf(left), Dirty::Leaf(right)) => left.append(&right),
+            (Dirty::Inner(left), Dirty::Inner(right)) => {
+                left.keys.extend(right.keys);
+                left.children.extend(right.children);
+            }
+            _ => unreachable!("neighbours are on one level"),
+        }
+        books.dirty_bytes -= InnerEntry::SIZE + NodeHead::SIZE;
+        return;
+    }
+}

@@ -1,0 +1,518 @@
+//! The way down: blocks get ids, are packed into rows, and the rows are submitted.
+//!
+//! Places are handed out under the core's lock; encoding, copying, summing and parity run without it.
+//! A row that was submitted is served from memory until its writes are confirmed. A commit waits for
+//! all of them; between commits the bytes in flight are bounded.
+//!
+//! What does not fill a row goes wherever it costs less: into a lower row, padded, or as copies into a
+//! replicated segment. Nodes, runs, tables and the log are always replicated.
+
+use crate::codec::{self, Codec};
+use crate::core::Core;
+use crate::error::{PoolError, Result};
+use crate::pool::{Op, Pool};
+use crate::row::{self, Encoded, RowPlan};
+use crate::segments::{RowImage, Segment, SegmentEntry};
+use crate::space::ROW_TARGET;
+use larder_device::{AlignedBuf, Outcome, Pending};
+use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, Stamp};
+use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::segment::{
+    DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
+};
+use larder_format::{
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, Place, SegmentId,
+};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A piece of a file to be stored.
+pub struct NewRecord {
+    /// Its dataset.
+    pub dataset: DatasetId,
+    /// Its inode.
+    pub inode: u64,
+    /// Its offset in the file.
+    pub offset: u64,
+    /// Its content.
+    pub plain: Vec<u8>,
+    /// How to encode it.
+    pub codec: Codec,
+    /// How to sum it.
+    pub checksum: ChecksumKind,
+}
+
+/// A block's parts before it has an id.
+pub(crate) struct Draft<'a> {
+    pub info: BlockInfo,
+    pub payload: std::borrow::Cow<'a, [u8]>,
+}
+
+/// Compresses `plain` and says what became of it.
+pub(crate) fn draft<'a>(mut info: BlockInfo, codec: Codec, plain: &'a [u8]) -> Draft<'a> {
+    let mut out = Vec::new();
+    info.codec = codec::compress(codec, plain, &mut out);
+    info.logical = plain.len() as u32;
+    let payload = match info.codec {
+        block::CodecKind::Off => plain.into(),
+        _ => out.into(),
+    };
+    Draft { info, payload }
+}
+
+/// Frames a draft as block `stamp.id`.
+pub(crate) fn frame(stamp: &Stamp, draft: &Draft<'_>) -> Encoded {
+    let sum = payload_sum(draft.info.checksum, stamp.pool, &draft.payload);
+    let mut out = vec![0; BLOCK_OVERHEAD as usize + draft.payload.len()];
+    block::encode(stamp, &draft.info, sum, &draft.payload, &mut out);
+    out
+}
+
+/// A row that was submitted, and what must be waited for.
+pub(crate) struct InFlight {
+    segment: Arc<Segment>,
+    row: Arc<RowImage>,
+    writes: Vec<(DeviceIndex, Option<Pending<Outcome>>)>,
+    bytes: u64,
+}
+
+/// Rows on their way to the devices.
+#[derive(Default)]
+pub(crate) struct Flights {
+    queue: Mutex<(VecDeque<InFlight>, u64)>,
+    /// Held while rows are waited for, so that nobody overtakes a row that another thread has taken out.
+    landing: Mutex<()>,
+}
+
+/// A row that has its place and waits to be built.
+struct Placed {
+    segment: Arc<Segment>,
+    offset: u32,
+    plan: RowPlan,
+    /// The segment was opened for this row: its descriptors must be written too.
+    fresh: Option<SegmentRecord>,
+}
+
+impl Core {
+    /// Opens a segment of `kind` on `group`; `None` when there are no slots for it.
+    fn open_segment(&mut self, kind: SegmentKind, group: GroupIndex) -> Option<SegmentRecord> {
+        let space = self.groups.get_mut(&group).expect("streams name groups that exist");
+        let full = space.rule.layout;
+        let layout = if kind == SegmentKind::Data { full } else { full.replicated() };
+        let id = self.next_segment;
+        let slots = space.allocate(layout, id)?;
+        self.next_segment = id.next();
+        assert!(id < self.segment_lease, "segment ids are leased far ahead of their use");
+        let record = SegmentRecord {
+            id,
+            kind,
+            state: SegmentState::Open,
+            group,
+            layout,
+            height: DESCRIPTOR_LEN,
+            live_blocks: 0,
+            live_bytes: 0,
+            birth: self.open_commit,
+            freed: CommitId::new(0),
+            incarnation: self.incarnation,
+            slots,
+        };
+        let mut entry = SegmentEntry::from_record(&record);
+        entry.dirty = true;
+        self.entries.insert(id, entry);
+        Some(record)
+    }
+
+    /// Closes an open segment: it gets no more rows.
+    pub(crate) fn close_segment(&mut self, id: SegmentId) {
+        let entry = self.entries.get_mut(&id).expect("open segments have entries");
+        entry.state = SegmentState::Closed;
+        entry.dirty = true;
+        self.streams.retain(|_, open| *open != id);
+    }
+
+    /// Whether a user's data may open a segment on `group`.
+    fn may_open(&self, kind: SegmentKind, group: GroupIndex) -> bool {
+        !matches!(kind, SegmentKind::Data | SegmentKind::Small) || self.groups[&group].may_write()
+    }
+
+    /// Groups in the order in which a stream should use them: most free first.
+    fn groups_by_room(&self) -> Vec<GroupIndex> {
+        let mut groups: Vec<_> = self.groups.values().collect();
+        groups.sort_by_key(|space| {
+            let total = space.total_segments().max(1);
+            (std::cmp::Reverse(space.free_segments() * 1024 / total), space.index)
+        });
+        groups.iter().map(|space| space.index).collect()
+    }
+
+    /// Gives a row of the first blocks a place in the stream of `kind`; a stream of data whose tail is
+    /// cheaper as copies is told so by `Ok(None)`.
+    fn place_row(&mut self, kind: SegmentKind, footprints: &[u32]) -> Result<Option<Placed>> {
+        for group in self.groups_by_room() {
+            let step = self.groups[&group].step();
+            let slot_size = self.groups[&group].slot_size;
+            let mut fresh = None;
+            loop {
+                let id = match self.streams.get(&(kind, group)) {
+                    Some(&id) => id,
+                    None if self.may_open(kind, group) => match self.open_segment(kind, group) {
+                        Some(record) => {
+                            let id = record.id;
+                            self.streams.insert((kind, group), id);
+                            fresh = Some(record);
+                            id
+                        }
+                        None => break,
+                    },
+                    None => break,
+                };
+                let entry = self.entries.get_mut(&id).expect("open segments have entries");
+                let layout = entry.segment.layout;
+                let room = slot_size - entry.height;
+                let Some(plan) = row::plan(layout, step, room, ROW_TARGET, footprints) else {
+                    if fresh.is_some() {
+                        return Err(PoolError::Invalid("a block does not fit in a slot".into()));
+                    }
+                    self.close_segment(id);
+                    continue;
+                };
+                let replicated = layout.replicated();
+                if kind == SegmentKind::Data && replicated != layout && plan.spots.len() == footprints.len() {
+                    let sum: u32 = footprints.iter().sum();
+                    let copies = (sum + row_header_len(replicated.columns())).next_multiple_of(step);
+                    let as_copies = u64::from(copies) * replicated.columns() as u64;
+                    if as_copies < u64::from(plan.height) * layout.columns() as u64 {
+                        if fresh.is_some() {
+                            // Its descriptors are written with its first row, so it must not stay.
+                            self.abandon(id);
+                        }
+                        return Ok(None);
+                    }
+                }
+                let offset = entry.height;
+                entry.height += plan.height;
+                entry.live_blocks += plan.spots.len() as u32;
+                entry.live_bytes +=
+                    footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum::<u64>();
+                entry.dirty = true;
+                let segment = Arc::clone(&entry.segment);
+                return Ok(Some(Placed { segment, offset, plan, fresh }));
+            }
+        }
+        Err(PoolError::NoSpace)
+    }
+
+    /// Undoes the opening of a segment that got no row.
+    fn abandon(&mut self, id: SegmentId) {
+        self.streams.retain(|_, open| *open != id);
+        if let Some(entry) = self.entries.remove(&id) {
+            let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
+            entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
+        }
+    }
+}
+
+impl Pool {
+    /// Encodes records, gives them places and submits them. The pointers come in the order of the
+    /// records. They are readable at once and durable with the next commit; the extents that name them
+    /// must be put into a tree under the same `op`.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] when the records do not fit: then some may have been written, but none is
+    /// referred to.
+    pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
+        let _ = op;
+        let ids = self.core.lock().take_ids(records.len());
+        let (birth, incarnation) = self.stamp_now();
+        let slots: Vec<Mutex<Encoded>> = records.iter().map(|_| Mutex::new(Encoded::new())).collect();
+        self.world.workers.for_each(records.len(), &|i| {
+            let record = &records[i];
+            let info = BlockInfo {
+                kind: BlockKind::Record,
+                codec: block::CodecKind::Off,
+                checksum: record.checksum,
+                level: 0,
+                logical: 0,
+                dataset: record.dataset,
+                object: record.inode,
+                offset: record.offset,
+                key_kind: 0,
+            };
+            let stamp = Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth };
+            *slots[i].lock() = frame(&stamp, &draft(info, record.codec, &record.plain));
+        });
+        let blocks: Vec<Encoded> = slots.into_iter().map(Mutex::into_inner).collect();
+        let mut places = Vec::with_capacity(blocks.len());
+        if let Err(error) = self.append(&blocks, &mut places) {
+            let mut core = self.core.lock();
+            places.into_iter().for_each(|place| core.release(place));
+            return Err(error);
+        }
+        let pointers: Vec<BlockPtr> =
+            places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
+        for (ptr, record) in pointers.iter().zip(records) {
+            self.note_born(*ptr);
+            self.cache.keep_record(ptr.id, &record.plain.into());
+        }
+        Ok(pointers)
+    }
+
+    /// The commit and the import that blocks written now belong to.
+    fn stamp_now(&self) -> (CommitId, Incarnation) {
+        let core = self.core.lock();
+        (core.open_commit, core.incarnation)
+    }
+
+    /// Packs records into rows and submits them; the places come in the order of the blocks.
+    fn append(&self, blocks: &[Encoded], places: &mut Vec<Place>) -> Result<()> {
+        let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
+        let mut kind = SegmentKind::Data;
+        while places.len() < blocks.len() {
+            let next = places.len();
+            let placed = self.core.lock().place_row(kind, &footprints[next..])?;
+            let Some(placed) = placed else {
+                kind = SegmentKind::Small;
+                continue;
+            };
+            let taken = &blocks[next..next + placed.plan.spots.len()];
+            places.extend(
+                taken.iter().enumerate().map(|(i, block)| {
+                    row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())
+                }),
+            );
+            self.submit_row(placed, taken);
+            self.settle_rows(self.cache.rows_limit())?;
+        }
+        Ok(())
+    }
+
+    /// Builds a placed row and submits it, with its segment's descriptors when it is the first.
+    fn submit_row(&self, placed: Placed, blocks: &[Encoded]) {
+        let stamp = self.stamp_now();
+        let Placed { segment, offset, plan, fresh } = placed;
+        let columns = row::build(self.guid, &segment, offset, stamp, &plan, blocks);
+        let bytes = columns.iter().map(|column| column.len() as u64).sum();
+        let row = Arc::new(RowImage { offset, columns });
+        segment.launch(Arc::clone(&row));
+        self.readable.insert(&segment);
+        let mut writes = Vec::new();
+        for (column, slot) in segment.slots.iter().enumerate() {
+            let member = self.members.get(slot.device);
+            if let Some(record) = &fresh {
+                let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, record, column));
+                let at = member.slot_offset(slot.index, 0);
+                writes.push((slot.device, member.write(at, Arc::new(descriptor))));
+            }
+            let at = member.slot_offset(slot.index, offset);
+            writes.push((slot.device, member.write(at, Arc::clone(&row.columns[column]))));
+        }
+        let mut queue = self.flights.queue.lock();
+        queue.0.push_back(InFlight { segment, row, writes, bytes });
+        queue.1 += bytes;
+    }
+
+    /// Waits for the oldest rows until at most `limit` bytes are in flight.
+    pub(crate) fn settle_rows(&self, limit: u64) -> Result<()> {
+        if self.flights.queue.lock().1 <= limit {
+            return Ok(());
+        }
+        let _landing = self.flights.landing.lock();
+        loop {
+            let flight = {
+                let mut queue = self.flights.queue.lock();
+                if queue.1 <= limit {
+                    break;
+                }
+                let Some(flight) = queue.0.pop_front() else { break };
+                queue.1 -= flight.bytes;
+                flight
+            };
+            self.land(flight)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for every row submitted so far.
+    pub(crate) fn settle_all_rows(&self) -> Result<()> {
+        let _landing = self.flights.landing.lock();
+        loop {
+            let flight = {
+                let mut queue = self.flights.queue.lock();
+                let Some(flight) = queue.0.pop_front() else { return Ok(()) };
+                queue.1 -= flight.bytes;
+                flight
+            };
+            self.land(flight)?;
+        }
+    }
+
+    /// Waits for one row; losing more columns than its layout survives suspends the pool.
+    fn land(&self, flight: InFlight) -> Result<()> {
+        for (device, write) in flight.writes {
+            if write.is_some() {
+                self.members.get(device).settle(write);
+            }
+        }
+        flight.segment.land(&flight.row);
+        let slots = &flight.segment.slots;
+        if !flight.segment.layout.survives(|column| !self.members.get(slots[column].device).is_online()) {
+            return Err(self.suspend("more devices refuse writes than the layout survives".into()));
+        }
+        Ok(())
+    }
+}
+
+/// Appends the pool's own blocks (nodes, runs, tables) to their stream. Each gets its place at once;
+/// the row they share is submitted when it is full or when asked. One appender a stream at a time.
+pub(crate) struct Appender<'a> {
+    pool: &'a Pool,
+    kind: SegmentKind,
+    row: Option<OpenRow>,
+}
+
+/// A row that still takes blocks.
+struct OpenRow {
+    segment: Arc<Segment>,
+    fresh: Option<SegmentRecord>,
+    offset: u32,
+    step: u32,
+    /// Bytes of blocks that it may hold.
+    limit: u32,
+    used: u32,
+    blocks: Vec<Encoded>,
+    spots: Vec<(usize, u32)>,
+}
+
+impl<'a> Appender<'a> {
+    pub(crate) fn new(pool: &'a Pool, kind: SegmentKind) -> Self {
+        Self { pool, kind, row: None }
+    }
+
+    /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
+    /// named by place and is not.
+    pub(crate) fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
+        let draft = draft(info, codec, plain);
+        let (id, incarnation, birth) = {
+            let mut core = self.pool.core.lock();
+            (core.take_ids(1), core.incarnation, core.open_commit)
+        };
+        let block = frame(&Stamp { pool: self.pool.guid, id, incarnation, birth }, &draft);
+        let ptr = BlockPtr { id, place: self.push(block)? };
+        if self.kind == SegmentKind::Node {
+            self.pool.note_born(ptr);
+        }
+        Ok(ptr)
+    }
+
+    fn push(&mut self, block: Encoded) -> Result<Place> {
+        let size = row::footprint(block.len());
+        if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.limit - row.used) {
+            self.submit()?;
+        }
+        let row = match &mut self.row {
+            Some(row) => row,
+            none => none.insert(Self::begin(self.pool, self.kind, size)?),
+        };
+        let at = row_header_len(row.segment.layout.columns()) + row.used;
+        let place =
+            Place { segment: row.segment.id, column: 0, offset: row.offset + at, stored: block.len() as u32 };
+        row.used += size;
+        row.spots.push((0, at));
+        row.blocks.push(block);
+        // Pages of runs are counted when their run is part of the map.
+        if self.kind != SegmentKind::Run {
+            self.pool.core.lock().count_live(row.segment.id, 1, u64::from(size));
+        }
+        Ok(place)
+    }
+
+    /// A row for a block of `size` bytes at the end of the stream's segment, or of a new one.
+    fn begin(pool: &Pool, kind: SegmentKind, size: u32) -> Result<OpenRow> {
+        let mut core = pool.core.lock();
+        for group in core.groups_by_room() {
+            let (step, slot_size) = (core.groups[&group].step(), core.groups[&group].slot_size);
+            let limit = |height: u32, columns: usize| {
+                ((slot_size - height) / step * step).saturating_sub(row_header_len(columns))
+            };
+            if let Some(&id) = core.streams.get(&(kind, group)) {
+                let entry = &core.entries[&id];
+                let (segment, offset) = (Arc::clone(&entry.segment), entry.height);
+                let limit = limit(offset, segment.layout.columns());
+                if limit >= size {
+                    return Ok(OpenRow {
+                        segment,
+                        fresh: None,
+                        offset,
+                        step,
+                        limit,
+                        used: 0,
+                        blocks: vec![],
+                        spots: vec![],
+                    });
+                }
+                core.close_segment(id);
+            }
+            let Some(record) = core.open_segment(kind, group) else { continue };
+            core.streams.insert((kind, group), record.id);
+            let segment = Arc::clone(&core.entries[&record.id].segment);
+            let limit = limit(DESCRIPTOR_LEN, segment.layout.columns());
+            let fresh = Some(record);
+            return Ok(OpenRow {
+                segment,
+                fresh,
+                offset: DESCRIPTOR_LEN,
+                step,
+                limit,
+                used: 0,
+                blocks: vec![],
+                spots: vec![],
+            });
+        }
+        Err(PoolError::NoSpace)
+    }
+
+    /// Submits the row that is being filled.
+    pub(crate) fn submit(&mut self) -> Result<()> {
+        let Some(row) = self.row.take() else { return Ok(()) };
+        let header = row_header_len(row.segment.layout.columns());
+        let height = (header + row.used).next_multiple_of(row.step);
+        {
+            let mut core = self.pool.core.lock();
+            core.entries.get_mut(&row.segment.id).expect("open segments have entries").height += height;
+        }
+        let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
+        let placed = Placed { segment: row.segment, offset: row.offset, plan, fresh: row.fresh };
+        self.pool.submit_row(placed, &row.blocks);
+        self.pool.settle_rows(self.pool.cache.rows_limit())
+    }
+}
+
+impl Pool {
+    /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
+    pub(crate) fn open_log_segment(&self) -> Result<Option<SegmentId>> {
+        let record = {
+            let mut core = self.core.lock();
+            let groups = core.groups_by_room();
+            groups.into_iter().find_map(|group| core.open_segment(SegmentKind::Log, group))
+        };
+        let Some(record) = record else { return Ok(None) };
+        let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);
+        self.readable.insert(&segment);
+        let row = Arc::new(RowImage { offset: 0, columns: Vec::new() });
+        let mut writes = Vec::new();
+        for (column, slot) in record.slots.iter().enumerate() {
+            let member = self.members.get(slot.device);
+            let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, &record, column));
+            writes.push((slot.device, member.write(member.slot_offset(slot.index, 0), Arc::new(descriptor))));
+        }
+        self.flights.queue.lock().0.push_back(InFlight { segment, row, writes, bytes: 0 });
+        Ok(Some(record.id))
+    }
+}
+
+/// The `i`-th of consecutive ids.
+fn nth(first: BlockId, i: usize) -> BlockId {
+    BlockId::new(first.get() + i as u64)
+}

@@ -1,0 +1,201 @@
+//! Power cuts, replayed from a trace.
+//!
+//! The rule: a write is there if a flush of its device covers it, that is, if its outcome was taken before
+//! the flush was submitted, and the flush's outcome was taken before the cut. Of every other write, all,
+//! nothing or any of its sectors is there, whatever became of the writes around it. Where such writes
+//! overlap, either may have come last.
+//!
+//! A sweep carries the durable state forward event by event, and beside it, for each device, the writes
+//! that no flush covers yet. An image is then a copy-on-write clone of the durable state plus some of
+//! those: its cost is that of the unflushed bytes, not of the history.
+
+use crate::image::DeviceImage;
+use crate::trace::{Event, Trace};
+use larder_device::{AlignedBuf, Entropy, SeededEntropy};
+use larder_format::{ByteLen, DeviceOffset};
+
+/// What becomes of the writes that were not flushed when the power failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survival {
+    /// All are there, in the order of submission.
+    KeepAll,
+    /// None is there.
+    DropAll,
+    /// Some are there, some are not, some are torn, and their order is shuffled.
+    Random {
+        /// Decides; the same seed at the same cut of the same trace gives the same images.
+        seed: u64,
+    },
+}
+
+/// A walk over the cuts of a trace.
+#[derive(Debug, Clone)]
+pub struct CrashSweep<'t> {
+    trace: &'t Trace,
+    cut: usize,
+    durable: Vec<DeviceImage>,
+    /// For each device, the writes and the rot that no flush covered yet, with their event numbers.
+    unflushed: Vec<Vec<(usize, &'t Event)>>,
+}
+
+impl<'t> CrashSweep<'t> {
+    pub(crate) fn new(trace: &'t Trace) -> Self {
+        let unflushed = vec![Vec::new(); trace.start.len()];
+        Self { trace, cut: 0, durable: trace.start.clone(), unflushed }
+    }
+
+    /// The number of events before the current cut.
+    pub fn cut(&self) -> usize {
+        self.cut
+    }
+
+    /// Moves to a later cut; panics when it lies behind the current one or past the trace's end.
+    pub fn advance_to(&mut self, cut: usize) {
+        assert!(cut >= self.cut, "a sweep goes forward: from {} to {cut}", self.cut);
+        for (number, event) in self.trace.events[..cut].iter().enumerate().skip(self.cut) {
+            match event {
+                Event::Write { device, .. } | Event::Rot { device, .. } => {
+                    self.unflushed[*device].push((number, event));
+                }
+                Event::Flush { device, before, in_flight } => {
+                    let durable = &mut self.durable[*device];
+                    self.unflushed[*device].retain(|(number, event)| {
+                        let covered = number < before && !in_flight.contains(number);
+                        if covered {
+                            apply(event, durable);
+                        }
+                        !covered
+                    });
+                }
+                Event::Mark(_) => {}
+            }
+        }
+        self.cut = cut;
+    }
+
+    /// The number of writes, over all devices, that nothing promises at the current cut. At zero, every
+    /// [`Survival`] gives the same images.
+    pub fn unflushed(&self) -> usize {
+        let writes =
+            |events: &Vec<(usize, &Event)>| events.iter().filter(|(_, event)| is_write(event)).count();
+        self.unflushed.iter().map(writes).sum()
+    }
+
+    /// What the devices hold when the power fails now.
+    pub fn images(&self, survival: Survival) -> Vec<DeviceImage> {
+        let devices = self.durable.iter().zip(&self.unflushed).enumerate();
+        let images = devices.map(|(device, (durable, unflushed))| {
+            let mut image = durable.clone();
+            let unflushed: Vec<&Event> = unflushed.iter().map(|(_, event)| *event).collect();
+            match survival {
+                Survival::KeepAll => unflushed.iter().for_each(|event| apply(event, &mut image)),
+                Survival::DropAll => {
+                    unflushed.iter().filter(|e| !is_write(e)).for_each(|event| apply(event, &mut image));
+                }
+                Survival::Random { seed } => {
+                    let dice = Dice::new(&[seed, self.cut as u64, device as u64]);
+                    survive(&unflushed, &dice, &mut image);
+                }
+            }
+            image
+        });
+        images.collect()
+    }
+}
+
+fn is_write(event: &Event) -> bool {
+    matches!(event, Event::Write { .. })
+}
+
+fn apply(event: &Event, image: &mut DeviceImage) {
+    match event {
+        Event::Write { offset, data, .. } => image.write(*offset, data),
+        Event::Rot { offset, len, seed, .. } => image.flip_bits(*offset, *len, *seed),
+        Event::Flush { .. } | Event::Mark(_) => unreachable!("only writes and rot wait for a flush"),
+    }
+}
+
+/// How a device as a whole fares. Independent choices alone would hardly ever give the cuts in which one
+/// write of many is lost, or one disk's cache and not the other's, and those are the ones that hurt.
+enum Mood {
+    All,
+    Nothing,
+    AllButOne(usize),
+    OnlyOne(usize),
+    EachForItself,
+}
+
+fn survive(unflushed: &[&Event], dice: &Dice, image: &mut DeviceImage) {
+    if unflushed.is_empty() {
+        return;
+    }
+    let mood = match dice.below(8) {
+        0 => Mood::All,
+        1 => Mood::Nothing,
+        2 | 3 => Mood::AllButOne(dice.below(unflushed.len())),
+        4 | 5 => Mood::OnlyOne(dice.below(unflushed.len())),
+        _ => Mood::EachForItself,
+    };
+    let mut order: Vec<usize> = (0..unflushed.len()).collect();
+    dice.shuffle(&mut order);
+    for i in order {
+        let Event::Write { offset, data, .. } = unflushed[i] else {
+            apply(unflushed[i], image);
+            continue;
+        };
+        let (kept, torn) = match mood {
+            Mood::All => (true, false),
+            Mood::Nothing => (false, false),
+            Mood::AllButOne(one) => (i != one, i == one && dice.below(2) == 0),
+            Mood::OnlyOne(one) => (i == one, i == one && dice.below(2) == 0),
+            Mood::EachForItself => (dice.below(2) == 0, dice.below(3) == 0),
+        };
+        if torn {
+            tear(*offset, data, dice, image);
+        } else if kept {
+            image.write(*offset, data);
+        }
+    }
+}
+
+/// Applies some sectors of a write: a run of them anywhere in it, or each by a coin.
+fn tear(offset: DeviceOffset, data: &AlignedBuf, dice: &Dice, image: &mut DeviceImage) {
+    let sector = [512, 4096][dice.below(2)];
+    let sectors = data.len() / sector;
+    let run = (dice.below(2) == 0).then(|| {
+        let start = dice.below(sectors);
+        start..start + 1 + dice.below(sectors - start)
+    });
+    for i in 0..sectors {
+        let there = match &run {
+            Some(run) => run.contains(&i),
+            None => dice.below(2) == 0,
+        };
+        if there {
+            let start = i * sector;
+            image.write(offset + ByteLen::new(start as u64), &data[start..start + sector]);
+        }
+    }
+}
+
+/// Choices, by seed.
+struct Dice(SeededEntropy);
+
+impl Dice {
+    fn new(seeds: &[u64]) -> Self {
+        let mixed = seeds.iter().fold(0, |mixed, seed| SeededEntropy::new(mixed ^ seed).next_u64());
+        Self(SeededEntropy::new(mixed))
+    }
+
+    /// A number below `count`, which is not zero.
+    fn below(&self, count: usize) -> usize {
+        (self.0.next_u64() % count as u64) as usize
+    }
+
+    /// Fisher and Yates.
+    fn shuffle(&self, items: &mut [usize]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}

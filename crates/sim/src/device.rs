@@ -1,0 +1,394 @@
+//! Simulated devices, their world and their faults.
+
+use crate::image::DeviceImage;
+use crate::trace::{Event, Trace};
+use larder_device::AlignedBuf;
+use larder_device::{ALIGN, Device, DeviceError, Outcome, Pending, Promise, Request};
+use larder_format::{ByteLen, DeviceOffset};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `EIO`, what most broken disks say.
+const EIO: i32 = 5;
+
+/// What can be wrong with a device. Ranges are in bytes; a request is hit when it touches one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Reads fail with an I/O error: bad sectors.
+    FailReads(Range<u64>),
+    /// Writes fail with an I/O error and change nothing.
+    FailWrites(Range<u64>),
+    /// Flushes fail; what was written stays unflushed.
+    FailFlushes,
+    /// Every request fails with [`DeviceError::Gone`].
+    Gone,
+    /// Requests never complete, until [`SimDevice::resume`].
+    Hang,
+    /// Writes are acknowledged and forgotten.
+    LoseWrites(Range<u64>),
+    /// Writes are acknowledged and land somewhere else.
+    MisdirectWrites {
+        /// The writes that go astray.
+        from: Range<u64>,
+        /// Where they land; as much as fits the device.
+        to: DeviceOffset,
+    },
+    /// Flushes are acknowledged and do nothing.
+    LieOnFlush,
+    /// Reads give what was there when the fault was injected.
+    StaleReads(Range<u64>),
+}
+
+impl Fault {
+    fn hits(&self, request: &Request) -> bool {
+        let touches = |range: &Range<u64>, offset: DeviceOffset, len: u64| {
+            range.start < offset.get() + len && offset.get() < range.end
+        };
+        match (self, request) {
+            (Self::Gone | Self::Hang, _) => true,
+            (Self::FailReads(range) | Self::StaleReads(range), Request::Read { offset, len }) => {
+                touches(range, *offset, len.get())
+            }
+            (
+                Self::FailWrites(range) | Self::LoseWrites(range) | Self::MisdirectWrites { from: range, .. },
+                Request::Write { offset, data },
+            ) => touches(range, *offset, data.len() as u64),
+            (Self::FailFlushes | Self::LieOnFlush, Request::Flush) => true,
+            _ => false,
+        }
+    }
+}
+
+/// How many requests a device was sent, failed ones included, and how many bytes they moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes asked for by reads.
+    pub bytes_read: u64,
+    /// Bytes handed over by writes.
+    pub bytes_written: u64,
+}
+
+struct Injected {
+    fault: Fault,
+    /// Requests that the fault lets pass before it strikes.
+    spare: u64,
+    /// Requests that it strikes then.
+    strikes: u64,
+    /// The image when it was injected.
+    then: DeviceImage,
+}
+
+/// Names a request within its world.
+type Ticket = u64;
+
+struct Media {
+    /// What reads see: all writes, flushed or not.
+    image: DeviceImage,
+    faults: Vec<Injected>,
+    /// Requests that hang. They are kept: a promise that is dropped could never be kept later.
+    hung: Vec<(Ticket, Request, Promise<Outcome>)>,
+    /// Writes whose outcome nobody has taken, with their event numbers.
+    in_flight: Vec<(Ticket, usize)>,
+    /// Flushes whose outcome nobody has taken, with the events that they will be.
+    flushing: Vec<(Ticket, Event)>,
+    counters: Counters,
+}
+
+struct State {
+    media: Vec<Media>,
+    trace: Trace,
+    next_ticket: Ticket,
+}
+
+/// Some devices and their common history.
+#[derive(Clone)]
+pub struct SimWorld(Arc<Mutex<State>>);
+
+/// One device of a [`SimWorld`]; clones are the same device.
+#[derive(Clone)]
+pub struct SimDevice {
+    world: SimWorld,
+    index: usize,
+}
+
+impl SimWorld {
+    /// A world of blank devices of the given sizes, each a multiple of 4096.
+    pub fn new(sizes: &[ByteLen]) -> Self {
+        Self::from_images(sizes.iter().copied().map(DeviceImage::blank).collect())
+    }
+
+    /// A world whose devices hold the given bytes, all of them durable: what a machine finds when it
+    /// starts again.
+    pub fn from_images(images: Vec<DeviceImage>) -> Self {
+        let media = images.iter().cloned().map(Media::new).collect();
+        Self(Arc::new(Mutex::new(State {
+            media,
+            trace: Trace { start: images, events: Vec::new() },
+            next_ticket: 0,
+        })))
+    }
+
+    /// Plugs in another blank device. Cuts before this moment show it too, blank.
+    pub fn add_device(&self, size: ByteLen) -> SimDevice {
+        let mut state = self.0.lock();
+        let image = DeviceImage::blank(size);
+        state.trace.start.push(image.clone());
+        state.media.push(Media::new(image));
+        SimDevice { world: self.clone(), index: state.media.len() - 1 }
+    }
+
+    /// A device by its number, from 0.
+    pub fn device(&self, index: usize) -> SimDevice {
+        assert!(index < self.0.lock().media.len(), "this world has no device {index}");
+        SimDevice { world: self.clone(), index }
+    }
+
+    /// All devices, as a pool takes them.
+    pub fn devices(&self) -> Vec<Arc<dyn Device>> {
+        let count = self.0.lock().media.len();
+        (0..count).map(|index| Arc::new(self.device(index)) as Arc<dyn Device>).collect()
+    }
+
+    /// Notes in the trace that something happened here.
+    pub fn mark(&self, mark: u64) {
+        self.0.lock().trace.events.push(Event::Mark(mark));
+    }
+
+    /// The history so far.
+    pub fn trace(&self) -> Trace {
+        self.0.lock().trace.clone()
+    }
+
+    /// What the devices hold after an orderly shutdown: every write, flushed or not.
+    pub fn images(&self) -> Vec<DeviceImage> {
+        self.0.lock().media.iter().map(|media| media.image.clone()).collect()
+    }
+}
+
+impl Media {
+    fn new(image: DeviceImage) -> Self {
+        Self {
+            image,
+            faults: Vec::new(),
+            hung: Vec::new(),
+            in_flight: Vec::new(),
+            flushing: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The first fault that strikes this request. Every fault that it hits counts it.
+    fn strike(&mut self, request: &Request) -> Option<(Fault, DeviceImage)> {
+        let mut struck = None;
+        for injected in self.faults.iter_mut().filter(|injected| injected.fault.hits(request)) {
+            if injected.spare > 0 {
+                injected.spare -= 1;
+            } else if injected.strikes > 0 && struck.is_none() {
+                injected.strikes -= 1;
+                struck = Some((injected.fault.clone(), injected.then.clone()));
+            }
+        }
+        struck
+    }
+}
+
+impl Counters {
+    fn count(&mut self, request: &Request) {
+        match request {
+            Request::Read { len, .. } => {
+                self.reads += 1;
+                self.bytes_read += len.get();
+            }
+            Request::Write { data, .. } => {
+                self.writes += 1;
+                self.bytes_written += data.len() as u64;
+            }
+            Request::Flush => self.flushes += 1,
+        }
+    }
+}
+
+impl State {
+    fn perform(
+        &mut self,
+        device: usize,
+        ticket: Ticket,
+        request: &Request,
+        fault: Option<(Fault, DeviceImage)>,
+    ) -> Outcome {
+        if matches!(fault, Some((Fault::Gone, _))) {
+            return Err(DeviceError::Gone);
+        }
+        let image = &mut self.media[device].image;
+        let end = match request {
+            Request::Read { offset, len } => offset.get().checked_add(len.get()),
+            Request::Write { offset, data } => offset.get().checked_add(data.len() as u64),
+            Request::Flush => Some(0),
+        };
+        if end.is_none_or(|end| end > image.size().get()) {
+            return Err(DeviceError::Range);
+        }
+        let done = || Ok(AlignedBuf::zeroed(0));
+        match (request, fault) {
+            (_, Some((Fault::FailReads(_) | Fault::FailWrites(_) | Fault::FailFlushes, _))) => {
+                Err(DeviceError::Io { errno: EIO })
+            }
+            (_, Some((Fault::LoseWrites(_) | Fault::LieOnFlush, _))) => done(),
+            (Request::Read { offset, len }, fault) => {
+                // Of the faults that let a read through, only stale reads are left.
+                let seen = fault.as_ref().map_or(&*image, |(_, then)| then);
+                Ok(seen.read(*offset, usize::try_from(len.get()).expect("fits memory")))
+            }
+            (Request::Write { data, .. }, Some((Fault::MisdirectWrites { to, .. }, _))) => {
+                let fits = image.size().get().saturating_sub(to.get()).min(data.len() as u64) as usize;
+                if fits > 0 {
+                    self.write(device, ticket, to, Arc::new(AlignedBuf::padded(&data[..fits])));
+                }
+                done()
+            }
+            (Request::Write { offset, data }, _) => {
+                self.write(device, ticket, *offset, Arc::clone(data));
+                done()
+            }
+            (Request::Flush, _) => {
+                let media = &mut self.media[device];
+                let in_flight = media.in_flight.iter().map(|(_, number)| *number).collect();
+                let before = self.trace.events.len();
+                media.flushing.push((ticket, Event::Flush { device, before, in_flight }));
+                done()
+            }
+        }
+    }
+
+    fn write(&mut self, device: usize, ticket: Ticket, offset: DeviceOffset, data: Arc<AlignedBuf>) {
+        let media = &mut self.media[device];
+        media.image.write(offset, &data);
+        media.in_flight.push((ticket, self.trace.events.len()));
+        self.trace.events.push(Event::Write { device, offset, data });
+    }
+
+    /// The caller knows now that this request is done.
+    fn taken(&mut self, device: usize, ticket: Ticket) {
+        let media = &mut self.media[device];
+        media.in_flight.retain(|(flying, _)| *flying != ticket);
+        if let Some(at) = media.flushing.iter().position(|(flushing, _)| *flushing == ticket) {
+            self.trace.events.push(media.flushing.remove(at).1);
+        }
+    }
+}
+
+impl SimDevice {
+    /// From now on, every request that `fault` can hit is struck by it. Of several faults that hit a
+    /// request, the one injected first strikes.
+    pub fn inject(&self, fault: Fault) {
+        self.inject_window(fault, 0, u64::MAX);
+    }
+
+    /// The fault lets `spare` requests pass that it could hit, then strikes `strikes` of them.
+    /// `(LieOnFlush, 4, 1)` skips the fifth flush from now.
+    pub fn inject_window(&self, fault: Fault, spare: u64, strikes: u64) {
+        if let Fault::MisdirectWrites { to, .. } = &fault {
+            assert!(to.get().is_multiple_of(ALIGN as u64), "devices have no unaligned places");
+        }
+        self.media(|media| {
+            let then = media.image.clone();
+            media.faults.push(Injected { fault, spare, strikes, then });
+        });
+    }
+
+    /// Takes all faults away. What they did stays done, and hung requests hang on.
+    pub fn clear_faults(&self) {
+        self.media(|media| media.faults.clear());
+    }
+
+    /// A device that hung answers again: [`Fault::Hang`] is taken away and all hung requests are
+    /// performed, in their order, late as they are.
+    pub fn resume(&self) {
+        let mut state = self.world.0.lock();
+        let media = &mut state.media[self.index];
+        media.faults.retain(|injected| injected.fault != Fault::Hang);
+        for (ticket, request, promise) in std::mem::take(&mut media.hung) {
+            let fault = state.media[self.index].strike(&request);
+            promise.keep(state.perform(self.index, ticket, &request, fault));
+        }
+    }
+
+    /// Bit rot: flips some bits, by seed, among the `len` bytes at `offset`, for good.
+    pub fn flip_bits(&self, offset: DeviceOffset, len: usize, seed: u64) {
+        let mut state = self.world.0.lock();
+        state.media[self.index].image.flip_bits(offset, len, seed);
+        state.trace.events.push(Event::Rot { device: self.index, offset, len, seed });
+    }
+
+    /// The device's number in its world.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// What it was asked for since it was made or its counters were reset.
+    pub fn counters(&self) -> Counters {
+        self.media(|media| media.counters)
+    }
+
+    /// Counts from zero again.
+    pub fn reset_counters(&self) {
+        self.media(|media| media.counters = Counters::default());
+    }
+
+    /// What reads would see, past all faults.
+    pub fn image(&self) -> DeviceImage {
+        self.media(|media| media.image.clone())
+    }
+
+    fn media<T>(&self, f: impl FnOnce(&mut Media) -> T) -> T {
+        f(&mut self.world.0.lock().media[self.index])
+    }
+}
+
+impl Device for SimDevice {
+    fn name(&self) -> String {
+        format!("sim{}", self.index)
+    }
+
+    fn size(&self) -> ByteLen {
+        self.media(|media| media.image.size())
+    }
+
+    fn submit(&self, request: Request) -> Pending<Outcome> {
+        assert_aligned(&request);
+        let mut state = self.world.0.lock();
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        let media = &mut state.media[self.index];
+        media.counters.count(&request);
+        let fault = media.strike(&request);
+        let pending = if matches!(fault, Some((Fault::Hang, _))) {
+            let (promise, pending) = Pending::new();
+            media.hung.push((ticket, request, promise));
+            pending
+        } else {
+            Pending::done(state.perform(self.index, ticket, &request, fault))
+        };
+        let device = self.clone();
+        pending.on_taken(move || device.world.0.lock().taken(device.index, ticket))
+    }
+}
+
+/// Real direct I/O would refuse what this refuses.
+fn assert_aligned(request: &Request) {
+    let (offset, len) = match request {
+        Request::Read { offset, len } => (offset.get(), len.get()),
+        Request::Write { offset, data } => (offset.get(), data.len() as u64),
+        Request::Flush => return,
+    };
+    let align = ALIGN as u64;
+    assert!(len > 0, "an empty request at {offset}");
+    assert!(offset.is_multiple_of(align) && len.is_multiple_of(align), "unaligned: {len} bytes at {offset}");
+}

@@ -1,0 +1,108 @@
+//! What reached the devices, in order.
+
+use crate::cut::{CrashSweep, Survival};
+use crate::image::DeviceImage;
+use larder_device::AlignedBuf;
+use larder_format::DeviceOffset;
+use std::fmt;
+use std::sync::Arc;
+
+/// One step of a world's history. Requests that a fault kept from the media leave no event, and a
+/// misdirected write stands where it landed. A write stands where it was submitted, a flush where its
+/// outcome was taken.
+#[derive(Clone)]
+pub enum Event {
+    /// A device took a write; it is durable after the next [`Event::Flush`] that covers it.
+    Write {
+        /// The device's number in its world.
+        device: usize,
+        /// Where.
+        offset: DeviceOffset,
+        /// What.
+        data: Arc<AlignedBuf>,
+    },
+    /// A device made writes durable, and its caller knows.
+    Flush {
+        /// The device's number in its world.
+        device: usize,
+        /// The number of events when the flush was submitted; later writes are not covered.
+        before: usize,
+        /// Earlier writes, by event number, that are not covered either: nobody had taken their outcome.
+        in_flight: Arc<[usize]>,
+    },
+    /// Bits flipped on the media; no cut undoes it.
+    Rot {
+        /// The device's number in its world.
+        device: usize,
+        /// Start of the range that rotted.
+        offset: DeviceOffset,
+        /// Its length in bytes.
+        len: usize,
+        /// Which of its bits flipped.
+        seed: u64,
+    },
+    /// Something that the test wants to find again, for instance that an fsync returned.
+    Mark(u64),
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write { device, offset, data } => {
+                write!(f, "write(device {device}, at {}, {} bytes)", offset.get(), data.len())
+            }
+            Self::Flush { device, .. } => write!(f, "flush(device {device})"),
+            Self::Rot { device, offset, len, seed } => {
+                write!(f, "rot(device {device}, at {}, {len} bytes, seed {seed})", offset.get())
+            }
+            Self::Mark(mark) => write!(f, "mark({mark})"),
+        }
+    }
+}
+
+/// The history of a world: what its devices held at first, and every event since.
+///
+/// A *cut* is named by the number of events that happened before the power failed: 0 is before the
+/// first, [`Trace::len`] after the last.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    pub(crate) start: Vec<DeviceImage>,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Trace {
+    /// The events in the order in which they happened, over all devices.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The number of events, which is also the last cut.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The marks that the test had set before `cut`.
+    pub fn marks_before(&self, cut: usize) -> impl Iterator<Item = u64> {
+        self.events[..cut].iter().filter_map(|event| match event {
+            Event::Mark(mark) => Some(*mark),
+            _ => None,
+        })
+    }
+
+    /// What all devices hold after a power cut. For many cuts, [`Trace::sweep`] is faster.
+    pub fn crash_images(&self, cut: usize, survival: Survival) -> Vec<DeviceImage> {
+        let mut sweep = self.sweep();
+        sweep.advance_to(cut);
+        sweep.images(survival)
+    }
+
+    /// Goes through the cuts from the first on.
+    pub fn sweep(&self) -> CrashSweep<'_> {
+        CrashSweep::new(self)
+    }
+}
