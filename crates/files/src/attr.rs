@@ -12,8 +12,9 @@ use crate::ops::{Allocate, Attr, SetAttr, SetTime};
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{EXTENT, Extent, FileKind, MAX_FILE};
+use larder_format::node::Key;
 use larder_format::ops::{self, LogOp, Resize, Zero};
-use larder_pool::{Key, Look, Op};
+use larder_pool::{Look, Op};
 use std::ops::{ControlFlow, Range};
 
 /// Extents that are dropped in one update of the tree.
@@ -154,7 +155,11 @@ impl Volume {
                 _ => Ok(()),
             })?;
         }
-        state.change(|item| item.size = item.size.min(size));
+        state.change(|item| {
+            item.size = item.size.min(size);
+            // Nothing is cut any more: the next write chooses anew.
+            item.record_size = if size == 0 { 0 } else { item.record_size };
+        });
         Ok(())
     }
 

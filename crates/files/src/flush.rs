@@ -16,9 +16,11 @@ use crate::inode::{DirtyData, Inode, State};
 use crate::ranges::Pieces;
 use crate::volume::{Volume, inode_key};
 use larder_format::items::{EXTENT, Extent, MAX_RECORD};
+use larder_format::node::Key;
 use larder_format::ops::{LogOp, Write};
 use larder_format::{BlockPtr, InodeId};
-use larder_pool::{Codec, Key, Look, NewRecord, Op, PoolError};
+use larder_pool::codec::Codec;
+use larder_pool::{Look, NewRecord, Op, PoolError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -9,9 +9,10 @@ use crate::inode::{Inode, Locked};
 use crate::ops::{Attr, Caller, RenameFlags};
 use crate::volume::{Volume, inode_key, new_item, orphan_key};
 use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, ROOT_INODE};
+use larder_format::node::Key;
 use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
 use larder_format::{InodeId, Timestamp};
-use larder_pool::{Key, Look, Op, Update};
+use larder_pool::{Look, Op, Update};
 use std::ops::ControlFlow;
 
 /// Hard links that an inode can have.

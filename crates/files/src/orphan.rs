@@ -10,7 +10,8 @@ use crate::error::{FsError, Result};
 use crate::volume::{Volume, orphan_key};
 use larder_format::InodeId;
 use larder_format::items::ORPHAN;
-use larder_pool::{Key, Look};
+use larder_format::node::Key;
+use larder_pool::Look;
 use std::ops::ControlFlow;
 
 /// Extents that the remover of a last name drops itself.

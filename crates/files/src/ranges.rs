@@ -47,7 +47,7 @@ impl RangeSet {
     /// The parts of `range` that are in the set.
     pub fn within(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let first = self.0.range(..=range.start).next_back().map_or(range.start, |(&at, _)| at);
-        (self.0.range(first..range.end))
+        (self.0.range(first..range.end.max(first)))
             .map(|(&at, &to)| at.max(range.start)..to.min(range.end))
             .filter(|part| !part.is_empty())
             .collect()

@@ -12,8 +12,9 @@ use larder_format::InodeId;
 use larder_format::items::{
     self, Inode, MAX_COLLISIONS, MAX_VALUE, MAX_XATTR, XATTR, XATTR_PIECE, XATTR_PIECES, Xattr, XattrValue,
 };
+use larder_format::node::Key;
 use larder_format::ops::{LogOp, SetXattr};
-use larder_pool::{Key, Look, Op, Update};
+use larder_pool::{Look, Op, Update};
 use std::ops::ControlFlow;
 
 /// Where an attribute is.
