@@ -72,6 +72,7 @@ impl Volume {
         let record_size = state.live.record_size;
         state.data.write(record_size, offset, data);
         self.meter(before, state);
+        state.grown |= end > state.live.size;
         state.live.size = state.live.size.max(end);
         (state.live.mtime, state.live.ctime) = (time, time);
         state.used = true;

@@ -17,7 +17,7 @@ use crate::ranges::Pieces;
 use crate::volume::{Volume, inode_key};
 use larder_format::items::{EXTENT, Extent, MAX_RECORD};
 use larder_format::node::Key;
-use larder_format::ops::{LogOp, Write};
+use larder_format::ops::{LogOp, Resize, SetAttr, Write};
 use larder_format::{BlockPtr, InodeId};
 use larder_pool::codec::Codec;
 use larder_pool::{Look, NewRecord, Op, PoolError};
@@ -281,10 +281,11 @@ impl Volume {
         let before = state.data.bytes;
         state.data.settle();
         self.meter(before, state);
-        if !taken.unlogged.is_empty() {
+        if !taken.unlogged.is_empty() || (clean && state.grown) {
             state.stored_in = self.pool.open_commit();
         }
         if clean {
+            state.grown = false;
             state.queued = false;
             self.dirty.lock().remove(&id);
         }
@@ -331,7 +332,7 @@ impl Volume {
         {
             // Nothing to note, and perhaps nothing that may be written to.
             let state = inode.lock()?;
-            if state.data.is_empty() && state.stored_in <= self.pool.durable_commit() {
+            if state.data.is_empty() && !state.grown && state.stored_in <= self.pool.durable_commit() {
                 return Ok(true);
             }
         }
@@ -342,11 +343,8 @@ impl Volume {
         if state.stored_in > self.pool.durable_commit() || state.data.unlogged.len() > LOG_AT_MOST {
             return Ok(false);
         }
-        if state.data.unlogged.is_empty() {
-            return Ok(true);
-        }
         let record_size = u64::from(state.live.record_size);
-        let mut writes = Vec::new();
+        let mut ops = Vec::new();
         for range in state.data.unlogged.iter() {
             let mut at = range.start;
             while at < range.end {
@@ -357,15 +355,32 @@ impl Volume {
                 let pieces = state.data.records.get(&record).expect("what is not logged is in memory");
                 pieces.copy_onto((at - base) as u32..(end - base) as u32, &mut data);
                 let (size, mtime) = (state.live.size, state.live.mtime);
-                writes.push(LogOp::Write(Write { inode: id, offset: at, data, size, mtime }));
+                ops.push(LogOp::Write(Write { inode: id, offset: at, data, size, mtime }));
                 at = end;
             }
         }
+        if ops.is_empty() && state.grown {
+            ops.push(LogOp::SetAttr(SetAttr {
+                inode: id,
+                perm: None,
+                uid: None,
+                gid: None,
+                resize: Some(Resize::Grow(state.live.size)),
+                atime: None,
+                mtime: Some(state.live.mtime),
+                btime: None,
+                ctime: state.live.ctime,
+            }));
+        }
+        if ops.is_empty() {
+            return Ok(true);
+        }
         self.dataset.update(&op, |tree| {
-            writes.iter().for_each(|write| tree.log(write.encode()));
+            ops.iter().for_each(|op| tree.log(op.encode()));
             Ok::<_, PoolError>(())
         })?;
         state.data.unlogged = Default::default();
+        state.grown = false;
         self.logged.lock().insert(id);
         Ok(true)
     }

@@ -46,6 +46,8 @@ pub(crate) struct State {
     /// It was removed from the tree.
     pub gone: bool,
     pub data: DirtyData,
+    /// Writes made it longer, and the log does not say so; the bytes that did may be zeros by now.
+    pub grown: bool,
     /// The newest commit that its data was stored for; 0 when that was before it was cached.
     pub stored_in: CommitId,
     /// A failure of writing data that nobody has been told of.
@@ -143,6 +145,7 @@ impl Inode {
                 open: 0,
                 gone: false,
                 data: DirtyData::default(),
+                grown: false,
                 stored_in: CommitId::new(0),
                 error: None,
                 queued: false,
