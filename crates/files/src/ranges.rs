@@ -62,11 +62,6 @@ impl RangeSet {
     pub fn len(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
-
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// Bytes written to a record and not stored yet: pieces by their offset in the record, which neither
