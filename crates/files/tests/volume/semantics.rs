@@ -1,0 +1,264 @@
+//! What POSIX and Linux say of single operations.
+
+use crate::bed::{Bed, READ_WRITE, ROOT, USER};
+use larder_files::*;
+use larder_pool::ROOT_DATASET;
+use std::collections::BTreeMap;
+
+#[test]
+fn a_file_can_end_at_the_largest_offset() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "sparse");
+    let last = i64::MAX as u64 - 5;
+    bed.write(node, last, b"tail!");
+    bed.write(node, 1 << 40, b"middle");
+    assert_eq!(bed.mount.write(node, Handle(0), last, b"tail!!", false), Err(FsError::TooBig));
+    for _ in 0..2 {
+        assert_eq!(bed.mount.getattr(node).unwrap().size, i64::MAX as u64);
+        assert_eq!(bed.read(node, last - 2, 100), b"\0\0tail!");
+        assert_eq!(bed.read(node, (1 << 40) + 2, 6), b"ddle\0\0");
+        bed.pool.commit().unwrap();
+    }
+    let seek = |offset, what| bed.mount.lseek(node, Handle(0), offset, what);
+    let data = seek(0, Seek::Data).unwrap();
+    assert!(data <= 1 << 40 && data + (128 << 10) > 1 << 40);
+    assert_eq!(seek(1 << 40, Seek::Hole), Ok((1 << 40) + 6));
+    assert_eq!(seek(0, Seek::Hole), Ok(0));
+    assert_eq!(seek(last, Seek::Hole), Ok(i64::MAX as u64));
+    assert_eq!(seek(i64::MAX as u64, Seek::Data), Err(FsError::NoExtent));
+    let bed = bed.reopen(2);
+    bed.resize(bed.find("sparse").unwrap().node, 0);
+    bed.pool.commit().unwrap();
+    bed.check();
+}
+
+#[test]
+fn unwritten_bytes_are_found_as_holes_before_they_are_stored() {
+    let bed = Bed::new(&[("recordsize", "4096")]);
+    let node = bed.file(ROOT, "f");
+    bed.write(node, 100, b"abc");
+    bed.resize(node, 20_000);
+    let seek = |offset, what| bed.mount.lseek(node, Handle(0), offset, what);
+    assert_eq!(seek(0, Seek::Data), Ok(100));
+    assert_eq!(seek(100, Seek::Hole), Ok(103));
+    assert_eq!(seek(103, Seek::Data), Err(FsError::NoExtent));
+}
+
+#[test]
+fn zeros_take_no_space_unless_compression_is_off() {
+    for (compression, logical) in [("lz4", 0), ("off", 1 << 20)] {
+        let bed = Bed::new(&[("compression", compression)]);
+        let node = bed.file(ROOT, "zeros");
+        bed.write(node, 0, &vec![0; 1 << 20]);
+        bed.pool.commit().unwrap();
+        assert_eq!(bed.pool.dataset(ROOT_DATASET).unwrap().usage().logical, logical);
+        assert_eq!(bed.mount.getattr(node).unwrap().blocks == 0, logical == 0);
+        assert_eq!(bed.content(node), vec![0; 1 << 20]);
+    }
+}
+
+#[test]
+fn a_set_group_id_directory_passes_its_group_on() {
+    let bed = Bed::new(&[]);
+    let dir = bed.dir(ROOT, "shared");
+    let set = SetAttr { perm: Some(0o2775), gid: Some(7), ..SetAttr::default() };
+    bed.mount.setattr(dir, &set, &USER).unwrap();
+    let below = bed.mount.mkdir(dir, b"dir", 0o755, &USER).unwrap();
+    assert_eq!((below.gid, below.perm), (7, 0o2755));
+    let file = bed.mount.mknod(dir, b"file", FileKind::Regular, 0o2775, 0, &USER).unwrap();
+    assert_eq!((file.gid, file.perm), (7, 0o775));
+    let caller = Caller { umask: 0o022, ..USER };
+    let plain = bed.mount.mknod(ROOT, b"file", FileKind::Regular, 0o666, 0, &caller).unwrap();
+    assert_eq!((plain.gid, plain.perm), (100, 0o644));
+}
+
+#[test]
+fn a_strangers_write_takes_set_user_id_away() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "program");
+    let set = SetAttr { perm: Some(0o6755), ..SetAttr::default() };
+    bed.mount.setattr(node, &set, &USER).unwrap();
+    bed.write(node, 0, b"1");
+    assert_eq!(bed.mount.getattr(node).unwrap().perm, 0o6755);
+    bed.mount.write(node, Handle(0), 1, b"2", true).unwrap();
+    assert_eq!(bed.mount.getattr(node).unwrap().perm, 0o755);
+}
+
+#[test]
+fn times_move_with_what_they_are_of() {
+    let bed = Bed::new(&[("atime", "relatime")]);
+    let dir = bed.dir(ROOT, "dir");
+    bed.tick();
+    let node = bed.file(dir, "f");
+    let made = bed.mount.getattr(node).unwrap();
+    assert_eq!(bed.mount.getattr(dir).unwrap().mtime, made.btime);
+    bed.tick();
+    bed.write(node, 0, b"data");
+    let written = bed.mount.getattr(node).unwrap();
+    assert!(written.mtime > made.mtime && written.ctime == written.mtime && written.atime == made.atime);
+    bed.tick();
+    bed.content(node);
+    let read = bed.mount.getattr(node).unwrap();
+    assert!(read.atime > written.mtime && read.mtime == written.mtime);
+    bed.tick();
+    bed.content(node);
+    assert_eq!(bed.mount.getattr(node).unwrap().atime, read.atime, "once is enough for relatime");
+    bed.tick();
+    bed.mount.link(node, ROOT, b"link").unwrap();
+    let linked = bed.mount.getattr(node).unwrap();
+    assert!(linked.ctime > read.ctime && linked.mtime == read.mtime && linked.nlink == 2);
+    let time = larder_format::Timestamp { secs: -1, nanos: 5 };
+    let set = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    bed.mount.setattr(node, &set, &USER).unwrap();
+    let before = bed.mount.getattr(node).unwrap();
+    assert_eq!(before.mtime, time);
+    let bed = bed.reopen(2);
+    assert_eq!(bed.mount.getattr(node).unwrap(), Attr { blocks: 1, ..before });
+}
+
+#[test]
+fn a_small_fsync_needs_no_commit_and_a_large_one_gets_one() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "f");
+    let before = bed.pool.durable_commit();
+    for i in 0..10 {
+        bed.write(node, i * 1000, &[i as u8; 1000]);
+        bed.fsync(node);
+    }
+    assert_eq!(bed.pool.durable_commit(), before);
+    bed.write(node, 10_000, &vec![7; 2 << 20]);
+    bed.fsync(node);
+    assert!(bed.pool.durable_commit() > before);
+    let bed = bed.crash(2);
+    assert_eq!(bed.content(node)[9999..10_001], [9, 7]);
+    assert_eq!(bed.mount.getattr(node).unwrap().size, 10_000 + (2 << 20));
+}
+
+#[test]
+fn a_read_only_dataset_refuses_changes() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "f");
+    bed.write(node, 0, b"x");
+    bed.pool.commit().unwrap();
+    bed.pool.set_property(ROOT_DATASET, "readonly", "on").unwrap();
+    assert_eq!(bed.mount.write(node, Handle(0), 0, b"y", false), Err(FsError::ReadOnly));
+    assert_eq!(bed.mount.unlink(ROOT, b"f"), Err(FsError::ReadOnly));
+    assert_eq!(bed.mount.setxattr(node, b"user.a", b"", XattrMode::Set), Err(FsError::ReadOnly));
+    assert_eq!(bed.content(node), b"x");
+    bed.fsync(node);
+}
+
+#[test]
+fn names_and_values_have_limits() {
+    let bed = Bed::new(&[]);
+    let long = [b'x'; 256];
+    let mknod = |name: &[u8]| bed.mount.mknod(ROOT, name, FileKind::Regular, 0o644, 0, &USER);
+    mknod(&long[..255]).unwrap();
+    assert_eq!(mknod(&long), Err(FsError::NameTooLong));
+    assert_eq!(mknod(b"a/b"), Err(FsError::Invalid));
+    assert_eq!(bed.mount.lookup(ROOT, &long), Err(FsError::NameTooLong));
+    assert_eq!(bed.mount.symlink(ROOT, b"l", &[b'x'; 4096], &USER), Err(FsError::NameTooLong));
+    bed.mount.symlink(ROOT, b"l", &[b'x'; 4095], &USER).unwrap();
+    let node = mknod(b"f").unwrap().node;
+    let set = |len| bed.mount.setxattr(node, &long[..255], &vec![1; len], XattrMode::Set);
+    assert_eq!(set((64 << 10) + 1), Err(FsError::AttrTooBig));
+    for len in [64 << 10, 3839, 3840, 0] {
+        set(len).unwrap();
+        assert_eq!(bed.mount.getxattr(node, &long[..255]).unwrap(), vec![1; len]);
+    }
+}
+
+#[test]
+fn a_cookie_stays_good_while_entries_come_and_go() {
+    let bed = Bed::new(&[]);
+    let dir = bed.dir(ROOT, "dir");
+    for i in 0..1000 {
+        bed.file(dir, &format!("{i}"));
+    }
+    let (mut cookie, mut seen) = (0, BTreeMap::new());
+    for round in 0.. {
+        let before = seen.len();
+        bed.mount
+            .readdir(dir, Handle(0), cookie, false, &mut |entry| {
+                cookie = entry.next_cookie;
+                *seen.entry(entry.name.to_vec()).or_insert(0) += 1;
+                seen.len() < before + 50
+            })
+            .unwrap();
+        if seen.len() == before {
+            break;
+        }
+        bed.file(dir, &format!("new{round}"));
+        // The entry that was refused comes again; those seen may go.
+        let gone: Vec<_> = seen.keys().filter(|name| name.len() <= 3).take(20).cloned().collect();
+        gone.iter().for_each(|name| drop(bed.mount.unlink(dir, name)));
+    }
+    assert!((0..1000).all(|i| seen.contains_key(format!("{i}").as_bytes())), "an entry was skipped");
+}
+
+#[test]
+fn appending_goes_to_the_end() {
+    let bed = Bed::new(&[]);
+    let flags = OpenFlags { append: true, ..READ_WRITE };
+    let (attr, handle) = bed.mount.create(ROOT, b"log", 0o600, flags, &USER).unwrap();
+    bed.mount.write(attr.node, handle, 0, b"one ", false).unwrap();
+    bed.mount.write(attr.node, handle, 0, b"two", false).unwrap();
+    assert_eq!(bed.content(attr.node), b"one two");
+    let flags = OpenFlags { exclusive: true, ..READ_WRITE };
+    let again = bed.mount.create(ROOT, b"log", 0o600, flags, &USER);
+    assert_eq!(again, Err(FsError::Exists));
+    let flags = OpenFlags { truncate: true, ..READ_WRITE };
+    let (attr, _) = bed.mount.create(ROOT, b"log", 0o600, flags, &USER).unwrap();
+    assert_eq!(attr.size, 0);
+}
+
+#[test]
+fn a_dataset_shows_as_a_directory_of_its_parent() {
+    let bed = Bed::new(&[]);
+    let child = bed.pool.create_dataset("tank/child", BTreeMap::new()).unwrap();
+    bed.pool.commit().unwrap();
+    let id = child.id();
+    bed.file(ROOT, "plain");
+    bed.mount.attach(child, Some((ROOT_DATASET, b"child".to_vec()))).unwrap();
+    let junction = bed.find("child").unwrap();
+    assert_eq!(
+        (junction.kind, junction.node),
+        (FileKind::Directory, NodeId::pack(id, larder_format::items::ROOT_INODE))
+    );
+    let names: Vec<_> = bed.names(ROOT).into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(names, [".", "..", "child", "plain"]);
+    assert_eq!(bed.mount.lookup(junction.node, b"..").unwrap().node, ROOT);
+    assert_eq!(
+        bed.names(junction.node),
+        [(".".into(), junction.node, FileKind::Directory), ("..".into(), ROOT, FileKind::Directory)]
+    );
+    let inside = bed.file(junction.node, "plain");
+    assert_ne!(inside, bed.find("plain").unwrap().node);
+    bed.write(inside, 0, b"inside");
+    let flags = RenameFlags::default();
+    assert_eq!(bed.mount.rename(ROOT, b"plain", junction.node, b"x", flags), Err(FsError::CrossDevice));
+    assert_eq!(bed.mount.link(inside, ROOT, b"x"), Err(FsError::CrossDevice));
+    assert_eq!(bed.mount.rmdir(ROOT, b"child"), Err(FsError::Busy));
+    assert_eq!(bed.mount.rename(ROOT, b"plain", ROOT, b"child", flags), Err(FsError::Busy));
+    assert_eq!(bed.mount.mkdir(ROOT, b"child", 0o755, &USER), Err(FsError::Exists));
+    bed.mount.detach(id).unwrap();
+    assert_eq!(bed.mount.getattr(inside), Err(FsError::Stale));
+    assert_eq!(bed.find("child"), Err(FsError::NotFound));
+    let child = bed.pool.dataset(id).unwrap();
+    bed.mount.attach(child, Some((ROOT_DATASET, b"renamed".to_vec()))).unwrap();
+    assert_eq!(bed.content(bed.find("renamed/plain").unwrap().node), b"inside");
+}
+
+#[test]
+fn a_new_record_size_holds_for_what_is_written_from_nothing() {
+    let bed = Bed::new(&[("recordsize", "4096")]);
+    let node = bed.file(ROOT, "f");
+    bed.write(node, 0, &[1; 10_000]);
+    bed.pool.set_property(ROOT_DATASET, "recordsize", "16384").unwrap();
+    bed.write(node, 5000, &[2; 10_000]);
+    assert_eq!(bed.mount.getattr(node).unwrap().blksize, 4096);
+    bed.resize(node, 0);
+    bed.write(node, 0, &[3; 10_000]);
+    assert_eq!(bed.mount.getattr(node).unwrap().blksize, 16384);
+    assert_eq!(bed.content(node), [3; 10_000]);
+}
