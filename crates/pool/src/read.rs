@@ -66,7 +66,7 @@ impl Pool {
     }
 
     /// A block's header and stored bytes, verified, from whatever can give them.
-    fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Vec<u8>)> {
+    pub(crate) fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Vec<u8>)> {
         let layout = segment.layout;
         let place = ptr.place;
         let column = usize::from(place.column);
@@ -119,6 +119,14 @@ impl Pool {
                 None
             }
         }
+    }
+
+    /// The range of `place`, from a replica or computed; empty when nothing gives it. Not verified.
+    pub(crate) fn read_range(&self, segment: &Segment, place: Place) -> Vec<u8> {
+        let layout = segment.layout;
+        let replicas = (0..layout.r()).map(|j| layout.replica(place.column.into(), j));
+        let mut copies = replicas.filter_map(|column| self.read_column(segment, column, place));
+        copies.next().or_else(|| self.rebuild(segment, place)).unwrap_or_default()
     }
 
     /// The range of `place` computed from the other columns of its rows.
