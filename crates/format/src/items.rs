@@ -18,6 +18,7 @@
 
 use crate::error::ensure;
 use crate::field::Field;
+use crate::ids::ensure_countable;
 use crate::{BlockId, BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
 
 /// Key kind of an extent.
@@ -244,6 +245,7 @@ impl Inode {
         ensure(record.acl == 0, WHAT, Reason::Feature)?;
         ensure(record.perm < 1 << 12 && record.size <= MAX_FILE, WHAT, Reason::Range)?;
         ensure(record.record_size == 0 || valid_record_size(record.record_size), WHAT, Reason::Range)?;
+        ensure_countable(&[record.stored, record.parent.get(), record.entries], WHAT)?;
         for time in [record.atime, record.mtime, record.ctime, record.btime] {
             ensure(time.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         }
@@ -330,7 +332,7 @@ impl Extent {
         let fits = end.is_some_and(|end| end <= record.logical);
         ensure(fits && record.len > 0 && record.logical <= MAX_RECORD, WHAT, Reason::Range)?;
         let ExtentRecord { ptr, len, block_offset, logical, .. } = record;
-        Ok(Self { ptr, len, block_offset, logical })
+        Ok(Self { ptr: ptr.checked()?, len, block_offset, logical })
     }
 }
 
@@ -360,7 +362,9 @@ impl<'a> Entry<'a> {
         const WHAT: &str = "directory entry";
         let (head, name) = bytes.split_at_checked(9).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(valid_name(name), WHAT, Reason::Range)?;
-        Ok(Self { inode: InodeId::load(head), kind: FileKind::from_byte(head[8])?, name })
+        let inode = InodeId::load(head);
+        ensure_countable(&[inode.get()], WHAT)?;
+        Ok(Self { inode, kind: FileKind::from_byte(head[8])?, name })
     }
 }
 

@@ -207,8 +207,8 @@ impl Node {
             return Leaf::from_parts(keys, table, heap, clear).map(Node::Leaf);
         }
         ensure(head.count > 0 && clear == 0 && sealed == 0, WHAT, Reason::Range)?;
-        let children = table.chunks_exact(entry).map(|e| BlockPtr::load(&e[Key::SIZE..])).collect();
-        Ok(Node::Inner(Inner { level: head.level, keys, children }))
+        let children = table.chunks_exact(entry).map(|e| BlockPtr::load(&e[Key::SIZE..]).checked());
+        Ok(Node::Inner(Inner { level: head.level, keys, children: children.collect::<Result<_, _>>()? }))
     }
 
     /// The node's plain payload: [`Node::encoded_len`] bytes.
