@@ -1,15 +1,6 @@
 //! Values in a dataset's tree: what a file, a folder or a link is made of.
 //!
-//! | kind | object | offset | value |
-//! |---|---|---|---|
-//! | 1 extent | inode | offset in the file | [`Extent`] |
-//! | 2 orphan | 0 | inode | empty: the inode has no name left and is being removed |
-//! | 128 inode | inode | 0 | [`Inode`] |
-//! | 129 entry | directory | [`name_cookie`] + 0 to 127 | [`Entry`] |
-//! | 130 attribute | inode | [`name_cookie`] + 0 to 127 | [`Xattr`] |
-//! | 131 attribute's value | inode | value number × 32 + piece | up to [`MAX_VALUE`] bytes |
-//! | 132 link | inode | 0 | the target, 1 to 4,095 bytes |
-//!
+//! `SPEC.md` has the keys and the bytes ("A dataset's tree").
 //! Kinds below 128 stay in clear when a dataset is encrypted; the others are sealed.
 //!
 //! A name's key is made of 56 bits of its hash and 7 bits that tell names of one hash apart, so an

@@ -6,19 +6,8 @@
 //! the run's descriptor, which the pool's tables hold. Every page says which run it belongs to and where
 //! in it, so that a stale or misdirected page is recognised.
 //!
-//! An entry page is a [`PageHead`], a table of u16 offsets into the body (one a [`RESTART_EVERY`]
-//! entries, for binary search) and the body. An entry is:
-//! ```text
-//! tag      bits 0-2 what the target is, bit 3 marks follow, bit 4 the id is the last one's successor,
-//!          bits 5-7 for the first place: same segment, same column, right behind the last block there
-//! id       varint, unless bit 4: the distance to the last id; at a restart, to the page's first id
-//! marks    bit 3: a byte of marks set, a byte of marks cleared
-//! alias    varint: the other id
-//! places   each: [tag with bits 5-7, not for the first] [segment] [column] [offset] [stored length],
-//!          as varints (the column as a byte), each as the difference to what was expected, in zigzag
-//! ```
-//! Expectations come from the entry before (the last segment, column and length; where the last block in
-//! that column ended) and are forgotten at each restart and, for offsets, with each new segment. So a
+//! `SPEC.md` has the bytes of an entry. What it does not say is there because it was expected, from the
+//! entry before; expectations are forgotten at each restart and, for offsets, with each new segment. So a
 //! stream of ids and places that both ascend costs 2 to 5 bytes an entry.
 
 use crate::error::ensure;
