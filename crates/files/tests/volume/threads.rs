@@ -6,7 +6,7 @@ use larder_files::*;
 use larder_pool::ROOT_DATASET;
 
 const CALLERS: u64 = 4;
-const STEPS: u64 = 400;
+const STEPS: u64 = 2500;
 const LEN: usize = 40_000;
 
 /// Writes, cuts, renames and syncs in a directory of its own and in one that all share.
