@@ -138,9 +138,6 @@ impl Pool {
     fn seal(&self, op: &Op<'_>, export: bool) -> Result<Sealed> {
         let commit = self.open_commit();
         let applied = self.notes.lock().last();
-        if planted(Bug::NotesDroppedEarly) {
-            self.notes.lock().committed(applied);
-        }
         self.seal_datasets()?;
         let mut pages = RunIo::new(self);
         let changes = self.map.lock().checkpoint(&mut pages)?;
@@ -177,7 +174,7 @@ impl Pool {
             segment_lease: core.segment_lease,
             oldest: CommitId::new(commit.get().saturating_sub(2)),
             applied,
-            log_offset: intent.offset,
+            log_offset: intent.offset + if planted(Bug::LogStartsLate) { 4096 } else { 0 },
             log_sequence: intent.sequence,
             log_previous: intent.previous,
             log_incarnation: core.incarnation,

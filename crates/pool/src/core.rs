@@ -69,7 +69,9 @@ impl Core {
         entry.live_blocks -= blocks;
         entry.live_bytes -= bytes;
         entry.dirty = true;
-        if planted(Bug::EarlyReuse) && entry.live_blocks == 0 && entry.state == SegmentState::Closed {
+        let reused =
+            planted(Bug::EarlyReuse) && entry.live_blocks == 0 && entry.state == SegmentState::Closed;
+        if reused {
             let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
             entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
             self.entries.remove(&segment);

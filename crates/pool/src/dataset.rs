@@ -2,6 +2,7 @@
 
 use crate::codec::Codec;
 use crate::error::{PoolError, Result};
+use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
 use crate::tree::Tree;
@@ -247,7 +248,9 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
-        if ptr.id > record.floor {
+        if planted(Bug::EarlyReuse) {
+            self.pool.note_dead(ptr);
+        } else if ptr.id > record.floor {
             self.pool.core.lock().dropped.push(ptr);
         }
         self.touch();

@@ -12,16 +12,16 @@ pub enum Bug {
     RootBeforeData,
     /// A commit is acknowledged before its root is flushed.
     RootNotFlushed,
-    /// Slots are given back in the commit that frees them.
+    /// Blocks die and slots are given back before the commit that frees them.
     EarlyReuse,
     /// Import takes the oldest root in the ring.
     StaleRoot,
     /// An fsync is acknowledged before the log is flushed.
     LogNotFlushed,
-    /// Replay applies operations that the trees already hold.
-    ReplayTwice,
-    /// Operations are forgotten when a commit is sealed, before it is durable.
-    NotesDroppedEarly,
+    /// Replay stops one operation early.
+    ReplayStopsShort,
+    /// The root says that the log starts a row later than it does.
+    LogStartsLate,
     /// Ids start again after a crash.
     IdsComeBack,
     /// Dropped blocks are not freed.
@@ -45,8 +45,8 @@ impl Bug {
         Bug::EarlyReuse,
         Bug::StaleRoot,
         Bug::LogNotFlushed,
-        Bug::ReplayTwice,
-        Bug::NotesDroppedEarly,
+        Bug::ReplayStopsShort,
+        Bug::LogStartsLate,
         Bug::IdsComeBack,
         Bug::Leak,
         Bug::NoParity,

@@ -15,7 +15,7 @@ fn every_planted_bug_is_found() {
             plant(Some(bug));
             let result = std::panic::catch_unwind(|| {
                 let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
-                sweep::run(word, count, seed, 40, 2_000)
+                sweep::run(word, count, seed, 120, 7)
             });
             plant(None);
             match result {

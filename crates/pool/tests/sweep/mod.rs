@@ -17,7 +17,7 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, ste
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for _ in 0..steps {
         let mut model = states.last().unwrap().clone();
-        let file = (2 + next(12), states.len() as u64, 1 + next(90_000) as usize);
+        let file = (2 + next(5), states.len() as u64, 1 + next(120_000) as usize);
         put(pool, &dataset, &[file]);
         let op = pool.enter().unwrap();
         dataset
@@ -102,9 +102,9 @@ fn after_cut(
     Ok(())
 }
 
-/// Runs a workload of `steps` on a pool of `word`, cuts after every event, at most `limit` cuts; returns
-/// their number.
-pub fn run(word: &str, count: usize, seed: u64, steps: usize, limit: usize) -> Result<usize, String> {
+/// Runs a workload of `steps` on a pool of `word` and cuts after every `stride`-th event, with the
+/// unflushed writes dropped and with some of them torn, kept and reordered; returns the number of cuts.
+pub fn run(word: &str, count: usize, seed: u64, steps: usize, stride: usize) -> Result<usize, String> {
     let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
     let pool = create(&sim, word);
     let created = sim.trace().len();
@@ -115,7 +115,7 @@ pub fn run(word: &str, count: usize, seed: u64, steps: usize, limit: usize) -> R
     let trace = sim.trace();
     let mut sweep = trace.sweep();
     let mut cuts = 0;
-    for cut in created..=trace.len() {
+    for cut in (created + seed as usize % stride..=trace.len()).step_by(stride) {
         sweep.advance_to(cut);
         let promised = trace.marks_before(cut).last().unwrap_or(0) as usize;
         for survival in [Survival::DropAll, Survival::Random { seed: seed ^ cut as u64 }] {
@@ -126,9 +126,6 @@ pub fn run(word: &str, count: usize, seed: u64, steps: usize, limit: usize) -> R
             after_cut(&after, &states, promised, used, cut as u64).map_err(|failure| {
                 format!("{word} of {count}, seed {seed}, {steps} steps, cut {cut} ({survival:?}): {failure}")
             })?;
-            if cuts >= limit {
-                return Ok(cuts);
-            }
         }
     }
     Ok(cuts)
