@@ -230,6 +230,26 @@ impl Pool {
         }
     }
 
+    /// Whether the parity columns of a row are those of its data columns; true when a device is away.
+    fn parity_matches(&self, record: &SegmentRecord, row: &RowHeader) -> bool {
+        let layout = record.layout;
+        let start = row_header_len(row.sums.len()) as usize;
+        let column = |column: usize| {
+            let slot = record.slots[column];
+            let member = self.members.get(slot.device);
+            let pending = member.read(member.slot_offset(slot.index, row.offset), row.height as usize)?;
+            pending.wait().ok()
+        };
+        let data: Option<Vec<_>> = (0..layout.k()).map(|i| column(layout.replica(i, 0))).collect();
+        let stored: Option<Vec<_>> = (0..layout.m()).map(|p| column(layout.parity(p))).collect();
+        let (Some(data), Some(stored)) = (data, stored) else { return true };
+        let data: Vec<&[u8]> = data.iter().map(|bytes| &bytes[start..]).collect();
+        let mut parity = vec![vec![0; row.height as usize - start]; layout.m()];
+        let mut columns: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        crate::parity::encode(&data, &mut columns);
+        stored.iter().zip(&parity).all(|(stored, computed)| stored[start..] == computed[..])
+    }
+
     /// Descriptors and rows on every online device of a segment, parity and padding included.
     fn check_rows(&self, record: &SegmentRecord, report: &mut Report) {
         let mut end = None;
@@ -281,6 +301,9 @@ impl Pool {
                 offset += row.height;
                 if column == 0 {
                     report.rows += 1;
+                    if record.layout.m() > 0 && !self.parity_matches(record, &row) {
+                        problem(format!("the parity of the row at {} is not that of its data", row.offset));
+                    }
                 }
             }
             if *end.get_or_insert(offset) != offset || offset != record.height {

@@ -15,6 +15,7 @@
 use crate::codec::Codec;
 use crate::core::LEASE;
 use crate::error::Result;
+use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
 use crate::runs::{RunIo, own_info};
@@ -137,6 +138,9 @@ impl Pool {
     fn seal(&self, op: &Op<'_>, export: bool) -> Result<Sealed> {
         let commit = self.open_commit();
         let applied = self.notes.lock().last();
+        if planted(Bug::NotesDroppedEarly) {
+            self.notes.lock().committed(applied);
+        }
         self.seal_datasets()?;
         let mut pages = RunIo::new(self);
         let changes = self.map.lock().checkpoint(&mut pages)?;
@@ -213,7 +217,9 @@ impl Pool {
             let record = state.record.encode();
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
         }
-        dropped.into_iter().for_each(|ptr| self.note_dead(ptr));
+        if !planted(Bug::Leak) {
+            dropped.into_iter().for_each(|ptr| self.note_dead(ptr));
+        }
         Ok(())
     }
 
@@ -307,8 +313,13 @@ impl Pool {
     fn finish(&self, sealed: Sealed) -> Result<()> {
         let Sealed { mut root, applied } = sealed;
         let commit = root.commit;
+        if planted(Bug::RootBeforeData) {
+            self.publish(&mut root)?;
+        }
         self.settle_all_rows()?;
-        self.members.flush_all();
+        if !planted(Bug::DataNotFlushed) {
+            self.members.flush_all();
+        }
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);
@@ -336,7 +347,9 @@ impl Pool {
             return Err(self.suspend("the root record outgrew its place".into()));
         };
         self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
-        self.members.flush_all();
+        if !planted(Bug::RootNotFlushed) {
+            self.members.flush_all();
+        }
         self.check_tolerance()?;
         self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
         self.members.iter().for_each(|member| member.completed(commit));

@@ -5,6 +5,7 @@
 
 use crate::error::Result;
 use crate::map::{Location, Update};
+use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use crate::segments::Entries;
@@ -68,6 +69,12 @@ impl Core {
         entry.live_blocks -= blocks;
         entry.live_bytes -= bytes;
         entry.dirty = true;
+        if planted(Bug::EarlyReuse) && entry.live_blocks == 0 && entry.state == SegmentState::Closed {
+            let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
+            entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
+            self.entries.remove(&segment);
+            self.gone.push(segment);
+        }
     }
 
     /// Blocks of `segment` are live.
@@ -127,6 +134,9 @@ impl Core {
 impl Pool {
     /// A block was stored and is referred to by its id: the map learns its place.
     pub(crate) fn note_born(&self, ptr: BlockPtr) {
+        if planted(Bug::MapNotTold) {
+            return;
+        }
         let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
         self.map.lock().apply(Update::Put { id: ptr.id, places });
     }

@@ -16,6 +16,7 @@
 //! they are logged or their commit is durable.
 
 use crate::error::{PoolError, Result};
+use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::row;
 use crate::runs::own_info;
@@ -201,6 +202,9 @@ impl Pool {
                 member.settle(write);
             }
         }
+        if planted(Bug::LogNotFlushed) {
+            return Ok(());
+        }
         let flushes: Vec<_> = members.iter().map(|(member, _)| member.flush()).collect();
         let mut copies = 0;
         for ((member, _), flush) in members.iter().zip(flushes) {
@@ -275,7 +279,7 @@ pub(crate) fn read_chain(
             let Some((head, body)) = op.split_at_checked(16) else { continue };
             let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
             let seq = OpSeq::new(number(&head[..8]));
-            if seq > last {
+            if seq > last || planted(Bug::ReplayTwice) {
                 last = seq;
                 ops.push((DatasetId::new(number(&head[8..])), body.to_vec()));
             }

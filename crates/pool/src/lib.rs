@@ -18,6 +18,7 @@ pub mod map;
 pub mod member;
 pub mod open;
 pub mod parity;
+pub mod planted;
 pub mod pool;
 pub mod property;
 pub mod read;

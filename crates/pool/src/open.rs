@@ -17,6 +17,7 @@ use crate::error::{PoolError, Result};
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState, Members};
+use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
 use crate::runs::RunIo;
@@ -109,7 +110,11 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
             (0..RING_SLOTS as usize).map(|i| &area[RING_OFFSET as usize + i * RING_SLOT..][..RING_SLOT]);
         ring.filter_map(|bytes| Root::check(label.pool, bytes).ok())
     });
-    let root = roots.max_by_key(|root| root.commit);
+    let root = if planted(Bug::StaleRoot) {
+        roots.min_by_key(|root| root.commit)
+    } else {
+        roots.max_by_key(|root| root.commit)
+    };
     let beat = |area: &larder_device::AlignedBuf| Heartbeat::check(&area[HEARTBEAT_OFFSET as usize..]).ok();
     let heartbeat = areas.iter().filter_map(beat).max_by_key(|beat| beat.beats);
     Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat }))
@@ -344,7 +349,11 @@ impl Pool {
             streams: HashMap::new(),
             open_commit: root.commit.next(),
             incarnation,
-            next_block: root.block_lease,
+            next_block: if planted(Bug::IdsComeBack) {
+                BlockId::new(root.tables.id.get() + 1)
+            } else {
+                root.block_lease
+            },
             block_lease: BlockId::new(root.block_lease.get() + LEASE),
             next_segment: root.segment_lease,
             segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),

@@ -18,7 +18,7 @@ use larder_device::{Clock, Entropy, Workers};
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentState};
-use larder_format::{CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
+use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -214,6 +214,10 @@ impl Pool {
     /// All datasets, in the order of their ids: parents before their children.
     pub fn datasets(&self) -> Vec<Arc<Dataset>> {
         self.datasets.read().values().cloned().collect()
+    }
+    /// The next block id; ids never come back.
+    pub fn next_block(&self) -> BlockId {
+        self.core.lock().next_block
     }
     /// Dirty bytes in memory.
     pub fn dirty(&self) -> &Dirty {

@@ -4,11 +4,12 @@ use crate::codec;
 use crate::core::Core;
 use crate::error::{PoolError, Result};
 use crate::parity;
+use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::Segment;
 use crate::tree::NodeStore;
 use larder_device::ALIGN;
-use larder_format::block::{self, BlockKind, CheckedHeader};
+use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader};
 use larder_format::node::Node;
 use larder_format::{BlockPtr, Corrupt, Place, Reason};
 use std::sync::Arc;
@@ -36,8 +37,8 @@ impl Pool {
     pub(crate) fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Vec<u8>)> {
         let (segment, place) = self.locate(ptr)?;
         let ptr = BlockPtr { id: ptr.id, place };
-        let bytes = self.read_stored(&segment, ptr)?;
-        let (header, payload) = block::check(self.guid, ptr.id, &bytes)?;
+        let (header, bytes) = self.read_stored(&segment, ptr)?;
+        let payload = &bytes[BLOCK_OVERHEAD as usize..];
         let wrong = |reason| PoolError::Corrupt(Corrupt::new("block", reason));
         if header.info.kind != kind {
             return Err(wrong(Reason::Identity));
@@ -64,8 +65,8 @@ impl Pool {
         Ok((segment, place))
     }
 
-    /// A block's stored bytes, verified, from whatever can give them.
-    fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<Vec<u8>> {
+    /// A block's header and stored bytes, verified, from whatever can give them.
+    fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Vec<u8>)> {
         let layout = segment.layout;
         let place = ptr.place;
         let column = usize::from(place.column);
@@ -73,32 +74,32 @@ impl Pool {
         if column >= layout.k() || u64::from(place.offset) + u64::from(place.stored) > u64::from(slot_size) {
             return Err(Corrupt::new("place", Reason::Range).into());
         }
-        let good = |bytes: &[u8]| block::check(self.guid, ptr.id, bytes).is_ok();
-        if let Some(bytes) = segment.peek(layout.replica(column, 0), place.offset, place.stored as usize)
-            && good(&bytes)
-        {
-            return Ok(bytes);
+        let verify = |bytes: Vec<u8>| {
+            let header = match block::check(self.guid, ptr.id, &bytes) {
+                Ok((header, _)) => header,
+                Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(self.guid, &bytes).ok()?,
+                Err(_) => return None,
+            };
+            (header.stored() as usize == bytes.len()).then_some((header, bytes))
+        };
+        let in_flight = segment.peek(layout.replica(column, 0), place.offset, place.stored as usize);
+        if let Some(found) = in_flight.and_then(verify) {
+            return Ok(found);
         }
         for turn in 0..layout.r() {
-            let replica = (turn + ptr.id.get() as usize) % layout.r();
-            let device = segment.slots[layout.replica(column, replica)].device;
-            if let Some(bytes) = self.read_column(segment, layout.replica(column, replica), place) {
-                if good(&bytes) {
-                    return Ok(bytes);
+            let replica = layout.replica(column, (turn + ptr.id.get() as usize) % layout.r());
+            if let Some(bytes) = self.read_column(segment, replica, place) {
+                if let Some(found) = verify(bytes) {
+                    return Ok(found);
                 }
-                self.members.get(device).counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                let member = self.members.get(segment.slots[replica].device);
+                member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let rebuilt = self.rebuild(segment, place);
-        match rebuilt {
-            Some(bytes) if good(&bytes) => Ok(bytes),
-            Some(_) => {
-                Err(PoolError::Unreadable { id: ptr.id, cause: "no copy matches its checksum".into() })
-            }
-            None => {
-                Err(PoolError::Unreadable { id: ptr.id, cause: "too many devices are unavailable".into() })
-            }
-        }
+        let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
+        let rebuilt =
+            self.rebuild(segment, place).ok_or_else(|| unreadable("too many devices are unavailable"))?;
+        verify(rebuilt).ok_or_else(|| unreadable("no copy matches its checksum"))
     }
 
     /// The range of `place` from one column; `None` when the device does not give it.

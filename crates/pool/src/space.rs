@@ -118,9 +118,10 @@ impl GroupSpace {
         (self.total_segments() / 32).min(RESERVE_BYTES_MAX / segment).max(RESERVE_SEGMENTS)
     }
 
-    /// Whether a user's data may open one more full-width segment.
+    /// Whether a user's data may open one more full-width segment. Data is refused before it is accepted
+    /// (what AVAIL says is without the reserve); what was accepted and packs badly may use half of it.
     pub fn may_write(&self) -> bool {
-        self.free_segments() > self.reserve()
+        self.free_segments() > self.reserve() / 2
     }
 
     /// Slots in use and in all, over all devices.

@@ -10,6 +10,7 @@
 use crate::codec::{self, Codec};
 use crate::core::Core;
 use crate::error::{PoolError, Result};
+use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
@@ -196,7 +197,7 @@ impl Core {
                 entry.live_blocks += plan.spots.len() as u32;
                 entry.live_bytes +=
                     footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum::<u64>();
-                entry.dirty = true;
+                entry.dirty = !planted(Bug::HeightNotTold);
                 let segment = Arc::clone(&entry.segment);
                 return Ok(Some(Placed { segment, offset, plan, fresh }));
             }

@@ -1,0 +1,87 @@
+//! Bugs on purpose: the test of the tests.
+//!
+//! With the feature `planted`, a test can switch on one of these mistakes in its own thread; the
+//! simulation must find each. Without the feature every question is answered no at compile time.
+
+/// A mistake that loses data, or would.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// The root is written without flushing what it refers to.
+    DataNotFlushed,
+    /// The root is written before what it refers to.
+    RootBeforeData,
+    /// A commit is acknowledged before its root is flushed.
+    RootNotFlushed,
+    /// Slots are given back in the commit that frees them.
+    EarlyReuse,
+    /// Import takes the oldest root in the ring.
+    StaleRoot,
+    /// An fsync is acknowledged before the log is flushed.
+    LogNotFlushed,
+    /// Replay applies operations that the trees already hold.
+    ReplayTwice,
+    /// Operations are forgotten when a commit is sealed, before it is durable.
+    NotesDroppedEarly,
+    /// Ids start again after a crash.
+    IdsComeBack,
+    /// Dropped blocks are not freed.
+    Leak,
+    /// Parity is left as zeros.
+    NoParity,
+    /// The block map is not told of new blocks.
+    MapNotTold,
+    /// The segment table is not told of new rows.
+    HeightNotTold,
+    /// Payloads are not verified when read.
+    UncheckedPayload,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Bug; 14] = [
+        Bug::DataNotFlushed,
+        Bug::RootBeforeData,
+        Bug::RootNotFlushed,
+        Bug::EarlyReuse,
+        Bug::StaleRoot,
+        Bug::LogNotFlushed,
+        Bug::ReplayTwice,
+        Bug::NotesDroppedEarly,
+        Bug::IdsComeBack,
+        Bug::Leak,
+        Bug::NoParity,
+        Bug::MapNotTold,
+        Bug::HeightNotTold,
+        Bug::UncheckedPayload,
+    ];
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Plants one bug, or none, in this thread.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    /// Whether this bug is planted.
+    pub fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use switch::{plant, planted};
+
+/// Whether this bug is planted.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}

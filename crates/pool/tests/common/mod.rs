@@ -1,0 +1,154 @@
+//! What engine tests share: pools on simulated devices, and "files" that are one extent each.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use larder_device::{Device, Inline, SeededEntropy};
+use larder_format::HostId;
+use larder_format::checksum::ChecksumKind;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_pool::codec::Codec;
+use larder_pool::create::rule_for;
+use larder_pool::open::{Scan, assemble, scan};
+use larder_pool::{
+    Dataset, GroupSpec, ImportOptions, Look, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
+};
+use larder_sim::{SimClock, SimWorld};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub fn world(seed: u64) -> World {
+    World {
+        clock: Arc::new(SimClock::new()),
+        entropy: Arc::new(SeededEntropy::new(seed)),
+        workers: Arc::new(Inline),
+        host: HostId::new(1),
+        host_name: "sim".into(),
+    }
+}
+
+pub fn create(sim: &SimWorld, word: &str) -> Arc<Pool> {
+    create_on(sim.devices(), word)
+}
+
+pub fn create_on(devices: Vec<Arc<dyn Device>>, word: &str) -> Arc<Pool> {
+    let rule = rule_for(word, devices.len()).unwrap();
+    let groups = vec![GroupSpec { rule, devices }];
+    Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
+}
+
+pub fn import(sim: &SimWorld, seed: u64) -> Result<Arc<Pool>, PoolError> {
+    import_from(sim.devices(), seed)
+}
+
+pub fn import_from(devices: Vec<Arc<dyn Device>>, seed: u64) -> Result<Arc<Pool>, PoolError> {
+    let found = devices.into_iter().filter_map(|device| match scan(&device) {
+        Scan::Member(found) => Some(*found),
+        _ => None,
+    });
+    let plan = assemble(found.collect()).pop().expect("a pool is there");
+    Pool::import(world(seed), plan, &ImportOptions::default())
+}
+
+/// Half-compressible bytes that say which file and version they are.
+pub fn content(inode: u64, version: u64, len: usize) -> Vec<u8> {
+    let mut state = inode * 1_000_003 + version;
+    let mut bytes: Vec<u8> = (0..len)
+        .map(|i| {
+            if i % 3 != 0 {
+                return 7;
+            }
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    let stamp = version.to_le_bytes();
+    let short = len.min(stamp.len());
+    bytes[..short].copy_from_slice(&stamp[..short]);
+    bytes
+}
+
+/// The version that some content says it is.
+pub fn version_of(content: &[u8]) -> u64 {
+    let mut stamp = [0; 8];
+    let short = content.len().min(stamp.len());
+    stamp[..short].copy_from_slice(&content[..short]);
+    u64::from_le_bytes(stamp)
+}
+
+pub fn put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) {
+    let op = pool.enter().unwrap();
+    let record = |&(inode, version, len): &(u64, u64, usize)| NewRecord {
+        dataset: dataset.id(),
+        inode,
+        offset: 0,
+        plain: content(inode, version, len),
+        codec: Codec::Lz4,
+        checksum: ChecksumKind::Fast,
+    };
+    let ptrs = pool.store(&op, files.iter().map(record).collect()).unwrap();
+    dataset
+        .update(&op, |tree| {
+            for (&(inode, _, len), ptr) in files.iter().zip(&ptrs) {
+                let key = Key::new(inode, EXTENT, 0);
+                if let Some(old) = tree.get(&key)? {
+                    let old = Extent::decode(&old)?;
+                    tree.drop_block(old.ptr, old.logical.into());
+                }
+                let extent = Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32 };
+                tree.insert(key, &extent.encode())?;
+                tree.link_block(*ptr, len as u64);
+            }
+            Ok::<_, PoolError>(())
+        })
+        .unwrap();
+}
+
+pub fn verify(pool: &Pool, model: &Model) {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for (&inode, &(version, len)) in model {
+        let value =
+            dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there");
+        let extent = Extent::decode(&value).unwrap();
+        assert_eq!(&pool.read(extent.ptr).unwrap()[..], content(inode, version, len), "file {inode}");
+    }
+}
+
+/// Layout words with numbers of devices.
+pub const LAYOUTS: [(&str, usize); 8] = [
+    ("single", 1),
+    ("mirror", 2),
+    ("mirror", 3),
+    ("raidz1", 3),
+    ("raidz2", 6),
+    ("raidz3", 7),
+    ("raid10", 4),
+    ("raid14", 5),
+];
+
+pub fn open(sim: &SimWorld, seed: u64) -> Arc<Pool> {
+    import(sim, seed).unwrap_or_else(|error| panic!("import: {error}"))
+}
+
+/// Applies operations found in the log: each is inode, version, length.
+pub fn replay(pool: &Pool) -> usize {
+    let ops = pool.take_replay();
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for (_, op) in &ops {
+        let number = |i: usize| u64::from_le_bytes(op[i * 8..i * 8 + 8].try_into().unwrap());
+        put(pool, &dataset, &[(number(0), number(1), number(2) as usize)]);
+    }
+    ops.len()
+}
+
+pub fn logged(file: (u64, u64, usize)) -> Vec<u8> {
+    [file.0, file.1, file.2 as u64].iter().flat_map(|n| n.to_le_bytes()).collect()
+}
+
+/// What each file must hold: version and length.
+pub type Model = BTreeMap<u64, (u64, usize)>;
+
+/// Every layout, or two of them unless `LARDER_FULL` is set: for tests that move much data.
+pub fn layouts() -> Vec<(&'static str, usize)> {
+    let full = std::env::var_os("LARDER_FULL").is_some();
+    LAYOUTS.into_iter().filter(|(word, _)| full || ["single", "raidz2"].contains(word)).collect()
+}

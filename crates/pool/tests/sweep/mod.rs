@@ -1,0 +1,135 @@
+//! Power is cut after every event of a seeded workload; what was promised must be there.
+
+use crate::common::*;
+use larder_device::{Entropy, SeededEntropy};
+use larder_format::items::Extent;
+use larder_format::node::Key;
+use larder_format::{BlockId, ByteLen, DeviceOffset};
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
+use larder_sim::{SimWorld, Survival};
+use std::ops::ControlFlow;
+
+/// Puts, commits and syncs by seed. Notes each state that the files go through, and after each promise
+/// marks the trace with the number of the state promised.
+fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, steps: usize) {
+    let entropy = SeededEntropy::new(seed);
+    let next = |n: u64| entropy.next_u64() % n;
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for _ in 0..steps {
+        let mut model = states.last().unwrap().clone();
+        let file = (2 + next(12), states.len() as u64, 1 + next(90_000) as usize);
+        put(pool, &dataset, &[file]);
+        let op = pool.enter().unwrap();
+        dataset
+            .update(&op, |tree| {
+                tree.log(logged(file));
+                Ok::<_, PoolError>(())
+            })
+            .unwrap();
+        drop(op);
+        model.insert(file.0, (file.1, file.2));
+        states.push(model);
+        match next(6) {
+            0 => drop(pool.commit().unwrap()),
+            1 | 2 => pool.log_sync(Vec::new()).unwrap(),
+            _ => continue,
+        }
+        sim.mark(states.len() as u64 - 1);
+    }
+}
+
+/// The files of a pool, and whether each has the content that its length and version say.
+fn files(pool: &Pool) -> Result<Model, String> {
+    let dataset = pool.dataset(ROOT_DATASET).ok_or("no root dataset")?;
+    let mut extents = Vec::new();
+    let view = dataset.view().map_err(|error| error.to_string())?;
+    view.scan(&Key::MIN, &mut |key, value| {
+        extents.push((key.object, Extent::decode(value)));
+        ControlFlow::Continue(())
+    })
+    .map_err(|error| error.to_string())?;
+    let mut found = Model::new();
+    for (inode, extent) in extents {
+        let extent = extent.map_err(|error| error.to_string())?;
+        let plain = pool.read(extent.ptr).map_err(|error| format!("file {inode}: {error}"))?;
+        let version = version_of(&plain);
+        if plain[..] != content(inode, version, plain.len()) {
+            return Err(format!("file {inode} is torn"));
+        }
+        found.insert(inode, (version, plain.len()));
+    }
+    Ok(found)
+}
+
+fn whole(pool: &Pool) -> Result<(), String> {
+    match pool.check() {
+        Ok(report) if report.problems.is_empty() => Ok(()),
+        Ok(report) => Err(report.problems.join("; ")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What must hold after any cut: import, whole check, replay, every promise, whole check again, and a
+/// device that rots within what the layout survives.
+fn after_cut(
+    after: &SimWorld,
+    states: &[Model],
+    promised: usize,
+    highest: BlockId,
+    seed: u64,
+) -> Result<(), String> {
+    let pool = import(after, seed).map_err(|error| format!("import: {error}"))?;
+    if pool.next_block() < highest {
+        return Err(format!("ids come back: {} after {highest}", pool.next_block()));
+    }
+    whole(&pool).map_err(|problem| format!("after import: {problem}"))?;
+    replay(&pool);
+    pool.commit().map_err(|error| format!("commit: {error}"))?;
+    if let Some(device) =
+        (0..after.devices().len()).nth(seed as usize % 7).filter(|_| after.devices().len() > 1)
+    {
+        // Rot in the slots of one device: every layout of several devices here survives it.
+        let rot = DeviceOffset::new(1 << 20);
+        after.device(device).flip_bits(rot, 8 << 20, seed);
+        pool.drop_caches();
+    } else {
+        whole(&pool).map_err(|problem| format!("after replay: {problem}"))?;
+    }
+    let found = files(&pool)?;
+    if !states[promised..].contains(&found) {
+        return Err(format!("what state {promised} promised is lost"));
+    }
+    Ok(())
+}
+
+/// Runs a workload of `steps` on a pool of `word`, cuts after every event, at most `limit` cuts; returns
+/// their number.
+pub fn run(word: &str, count: usize, seed: u64, steps: usize, limit: usize) -> Result<usize, String> {
+    let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+    let pool = create(&sim, word);
+    let created = sim.trace().len();
+    let mut states = vec![Model::new()];
+    workload(&pool, &sim, &mut states, seed, steps);
+    let highest = pool.next_block();
+    drop(pool);
+    let trace = sim.trace();
+    let mut sweep = trace.sweep();
+    let mut cuts = 0;
+    for cut in created..=trace.len() {
+        sweep.advance_to(cut);
+        let promised = trace.marks_before(cut).last().unwrap_or(0) as usize;
+        for survival in [Survival::DropAll, Survival::Random { seed: seed ^ cut as u64 }] {
+            cuts += 1;
+            // Ids up to the highest may have been used only when everything had happened.
+            let used = if cut == trace.len() { highest } else { BlockId::new(0) };
+            let after = SimWorld::from_images(sweep.images(survival));
+            after_cut(&after, &states, promised, used, cut as u64).map_err(|failure| {
+                format!("{word} of {count}, seed {seed}, {steps} steps, cut {cut} ({survival:?}): {failure}")
+            })?;
+            if cuts >= limit {
+                return Ok(cuts);
+            }
+        }
+    }
+    Ok(cuts)
+}
