@@ -1,5 +1,7 @@
 //! What a file operation can answer instead of a result. The application maps these to errno.
 
+use larder_format::Corrupt;
+use larder_pool::PoolError;
 use thiserror::Error;
 
 /// Why an operation was refused. State is unchanged, except after [`FsError::Io`].
@@ -81,3 +83,34 @@ pub enum FsError {
 
 /// Shorthand.
 pub type Result<T, E = FsError> = std::result::Result<T, E>;
+
+impl From<PoolError> for FsError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::NoSpace => Self::NoSpace,
+            PoolError::ReadOnly => Self::ReadOnly,
+            PoolError::NotFound(_) => Self::NotFound,
+            PoolError::Exists(_) => Self::Exists,
+            PoolError::Busy(_) => Self::Busy,
+            PoolError::Invalid(_) => Self::Invalid,
+            other => Self::Io(other.to_string()),
+        }
+    }
+}
+
+impl From<Corrupt> for FsError {
+    fn from(corrupt: Corrupt) -> Self {
+        Self::Io(corrupt.to_string())
+    }
+}
+
+/// What a front end tells the pool of a failure of its own.
+impl From<FsError> for PoolError {
+    fn from(error: FsError) -> Self {
+        match error {
+            FsError::NoSpace | FsError::Quota => Self::NoSpace,
+            FsError::ReadOnly => Self::ReadOnly,
+            other => Self::Invalid(other.to_string()),
+        }
+    }
+}

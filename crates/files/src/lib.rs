@@ -1,9 +1,26 @@
 //! POSIX semantics over pool trees.
 //!
-//! [`Ops`] is what a transport calls; `Mount` implements it over the volumes of a pool.
+//! [`Ops`] is what a transport calls; [`Mount`] implements it over the volumes of a pool, and is what
+//! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories),
+//! `attr` (attributes, lengths), `xattr`, `data` (reading, writing), `flush` (storing, fsync), `orphan`
+//! (removal) and `replay` add to it. `inode` says what is kept in memory and in which order it is
+//! locked.
 
+mod attr;
+mod data;
 mod error;
+mod flush;
+mod inode;
+mod mount;
+mod names;
 mod ops;
+mod orphan;
+mod ranges;
+mod replay;
+mod volume;
+mod xattr;
 
 pub use error::{FsError, Result};
+pub use mount::Mount;
 pub use ops::*;
+pub use volume::Volume;

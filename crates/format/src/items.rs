@@ -37,6 +37,8 @@ pub const SYMLINK: u8 = 132;
 
 /// The inode of a dataset's root directory.
 pub const ROOT_INODE: InodeId = InodeId::new(1);
+/// The greatest inode id: it shares a number of 64 bits with the dataset's.
+pub const MAX_INODE: u64 = (1 << 44) - 1;
 /// Bytes of a tree's value, at most.
 pub const MAX_VALUE: usize = 4096;
 /// Bytes of a name, at most.
@@ -359,8 +361,9 @@ impl<'a> Entry<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "directory entry";
         let (head, name) = bytes.split_at_checked(9).ok_or(Corrupt::new(WHAT, Reason::Short))?;
-        ensure(valid_name(name), WHAT, Reason::Range)?;
-        Ok(Self { inode: InodeId::load(head), kind: FileKind::from_byte(head[8])?, name })
+        let inode = InodeId::load(head);
+        ensure(valid_name(name) && (1..=MAX_INODE).contains(&inode.get()), WHAT, Reason::Range)?;
+        Ok(Self { inode, kind: FileKind::from_byte(head[8])?, name })
     }
 }
 

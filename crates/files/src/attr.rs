@@ -1,0 +1,313 @@
+//! Attributes and lengths.
+//!
+//! A file is made longer by a number only; it is made shorter by cutting its dirty data and its extents.
+//! An extent that the new end falls into is shortened and keeps its block, so that what a later growth
+//! shows there is zero. No range of a file is ever named by two extents, nor a block by two of a file:
+//! to zero a part of a record is to write zeros.
+
+use crate::error::{FsError, Result};
+use crate::inode::{Inode, State};
+use crate::names::Origin;
+use crate::ops::{Allocate, Attr, SetAttr, SetTime};
+use crate::volume::{Volume, inode_key};
+use larder_format::InodeId;
+use larder_format::items::{EXTENT, Extent, FileKind, MAX_FILE};
+use larder_format::node::Key;
+use larder_format::ops::{self, LogOp, Resize, Zero};
+use larder_pool::{Look, Op};
+use std::ops::{ControlFlow, Range};
+
+/// Extents that are dropped in one update of the tree.
+const CUT_STEP: usize = 1024;
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// Permissions without what a stranger's write takes away.
+pub(crate) fn killed(perm: u16) -> u16 {
+    let executable = perm & GROUP_EXECUTE != 0;
+    perm & !(SETUID | if executable { SETGID } else { 0 })
+}
+
+/// Refuses what has no content that can be written.
+pub(crate) fn check_regular(state: &State) -> Result<()> {
+    match state.live.kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(FsError::IsDirectory),
+        _ => Err(FsError::Invalid),
+    }
+}
+
+impl Volume {
+    /// Attributes.
+    pub fn getattr(&self, id: InodeId) -> Result<Attr> {
+        let inode = self.inode(id)?;
+        let mut state = inode.lock()?;
+        state.used = true;
+        Ok(self.attr(id, &state))
+    }
+
+    /// Changes attributes and gives the new ones.
+    pub fn setattr(&self, id: InodeId, set: &SetAttr) -> Result<Attr> {
+        if set.size.is_some_and(|size| size > MAX_FILE) {
+            return Err(FsError::TooBig);
+        }
+        let op = self.enter()?;
+        let inode = self.inode(id)?;
+        let now = self.now();
+        let time = |set: Option<SetTime>| {
+            set.map(|time| match time {
+                SetTime::Now => now,
+                SetTime::To(time) => time,
+            })
+        };
+        // The turn comes first, so that the length cannot change between the choice and the cut.
+        let _turn = set.size.map(|_| inode.turn.lock());
+        let mut state = inode.lock()?;
+        if set.size.is_some() {
+            check_regular(&state)?;
+        }
+        let length = state.live.size;
+        let mut change = ops::SetAttr {
+            inode: id,
+            perm: set.perm.map(|perm| (perm & 0o7777) as u16),
+            uid: set.uid,
+            gid: set.gid,
+            resize: set
+                .size
+                .filter(|&size| size != length)
+                .map(|size| if size < length { Resize::Cut(size) } else { Resize::Grow(size) }),
+            atime: time(set.atime),
+            mtime: time(set.mtime).or(set.size.map(|_| now)),
+            btime: set.btime,
+            ctime: set.ctime.unwrap_or(now),
+        };
+        if set.kill_suidgid {
+            let before = change.perm.unwrap_or(state.live.perm);
+            change.perm = Some(killed(before)).filter(|&perm| perm != before).or(change.perm);
+        }
+        self.apply_to(&op, &inode, &mut state, change, Origin::Live)?;
+        Ok(self.attr(id, &state))
+    }
+
+    pub(crate) fn apply_setattr(&self, op: &Op<'_>, change: ops::SetAttr, origin: Origin) -> Result<()> {
+        let inode = self.inode(change.inode)?;
+        let _turn = inode.turn.lock();
+        let mut state = inode.lock()?;
+        if change.resize.is_some() {
+            check_regular(&state)?;
+        }
+        self.apply_to(op, &inode, &mut state, change, origin)
+    }
+
+    /// With the turn held, if the length changes.
+    fn apply_to(
+        &self,
+        op: &Op<'_>,
+        inode: &Inode,
+        state: &mut State,
+        change: ops::SetAttr,
+        origin: Origin,
+    ) -> Result<()> {
+        match change.resize {
+            Some(Resize::Cut(size)) if size < state.live.size => self.cut(op, inode.id, state, size)?,
+            _ => {}
+        }
+        self.dataset.update(op, |tree| {
+            tree.get(&inode_key(inode.id))?;
+            if let Some(Resize::Grow(size)) = change.resize {
+                state.change(|item| item.size = item.size.max(size));
+            }
+            state.change(|item| {
+                item.perm = change.perm.unwrap_or(item.perm);
+                item.uid = change.uid.unwrap_or(item.uid);
+                item.gid = change.gid.unwrap_or(item.gid);
+                item.atime = change.atime.unwrap_or(item.atime);
+                item.mtime = change.mtime.unwrap_or(item.mtime);
+                item.btime = change.btime.unwrap_or(item.btime);
+                item.ctime = change.ctime;
+            });
+            tree.insert(inode_key(inode.id), &state.tree.encode())?;
+            if origin == Origin::Live {
+                tree.log(LogOp::SetAttr(change).encode());
+            }
+            Ok(())
+        })
+    }
+
+    /// Cuts a file to `size`; the caller has the turn and writes the inode.
+    fn cut(&self, op: &Op<'_>, id: InodeId, state: &mut State, size: u64) -> Result<()> {
+        let record_size = u64::from(state.live.record_size);
+        if record_size > 0 {
+            let dirty = state.data.bytes;
+            state.data.cut(state.live.record_size, size);
+            self.meter(dirty, state);
+            self.drop_extents(op, id, state, size.next_multiple_of(record_size)..u64::MAX)?;
+            let within = (size % record_size) as u32;
+            let key = Key::new(id.get(), EXTENT, size - u64::from(within));
+            self.dataset.update(op, |tree| match tree.get(&key)? {
+                Some(value) if within > 0 => {
+                    let extent = Extent::decode(&value)?;
+                    let len = extent.len.min(within);
+                    Ok::<_, FsError>(tree.insert(key, &Extent { len, ..extent }.encode())?)
+                }
+                _ => Ok(()),
+            })?;
+        }
+        state.change(|item| {
+            item.size = item.size.min(size);
+            // Nothing is cut any more: the next write chooses anew.
+            item.record_size = if size == 0 { 0 } else { item.record_size };
+        });
+        Ok(())
+    }
+
+    /// Drops all extents that begin in `range`; the caller writes the inode in the same operation.
+    pub(crate) fn drop_extents(
+        &self,
+        op: &Op<'_>,
+        id: InodeId,
+        state: &mut State,
+        range: Range<u64>,
+    ) -> Result<()> {
+        while self.drop_some_extents(op, id, state, range.clone(), CUT_STEP)? {}
+        Ok(())
+    }
+
+    /// Drops up to `max` extents that begin in `range`; tells whether there may be more.
+    pub(crate) fn drop_some_extents(
+        &self,
+        op: &Op<'_>,
+        id: InodeId,
+        state: &mut State,
+        range: Range<u64>,
+        max: usize,
+    ) -> Result<bool> {
+        let dropped = self.dataset.update(op, |tree| {
+            let extents = extents(tree, id, range, max)?;
+            for (offset, extent) in &extents {
+                tree.remove(&Key::new(id.get(), EXTENT, *offset))?;
+                tree.drop_block(extent.ptr, u64::from(extent.logical));
+            }
+            Ok::<_, FsError>(extents)
+        })?;
+        for (_, extent) in &dropped {
+            let stored = u64::from(extent.ptr.place.stored);
+            state.change(|item| item.stored = item.stored.saturating_sub(stored));
+        }
+        Ok(dropped.len() == max)
+    }
+
+    /// Changes what a range of a file occupies.
+    pub fn allocate(&self, id: InodeId, offset: u64, len: u64, mode: Allocate) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE).ok_or(FsError::TooBig)?;
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        let inode = self.inode(id)?;
+        check_regular(&*inode.lock()?)?;
+        let grow = match mode {
+            Allocate::Extend | Allocate::Zero { keep_size: false } => true,
+            Allocate::KeepSize | Allocate::Punch | Allocate::Zero { keep_size: true } => false,
+        };
+        if matches!(mode, Allocate::Extend | Allocate::KeepSize) {
+            self.pool.check_space(len, self.dataset.settings().record_size)?;
+        }
+        if matches!(mode, Allocate::Punch | Allocate::Zero { .. }) {
+            let op = self.enter()?;
+            self.apply_zero(&op, Zero { inode: id, offset, len, time: self.now() }, Origin::Live)?;
+        }
+        if grow && inode.lock()?.live.size < end {
+            self.setattr(id, &SetAttr { size: Some(end), ..SetAttr::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range zero without changing the file's length.
+    pub(crate) fn apply_zero(&self, op: &Op<'_>, zero: Zero, origin: Origin) -> Result<()> {
+        let inode = self.inode(zero.inode)?;
+        let _turn = inode.turn.lock();
+        let mut state = inode.lock()?;
+        let (id, time) = (zero.inode, zero.time);
+        let record_size = state.live.record_size;
+        let size = state.live.size;
+        let range = zero.offset.min(size)..zero.offset.saturating_add(zero.len).min(size);
+        let dirty = state.data.bytes;
+        if record_size > 0 && !range.is_empty() {
+            let step = u64::from(record_size);
+            // Up to the end of the file is up to the end of its last record.
+            let end = if range.end == size { size.next_multiple_of(step) } else { range.end };
+            let whole = range.start.next_multiple_of(step)..end / step * step;
+            let parts = if whole.start < whole.end {
+                [range.start..whole.start, whole.end.min(range.end)..range.end]
+            } else {
+                [range.clone(), range.end..range.end]
+            };
+            if whole.start < whole.end {
+                let records = state.data.records.range(whole.start / step..whole.end / step);
+                let records = records.map(|(&record, _)| record).collect::<Vec<_>>();
+                records.into_iter().for_each(|record| state.data.forget(record));
+                self.drop_extents(op, id, &mut state, whole)?;
+            }
+            for part in parts {
+                self.write_zeros(id, &mut state, part)?;
+            }
+            // The operation below says all this to the log.
+            state.data.unlogged.remove(range);
+        }
+        self.meter(dirty, &state);
+        if !state.data.is_empty() {
+            self.queue(id, &mut state);
+            self.logged.lock().insert(id);
+        }
+        self.dataset.update(op, |tree| {
+            tree.get(&inode_key(id))?;
+            state.change(|item| (item.mtime, item.ctime) = (time, time));
+            tree.insert(inode_key(id), &state.tree.encode())?;
+            if origin == Origin::Live {
+                tree.log(LogOp::Zero(zero).encode());
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes zeros to a part of one record, or of two, where there is anything else.
+    fn write_zeros(&self, id: InodeId, state: &mut State, range: Range<u64>) -> Result<()> {
+        let record_size = u64::from(state.live.record_size);
+        let mut at = range.start;
+        while at < range.end {
+            let record = at / record_size;
+            let end = range.end.min((record + 1) * record_size);
+            let stored = self.dataset.view()?.get(&Key::new(id.get(), EXTENT, record * record_size))?;
+            if stored.is_some() || state.data.records.contains_key(&record) {
+                state.data.write(record_size as u32, at, &vec![0; (end - at) as usize]);
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// Up to `max` extents that begin in `range`.
+pub(crate) fn extents(
+    tree: &impl Look,
+    id: InodeId,
+    range: Range<u64>,
+    max: usize,
+) -> Result<Vec<(u64, Extent)>> {
+    let mut found = Ok(Vec::new());
+    tree.scan(&Key::new(id.get(), EXTENT, range.start), &mut |key, value| {
+        let Ok(list) = &mut found else { return ControlFlow::Break(()) };
+        let ours = key.object == id.get() && key.kind == EXTENT && key.offset < range.end;
+        if !ours || list.len() == max {
+            return ControlFlow::Break(());
+        }
+        match Extent::decode(value) {
+            Ok(extent) => list.push((key.offset, extent)),
+            Err(corrupt) => found = Err(corrupt),
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found?)
+}

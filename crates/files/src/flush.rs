@@ -1,0 +1,372 @@
+//! Storing dirty data, and making it durable.
+//!
+//! A flush takes dirty records of one or several inodes, whose turns it holds, stores them in one call
+//! of the pool, and then puts their extents into the tree, inode by inode. Meanwhile writers go on:
+//! they write new pieces over those that are being stored. What cannot be stored becomes dirty again,
+//! except pieces of a record whose rest cannot be read: as a failed write-back of any file system they
+//! are dropped, and the next fsync of the file says so.
+//!
+//! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that
+//! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
+//! that was stored without having been logged, takes a commit.
+
+use crate::attr::extents;
+use crate::error::{FsError, Result};
+use crate::inode::{DirtyData, Inode, State};
+use crate::ranges::Pieces;
+use crate::volume::{Volume, inode_key};
+use larder_format::items::{EXTENT, Extent, MAX_RECORD};
+use larder_format::node::Key;
+use larder_format::ops::{LogOp, Write};
+use larder_format::{BlockPtr, InodeId};
+use larder_pool::codec::Codec;
+use larder_pool::{Look, NewRecord, Op, PoolError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Dirty bytes that one batch stores at most, but for a record.
+const BATCH: u64 = 32 << 20;
+/// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
+const LOG_AT_MOST: u64 = 1 << 20;
+/// Bytes of one logged write.
+const LOG_PIECE: usize = 64 << 10;
+
+/// Where to go on with each inode: the first record not looked at.
+pub(crate) type Todo = BTreeMap<InodeId, u64>;
+
+/// Dirty records taken from an inode.
+struct Taken {
+    inode: Arc<Inode>,
+    record_size: u64,
+    records: Vec<(u64, Arc<Pieces>)>,
+    unlogged: Vec<std::ops::Range<u64>>,
+}
+
+/// A record as it will be stored.
+struct Built {
+    inode: usize,
+    record: u64,
+    old: Option<Extent>,
+    /// Plain length; 0 when it becomes a hole.
+    len: u32,
+    ptr: Option<BlockPtr>,
+}
+
+impl Volume {
+    /// Flushes until the pool can take `bytes` more of dirty data, or this volume has none.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        while self.pool.dirty().get() + bytes > self.pool.dirty_limit() {
+            let next = {
+                let (dirty, mut from) = (self.dirty.lock(), self.flush_from.lock());
+                let next = dirty.range(*from..).next().or(dirty.first()).copied();
+                if let Some(next) = next {
+                    *from = next.next();
+                }
+                next
+            };
+            let Some(next) = next else { return Ok(()) };
+            let mut todo = Todo::from([(next, 0)]);
+            while !todo.is_empty() {
+                self.flush_batch(&self.pool.enter()?, &mut todo)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores all that was dirty when it was called.
+    pub fn flush_all(&self) -> Result<()> {
+        let mut todo = self.dirty.lock().iter().map(|&id| (id, 0)).collect::<Todo>();
+        while !todo.is_empty() {
+            self.flush_batch(&self.pool.enter()?, &mut todo)?;
+        }
+        Ok(())
+    }
+
+    /// Stores what is dirty of the inodes whose data is in the log.
+    pub fn flush_logged(&self, op: &Op<'_>) -> Result<()> {
+        let logged = std::mem::take(&mut *self.logged.lock());
+        let mut todo = logged.iter().map(|&id| (id, 0)).collect::<Todo>();
+        while !todo.is_empty() {
+            if let Err(error) = self.flush_batch(op, &mut todo) {
+                self.logged.lock().extend(logged);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a batch of what is to do, and takes it off the list.
+    pub(crate) fn flush_batch(&self, op: &Op<'_>, todo: &mut Todo) -> Result<()> {
+        let limit = BATCH.min(self.pool.dirty_limit() / 2).max(u64::from(MAX_RECORD));
+        let mut expected = 0;
+        let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
+        for (&id, &from) in todo.iter() {
+            if expected >= limit {
+                break;
+            }
+            match self.inode(id) {
+                // Removed since it was put on the list.
+                Err(FsError::NotFound) => skipped.push(id),
+                found => {
+                    let inode = found?;
+                    expected += inode.state.lock().data.bytes;
+                    inodes.push((inode, from));
+                }
+            }
+        }
+        todo.retain(|id, _| !skipped.contains(id));
+        let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
+        let mut room = limit;
+        let mut taken = Vec::new();
+        let mut rest = Todo::new();
+        for (inode, from) in &inodes {
+            let (records, next) = self.take(inode, *from, &mut room);
+            taken.extend(records);
+            if let Some(next) = next {
+                rest.insert(inode.id, next);
+            }
+        }
+        let result = self.store_taken(op, &taken);
+        if result.is_err() {
+            taken.iter().for_each(|taken| self.give_back(taken));
+            return result;
+        }
+        for (inode, _) in &inodes {
+            todo.remove(&inode.id);
+        }
+        todo.append(&mut rest);
+        Ok(())
+    }
+
+    /// Takes dirty records from `from` on while there is room; also says where to go on.
+    fn take(&self, inode: &Arc<Inode>, from: u64, room: &mut u64) -> (Option<Taken>, Option<u64>) {
+        let Ok(mut state) = inode.lock() else { return (None, None) };
+        if state.live.nlink == 0 && state.open == 0 {
+            self.discard(inode.id, &mut state);
+            return (None, None);
+        }
+        let record_size = u64::from(state.live.record_size);
+        let mut taken =
+            Taken { inode: Arc::clone(inode), record_size, records: Vec::new(), unlogged: Vec::new() };
+        let mut next = None;
+        while let Some((&record, pieces)) = state.data.records.range(from..).next() {
+            if *room == 0 {
+                next = Some(record);
+                break;
+            }
+            *room = room.saturating_sub(pieces.len());
+            let pieces = state.data.records.remove(&record).expect("it was just found");
+            let range = record * record_size..(record + 1).saturating_mul(record_size);
+            taken.unlogged.extend(state.data.unlogged.within(range.clone()));
+            state.data.unlogged.remove(range);
+            state.data.flushing.insert(record, Arc::clone(&pieces));
+            taken.records.push((record, pieces));
+        }
+        (Some(taken), next)
+    }
+
+    /// Forgets an inode's dirty data; nobody can read it any more.
+    pub(crate) fn discard(&self, id: InodeId, state: &mut State) {
+        let dirty = state.data.bytes;
+        state.data = DirtyData::default();
+        self.meter(dirty, state);
+        state.queued = false;
+        self.dirty.lock().remove(&id);
+        self.logged.lock().remove(&id);
+    }
+
+    /// What was taken is dirty again.
+    fn give_back(&self, taken: &Taken) {
+        let mut state = taken.inode.state.lock();
+        let before = state.data.bytes;
+        state.data.take_back();
+        taken.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
+        self.meter(before, &state);
+    }
+
+    /// Stores what was taken and brings the trees up to date.
+    fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<()> {
+        let settings = self.dataset.settings();
+        let (mut built, mut records) = (Vec::new(), Vec::new());
+        for (index, from) in taken.iter().enumerate() {
+            for (record, pieces) in &from.records {
+                let offset = record * from.record_size;
+                let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
+                let old = old.map(|(_, extent)| extent);
+                let Some(plain) = self.build(from, pieces, old)? else { continue };
+                let hole = settings.codec != Codec::Off && plain.iter().all(|&byte| byte == 0);
+                let len = if hole { 0 } else { plain.len() as u32 };
+                built.push(Built { inode: index, record: *record, old, len, ptr: None });
+                if !hole {
+                    records.push(NewRecord {
+                        dataset: self.id(),
+                        inode: from.inode.id.get(),
+                        offset,
+                        plain,
+                        codec: settings.codec,
+                        checksum: settings.checksum,
+                    });
+                }
+            }
+        }
+        let mut pointers =
+            if records.is_empty() { Vec::new() } else { self.pool.store(op, records)? }.into_iter();
+        for record in built.iter_mut().filter(|record| record.len > 0) {
+            record.ptr = Some(pointers.next().expect("the pool gives one pointer for each record"));
+        }
+        for (index, from) in taken.iter().enumerate() {
+            let mine = built.iter().filter(|record| record.inode == index).collect::<Vec<_>>();
+            self.settle(op, from, &mine)?;
+        }
+        Ok(())
+    }
+
+    /// The whole content of a record; `None` when the part that was not written cannot be read.
+    fn build(&self, from: &Taken, pieces: &Pieces, old: Option<Extent>) -> Result<Option<Vec<u8>>> {
+        let len = pieces.end().max(old.map_or(0, |extent| extent.len));
+        let mut plain = vec![0; len as usize];
+        if let Some(extent) = old.filter(|_| !pieces.covers(0..len)) {
+            match self.plain(&extent) {
+                Ok(base) => plain[..base.len()].copy_from_slice(&base),
+                Err(error) => {
+                    from.inode.state.lock().error = Some(error);
+                    return Ok(None);
+                }
+            }
+        }
+        pieces.copy_onto(0..len, &mut plain);
+        Ok(Some(plain))
+    }
+
+    /// Puts an inode's new extents into the tree; what was taken from it is dirty no more.
+    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[&Built]) -> Result<()> {
+        let id = taken.inode.id;
+        let mut guard = taken.inode.state.lock();
+        let state: &mut State = &mut guard;
+        let clean = state.data.records.is_empty();
+        let mut item = state.live;
+        if !clean {
+            // Bytes not stored yet must not be promised by the size.
+            let last = taken.records.last();
+            let end = last.map_or(0, |(record, pieces)| record * taken.record_size + u64::from(pieces.end()));
+            item.size = state.tree.size.max(end.min(state.live.size));
+        }
+        for record in built {
+            let (old, new) = (record.old.map(|old| old.ptr), record.ptr);
+            item.stored = item.stored.saturating_sub(old.map_or(0, |ptr| u64::from(ptr.place.stored)));
+            item.stored += new.map_or(0, |ptr| u64::from(ptr.place.stored));
+        }
+        self.dataset.update(op, |tree| {
+            tree.get(&inode_key(id))?;
+            for record in built {
+                tree.get(&Key::new(id.get(), EXTENT, record.record * taken.record_size))?;
+            }
+            for record in built {
+                let key = Key::new(id.get(), EXTENT, record.record * taken.record_size);
+                if let Some(ptr) = record.ptr {
+                    let extent = Extent { ptr, len: record.len, block_offset: 0, logical: record.len };
+                    tree.insert(key, &extent.encode())?;
+                    tree.link_block(ptr, u64::from(record.len));
+                } else if record.old.is_some() {
+                    tree.remove(&key)?;
+                }
+                if let Some(old) = record.old {
+                    tree.drop_block(old.ptr, u64::from(old.logical));
+                }
+            }
+            tree.insert(inode_key(id), &item.encode())
+        })?;
+        state.tree = item;
+        state.live.stored = item.stored;
+        let before = state.data.bytes;
+        state.data.settle();
+        self.meter(before, state);
+        if !taken.unlogged.is_empty() {
+            state.stored_in = self.pool.open_commit();
+        }
+        if clean {
+            state.queued = false;
+            self.dirty.lock().remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Tells of a failure to store earlier writes, once.
+    pub fn report(&self, id: InodeId) -> Result<()> {
+        match self.inode(id)?.state.lock().error.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns when everything done to the inode before is durable.
+    pub fn fsync(&self, id: InodeId) -> Result<()> {
+        if !self.note_data(id)? {
+            self.pool.commit()?;
+        } else {
+            match self.pool.log_sync(Vec::new()) {
+                // Then nothing was changed either.
+                Err(PoolError::ReadOnly) => {}
+                synced => synced?,
+            }
+        }
+        self.report(id)
+    }
+
+    /// Sees to it that a name never gets to disk before the data: for programs that write a file and
+    /// rename it over another without an fsync.
+    pub(crate) fn data_before_name(&self, id: InodeId) -> Result<()> {
+        if !self.note_data(id)? {
+            let mut todo = Todo::from([(id, 0)]);
+            while !todo.is_empty() {
+                self.flush_batch(&self.pool.enter()?, &mut todo)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes an inode's dirty data for the log; false when only a commit can make it durable.
+    fn note_data(&self, id: InodeId) -> Result<bool> {
+        let inode = self.inode(id)?;
+        {
+            // Nothing to note, and perhaps nothing that may be written to.
+            let state = inode.lock()?;
+            if state.data.is_empty() && state.stored_in <= self.pool.durable_commit() {
+                return Ok(true);
+            }
+        }
+        let op = self.pool.enter()?;
+        let _turn = inode.turn.lock();
+        let mut guard = inode.lock()?;
+        let state: &mut State = &mut guard;
+        if state.stored_in > self.pool.durable_commit() || state.data.unlogged.len() > LOG_AT_MOST {
+            return Ok(false);
+        }
+        if state.data.unlogged.is_empty() {
+            return Ok(true);
+        }
+        let record_size = u64::from(state.live.record_size);
+        let mut writes = Vec::new();
+        for range in state.data.unlogged.iter() {
+            let mut at = range.start;
+            while at < range.end {
+                let record = at / record_size;
+                let base = record * record_size;
+                let end = range.end.min(base + record_size).min(at + LOG_PIECE as u64);
+                let mut data = vec![0; (end - at) as usize];
+                let pieces = state.data.records.get(&record).expect("what is not logged is in memory");
+                pieces.copy_onto((at - base) as u32..(end - base) as u32, &mut data);
+                let (size, mtime) = (state.live.size, state.live.mtime);
+                writes.push(LogOp::Write(Write { inode: id, offset: at, data, size, mtime }));
+                at = end;
+            }
+        }
+        self.dataset.update(&op, |tree| {
+            writes.iter().for_each(|write| tree.log(write.encode()));
+            Ok::<_, PoolError>(())
+        })?;
+        state.data.unlogged = Default::default();
+        self.logged.lock().insert(id);
+        Ok(true)
+    }
+}

@@ -1,0 +1,191 @@
+//! Inodes in memory.
+//!
+//! An [`Inode`] is in the cache while anybody uses it, while it is open, and while it holds something
+//! that the tree does not. Its state has two images of the stored inode: `tree`, as the dataset's tree
+//! has it, and `live`, as callers see it. Names and attributes change both at once; writes change `live`
+//! and the dirty data only, and the flush that stores the data brings `tree` up to `live`. So a commit
+//! that misses dirty data shows the file as it was before.
+//!
+//! # Locks, in this order
+//! 1. the pool's operation (`Pool::enter`): a thread that waits for it holds nothing of this crate;
+//! 2. `Volume::names`: everything that changes names;
+//! 3. `Inode::turn`, of several inodes in ascending order of ids: flush, truncate, zero, reap;
+//! 4. `Inode::state`, of several inodes in ascending order of ids;
+//! 5. a shard of the cache, then the dataset's tree (`view`, `update`);
+//! 6. the sets of dirty, logged and orphaned inodes: leaves, nothing is taken under them.
+//!
+//! Names are never changed with a turn held, so 2 and 3 do not meet. Device reads and `Pool::store` go
+//! on with at most an operation and turns held.
+
+use crate::error::{FsError, Result};
+use crate::ranges::{Pieces, RangeSet};
+use larder_format::items;
+use larder_format::{CommitId, InodeId};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A cached inode.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub id: InodeId,
+    /// Held by whoever moves data from memory to the tree or cuts it there.
+    pub turn: Mutex<()>,
+    pub state: Mutex<State>,
+}
+
+/// What is known of an inode.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// As the tree has it.
+    pub tree: items::Inode,
+    /// As callers see it.
+    pub live: items::Inode,
+    /// Handles.
+    pub open: u32,
+    /// It was removed from the tree.
+    pub gone: bool,
+    pub data: DirtyData,
+    /// The newest commit that its data was stored for; 0 when that was before it was cached.
+    pub stored_in: CommitId,
+    /// A failure of writing data that nobody has been told of.
+    pub error: Option<FsError>,
+    /// It is in the volume's set of dirty inodes.
+    pub queued: bool,
+    /// It was used since the cache last looked for something to drop.
+    pub used: bool,
+}
+
+/// Data that was written and not stored.
+#[derive(Debug, Default)]
+pub(crate) struct DirtyData {
+    /// By number of the record.
+    pub records: BTreeMap<u64, Arc<Pieces>>,
+    /// Being stored by whoever has the turn; `records` lie over them.
+    pub flushing: BTreeMap<u64, Arc<Pieces>>,
+    /// Bytes of the file that are in `records` and not in the log.
+    pub unlogged: RangeSet,
+    /// Bytes held.
+    pub bytes: u64,
+}
+
+impl DirtyData {
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.flushing.is_empty()
+    }
+
+    /// Writes `data` at `offset` of a file with records of `record_size` bytes.
+    pub fn write(&mut self, record_size: u32, offset: u64, mut data: &[u8]) {
+        self.unlogged.insert(offset..offset + data.len() as u64);
+        let size = u64::from(record_size);
+        let mut at = offset;
+        while !data.is_empty() {
+            let within = at % size;
+            let (now, rest) = data.split_at(data.len().min((size - within) as usize));
+            let pieces = Arc::make_mut(self.records.entry(at / size).or_default());
+            let before = pieces.len();
+            pieces.write(within as u32, now);
+            self.bytes += pieces.len() - before;
+            at += now.len() as u64;
+            data = rest;
+        }
+    }
+
+    /// Forgets everything from `len` on. Nothing is being flushed.
+    pub fn cut(&mut self, record_size: u32, len: u64) {
+        debug_assert!(self.flushing.is_empty());
+        self.unlogged.remove(len..u64::MAX);
+        let (boundary, within) = (len / u64::from(record_size), len % u64::from(record_size));
+        let mut beyond = self.records.split_off(&boundary);
+        self.bytes -= beyond.values().map(|pieces| pieces.len()).sum::<u64>();
+        if let Some(mut pieces) = beyond.remove(&boundary).filter(|_| within > 0) {
+            Arc::make_mut(&mut pieces).cut(within as u32);
+            if pieces.len() > 0 {
+                self.bytes += pieces.len();
+                self.records.insert(boundary, pieces);
+            }
+        }
+    }
+
+    /// Forgets a whole record. Nothing is being flushed.
+    pub fn forget(&mut self, record: u64) {
+        if let Some(pieces) = self.records.remove(&record) {
+            self.bytes -= pieces.len();
+        }
+    }
+
+    /// The store of `flushing` failed: it becomes dirty again, under what was written since.
+    pub fn take_back(&mut self) {
+        for (record, mut older) in std::mem::take(&mut self.flushing) {
+            if let Some(newer) = self.records.get(&record) {
+                Arc::make_mut(&mut older).overlay(newer);
+            }
+            self.records.insert(record, older);
+        }
+        self.bytes = self.records.values().map(|pieces| pieces.len()).sum();
+    }
+
+    /// The store of `flushing` is done.
+    pub fn settle(&mut self) {
+        self.flushing.clear();
+        self.bytes = self.records.values().map(|pieces| pieces.len()).sum();
+    }
+}
+
+impl Inode {
+    pub fn new(id: InodeId, item: items::Inode) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            turn: Mutex::new(()),
+            state: Mutex::new(State {
+                tree: item,
+                live: item,
+                open: 0,
+                gone: false,
+                data: DirtyData::default(),
+                stored_in: CommitId::new(0),
+                error: None,
+                queued: false,
+                used: true,
+            }),
+        })
+    }
+
+    /// Its state, if the inode still exists.
+    pub fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.gone { Err(FsError::NotFound) } else { Ok(state) }
+    }
+}
+
+impl State {
+    /// Changes an attribute, in both images.
+    pub fn change(&mut self, change: impl Fn(&mut items::Inode)) {
+        change(&mut self.tree);
+        change(&mut self.live);
+    }
+}
+
+/// The states of several inodes, locked in ascending order of ids.
+pub(crate) struct Locked<'a>(Vec<(InodeId, MutexGuard<'a, State>)>);
+
+impl<'a> Locked<'a> {
+    /// Locks each of them once.
+    pub fn lock(inodes: impl IntoIterator<Item = &'a Arc<Inode>>) -> Result<Self> {
+        let mut inodes = inodes.into_iter().collect::<Vec<_>>();
+        inodes.sort_by_key(|inode| inode.id);
+        inodes.dedup_by_key(|inode| inode.id);
+        inodes.into_iter().map(|inode| Ok((inode.id, inode.lock()?))).collect::<Result<_>>().map(Self)
+    }
+
+    /// The state of one of them.
+    pub fn of(&mut self, id: InodeId) -> &mut State {
+        let found = self.0.iter_mut().find(|(held, _)| *held == id);
+        &mut found.expect("only inodes that were locked are asked for").1
+    }
+
+    /// All of them, as the tree should have them.
+    pub fn items(&self) -> impl Iterator<Item = (InodeId, &items::Inode)> {
+        self.0.iter().map(|(id, state)| (*id, &state.tree))
+    }
+}

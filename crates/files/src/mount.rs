@@ -1,0 +1,560 @@
+//! A mount: the volumes of a pool as one tree.
+//!
+//! The root dataset's root directory is the mount's root. Every other dataset that is attached shows as
+//! a directory in the *root directory* of its parent, by its name; such a junction hides an entry of
+//! that name, and cannot be removed or replaced through the tree. Handles carry no state of their own:
+//! an inode counts how often it is open.
+
+use crate::error::{FsError, Result};
+use crate::names::check_name;
+use crate::ops::*;
+use crate::volume::Volume;
+use larder_format::items::{FIRST_COOKIE, ROOT_INODE};
+use larder_format::{CommitId, DatasetId, InodeId};
+use larder_pool::{Dataset, FrontEnd, Op, Pool, PoolError};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// Cookies of `.` and `..`; those of junctions follow, by dataset.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// Bytes that `copy_file_range` moves at a time.
+const COPY_STEP: u64 = 1 << 20;
+/// What `statfs` counts in, bytes.
+const STATFS_UNIT: u32 = 4096;
+/// More inodes than anybody makes.
+const FILES: u64 = 1 << 40;
+/// The handle of an open file that is appended to; all others are 0.
+const APPEND: Handle = Handle(1);
+
+/// The volumes of a pool as one tree.
+pub struct Mount {
+    pool: Arc<Pool>,
+    tree: RwLock<Tree>,
+}
+
+#[derive(Default)]
+struct Tree {
+    volumes: BTreeMap<DatasetId, Attached>,
+    /// The dataset attached without a parent.
+    root: Option<DatasetId>,
+    /// Detached, but perhaps still used by a call that began before.
+    leaving: Vec<Arc<Volume>>,
+}
+
+struct Attached {
+    volume: Arc<Volume>,
+    parent: Option<(DatasetId, Vec<u8>)>,
+}
+
+/// What a name in a directory is.
+enum Step {
+    Junction(Arc<Volume>),
+    Entry(Arc<Volume>, InodeId),
+}
+
+impl Tree {
+    fn volume(&self, id: DatasetId) -> Result<&Arc<Volume>> {
+        self.volumes.get(&id).map(|attached| &attached.volume).ok_or(FsError::Stale)
+    }
+
+    /// Forgets detached volumes that nobody uses any more.
+    fn let_go(&mut self) {
+        self.leaving.retain(|volume| Arc::strong_count(volume) > 1 || !volume.is_clean());
+    }
+
+    /// Refuses to attach a dataset twice, where another one is, or below one that is not attached.
+    fn check_place(&self, id: DatasetId, parent: Option<&(DatasetId, Vec<u8>)>) -> Result<()> {
+        let taken = match parent {
+            None => self.root.is_some(),
+            Some((parent, name)) => {
+                check_name(name)?;
+                self.volume(*parent)?;
+                self.children(*parent).any(|(_, taken, _)| taken == name)
+            }
+        };
+        if taken || self.volumes.contains_key(&id) {
+            return Err(FsError::Exists);
+        }
+        if self.leaving.iter().any(|volume| volume.id() == id) {
+            return Err(FsError::Busy);
+        }
+        Ok(())
+    }
+
+    fn children(&self, of: DatasetId) -> impl Iterator<Item = (DatasetId, &[u8], &Arc<Volume>)> {
+        self.volumes.iter().filter_map(move |(&id, attached)| match &attached.parent {
+            Some((parent, name)) if *parent == of => Some((id, name.as_slice(), &attached.volume)),
+            _ => None,
+        })
+    }
+}
+
+impl Mount {
+    /// A mount without volumes. Does again what the pool's intent log holds and commits it; becomes the
+    /// pool's front end.
+    ///
+    /// # Errors
+    /// When a logged operation does not fit, or the pool fails.
+    pub fn new(pool: Arc<Pool>) -> Result<Arc<Self>> {
+        let mut tree = Tree::default();
+        let replay = pool.take_replay();
+        let replayed = !replay.is_empty();
+        for (id, bytes) in replay {
+            let volume = match tree.leaving.iter().find(|volume| volume.id() == id) {
+                Some(volume) => Arc::clone(volume),
+                None => {
+                    let dataset = pool.dataset(id).ok_or(FsError::Stale)?;
+                    let volume = Volume::open(Arc::clone(&pool), dataset)?;
+                    tree.leaving.push(Arc::clone(&volume));
+                    volume
+                }
+            };
+            volume.replay(&bytes)?;
+        }
+        let mount = Arc::new(Self { pool, tree: RwLock::new(tree) });
+        let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
+        mount.pool.set_front_end(front);
+        if replayed {
+            mount.pool.commit()?;
+        }
+        mount.tree.write().leaving.clear();
+        Ok(mount)
+    }
+
+    /// Shows a dataset: as the mount's root, or by a name in its parent's root directory.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] when the place is taken, [`FsError::Stale`] when the parent is not attached,
+    /// [`FsError::Busy`] while calls that began before it was detached go on.
+    pub fn attach(&self, dataset: Arc<Dataset>, parent: Option<(DatasetId, Vec<u8>)>) -> Result<Arc<Volume>> {
+        let id = dataset.id();
+        // Not under the lock: opening waits for commits, which ask for the volumes.
+        self.tree.write().let_go();
+        self.tree.read().check_place(id, parent.as_ref())?;
+        let volume = Volume::open(Arc::clone(&self.pool), dataset)?;
+        let mut tree = self.tree.write();
+        tree.check_place(id, parent.as_ref())?;
+        tree.root = if parent.is_none() { Some(id) } else { tree.root };
+        tree.volumes.insert(id, Attached { volume: Arc::clone(&volume), parent });
+        Ok(volume)
+    }
+
+    /// Shows a dataset no more. What was written to it is stored first.
+    ///
+    /// # Errors
+    /// [`FsError::Busy`] while datasets are attached below it.
+    pub fn detach(&self, id: DatasetId) -> Result<()> {
+        let volume = {
+            let mut tree = self.tree.write();
+            if tree.children(id).next().is_some() {
+                return Err(FsError::Busy);
+            }
+            let attached = tree.volumes.remove(&id).ok_or(FsError::NotFound)?;
+            tree.root = tree.root.filter(|&root| root != id);
+            tree.leaving.push(Arc::clone(&attached.volume));
+            attached.volume
+        };
+        volume.flush_all()
+    }
+
+    /// A volume that is attached.
+    pub fn volume(&self, id: DatasetId) -> Option<Arc<Volume>> {
+        self.tree.read().volumes.get(&id).map(|attached| Arc::clone(&attached.volume))
+    }
+
+    /// Goes on with removing orphans: at most `max_extents` extents. True while there is more to do.
+    ///
+    /// # Errors
+    /// As [`Volume::reap_step`].
+    pub fn reap_step(&self, max_extents: usize) -> Result<bool> {
+        for volume in self.all() {
+            if volume.reap_step(max_extents)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn all(&self) -> Vec<Arc<Volume>> {
+        let tree = self.tree.read();
+        tree.volumes.values().map(|attached| &attached.volume).chain(&tree.leaving).map(Arc::clone).collect()
+    }
+
+    fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
+        let tree = self.tree.read();
+        let (dataset, inode) = match node {
+            NodeId::ROOT => (tree.root.ok_or(FsError::Stale)?, ROOT_INODE),
+            node => node.unpack(),
+        };
+        Ok((Arc::clone(tree.volume(dataset)?), inode))
+    }
+
+    fn show_node(&self, node: NodeId) -> NodeId {
+        let (dataset, inode) = node.unpack();
+        let is_root = inode == ROOT_INODE && self.tree.read().root == Some(dataset);
+        if is_root { NodeId::ROOT } else { node }
+    }
+
+    fn show(&self, attr: Attr) -> Attr {
+        Attr { node: self.show_node(attr.node), ..attr }
+    }
+
+    /// What `name` in the directory `parent` is, if it leaves the volume or may not be changed.
+    fn step(&self, parent: NodeId, name: &[u8]) -> Result<Step> {
+        let (volume, dir) = self.at(parent)?;
+        if dir == ROOT_INODE {
+            let tree = self.tree.read();
+            if let Some((_, _, child)) = tree.children(volume.id()).find(|(_, taken, _)| *taken == name) {
+                return Ok(Step::Junction(Arc::clone(child)));
+            }
+            let above = tree.volumes.get(&volume.id()).and_then(|attached| attached.parent.as_ref());
+            if let (b"..", Some((above, _))) = (name, above) {
+                return Ok(Step::Junction(Arc::clone(tree.volume(*above)?)));
+            }
+        }
+        Ok(Step::Entry(volume, dir))
+    }
+
+    /// The directory, for a name that is to be made there.
+    fn making(&self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
+        match self.step(parent, name)? {
+            Step::Junction(_) => Err(FsError::Exists),
+            Step::Entry(volume, dir) => Ok((volume, dir)),
+        }
+    }
+
+    /// The directory, for a name that is to be moved or removed.
+    fn taking(&self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
+        match self.step(parent, name)? {
+            Step::Junction(_) => Err(FsError::Busy),
+            Step::Entry(volume, dir) => Ok((volume, dir)),
+        }
+    }
+}
+
+impl FrontEnd for Mount {
+    fn flush(&self) -> Result<(), PoolError> {
+        self.all().iter().try_for_each(|volume| Ok(volume.flush_all()?))
+    }
+
+    fn flush_logged(&self, op: &Op<'_>) -> Result<(), PoolError> {
+        self.all().iter().try_for_each(|volume| Ok(volume.flush_logged(op)?))
+    }
+
+    fn committed(&self, _commit: CommitId) {
+        if !self.tree.read().leaving.is_empty() {
+            self.tree.write().let_go();
+        }
+    }
+}
+
+impl Ops for Mount {
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        Ok(self.show(match self.step(parent, name)? {
+            Step::Junction(volume) => volume.getattr(ROOT_INODE)?,
+            Step::Entry(volume, dir) => volume.lookup(dir, name)?,
+        }))
+    }
+
+    fn forget(&self, _node: NodeId, _lookups: u64) {}
+
+    fn getattr(&self, node: NodeId) -> Result<Attr> {
+        let (volume, inode) = self.at(node)?;
+        Ok(self.show(volume.getattr(inode)?))
+    }
+
+    fn setattr(&self, node: NodeId, set: &SetAttr, _caller: &Caller) -> Result<Attr> {
+        let (volume, inode) = self.at(node)?;
+        Ok(self.show(volume.setattr(inode, set)?))
+    }
+
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        let (volume, inode) = self.at(node)?;
+        volume.readlink(inode)
+    }
+
+    fn mknod(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        kind: FileKind,
+        perm: u32,
+        rdev: u32,
+        caller: &Caller,
+    ) -> Result<Attr> {
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(FsError::Invalid);
+        }
+        let (volume, dir) = self.making(parent, name)?;
+        Ok(self.show(volume.make(dir, name, kind, perm, rdev, b"", caller)?))
+    }
+
+    fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr> {
+        let (volume, dir) = self.making(parent, name)?;
+        Ok(self.show(volume.make(dir, name, FileKind::Directory, perm, 0, b"", caller)?))
+    }
+
+    fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr> {
+        let (volume, dir) = self.making(parent, name)?;
+        // A link's permissions mean nothing; no umask applies to them.
+        let caller = Caller { umask: 0, ..*caller };
+        Ok(self.show(volume.make(dir, name, FileKind::Symlink, 0o777, 0, target, &caller)?))
+    }
+
+    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
+        let (volume, dir) = self.making(new_parent, new_name)?;
+        let (from, inode) = self.at(node)?;
+        if from.id() != volume.id() {
+            return Err(FsError::CrossDevice);
+        }
+        Ok(self.show(volume.link(inode, dir, new_name)?))
+    }
+
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let (volume, dir) = self.taking(parent, name)?;
+        volume.unlink(dir, name, false)
+    }
+
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let (volume, dir) = self.taking(parent, name)?;
+        volume.unlink(dir, name, true)
+    }
+
+    fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (volume, dir) = self.taking(parent, name)?;
+        let (to, new_dir) = self.taking(new_parent, new_name)?;
+        if volume.id() != to.id() {
+            return Err(FsError::CrossDevice);
+        }
+        volume.rename(dir, name, new_dir, new_name, flags)
+    }
+
+    fn open(&self, node: NodeId, flags: OpenFlags) -> Result<Handle> {
+        let (volume, inode) = self.at(node)?;
+        if volume.getattr(inode)?.kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        volume.acquire(inode)?;
+        if flags.truncate {
+            let set = SetAttr { size: Some(0), kill_suidgid: flags.kill_suidgid, ..SetAttr::default() };
+            if let Err(error) = volume.setattr(inode, &set) {
+                volume.release(inode)?;
+                return Err(error);
+            }
+        }
+        Ok(if flags.append { APPEND } else { Handle(0) })
+    }
+
+    fn create(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        perm: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Attr, Handle)> {
+        let (volume, dir) = self.making(parent, name)?;
+        let attr = match volume.make(dir, name, FileKind::Regular, perm, 0, b"", caller) {
+            Err(FsError::Exists) if !flags.exclusive => volume.lookup(dir, name)?,
+            made => made?,
+        };
+        let handle = self.open(attr.node, flags)?;
+        Ok((self.getattr(attr.node)?, handle))
+    }
+
+    fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.read(inode, offset, len, out)
+    }
+
+    fn write(
+        &self,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Result<u32> {
+        let (volume, inode) = self.at(node)?;
+        let offset = (handle != APPEND).then_some(offset);
+        volume.write(inode, offset, data, kill_suidgid)
+    }
+
+    fn flush(&self, node: NodeId, _handle: Handle) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.report(inode)
+    }
+
+    fn release(&self, node: NodeId, _handle: Handle) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.release(inode)
+    }
+
+    fn fsync(&self, node: NodeId, _handle: Handle, _datasync: bool) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.fsync(inode)
+    }
+
+    fn fallocate(&self, node: NodeId, _handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.allocate(inode, offset, len, mode)
+    }
+
+    fn lseek(&self, node: NodeId, _handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
+        let (volume, inode) = self.at(node)?;
+        volume.seek(inode, offset, seek)
+    }
+
+    fn copy_file_range(
+        &self,
+        (from, _, from_offset): (NodeId, Handle, u64),
+        (to, _, to_offset): (NodeId, Handle, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let (source, source_inode) = self.at(from)?;
+        let (target, target_inode) = self.at(to)?;
+        let mut copied = 0;
+        let mut buffer = Vec::new();
+        while copied < len {
+            buffer.clear();
+            let now = (len - copied).min(COPY_STEP) as u32;
+            source.read(source_inode, from_offset.saturating_add(copied), now, &mut buffer)?;
+            if buffer.is_empty() {
+                break;
+            }
+            match target.write(target_inode, Some(to_offset.saturating_add(copied)), &buffer, false) {
+                Ok(written) => copied += u64::from(written),
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(copied)
+    }
+
+    fn opendir(&self, node: NodeId) -> Result<Handle> {
+        let (volume, inode) = self.at(node)?;
+        if volume.getattr(inode)?.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        volume.acquire(inode)?;
+        Ok(Handle(0))
+    }
+
+    fn readdir(
+        &self,
+        node: NodeId,
+        _handle: Handle,
+        cookie: u64,
+        plus: bool,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let (volume, dir) = self.at(node)?;
+        let mut special = Vec::new();
+        if cookie < FIRST_COOKIE {
+            let above = self.lookup(node, b"..")?.node;
+            special.push((DOT, self.show_node(volume.node(dir)), b".".to_vec(), None));
+            special.push((DOT_DOT, above, b"..".to_vec(), None));
+        }
+        if cookie < FIRST_COOKIE && dir == ROOT_INODE {
+            for (id, name, child) in self.tree.read().children(volume.id()) {
+                let junction = NodeId::pack(id, ROOT_INODE);
+                special.push((DOT_DOT + 1 + id.get(), junction, name.to_vec(), Some(Arc::clone(child))));
+            }
+        }
+        for (next_cookie, node, name, junction) in &special {
+            if *next_cookie <= cookie {
+                continue;
+            }
+            let attr = match junction {
+                Some(child) if plus => Some(child.getattr(ROOT_INODE)?),
+                _ => None,
+            };
+            let (kind, next_cookie) = (FileKind::Directory, *next_cookie);
+            let entry = DirEntry { node: *node, kind, name, next_cookie, attr: attr.as_ref() };
+            if !emit(entry) {
+                return Ok(());
+            }
+        }
+        let hidden = |name: &[u8]| {
+            dir == ROOT_INODE && self.tree.read().children(volume.id()).any(|(_, taken, _)| taken == name)
+        };
+        let mut at = cookie;
+        loop {
+            let entries = volume.list(dir, at)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            at = last.cookie;
+            for entry in entries.into_iter().filter(|entry| !hidden(&entry.name)) {
+                // Removed since it was listed: without attributes the caller looks it up, and sees.
+                let attr = if plus { volume.getattr(entry.inode).ok() } else { None };
+                let taken = emit(DirEntry {
+                    node: volume.node(entry.inode),
+                    kind: entry.kind,
+                    name: &entry.name,
+                    next_cookie: entry.cookie,
+                    attr: attr.as_ref(),
+                });
+                if !taken {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()> {
+        self.release(node, handle)
+    }
+
+    fn fsyncdir(&self, node: NodeId, _handle: Handle, _datasync: bool) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.fsync(inode)
+    }
+
+    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let (volume, inode) = self.at(node)?;
+        volume.getxattr(inode, name)
+    }
+
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.setxattr(inode, name, value, mode)
+    }
+
+    fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
+        let (volume, inode) = self.at(node)?;
+        volume.listxattr(inode)
+    }
+
+    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.removexattr(inode, name)
+    }
+
+    fn statfs(&self, node: NodeId) -> Result<StatFs> {
+        let (volume, _) = self.at(node)?;
+        let space = self.pool.space(volume.dataset().settings().record_size);
+        let unit = u64::from(STATFS_UNIT);
+        Ok(StatFs {
+            block_size: STATFS_UNIT,
+            blocks: space.size / unit,
+            free: space.available / unit,
+            available: space.available / unit,
+            files: FILES,
+            files_free: FILES,
+            name_max: larder_format::items::MAX_NAME as u32,
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.pool.commit()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,509 @@
+//! Names: looking up, making, linking, removing and renaming what directories hold.
+//!
+//! Each change is one update of the tree and one logged operation. It is first checked against the
+//! tree, under the lock on names, and only then carried out, so that a refusal changes nothing. The
+//! `apply_…` functions are what replay calls; the others build the operation and pass it on.
+
+use crate::error::{FsError, Result};
+use crate::inode::{Inode, Locked};
+use crate::ops::{Attr, Caller, RenameFlags};
+use crate::volume::{Volume, inode_key, new_item, orphan_key};
+use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, ROOT_INODE};
+use larder_format::node::Key;
+use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
+use larder_format::{InodeId, Timestamp};
+use larder_pool::{Look, Op, Update};
+use std::ops::ControlFlow;
+
+/// Hard links that an inode can have.
+const MAX_LINKS: u32 = 1 << 20;
+/// Directories inside each other before they are taken for damaged.
+const MAX_DEPTH: u32 = 1 << 20;
+/// Entries that are read from the tree at a time.
+const LISTING: usize = 256;
+
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// Whether an operation is new, or replayed and in the log already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Live,
+    Replay,
+}
+
+/// An entry that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub key: Key,
+    pub inode: InodeId,
+    pub kind: FileKind,
+}
+
+/// An entry as a listing has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub cookie: u64,
+    pub inode: InodeId,
+    pub kind: FileKind,
+    pub name: Vec<u8>,
+}
+
+/// Refuses what cannot be a name.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    match items::valid_name(name) {
+        true => Ok(()),
+        false if name.len() > items::MAX_NAME => Err(FsError::NameTooLong),
+        false => Err(FsError::Invalid),
+    }
+}
+
+/// Finds `name` in `dir`, or else a free key for it.
+fn find(tree: &impl Look, dir: InodeId, name: &[u8]) -> Result<Result<Found, Option<Key>>> {
+    let first = items::name_cookie(name);
+    let mut free = first;
+    let mut found = Ok(None);
+    tree.scan(&Key::new(dir.get(), ENTRY, first), &mut |key, value| {
+        if key.object != dir.get() || key.kind != ENTRY || key.offset >= first + MAX_COLLISIONS {
+            return ControlFlow::Break(());
+        }
+        match Entry::decode(value) {
+            Ok(entry) if entry.name == name => {
+                found = Ok(Some(Found { key: *key, inode: entry.inode, kind: entry.kind }));
+                return ControlFlow::Break(());
+            }
+            Ok(_) => free += u64::from(free == key.offset),
+            Err(corrupt) => {
+                found = Err(corrupt);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    let free = (free < first + MAX_COLLISIONS).then(|| Key::new(dir.get(), ENTRY, free));
+    Ok(found?.ok_or(free))
+}
+
+/// Reads the inodes' values, so that what cannot be read is noticed before anything is changed.
+fn warm(tree: &Update<'_>, states: &Locked<'_>) -> Result<()> {
+    states.items().try_for_each(|(id, _)| tree.get(&inode_key(id)).map(drop))?;
+    Ok(())
+}
+
+/// Writes the inodes' values.
+fn store(tree: &mut Update<'_>, states: &Locked<'_>) -> Result<()> {
+    Ok(states.items().try_for_each(|(id, item)| tree.insert(inode_key(id), &item.encode()))?)
+}
+
+fn note(tree: &mut Update<'_>, origin: Origin, op: impl FnOnce() -> LogOp) {
+    if origin == Origin::Live {
+        tree.log(op().encode());
+    }
+}
+
+/// An entry was added to (1) or taken from (-1) a directory, along with `subdirs` subdirectories.
+fn touch_directory(states: &mut Locked<'_>, dir: InodeId, entries: i64, subdirs: i32, time: Timestamp) {
+    states.of(dir).change(|item| {
+        item.entries = item.entries.saturating_add_signed(entries);
+        item.nlink = item.nlink.saturating_add_signed(subdirs);
+        item.mtime = time;
+        item.ctime = time;
+    });
+}
+
+impl Volume {
+    /// What `name` in `dir` is.
+    pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<Found>> {
+        Ok(find(&self.dataset.view()?, dir, name)?.ok())
+    }
+
+    fn existing(&self, dir: InodeId, name: &[u8]) -> Result<Found> {
+        self.find(dir, name)?.ok_or(FsError::NotFound)
+    }
+
+    /// The key that a new `name` in `dir` gets.
+    fn free_key(&self, dir: InodeId, name: &[u8]) -> Result<Key> {
+        match find(&self.dataset.view()?, dir, name)? {
+            Ok(_) => Err(FsError::Exists),
+            Err(free) => free.ok_or(FsError::NoSpace),
+        }
+    }
+
+    /// The object named `name` in `parent`.
+    pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        if name.len() > items::MAX_NAME {
+            return Err(FsError::NameTooLong);
+        }
+        let dir = self.directory(parent)?;
+        let id = match name {
+            b"." => parent,
+            b".." => dir.lock()?.live.parent,
+            _ => self.existing(parent, name)?.inode,
+        };
+        self.getattr(id)
+    }
+
+    /// Up to a few hundred entries of `dir` after `cookie`, ascending; none at the end.
+    pub(crate) fn list(&self, dir: InodeId, cookie: u64) -> Result<Vec<Listed>> {
+        let from = (cookie + 1).max(FIRST_COOKIE);
+        let mut listed = Vec::new();
+        let mut bad = None;
+        self.dataset.view()?.scan(&Key::new(dir.get(), ENTRY, from), &mut |key, value| {
+            if key.object != dir.get() || key.kind != ENTRY || listed.len() == LISTING {
+                return ControlFlow::Break(());
+            }
+            match Entry::decode(value) {
+                Ok(Entry { inode, kind, name }) => {
+                    listed.push(Listed { cookie: key.offset, inode, kind, name: name.to_vec() });
+                    ControlFlow::Continue(())
+                }
+                Err(corrupt) => {
+                    bad = Some(corrupt);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        match bad {
+            Some(corrupt) => Err(corrupt.into()),
+            None => Ok(listed),
+        }
+    }
+
+    /// Makes an inode named `name` in `parent`. `target` is a symbolic link's.
+    #[expect(clippy::too_many_arguments, reason = "these are the arguments of mknod and symlink")]
+    pub fn make(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        kind: FileKind,
+        perm: u32,
+        rdev: u32,
+        target: &[u8],
+        caller: &Caller,
+    ) -> Result<Attr> {
+        check_name(name)?;
+        if kind == FileKind::Symlink && target.len() > items::MAX_TARGET {
+            return Err(FsError::NameTooLong);
+        }
+        if kind == FileKind::Symlink && target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        self.check_space()?;
+        let op = self.enter()?;
+        let _names = self.names.lock();
+        let dir = self.directory(parent)?;
+        let (dir_perm, dir_gid) = {
+            let state = dir.lock()?;
+            (state.live.perm, state.live.gid)
+        };
+        self.free_key(parent, name)?;
+        let mut perm = (perm & 0o7777 & !(caller.umask & 0o777)) as u16;
+        let mut gid = caller.gid;
+        if dir_perm & SETGID != 0 {
+            gid = dir_gid;
+            let executable = perm & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
+            if kind == FileKind::Directory {
+                perm |= SETGID;
+            } else if executable && caller.uid != 0 && caller.gid != gid {
+                perm &= !SETGID;
+            }
+        }
+        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let create = Create {
+            inode: self.dataset.update(&op, |tree| Ok::<_, FsError>(tree.allocate_inode()))?,
+            parent,
+            name: name.to_vec(),
+            kind,
+            perm,
+            uid: caller.uid,
+            gid,
+            rdev: if device { rdev } else { 0 },
+            target: target.to_vec(),
+            time: self.now(),
+        };
+        self.apply_create(&op, create, Origin::Live)
+    }
+
+    pub(crate) fn apply_create(&self, op: &Op<'_>, create: Create, origin: Origin) -> Result<Attr> {
+        let Create { inode: id, parent, kind, time, .. } = create;
+        let dir = self.directory(parent)?;
+        let key = self.free_key(parent, &create.name)?;
+        let mut item = new_item(kind, create.perm, (create.uid, create.gid), time);
+        item.rdev = create.rdev;
+        item.parent = parent;
+        item.size = create.target.len() as u64;
+        let inode = Inode::new(id, item);
+        let entry = Entry { inode: id, kind, name: &create.name }.encode();
+        // In the cache before it has a name: nobody else may load it from the tree meanwhile.
+        self.adopt(&inode);
+        let result = Locked::lock([&dir, &inode]).and_then(|mut states| {
+            self.dataset.update(op, |tree| {
+                warm(tree, &states)?;
+                touch_directory(&mut states, parent, 1, i32::from(kind == FileKind::Directory), time);
+                tree.note_inode(id);
+                tree.insert(key, &entry)?;
+                if kind == FileKind::Symlink {
+                    tree.insert(Key::new(id.get(), items::SYMLINK, 0), &create.target)?;
+                }
+                store(tree, &states)?;
+                note(tree, origin, || LogOp::Create(create));
+                Ok(self.attr(id, states.of(id)))
+            })
+        });
+        if result.is_err() {
+            self.disown(id);
+        }
+        result
+    }
+
+    /// Gives an inode another name.
+    pub fn link(&self, inode: InodeId, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        self.check_space()?;
+        let op = self.enter()?;
+        let _names = self.names.lock();
+        let link = Link { inode, parent, name: name.to_vec(), time: self.now() };
+        self.apply_link(&op, link, Origin::Live)
+    }
+
+    pub(crate) fn apply_link(&self, op: &Op<'_>, link: Link, origin: Origin) -> Result<Attr> {
+        let Link { inode: id, parent, time, .. } = link;
+        let dir = self.directory(parent)?;
+        let inode = self.inode(id)?;
+        let key = self.free_key(parent, &link.name)?;
+        let mut states = Locked::lock([&dir, &inode])?;
+        let item = states.of(id).live;
+        match item.nlink {
+            _ if item.kind == FileKind::Directory => return Err(FsError::Permission),
+            0 => return Err(FsError::NotFound),
+            MAX_LINKS.. => return Err(FsError::TooManyLinks),
+            _ => {}
+        }
+        let entry = Entry { inode: id, kind: item.kind, name: &link.name }.encode();
+        self.dataset.update(op, |tree| {
+            warm(tree, &states)?;
+            touch_directory(&mut states, parent, 1, 0, time);
+            states.of(id).change(|item| {
+                item.nlink += 1;
+                item.ctime = time;
+            });
+            tree.insert(key, &entry)?;
+            store(tree, &states)?;
+            note(tree, origin, || LogOp::Link(link));
+            Ok(self.attr(id, states.of(id)))
+        })
+    }
+
+    /// Takes a name away: of a directory, which must be empty, or of anything else.
+    pub fn unlink(&self, parent: InodeId, name: &[u8], directory: bool) -> Result<()> {
+        match name {
+            b"." if directory => return Err(FsError::Invalid),
+            b".." if directory => return Err(FsError::NotEmpty),
+            _ => check_name(name)?,
+        }
+        let op = self.enter()?;
+        let names = self.names.lock();
+        let unlink = Unlink { parent, name: name.to_vec(), directory, time: self.now() };
+        let orphan = self.apply_unlink(&op, unlink, Origin::Live)?;
+        drop(names);
+        drop(op);
+        if let Some(id) = orphan {
+            self.bury(id);
+        }
+        Ok(())
+    }
+
+    /// Gives the inode if nothing needs it any more.
+    pub(crate) fn apply_unlink(
+        &self,
+        op: &Op<'_>,
+        unlink: Unlink,
+        origin: Origin,
+    ) -> Result<Option<InodeId>> {
+        let Unlink { parent, directory, time, .. } = unlink;
+        let dir = self.directory(parent)?;
+        let found = self.existing(parent, &unlink.name)?;
+        match (found.kind == FileKind::Directory, directory) {
+            (true, false) => return Err(FsError::IsDirectory),
+            (false, true) => return Err(FsError::NotDirectory),
+            _ => {}
+        }
+        let inode = self.inode(found.inode)?;
+        let mut states = Locked::lock([&dir, &inode])?;
+        if directory && states.of(found.inode).live.entries > 0 {
+            return Err(FsError::NotEmpty);
+        }
+        self.dataset.update(op, |tree| {
+            warm(tree, &states)?;
+            touch_directory(&mut states, parent, -1, -i32::from(directory), time);
+            tree.remove(&found.key)?;
+            let orphan = self.lose_name(tree, &mut states, found.inode, time)?;
+            store(tree, &states)?;
+            note(tree, origin, || LogOp::Unlink(unlink));
+            Ok(orphan)
+        })
+    }
+
+    /// An inode lost a name; without another it becomes an orphan, and is given if it is not open.
+    fn lose_name(
+        &self,
+        tree: &mut Update<'_>,
+        states: &mut Locked<'_>,
+        id: InodeId,
+        time: Timestamp,
+    ) -> Result<Option<InodeId>> {
+        let state = states.of(id);
+        state.change(|item| {
+            let last = item.kind == FileKind::Directory;
+            item.nlink = if last { 0 } else { item.nlink.saturating_sub(1) };
+            item.ctime = time;
+        });
+        if state.live.nlink > 0 {
+            return Ok(None);
+        }
+        tree.insert(orphan_key(id), &[])?;
+        Ok((state.open == 0).then_some(id))
+    }
+
+    /// Renames, replacing what may be replaced.
+    pub fn rename(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        new_parent: InodeId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        if flags.noreplace && flags.exchange {
+            return Err(FsError::Invalid);
+        }
+        if self.find(new_parent, new_name)?.is_some()
+            && let Some(found) = self.find(parent, name)?
+        {
+            self.data_before_name(found.inode)?;
+        }
+        let op = self.enter()?;
+        let names = self.names.lock();
+        if flags.noreplace && self.find(new_parent, new_name)?.is_some() {
+            self.existing(parent, name)?;
+            return Err(FsError::Exists);
+        }
+        let rename = Rename {
+            parent,
+            name: name.to_vec(),
+            new_parent,
+            new_name: new_name.to_vec(),
+            exchange: flags.exchange,
+            time: self.now(),
+        };
+        let orphan = self.apply_rename(&op, rename, Origin::Live)?;
+        drop(names);
+        drop(op);
+        if let Some(id) = orphan {
+            self.bury(id);
+        }
+        Ok(())
+    }
+
+    /// Gives the replaced inode if nothing needs it any more.
+    pub(crate) fn apply_rename(
+        &self,
+        op: &Op<'_>,
+        rename: Rename,
+        origin: Origin,
+    ) -> Result<Option<InodeId>> {
+        let Rename { parent, new_parent, exchange, time, .. } = rename;
+        let (from_dir, to_dir) = (self.directory(parent)?, self.directory(new_parent)?);
+        let from = self.existing(parent, &rename.name)?;
+        let to = find(&self.dataset.view()?, new_parent, &rename.new_name)?;
+        let (to_key, to) = match to {
+            Ok(found) => (found.key, Some(found)),
+            Err(free) => (free.ok_or(FsError::NoSpace)?, None),
+        };
+        if exchange && to.is_none() {
+            return Err(FsError::NotFound);
+        }
+        if to.is_some_and(|to| to.inode == from.inode) {
+            return Ok(None);
+        }
+        self.check_subtree(from, new_parent)?;
+        if let (true, Some(to)) = (exchange, to) {
+            self.check_subtree(to, parent)?;
+        }
+        let moved = self.inode(from.inode)?;
+        let target = to.map(|to| self.inode(to.inode)).transpose()?;
+        let mut states = Locked::lock([&from_dir, &to_dir, &moved].into_iter().chain(target.as_ref()))?;
+        let moves_dir = from.kind == FileKind::Directory;
+        let meets_dir = to.is_some_and(|to| to.kind == FileKind::Directory);
+        if let (false, Some(to)) = (exchange, to) {
+            match (moves_dir, meets_dir) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                _ => {}
+            }
+            if meets_dir && states.of(to.inode).live.entries > 0 {
+                return Err(FsError::NotEmpty);
+            }
+        }
+        let entry = |found: Found, name: &[u8]| Entry { inode: found.inode, kind: found.kind, name }.encode();
+        self.dataset.update(op, |tree| {
+            warm(tree, &states)?;
+            let mut orphan = None;
+            let gained = i32::from(moves_dir) - i32::from(meets_dir);
+            match to {
+                Some(to) if exchange => {
+                    tree.insert(from.key, &entry(to, &rename.name))?;
+                    touch_directory(&mut states, parent, 0, -gained, time);
+                    touch_directory(&mut states, new_parent, 0, gained, time);
+                    states.of(to.inode).change(|item| (item.parent, item.ctime) = (parent, time));
+                }
+                Some(to) => {
+                    tree.remove(&from.key)?;
+                    touch_directory(&mut states, parent, -1, -i32::from(moves_dir), time);
+                    touch_directory(&mut states, new_parent, 0, gained, time);
+                    orphan = self.lose_name(tree, &mut states, to.inode, time)?;
+                }
+                None => {
+                    tree.remove(&from.key)?;
+                    touch_directory(&mut states, parent, -1, -i32::from(moves_dir), time);
+                    touch_directory(&mut states, new_parent, 1, gained, time);
+                }
+            }
+            tree.insert(to_key, &entry(from, &rename.new_name))?;
+            states.of(from.inode).change(|item| (item.parent, item.ctime) = (new_parent, time));
+            store(tree, &states)?;
+            note(tree, origin, || LogOp::Rename(rename));
+            Ok(orphan)
+        })
+    }
+
+    /// Refuses to move a directory into itself or anything below it.
+    fn check_subtree(&self, moved: Found, into: InodeId) -> Result<()> {
+        if moved.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let (mut at, mut depth) = (into, 0);
+        while at != moved.inode {
+            if at == ROOT_INODE {
+                return Ok(());
+            }
+            depth += 1;
+            if depth > MAX_DEPTH {
+                return Err(FsError::Io(format!("directory {into} is in a circle")));
+            }
+            at = self.inode(at)?.lock()?.live.parent;
+        }
+        Err(FsError::Invalid)
+    }
+
+    /// A symbolic link's target.
+    pub fn readlink(&self, id: InodeId) -> Result<Vec<u8>> {
+        if self.inode(id)?.lock()?.live.kind != FileKind::Symlink {
+            return Err(FsError::Invalid);
+        }
+        let target = self.dataset.view()?.get(&Key::new(id.get(), items::SYMLINK, 0))?;
+        target.ok_or_else(|| FsError::Io(format!("inode {id} has no target")))
+    }
+}

@@ -1,0 +1,213 @@
+//! Sets of ranges, and the bytes written to one record.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A set of numbers, kept as disjoint ranges that do not touch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RangeSet(BTreeMap<u64, u64>);
+
+impl RangeSet {
+    /// Adds a range.
+    pub fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = range;
+        while let Some((&at, &to)) = self.0.range(..=end).next_back() {
+            if to < start {
+                break;
+            }
+            start = start.min(at);
+            end = end.max(to);
+            self.0.remove(&at);
+        }
+        self.0.insert(start, end);
+    }
+
+    /// Takes a range away.
+    pub fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&at, &to)) = self.0.range(..range.end).next_back() {
+            if to <= range.start {
+                break;
+            }
+            self.0.remove(&at);
+            if to > range.end {
+                self.0.insert(range.end, to);
+            }
+            if at < range.start {
+                self.0.insert(at, range.start);
+            }
+        }
+    }
+
+    /// The parts of `range` that are in the set.
+    pub fn within(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let first = self.0.range(..=range.start).next_back().map_or(range.start, |(&at, _)| at);
+        (self.0.range(first..range.end.max(first)))
+            .map(|(&at, &to)| at.max(range.start)..to.min(range.end))
+            .filter(|part| !part.is_empty())
+            .collect()
+    }
+
+    /// The ranges, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|(&at, &to)| at..to)
+    }
+
+    /// How many numbers it holds.
+    pub fn len(&self) -> u64 {
+        self.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Bytes written to a record and not stored yet: pieces by their offset in the record, which neither
+/// overlap nor touch. What lies between them is whatever the file's tree says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pieces(BTreeMap<u32, Vec<u8>>);
+
+impl Pieces {
+    /// Writes `data` at `at`; what was there is replaced.
+    pub fn write(&mut self, at: u32, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let end = at + data.len() as u32;
+        // The piece that begins before and reaches here takes the data in; so appending copies little.
+        let (start, mut piece) = match self.0.range(..=at).next_back() {
+            Some((&start, piece)) if start + piece.len() as u32 >= at => {
+                (start, self.0.remove(&start).expect("it was just found"))
+            }
+            _ => (at, Vec::with_capacity(data.len())),
+        };
+        let from = (at - start) as usize;
+        let overlap = data.len().min(piece.len() - from);
+        piece[from..from + overlap].copy_from_slice(&data[..overlap]);
+        piece.extend_from_slice(&data[overlap..]);
+        while let Some((&next, _)) = self.0.range(start..=end).next() {
+            let later = self.0.remove(&next).expect("it was just found");
+            let keep = (start as usize + piece.len() - next as usize).min(later.len());
+            piece.extend_from_slice(&later[keep..]);
+        }
+        self.0.insert(start, piece);
+    }
+
+    /// Drops everything from `len` on.
+    pub fn cut(&mut self, len: u32) {
+        self.0.split_off(&len);
+        if let Some((&start, piece)) = self.0.iter_mut().next_back() {
+            piece.truncate((len - start) as usize);
+        }
+    }
+
+    /// Writes all pieces of `newer` over these.
+    pub fn overlay(&mut self, newer: &Pieces) {
+        for (&at, piece) in &newer.0 {
+            self.write(at, piece);
+        }
+    }
+
+    /// Whether all of `range` was written.
+    pub fn covers(&self, range: Range<u32>) -> bool {
+        (self.0.range(..=range.start).next_back())
+            .is_some_and(|(&at, piece)| at + piece.len() as u32 >= range.end)
+    }
+
+    /// Copies what was written within `range` of the record onto `out`, which stands for that range.
+    pub fn copy_onto(&self, range: Range<u32>, out: &mut [u8]) {
+        for part in self.parts(range.clone()) {
+            let (&at, piece) = self.0.range(..=part.start).next_back().expect("a part lies in a piece");
+            let from = (part.start - at) as usize;
+            let len = part.len();
+            out[(part.start - range.start) as usize..][..len].copy_from_slice(&piece[from..from + len]);
+        }
+    }
+
+    /// The written parts of `range`, ascending.
+    pub fn parts(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+        let first = self.0.range(..=range.start).next_back().map_or(0, |(&at, _)| at);
+        self.0
+            .range(first..range.end.max(first))
+            .map(move |(&at, piece)| at.max(range.start)..(at + piece.len() as u32).min(range.end))
+            .filter(|part| !part.is_empty())
+    }
+
+    /// Where the last piece ends; 0 without any.
+    pub fn end(&self) -> u32 {
+        self.0.iter().next_back().map_or(0, |(&at, piece)| at + piece.len() as u32)
+    }
+
+    /// Bytes held.
+    pub fn len(&self) -> u64 {
+        self.0.values().map(|piece| piece.len() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_range_set_holds_what_a_set_of_numbers_does(
+            steps in proptest::collection::vec((any::<bool>(), 0u64..40, 0u64..12), 1..60),
+            window in (0u64..40, 0u64..40),
+        ) {
+            let mut set = RangeSet::default();
+            let mut model = [false; 64];
+            for (add, start, len) in steps {
+                if add { set.insert(start..start + len) } else { set.remove(start..start + len) }
+                model[start as usize..(start + len) as usize].fill(add);
+                prop_assert_eq!(set.len(), model.iter().filter(|&&held| held).count() as u64);
+                let mut last = None;
+                for range in set.iter() {
+                    prop_assert!(last.is_none_or(|last| last < range.start), "ranges touch");
+                    prop_assert!(range.clone().all(|i| model[i as usize]));
+                    last = Some(range.end);
+                }
+            }
+            let within = set.within(window.0..window.1).into_iter().flatten().collect::<Vec<_>>();
+            let expected = (window.0..window.1).filter(|&i| model[i as usize]).collect::<Vec<_>>();
+            prop_assert_eq!(within, expected);
+        }
+
+        #[test]
+        fn pieces_hold_what_a_buffer_does(
+            steps in proptest::collection::vec((0u8..8, 0u32..50, 0usize..14, any::<u8>()), 1..40),
+            window in (0u32..70, 0u32..70),
+        ) {
+            let mut pieces = Pieces::default();
+            let mut model = [None; 70];
+            for (what, at, len, byte) in steps {
+                if what == 0 {
+                    pieces.cut(at);
+                    model[at as usize..].fill(None);
+                } else {
+                    pieces.write(at, &vec![byte; len]);
+                    model[at as usize..at as usize + len].fill(Some(byte));
+                }
+                prop_assert_eq!(pieces.len(), model.iter().flatten().count() as u64);
+                let end = model.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+                prop_assert_eq!(pieces.end() as usize, end);
+            }
+            let range = window.0..window.1.max(window.0);
+            let expected = &model[range.start as usize..range.end as usize];
+            let mut out = vec![0xee; range.len()];
+            pieces.copy_onto(range.clone(), &mut out);
+            let wanted = expected.iter().map(|byte| byte.unwrap_or(0xee)).collect::<Vec<_>>();
+            prop_assert_eq!(out, wanted);
+            if !range.is_empty() {
+                prop_assert_eq!(pieces.covers(range), expected.iter().all(Option::is_some));
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Replay: doing again what the intent log says, on the state of the commit before it.
+//!
+//! Each operation was checked and carried out once, on this very state, so it fits; one that does not
+//! says that log or tree are damaged, and is an error.
+
+use crate::error::{FsError, Result};
+use crate::names::Origin::Replay;
+use crate::volume::Volume;
+use larder_format::ops::{LogOp, Write};
+
+impl Volume {
+    /// Does a logged operation again.
+    ///
+    /// # Errors
+    /// When it does not decode or does not fit the tree; nothing of it is done then.
+    pub fn replay(&self, bytes: &[u8]) -> Result<()> {
+        let logged = LogOp::decode(bytes)?;
+        if let LogOp::Write(write) = &logged {
+            self.make_room(write.data.len() as u64)?;
+        }
+        let op = self.pool.enter()?;
+        let _names = self.names.lock();
+        let orphan = match logged {
+            LogOp::Create(create) => self.apply_create(&op, create, Replay).map(|_| None),
+            LogOp::Link(link) => self.apply_link(&op, link, Replay).map(|_| None),
+            LogOp::Unlink(unlink) => self.apply_unlink(&op, unlink, Replay),
+            LogOp::Rename(rename) => self.apply_rename(&op, rename, Replay),
+            LogOp::SetAttr(change) => self.apply_setattr(&op, change, Replay).map(|()| None),
+            LogOp::SetXattr(change) => self.apply_setxattr(&op, change, Replay).map(|()| None),
+            LogOp::Write(write) => self.apply_write(&write).map(|()| None),
+            LogOp::Zero(zero) => self.apply_zero(&op, zero, Replay).map(|()| None),
+        }
+        .map_err(|error| FsError::Io(format!("a logged operation does not fit: {error}")))?;
+        // Later operations may still write to it; it is removed when all are done.
+        self.orphans.lock().extend(orphan);
+        Ok(())
+    }
+
+    fn apply_write(&self, write: &Write) -> Result<()> {
+        let inode = self.inode(write.inode)?;
+        let mut state = inode.lock()?;
+        self.accept(write.inode, &mut state, write.offset, &write.data, write.mtime)?;
+        state.live.size = state.live.size.max(write.size);
+        Ok(())
+    }
+}

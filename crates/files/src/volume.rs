@@ -1,0 +1,272 @@
+//! A volume: one dataset as a tree of files.
+//!
+//! This module has the cache of inodes, opening and closing, and what the other modules share; they
+//! add to [`Volume`]: `names` (directories), `attr` (attributes, length), `xattr`, `data` (reading and
+//! writing), `flush` (storing, fsync), `orphan` (removal), `replay`.
+
+use crate::error::{FsError, Result};
+use crate::inode::{Inode, State};
+use crate::ops::{Attr, NodeId};
+use larder_format::items::{self, FileKind, ROOT_INODE};
+use larder_format::node::Key;
+use larder_format::{BlockId, CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
+use larder_pool::{Dataset, Look, Op, Pool};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Parts of the inode cache, each with a lock of its own.
+const SHARDS: usize = 32;
+/// Inodes that a shard of the cache holds before it looks for some to drop.
+const SHARD_CAPACITY: usize = 1024;
+/// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
+const CHANGE_SPACE: u64 = 64 << 10;
+
+/// One dataset as a tree of files.
+pub struct Volume {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) dataset: Arc<Dataset>,
+    cache: Vec<Mutex<BTreeMap<InodeId, Arc<Inode>>>>,
+    /// Held by whoever changes names. See [`crate::inode`] for the order of locks.
+    pub(crate) names: Mutex<()>,
+    /// Inodes with something that the tree does not have.
+    pub(crate) dirty: Mutex<BTreeSet<InodeId>>,
+    /// Inodes with data that is in the log and perhaps not stored.
+    pub(crate) logged: Mutex<BTreeSet<InodeId>>,
+    /// Inodes without a name and without a handle, to be removed.
+    pub(crate) orphans: Mutex<BTreeSet<InodeId>>,
+    /// Where writers that wait for room look for the next inode to flush.
+    pub(crate) flush_from: Mutex<InodeId>,
+}
+
+/// The key of an inode's value.
+pub(crate) fn inode_key(id: InodeId) -> Key {
+    Key::new(id.get(), items::INODE, 0)
+}
+
+/// The mark that an inode has no name left.
+pub(crate) fn orphan_key(id: InodeId) -> Key {
+    Key::new(0, items::ORPHAN, id.get())
+}
+
+/// A fresh inode's value.
+pub(crate) fn new_item(kind: FileKind, perm: u16, (uid, gid): (u32, u32), time: Timestamp) -> items::Inode {
+    items::Inode {
+        kind,
+        perm,
+        flags: 0,
+        uid,
+        gid,
+        nlink: if kind == FileKind::Directory { 2 } else { 1 },
+        rdev: 0,
+        size: 0,
+        generation: 0,
+        project: 0,
+        record_size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        stored: 0,
+        parent: ROOT_INODE,
+        entries: 0,
+        shared_before: BlockId::new(0),
+    }
+}
+
+impl Volume {
+    /// Opens a dataset. An empty one gets its root directory.
+    ///
+    /// # Errors
+    /// When its tree cannot be read, or not be written though it is empty.
+    pub fn open(pool: Arc<Pool>, dataset: Arc<Dataset>) -> Result<Arc<Self>> {
+        let volume = Arc::new(Self {
+            pool,
+            dataset,
+            cache: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            names: Mutex::default(),
+            dirty: Mutex::default(),
+            logged: Mutex::default(),
+            orphans: Mutex::default(),
+            flush_from: Mutex::new(ROOT_INODE),
+        });
+        let empty = volume.dataset.view()?.get(&inode_key(ROOT_INODE))?.is_none();
+        if empty {
+            let root = new_item(FileKind::Directory, 0o755, (0, 0), volume.now());
+            let op = volume.pool.enter()?;
+            volume.dataset.update(&op, |tree| {
+                tree.note_inode(ROOT_INODE);
+                tree.insert(inode_key(ROOT_INODE), &root.encode())
+            })?;
+        }
+        volume.find_orphans()?;
+        Ok(volume)
+    }
+
+    /// The dataset's id.
+    pub fn id(&self) -> DatasetId {
+        self.dataset.id()
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    /// An inode's number as the mount shows it.
+    pub(crate) fn node(&self, id: InodeId) -> NodeId {
+        NodeId::pack(self.id(), id)
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.pool.clock().now()
+    }
+
+    /// Enters an operation that changes the dataset on a user's behalf.
+    pub(crate) fn enter(&self) -> Result<Op<'_>> {
+        if self.dataset.settings().readonly {
+            return Err(FsError::ReadOnly);
+        }
+        Ok(self.pool.enter()?)
+    }
+
+    /// Refuses to make anything when the pool is full.
+    pub(crate) fn check_space(&self) -> Result<()> {
+        Ok(self.pool.check_space(CHANGE_SPACE, self.dataset.settings().record_size)?)
+    }
+
+    fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, Arc<Inode>>> {
+        &self.cache[(id.get() % SHARDS as u64) as usize]
+    }
+
+    /// The inode, from the cache or the tree.
+    pub(crate) fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
+        // The lock is kept while the tree is read: two images of one inode must not exist.
+        let mut shard = self.shard(id).lock();
+        if let Some(inode) = shard.get(&id) {
+            return Ok(Arc::clone(inode));
+        }
+        let value = self.dataset.view()?.get(&inode_key(id))?.ok_or(FsError::NotFound)?;
+        if id.get() > items::MAX_INODE {
+            return Err(Corrupt::new("inode", Reason::Range).into());
+        }
+        let inode = Inode::new(id, items::Inode::decode(&value)?);
+        shrink(&mut shard, self.pool.durable_commit());
+        shard.insert(id, Arc::clone(&inode));
+        Ok(inode)
+    }
+
+    /// Puts an inode that is about to be made into the cache.
+    pub(crate) fn adopt(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.id).lock();
+        shrink(&mut shard, self.pool.durable_commit());
+        shard.insert(inode.id, Arc::clone(inode));
+    }
+
+    /// Drops an inode that is not in the tree from the cache.
+    pub(crate) fn disown(&self, id: InodeId) {
+        self.shard(id).lock().remove(&id);
+    }
+
+    /// The directory, which must be one and have a name.
+    pub(crate) fn directory(&self, id: InodeId) -> Result<Arc<Inode>> {
+        let inode = self.inode(id)?;
+        let state = inode.lock()?;
+        if state.live.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if state.live.nlink == 0 {
+            return Err(FsError::NotFound);
+        }
+        drop(state);
+        Ok(inode)
+    }
+
+    /// What `stat` shows of an inode.
+    pub(crate) fn attr(&self, id: InodeId, state: &State) -> Attr {
+        let item = &state.live;
+        let directory = item.kind == FileKind::Directory;
+        let record_size =
+            if item.record_size == 0 { self.dataset.settings().record_size } else { item.record_size };
+        Attr {
+            node: self.node(id),
+            generation: item.generation,
+            size: if directory { item.entries } else { item.size },
+            blocks: (item.stored + state.data.bytes).div_ceil(512),
+            atime: item.atime,
+            mtime: item.mtime,
+            ctime: item.ctime,
+            btime: item.btime,
+            kind: item.kind,
+            perm: u32::from(item.perm),
+            nlink: item.nlink,
+            uid: item.uid,
+            gid: item.gid,
+            rdev: item.rdev,
+            blksize: if directory { 4096 } else { record_size },
+        }
+    }
+
+    /// Counts a handle in; an inode without a name can be opened only while it is open.
+    pub fn acquire(&self, id: InodeId) -> Result<()> {
+        let inode = self.inode(id)?;
+        let mut state = inode.lock()?;
+        if state.live.nlink == 0 && state.open == 0 {
+            return Err(FsError::NotFound);
+        }
+        state.open += 1;
+        Ok(())
+    }
+
+    /// Counts a handle out. The last one of an inode without a name starts its removal.
+    pub fn release(&self, id: InodeId) -> Result<()> {
+        let inode = self.inode(id)?;
+        let mut state = inode.lock()?;
+        state.open = state.open.checked_sub(1).ok_or(FsError::BadHandle)?;
+        let orphaned = state.open == 0 && state.live.nlink == 0;
+        drop(state);
+        if orphaned {
+            self.bury(id);
+        }
+        Ok(())
+    }
+
+    /// Whether everything that was written is in the tree.
+    pub fn is_clean(&self) -> bool {
+        self.dirty.lock().is_empty()
+    }
+
+    /// Puts an inode into the set of dirty ones.
+    pub(crate) fn queue(&self, id: InodeId, state: &mut State) {
+        if !state.queued {
+            state.queued = true;
+            self.dirty.lock().insert(id);
+        }
+    }
+
+    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`.
+    pub(crate) fn meter(&self, before: u64, state: &State) {
+        let now = state.data.bytes;
+        if now >= before {
+            self.pool.dirty().add(now - before);
+        } else {
+            self.pool.dirty().sub(before - now);
+        }
+    }
+}
+
+/// Drops inodes that nobody uses from a full shard, those first that were not used lately. Data stored
+/// after the commit `durable` is not durable, which only the cached inode knows.
+fn shrink(shard: &mut BTreeMap<InodeId, Arc<Inode>>, durable: CommitId) {
+    if shard.len() < SHARD_CAPACITY {
+        return;
+    }
+    shard.retain(|_, inode| {
+        if Arc::strong_count(inode) > 1 {
+            return true;
+        }
+        let mut state = inode.state.lock();
+        let needed = state.open > 0 || state.queued || state.stored_in > durable || state.error.is_some();
+        needed || std::mem::take(&mut state.used)
+    });
+}

@@ -1,0 +1,206 @@
+//! Extended attributes.
+//!
+//! A small value lies next to its name; a larger one in pieces under a number of its own, so that names
+//! can be listed without reading values.
+
+use crate::error::{FsError, Result};
+use crate::inode::State;
+use crate::names::Origin;
+use crate::ops::XattrMode;
+use crate::volume::{Volume, inode_key};
+use larder_format::InodeId;
+use larder_format::items::{
+    self, Inode, MAX_COLLISIONS, MAX_VALUE, MAX_XATTR, XATTR, XATTR_PIECE, XATTR_PIECES, Xattr, XattrValue,
+};
+use larder_format::node::Key;
+use larder_format::ops::{LogOp, SetXattr};
+use larder_pool::{Look, Op, Update};
+use std::ops::ControlFlow;
+
+/// Where an attribute is.
+struct Slot {
+    key: Key,
+    value: Vec<u8>,
+}
+
+/// Refuses what cannot name an attribute.
+fn check_xattr_name(name: &[u8]) -> Result<()> {
+    match items::valid_xattr_name(name) {
+        true => Ok(()),
+        false if name.len() > items::MAX_NAME => Err(FsError::Range),
+        false => Err(FsError::Invalid),
+    }
+}
+
+/// Finds an attribute, or else a free key for it.
+fn find(tree: &impl Look, id: InodeId, name: &[u8]) -> Result<Result<Slot, Option<Key>>> {
+    let first = items::name_cookie(name);
+    let mut free = first;
+    let mut found = Ok(None);
+    tree.scan(&Key::new(id.get(), XATTR, first), &mut |key, value| {
+        if key.object != id.get() || key.kind != XATTR || key.offset >= first + MAX_COLLISIONS {
+            return ControlFlow::Break(());
+        }
+        match Xattr::decode(value) {
+            Ok(xattr) if xattr.name == name => found = Ok(Some(Slot { key: *key, value: value.to_vec() })),
+            Ok(_) => {
+                free += u64::from(free == key.offset);
+                return ControlFlow::Continue(());
+            }
+            Err(corrupt) => found = Err(corrupt),
+        }
+        ControlFlow::Break(())
+    })?;
+    let free = (free < first + MAX_COLLISIONS).then(|| Key::new(id.get(), XATTR, free));
+    Ok(found?.ok_or(free))
+}
+
+fn piece_key(id: InodeId, number: u64, piece: u64) -> Key {
+    Key::new(id.get(), XATTR_PIECE, number * XATTR_PIECES + piece)
+}
+
+/// The number that the inode's next value in pieces gets.
+fn next_number(tree: &impl Look, id: InodeId) -> Result<u64> {
+    let last = tree.last_before(&Key::new(id.get(), XATTR_PIECE, u64::MAX))?;
+    Ok(match last {
+        Some((key, _)) if (key.object, key.kind) == (id.get(), XATTR_PIECE) => key.offset / XATTR_PIECES + 1,
+        _ => 0,
+    })
+}
+
+fn remove_pieces(tree: &mut Update<'_>, id: InodeId, value: &[u8]) -> Result<()> {
+    if let XattrValue::Pieces { number, len } = Xattr::decode(value)?.value {
+        for piece in 0..(len as usize).div_ceil(MAX_VALUE) as u64 {
+            tree.remove(&piece_key(id, number, piece))?;
+        }
+    }
+    Ok(())
+}
+
+impl Volume {
+    /// The value of an extended attribute.
+    pub fn getxattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode(id)?;
+        // The state is held so that no piece of a value is replaced meanwhile.
+        let state = inode.lock()?;
+        if state.live.flags & Inode::HAS_XATTRS == 0 {
+            return Err(FsError::NoAttr);
+        }
+        let view = self.dataset.view()?;
+        let slot = find(&view, id, name)?.map_err(|_| FsError::NoAttr)?;
+        match Xattr::decode(&slot.value)?.value {
+            XattrValue::Inline(value) => Ok(value.to_vec()),
+            XattrValue::Pieces { number, len } => {
+                let mut value = Vec::with_capacity(len as usize);
+                for piece in 0..(len as usize).div_ceil(MAX_VALUE) as u64 {
+                    value.extend(view.get(&piece_key(id, number, piece))?.unwrap_or_default());
+                }
+                if value.len() != len as usize {
+                    return Err(FsError::Io(format!("inode {id} lacks pieces of an attribute")));
+                }
+                Ok(value)
+            }
+        }
+    }
+
+    /// The names of all extended attributes, each with a NUL behind it.
+    pub fn listxattr(&self, id: InodeId) -> Result<Vec<u8>> {
+        let inode = self.inode(id)?;
+        if inode.lock()?.live.flags & Inode::HAS_XATTRS == 0 {
+            return Ok(Vec::new());
+        }
+        let mut names = Ok(Vec::new());
+        self.dataset.view()?.scan(&Key::new(id.get(), XATTR, 0), &mut |key, value| {
+            let Ok(list) = &mut names else { return ControlFlow::Break(()) };
+            if key.object != id.get() || key.kind != XATTR {
+                return ControlFlow::Break(());
+            }
+            match Xattr::decode(value) {
+                Ok(xattr) => {
+                    list.extend_from_slice(xattr.name);
+                    list.push(0);
+                }
+                Err(corrupt) => names = Err(corrupt),
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(names?)
+    }
+
+    /// Sets an extended attribute.
+    pub fn setxattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        check_xattr_name(name)?;
+        if value.len() > MAX_XATTR {
+            return Err(FsError::AttrTooBig);
+        }
+        self.check_space()?;
+        self.change_xattr(id, name, Some(value), mode)
+    }
+
+    /// Takes an extended attribute away.
+    pub fn removexattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        self.change_xattr(id, name, None, XattrMode::Replace)
+    }
+
+    fn change_xattr(&self, id: InodeId, name: &[u8], value: Option<&[u8]>, mode: XattrMode) -> Result<()> {
+        let op = self.enter()?;
+        let inode = self.inode(id)?;
+        let mut state = inode.lock()?;
+        let exists = find(&self.dataset.view()?, id, name)?.is_ok();
+        match (mode, exists) {
+            (XattrMode::Create, true) => return Err(FsError::Exists),
+            (XattrMode::Replace, false) => return Err(FsError::NoAttr),
+            _ => {}
+        }
+        let change =
+            SetXattr { inode: id, name: name.to_vec(), value: value.map(<[u8]>::to_vec), time: self.now() };
+        self.set_in(&op, &mut state, change, Origin::Live)
+    }
+
+    pub(crate) fn apply_setxattr(&self, op: &Op<'_>, change: SetXattr, origin: Origin) -> Result<()> {
+        let inode = self.inode(change.inode)?;
+        let mut state = inode.lock()?;
+        self.set_in(op, &mut state, change, origin)
+    }
+
+    fn set_in(&self, op: &Op<'_>, state: &mut State, change: SetXattr, origin: Origin) -> Result<()> {
+        self.dataset.update(op, |tree| {
+            let (id, name) = (change.inode, change.name.as_slice());
+            let slot = find(tree, id, name)?;
+            let number = next_number(tree, id)?;
+            tree.get(&inode_key(id))?;
+            let key = match (&slot, &change.value) {
+                (Ok(slot), _) => slot.key,
+                (Err(free), Some(_)) => free.ok_or(FsError::NoSpace)?,
+                (Err(_), None) => return Err(FsError::NoAttr),
+            };
+            if let Ok(slot) = &slot {
+                remove_pieces(tree, id, &slot.value)?;
+            }
+            match &change.value {
+                None => {
+                    tree.remove(&key)?;
+                }
+                Some(value) if Xattr::fits_inline(name, value.len()) => {
+                    tree.insert(key, &Xattr { name, value: XattrValue::Inline(value) }.encode())?;
+                }
+                Some(value) => {
+                    for (piece, bytes) in value.chunks(MAX_VALUE).enumerate() {
+                        tree.insert(piece_key(id, number, piece as u64), bytes)?;
+                    }
+                    let value = XattrValue::Pieces { number, len: value.len() as u32 };
+                    tree.insert(key, &Xattr { name, value }.encode())?;
+                }
+            }
+            state.change(|item| {
+                item.flags |= Inode::HAS_XATTRS;
+                item.ctime = change.time;
+            });
+            tree.insert(inode_key(id), &state.tree.encode())?;
+            if origin == Origin::Live {
+                tree.log(LogOp::SetXattr(change).encode());
+            }
+            Ok(())
+        })
+    }
+}

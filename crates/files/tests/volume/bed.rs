@@ -1,0 +1,163 @@
+//! A pool on simulated devices with a mount on top.
+
+use larder_device::{Inline, SeededEntropy};
+use larder_files::*;
+use larder_format::{ByteLen, HostId};
+use larder_pool::create::rule_for;
+use larder_pool::open::{Scan, assemble, scan};
+use larder_pool::{GroupSpec, ImportOptions, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_sim::{SimClock, SimWorld};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const ROOT: NodeId = NodeId::ROOT;
+pub const USER: Caller = Caller { uid: 1000, gid: 100, pid: 1, umask: 0 };
+pub const READ_WRITE: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    exclusive: false,
+    kill_suidgid: false,
+};
+
+pub struct Bed {
+    pub sim: SimWorld,
+    pub clock: Arc<SimClock>,
+    pub pool: Arc<Pool>,
+    pub mount: Arc<Mount>,
+}
+
+fn world(clock: &Arc<SimClock>, seed: u64) -> World {
+    World {
+        clock: Arc::clone(clock) as _,
+        entropy: Arc::new(SeededEntropy::new(seed)),
+        workers: Arc::new(Inline),
+        host: HostId::new(1),
+        host_name: "sim".into(),
+    }
+}
+
+fn mount(pool: &Arc<Pool>) -> Arc<Mount> {
+    let mount = Mount::new(Arc::clone(pool)).unwrap();
+    mount.attach(pool.dataset(ROOT_DATASET).unwrap(), None).unwrap();
+    mount
+}
+
+impl Bed {
+    /// A fresh pool of two mirrored devices; properties are those of the root dataset.
+    pub fn new(properties: &[(&str, &str)]) -> Self {
+        let sim = SimWorld::new(&[ByteLen::new(256 << 20); 2]);
+        let clock = Arc::new(SimClock::new());
+        let rule = rule_for("mirror", 2).unwrap();
+        let groups = vec![GroupSpec { rule, devices: sim.devices() }];
+        let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
+        let pool = Pool::create(world(&clock, 1), spec).unwrap();
+        for (name, value) in properties {
+            pool.set_property(ROOT_DATASET, name, value).unwrap();
+        }
+        pool.commit().unwrap();
+        let mount = mount(&pool);
+        Self { sim, clock, pool, mount }
+    }
+
+    /// What a world's devices hold, imported and mounted.
+    pub fn import(sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
+        let found = sim.devices().into_iter().filter_map(|device| match scan(&device) {
+            Scan::Member(found) => Some(*found),
+            _ => None,
+        });
+        let plan = assemble(found.collect()).pop().expect("a pool is there");
+        let pool = Pool::import(world(&clock, seed), plan, &ImportOptions::default()).unwrap();
+        let mount = mount(&pool);
+        Self { sim, clock, pool, mount }
+    }
+
+    /// Drops everything in memory and imports the pool again, as after a crash of the process.
+    pub fn crash(self, seed: u64) -> Self {
+        let Self { sim, clock, pool, mount } = self;
+        drop((mount, pool));
+        Self::import(sim, clock, seed)
+    }
+
+    /// As [`Bed::crash`], with all committed before.
+    pub fn reopen(self, seed: u64) -> Self {
+        self.pool.commit().unwrap();
+        self.crash(seed)
+    }
+
+    /// Time passes.
+    pub fn tick(&self) {
+        self.clock.advance(Duration::from_secs(1));
+    }
+
+    pub fn file(&self, parent: NodeId, name: &str) -> NodeId {
+        let made = self.mount.mknod(parent, name.as_bytes(), FileKind::Regular, 0o644, 0, &USER).unwrap();
+        made.node
+    }
+
+    pub fn dir(&self, parent: NodeId, name: &str) -> NodeId {
+        self.mount.mkdir(parent, name.as_bytes(), 0o755, &USER).unwrap().node
+    }
+
+    pub fn write(&self, node: NodeId, offset: u64, data: &[u8]) {
+        let written = self.mount.write(node, Handle(0), offset, data, false).unwrap();
+        assert_eq!(written as usize, data.len());
+    }
+
+    pub fn read(&self, node: NodeId, offset: u64, len: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.mount.read(node, Handle(0), offset, len, &mut out).unwrap();
+        out
+    }
+
+    pub fn content(&self, node: NodeId) -> Vec<u8> {
+        let size = self.mount.getattr(node).unwrap().size;
+        self.read(node, 0, size as u32)
+    }
+
+    pub fn find(&self, path: &str) -> Result<Attr> {
+        path.split('/')
+            .try_fold(self.mount.getattr(ROOT)?, |at, name| self.mount.lookup(at.node, name.as_bytes()))
+    }
+
+    pub fn resize(&self, node: NodeId, size: u64) {
+        self.mount.setattr(node, &SetAttr { size: Some(size), ..SetAttr::default() }, &USER).unwrap();
+    }
+
+    pub fn fsync(&self, node: NodeId) {
+        self.mount.fsync(node, Handle(0), false).unwrap();
+    }
+
+    /// All entries of a directory in order, a few at a time, with `.` and `..`.
+    pub fn names(&self, node: NodeId) -> Vec<(String, NodeId, FileKind)> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let (before, from) = (names.len(), cookie);
+            self.mount
+                .readdir(node, Handle(0), from, true, &mut |entry| {
+                    if names.len() == before + 3 {
+                        return false;
+                    }
+                    assert!(entry.next_cookie > cookie && entry.next_cookie < 1 << 63);
+                    cookie = entry.next_cookie;
+                    if let Some(attr) = entry.attr {
+                        assert_eq!((attr.node, attr.kind), (entry.node, entry.kind));
+                    }
+                    let name = String::from_utf8_lossy(entry.name).into_owned();
+                    names.push((name, entry.node, entry.kind));
+                    true
+                })
+                .unwrap();
+            if names.len() == before {
+                return names;
+            }
+        }
+    }
+
+    /// The pool's own check finds nothing.
+    pub fn check(&self) {
+        let report = self.pool.check().unwrap();
+        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    }
+}

@@ -1,0 +1,6 @@
+//! Mounts over simulated devices.
+
+mod bed;
+mod crash;
+mod model;
+mod semantics;

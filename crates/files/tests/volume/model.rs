@@ -1,0 +1,574 @@
+//! Random operations against an in-memory model: everything that can be seen is the same, through
+//! flushes, commits, imports and crashes of the process.
+
+use crate::bed::{Bed, ROOT, USER};
+use larder_device::{Entropy, SeededEntropy};
+use larder_files::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Number of an object of the model; 1 is the root.
+type Id = u64;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    pub kind: FileKind,
+    pub perm: u32,
+    pub uid: u32,
+    pub content: Vec<u8>,
+    /// All of its data is durable, or will be with the state it is in.
+    pub exact: bool,
+    pub entries: BTreeMap<Vec<u8>, Id>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub open: u32,
+}
+
+#[derive(Debug, Clone)]
+pub struct Model {
+    pub objects: BTreeMap<Id, Object>,
+}
+
+impl Object {
+    fn new(kind: FileKind, perm: u32) -> Self {
+        Self {
+            kind,
+            perm,
+            uid: USER.uid,
+            content: Vec::new(),
+            exact: true,
+            entries: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            open: 0,
+        }
+    }
+}
+
+impl Model {
+    pub fn new() -> Self {
+        let root = Object { uid: 0, ..Object::new(FileKind::Directory, 0o755) };
+        Self { objects: BTreeMap::from([(1, root)]) }
+    }
+
+    fn links(&self, id: Id) -> u32 {
+        let names = self.objects.values().flat_map(|object| object.entries.values());
+        match self.objects[&id].kind {
+            FileKind::Directory => {
+                let below = self.objects[&id].entries.values();
+                2 + below.filter(|below| self.objects[below].kind == FileKind::Directory).count() as u32
+            }
+            _ => names.filter(|named| **named == id).count() as u32,
+        }
+    }
+
+    fn parent(&self, id: Id) -> Option<Id> {
+        self.objects
+            .iter()
+            .find(|(_, object)| object.entries.values().any(|&below| below == id))
+            .map(|(&at, _)| at)
+    }
+
+    fn is_below(&self, mut id: Id, above: Id) -> bool {
+        loop {
+            if id == above {
+                return true;
+            }
+            let Some(parent) = self.parent(id) else { return false };
+            id = parent;
+        }
+    }
+
+    /// Forgets objects that nothing names and nobody has open.
+    fn sweep(&mut self) {
+        let named: BTreeSet<Id> =
+            self.objects.values().flat_map(|object| object.entries.values().copied()).collect();
+        self.objects.retain(|id, object| *id == 1 || named.contains(id) || object.open > 0);
+    }
+}
+
+/// Compares all that can be seen from the root; returns the nodes met.
+pub fn compare(bed: &Bed, model: &Model) -> BTreeMap<Id, NodeId> {
+    let mut met = BTreeMap::from([(1, ROOT)]);
+    let mut queue = vec![(1, ROOT, ROOT)];
+    while let Some((id, node, parent)) = queue.pop() {
+        let object = &model.objects[&id];
+        let attr = bed.mount.getattr(node).unwrap();
+        assert_eq!((attr.kind, attr.perm, attr.uid), (object.kind, object.perm, object.uid), "{id}");
+        assert_eq!(attr.nlink, model.links(id), "links of {id}");
+        let names = bed.mount.listxattr(node).unwrap();
+        let names: BTreeSet<_> = names.split(|&byte| byte == 0).filter(|name| !name.is_empty()).collect();
+        assert_eq!(names, object.xattrs.keys().map(Vec::as_slice).collect(), "attributes of {id}");
+        for (name, value) in &object.xattrs {
+            assert_eq!(&bed.mount.getxattr(node, name).unwrap(), value, "attribute of {id}");
+        }
+        match object.kind {
+            FileKind::Directory => {
+                assert_eq!(attr.size, object.entries.len() as u64, "entries of {id}");
+                let mut names = bed.names(node);
+                let dots: Vec<_> = names.drain(..2).map(|(name, node, _)| (name, node)).collect();
+                assert_eq!(dots, [(".".to_owned(), node), ("..".to_owned(), parent)]);
+                let wanted: BTreeSet<_> =
+                    object.entries.keys().map(|name| String::from_utf8(name.clone()).unwrap()).collect();
+                assert_eq!(names.iter().map(|(name, ..)| name.clone()).collect::<BTreeSet<_>>(), wanted);
+                assert_eq!(names.len(), wanted.len(), "a name is listed twice in {id}");
+                for (name, below, _) in names {
+                    let id = object.entries[name.as_bytes()];
+                    assert_eq!(bed.mount.lookup(node, name.as_bytes()).unwrap().node, below);
+                    match met.insert(id, below) {
+                        Some(before) => assert_eq!(before, below, "a hard link leads elsewhere"),
+                        None => queue.push((id, below, node)),
+                    }
+                }
+            }
+            FileKind::Symlink => {
+                assert_eq!(bed.mount.readlink(node).unwrap(), object.content);
+                assert_eq!(attr.size, object.content.len() as u64);
+            }
+            FileKind::Regular if object.exact => compare_content(bed, node, &object.content),
+            _ => {}
+        }
+    }
+    met
+}
+
+fn compare_content(bed: &Bed, node: NodeId, wanted: &[u8]) {
+    let content = bed.content(node);
+    assert_eq!(content.len(), wanted.len(), "length of {node:?}");
+    if let Some(at) = content.iter().zip(wanted).position(|(is, wanted)| is != wanted) {
+        panic!("{node:?} differs at {at}: {} is not {}", content[at], wanted[at]);
+    }
+}
+
+/// A mount and its model, driven by a seed.
+pub struct Run {
+    pub bed: Bed,
+    pub model: Model,
+    /// The model as everything durable has it.
+    pub durable: Model,
+    pub nodes: BTreeMap<Id, NodeId>,
+    entropy: SeededEntropy,
+    next: Id,
+}
+
+impl Run {
+    pub fn new(seed: u64, properties: &[(&str, &str)]) -> Self {
+        let model = Model::new();
+        Self {
+            bed: Bed::new(properties),
+            durable: model.clone(),
+            model,
+            nodes: BTreeMap::from([(1, ROOT)]),
+            entropy: SeededEntropy::new(seed),
+            next: 2,
+        }
+    }
+
+    pub fn below(&self, n: u64) -> u64 {
+        self.entropy.next_u64() % n
+    }
+
+    fn pick(&self, wanted: impl Fn(&Object) -> bool) -> Option<Id> {
+        let found: Vec<Id> =
+            self.model.objects.iter().filter(|(_, object)| wanted(object)).map(|(&id, _)| id).collect();
+        (!found.is_empty()).then(|| found[self.below(found.len() as u64) as usize])
+    }
+
+    /// A directory that is in the tree.
+    fn pick_dir(&self) -> Id {
+        self.pick(|object| object.kind == FileKind::Directory && object.open == 0).unwrap()
+    }
+
+    fn name(&self) -> Vec<u8> {
+        format!("name-{}", self.below(8)).into_bytes()
+    }
+
+    fn data(&self, len: u64) -> Vec<u8> {
+        let byte = self.below(256) as u8;
+        match self.below(4) {
+            0 => vec![0; len as usize],
+            1 => (0..len).map(|i| (i as u8).wrapping_mul(31) ^ byte).collect(),
+            _ => vec![byte; len as usize],
+        }
+    }
+
+    fn node(&self, id: Id) -> NodeId {
+        self.nodes[&id]
+    }
+
+    /// One random operation.
+    pub fn step(&mut self) {
+        self.bed.tick();
+        match self.below(100) {
+            0..12 => self.make(),
+            12..40 => self.write(),
+            40..48 => self.resize(),
+            48..53 => self.zero(),
+            53..61 => self.rename(),
+            61..65 => self.link(),
+            65..73 => self.remove(),
+            73..78 => self.xattr(),
+            78..81 => self.set_perm(),
+            81..85 => self.open_or_close(),
+            85..89 => self.read(),
+            89..91 => self.copy(),
+            91..96 => self.fsync(),
+            96..98 => self.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all().unwrap(),
+            98 => self.commit(),
+            _ => drop(self.bed.mount.reap_step(5).unwrap()),
+        }
+    }
+
+    fn make(&mut self) {
+        let (dir, name) = (self.pick_dir(), self.name());
+        let perm = 0o600 + self.below(64) as u32;
+        let parent = self.node(dir);
+        let (kind, made) = match self.below(8) {
+            0 | 1 => (FileKind::Directory, self.bed.mount.mkdir(parent, &name, perm, &USER)),
+            2 => (FileKind::Symlink, self.bed.mount.symlink(parent, &name, b"some/where", &USER)),
+            3 => (FileKind::Fifo, self.bed.mount.mknod(parent, &name, FileKind::Fifo, perm, 0, &USER)),
+            _ => (FileKind::Regular, self.bed.mount.mknod(parent, &name, FileKind::Regular, perm, 0, &USER)),
+        };
+        if self.model.objects[&dir].entries.contains_key(&name) {
+            assert_eq!(made, Err(FsError::Exists));
+            return;
+        }
+        let mut object = Object::new(kind, if kind == FileKind::Symlink { 0o777 } else { perm });
+        if kind == FileKind::Symlink {
+            object.content = b"some/where".to_vec();
+        }
+        self.nodes.insert(self.next, made.unwrap().node);
+        self.model.objects.insert(self.next, object);
+        self.model.objects.get_mut(&dir).unwrap().entries.insert(name, self.next);
+        self.next += 1;
+    }
+
+    fn change(&mut self, id: Id, change: impl FnOnce(&mut Vec<u8>)) {
+        let object = self.model.objects.get_mut(&id).unwrap();
+        change(&mut object.content);
+        object.exact = false;
+    }
+
+    fn write_model(&mut self, id: Id, offset: u64, data: &[u8]) {
+        self.change(id, |content| {
+            let end = offset as usize + data.len();
+            content.resize(content.len().max(end), 0);
+            content[offset as usize..end].copy_from_slice(data);
+        });
+    }
+
+    fn pick_file(&self) -> Option<Id> {
+        self.pick(|object| object.kind == FileKind::Regular)
+    }
+
+    fn write(&mut self) {
+        let Some(id) = self.pick_file() else { return };
+        let len = 1 + if self.below(3) == 0 { self.below(30_000) } else { self.below(3000) };
+        let data = self.data(len);
+        let size = self.model.objects[&id].content.len() as u64;
+        let offset = match self.below(3) {
+            0 => size,
+            1 => self.below(size + 1),
+            _ => self.below(60_000),
+        };
+        self.bed.write(self.node(id), offset, &data);
+        self.write_model(id, offset, &data);
+    }
+
+    fn resize(&mut self) {
+        let Some(id) = self.pick_file() else { return };
+        let size = match self.below(4) {
+            0 => 0,
+            1 => self.below(20) * 4096,
+            _ => self.below(70_000),
+        };
+        self.bed.resize(self.node(id), size);
+        self.change(id, |content| content.resize(size as usize, 0));
+    }
+
+    fn zero(&mut self) {
+        let Some(id) = self.pick_file() else { return };
+        let (offset, len) = (self.below(50_000), 1 + self.below(20_000));
+        let (mode, grow) = match self.below(4) {
+            0 => (Allocate::Zero { keep_size: false }, true),
+            1 => (Allocate::Zero { keep_size: true }, false),
+            2 => (Allocate::Extend, true),
+            _ => (Allocate::Punch, false),
+        };
+        self.bed.mount.fallocate(self.node(id), Handle(0), offset, len, mode).unwrap();
+        self.change(id, |content| {
+            let (start, end) = (offset as usize, (offset + len) as usize);
+            if mode != Allocate::Extend {
+                let size = content.len();
+                content[start.min(size)..end.min(size)].fill(0);
+            }
+            if grow {
+                content.resize(content.len().max(end), 0);
+            }
+        });
+    }
+
+    fn rename(&mut self) {
+        let (dir, new_dir) = (self.pick_dir(), self.pick_dir());
+        let (name, new_name) = (self.name(), self.name());
+        let exchange = self.below(4) == 0;
+        let flags = RenameFlags { exchange, noreplace: !exchange && self.below(3) == 0 };
+        let result = self.bed.mount.rename(self.node(dir), &name, self.node(new_dir), &new_name, flags);
+        let from = self.model.objects[&dir].entries.get(&name).copied();
+        let to = self.model.objects[&new_dir].entries.get(&new_name).copied();
+        let is_dir = |id: Id| self.model.objects[&id].kind == FileKind::Directory;
+        let refused = match (from, to) {
+            (None, _) => Some(FsError::NotFound),
+            (_, Some(_)) if flags.noreplace => Some(FsError::Exists),
+            (_, None) if exchange => Some(FsError::NotFound),
+            (Some(from), Some(to)) if from == to => None,
+            (Some(from), _) if self.model.is_below(new_dir, from) => Some(FsError::Invalid),
+            (_, Some(to)) if exchange && self.model.is_below(dir, to) => Some(FsError::Invalid),
+            (Some(from), Some(to)) if !exchange => match (is_dir(from), is_dir(to)) {
+                (true, false) => Some(FsError::NotDirectory),
+                (false, true) => Some(FsError::IsDirectory),
+                (true, true) if !self.model.objects[&to].entries.is_empty() => Some(FsError::NotEmpty),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            assert_eq!(result, Err(refused));
+            return;
+        }
+        result.unwrap();
+        let from = from.unwrap();
+        if to == Some(from) {
+            return;
+        }
+        let objects = &mut self.model.objects;
+        objects.get_mut(&dir).unwrap().entries.remove(&name);
+        objects.get_mut(&new_dir).unwrap().entries.insert(new_name, from);
+        if let (true, Some(to)) = (exchange, to) {
+            objects.get_mut(&dir).unwrap().entries.insert(name, to);
+        }
+        self.model.sweep();
+    }
+
+    fn link(&mut self) {
+        let Some(id) = self.pick(|object| object.kind != FileKind::Directory) else { return };
+        let (dir, name) = (self.pick_dir(), self.name());
+        let result = self.bed.mount.link(self.node(id), self.node(dir), &name);
+        if self.model.objects[&dir].entries.contains_key(&name) {
+            assert_eq!(result, Err(FsError::Exists));
+        } else if self.model.links(id) == 0 {
+            assert_eq!(result, Err(FsError::NotFound));
+        } else {
+            assert_eq!(result.unwrap().node, self.node(id));
+            self.model.objects.get_mut(&dir).unwrap().entries.insert(name, id);
+        }
+    }
+
+    fn remove(&mut self) {
+        let (dir, name) = (self.pick_dir(), self.name());
+        let parent = self.node(dir);
+        let Some(&id) = self.model.objects[&dir].entries.get(&name) else {
+            assert_eq!(self.bed.mount.unlink(parent, &name), Err(FsError::NotFound));
+            return;
+        };
+        if self.model.objects[&id].kind == FileKind::Directory {
+            assert_eq!(self.bed.mount.unlink(parent, &name), Err(FsError::IsDirectory));
+            let removed = self.bed.mount.rmdir(parent, &name);
+            if !self.model.objects[&id].entries.is_empty() {
+                assert_eq!(removed, Err(FsError::NotEmpty));
+                return;
+            }
+            removed.unwrap();
+        } else {
+            assert_eq!(self.bed.mount.rmdir(parent, &name), Err(FsError::NotDirectory));
+            self.bed.mount.unlink(parent, &name).unwrap();
+        }
+        self.model.objects.get_mut(&dir).unwrap().entries.remove(&name);
+        self.model.sweep();
+        if !self.model.objects.contains_key(&id) {
+            assert!(self.bed.mount.open(self.node(id), crate::bed::READ_WRITE).is_err());
+        }
+    }
+
+    fn xattr(&mut self) {
+        let Some(id) = self.pick(|_| true) else { return };
+        let name = format!("user.{}", self.below(4)).into_bytes();
+        let node = self.node(id);
+        let exists = self.model.objects[&id].xattrs.contains_key(&name);
+        if self.below(3) == 0 {
+            let removed = self.bed.mount.removexattr(node, &name);
+            assert_eq!(removed, if exists { Ok(()) } else { Err(FsError::NoAttr) });
+            self.model.objects.get_mut(&id).unwrap().xattrs.remove(&name);
+            return;
+        }
+        let len = if self.below(3) == 0 { self.below(65_536) } else { self.below(50) };
+        let value = self.data(len);
+        let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][self.below(3) as usize];
+        let result = self.bed.mount.setxattr(node, &name, &value, mode);
+        match (mode, exists) {
+            (XattrMode::Create, true) => assert_eq!(result, Err(FsError::Exists)),
+            (XattrMode::Replace, false) => assert_eq!(result, Err(FsError::NoAttr)),
+            _ => {
+                result.unwrap();
+                self.model.objects.get_mut(&id).unwrap().xattrs.insert(name, value);
+            }
+        }
+    }
+
+    fn set_perm(&mut self) {
+        let Some(id) = self.pick(|_| true) else { return };
+        let (perm, uid) = (self.below(0o10000) as u32, self.below(3) as u32);
+        let perm = perm & !0o2000;
+        let set = SetAttr { perm: Some(perm), uid: Some(uid), ..SetAttr::default() };
+        let attr = self.bed.mount.setattr(self.node(id), &set, &USER).unwrap();
+        assert_eq!((attr.perm, attr.uid), (perm, uid));
+        let object = self.model.objects.get_mut(&id).unwrap();
+        (object.perm, object.uid) = (perm, uid);
+    }
+
+    fn open_or_close(&mut self) {
+        let open = self.pick(|object| object.open > 0);
+        if let (Some(id), true) = (open, self.below(2) == 0) {
+            self.bed.mount.release(self.node(id), Handle(0)).unwrap();
+            self.model.objects.get_mut(&id).unwrap().open -= 1;
+            self.model.sweep();
+        } else if let Some(id) = self.pick_file() {
+            self.bed.mount.open(self.node(id), crate::bed::READ_WRITE).unwrap();
+            self.model.objects.get_mut(&id).unwrap().open += 1;
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(id) = self.pick_file() else { return };
+        let (offset, len) = (self.below(70_000), self.below(40_000));
+        let content = &self.model.objects[&id].content;
+        let end = content.len().min((offset + len) as usize);
+        let wanted = content.get(offset as usize..end).unwrap_or_default();
+        assert_eq!(self.bed.read(self.node(id), offset, len as u32), wanted);
+    }
+
+    fn copy(&mut self) {
+        let (Some(from), Some(to)) = (self.pick_file(), self.pick_file()) else { return };
+        if from == to {
+            return;
+        }
+        let (offset, at, len) = (self.below(30_000), self.below(30_000), self.below(20_000));
+        let source = (self.node(from), Handle(0), offset);
+        let copied = self.bed.mount.copy_file_range(source, (self.node(to), Handle(0), at), len).unwrap();
+        let content = &self.model.objects[&from].content;
+        let end = content.len().min((offset + len) as usize);
+        let data = content.get(offset as usize..end).unwrap_or_default().to_vec();
+        assert_eq!(copied as usize, data.len());
+        if !data.is_empty() {
+            self.write_model(to, at, &data);
+        }
+    }
+
+    fn fsync(&mut self) {
+        let Some(id) = self.pick_file() else { return };
+        let before = self.bed.pool.durable_commit();
+        self.bed.fsync(self.node(id));
+        self.model.objects.get_mut(&id).unwrap().exact = true;
+        if self.bed.pool.durable_commit() > before {
+            self.all_exact();
+        }
+        self.durable = self.model.clone();
+    }
+
+    fn all_exact(&mut self) {
+        self.model.objects.values_mut().for_each(|object| object.exact = true);
+    }
+
+    fn commit(&mut self) {
+        self.bed.pool.commit().unwrap();
+        self.all_exact();
+        self.durable = self.model.clone();
+    }
+
+    /// What is open and has no name goes with the process.
+    fn close_all(&mut self) {
+        self.model.objects.values_mut().for_each(|object| object.open = 0);
+        self.model.sweep();
+    }
+
+    pub fn verify(&mut self) {
+        let exact = self.model.clone();
+        self.model.objects.values_mut().for_each(|object| object.exact = true);
+        let met = compare(&self.bed, &self.model);
+        for (id, node) in met {
+            assert_eq!(self.node(id), node);
+        }
+        for (id, object) in self.model.objects.iter().filter(|(_, object)| object.kind == FileKind::Regular) {
+            compare_content(&self.bed, self.node(*id), &object.content);
+        }
+        self.model = exact;
+    }
+
+    /// Commits, and imports the pool anew.
+    pub fn reopen(mut self, seed: u64) -> Self {
+        self.bed = self.bed.reopen(seed);
+        self.all_exact();
+        self.close_all();
+        self.durable = self.model.clone();
+        self
+    }
+
+    /// Loses everything in memory.
+    pub fn crash(mut self, seed: u64) -> Self {
+        self.bed = self.bed.crash(seed);
+        self.model = self.durable.clone();
+        self.close_all();
+        self.nodes = compare(&self.bed, &self.model);
+        // What was not synced is whatever it is now.
+        for (id, node) in &self.nodes {
+            let object = self.model.objects.get_mut(id).unwrap();
+            if object.kind == FileKind::Regular && !object.exact {
+                object.content = self.bed.content(*node);
+                object.exact = true;
+            }
+        }
+        self.durable = self.model.clone();
+        self
+    }
+}
+
+fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
+    println!("seed {seed}");
+    let mut run = Run::new(seed, properties);
+    // So little that writers have to flush.
+    run.bed.pool.set_pool_property("memory", "2097152").unwrap();
+    for step in 0..steps {
+        run.step();
+        match run.below(200) {
+            0 => run = run.reopen(seed + step),
+            1 => run = run.crash(seed + step),
+            2..5 => run.verify(),
+            _ => {}
+        }
+    }
+    run.verify();
+    run = run.reopen(seed + steps);
+    run.verify();
+    while run.bed.mount.reap_step(1000).unwrap() {}
+    run.bed.pool.commit().unwrap();
+    run.bed.check();
+    assert_eq!(run.bed.pool.dirty().get(), 0);
+}
+
+#[test]
+fn a_mount_shows_what_the_model_does_with_small_records() {
+    for seed in 0..6 {
+        run(seed, 700, &[("recordsize", "4096"), ("atime", "off")]);
+    }
+}
+
+#[test]
+fn a_mount_shows_what_the_model_does_with_large_records() {
+    for seed in 100..104 {
+        run(seed, 700, &[("recordsize", "131072")]);
+    }
+}
+
+#[test]
+fn a_mount_shows_what_the_model_does_without_compression() {
+    for seed in 200..203 {
+        run(seed, 700, &[("recordsize", "8192"), ("compression", "off"), ("atime", "relatime")]);
+    }
+}
