@@ -73,12 +73,18 @@ impl Client {
         match UnixStream::connect(self.run_dir.socket()) {
             Ok(stream) => Ok(Some(stream)),
             Err(error) if matches!(error.kind(), IoKind::NotFound | IoKind::ConnectionRefused) => Ok(None),
-            Err(error) => Err(self.unreachable(&error.to_string())),
+            Err(error) if error.kind() == IoKind::PermissionDenied => {
+                let message =
+                    format!("cannot reach the larder daemon in {}: {error}", self.run_dir.path().display());
+                Err(ApiError::new(ErrorKind::Denied, message).hint("run as the user that the daemon runs as"))
+            }
+            Err(error) => Err(self.unreachable(&error.to_string(), None)),
         }
     }
 
     /// Starts a daemon that outlives this command, and waits until it answers.
     fn start(&self) -> Result<UnixStream> {
+        let log_before = std::fs::metadata(self.run_dir.log()).map_or(0, |log| log.len());
         let mut child = self.spawn()?;
         let mut gone = false;
         for _ in 0..START_TRIES {
@@ -87,12 +93,12 @@ impl Client {
             }
             // A child that found another daemon starting leaves; that other one may still answer.
             if gone && self.run_dir.try_lock()?.is_some() {
-                return Err(self.unreachable("it ended at once"));
+                return Err(self.unreachable("it ended at once", Some(log_before)));
             }
             gone = gone || child.try_wait().is_ok_and(|status| status.is_some());
             pause(PAUSE);
         }
-        Err(self.unreachable("it does not answer"))
+        Err(self.unreachable("it does not answer", Some(log_before)))
     }
 
     fn spawn(&self) -> Result<Child> {
@@ -109,16 +115,19 @@ impl Client {
                 .stderr(log)
                 .spawn()
         };
-        spawn().map_err(|error| self.unreachable(&format!("it cannot be started: {error}")))
+        spawn().map_err(|error| self.unreachable(&format!("it cannot be started: {error}"), None))
     }
 
-    /// An error with the last words of the daemon's log.
-    fn unreachable(&self, why: &str) -> ApiError {
-        let log = std::fs::read_to_string(self.run_dir.log()).unwrap_or_default();
-        let message = match log.lines().rev().find(|line| !line.trim().is_empty()) {
-            Some(last) => format!("cannot reach the larder daemon: {why}; its last words: {}", last.trim()),
-            None => format!("cannot reach the larder daemon: {why}"),
-        };
+    /// An error, with the last words of a daemon that was started when its log had this many bytes.
+    fn unreachable(&self, why: &str, log_before: Option<u64>) -> ApiError {
+        let mut message = format!("cannot reach the larder daemon: {why}");
+        let log = log_before.and_then(|_| std::fs::read(self.run_dir.log()).ok()).unwrap_or_default();
+        let fresh = log.get(log_before.unwrap_or_default() as usize..).unwrap_or_default();
+        let fresh = String::from_utf8_lossy(fresh);
+        // Indented lines are the details of the line before them.
+        if let Some(last) = fresh.lines().rev().find(|line| line.starts_with(|c: char| !c.is_whitespace())) {
+            message += &format!("; its last words: {last}");
+        }
         ApiError::new(ErrorKind::Daemon, message)
             .safe("everything on the devices; nothing was asked of them")
             .hint(format!("read {}", self.run_dir.log().display()))

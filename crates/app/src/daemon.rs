@@ -1,7 +1,7 @@
 //! The daemon: one process for all imported pools, answering HTTP with JSON on a Unix socket.
 //!
 //! Life: take the lock (a second daemon ends here), remove a stale socket, bind, answer. It ends by
-//! `/v1/daemon/stop`, SIGTERM or SIGINT, which export all pools first: then the socket goes, and at last,
+//! `/v1/daemon/stop`, SIGTERM, SIGINT or SIGHUP, which export all pools first: then the socket goes, and at last,
 //! with the process, the lock. So "the lock is free" means that no daemon touches the run folder or a
 //! pool any more. A daemon that is killed leaves lock and pools to its successor as a power cut would.
 
@@ -89,8 +89,10 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
         tokio::net::UnixListener::from_std(listener).map_err(|error| internal("listen", &error))?;
     let (stop, stopped) = watch::channel(false);
     let router = router(Shared { engine: Arc::clone(&engine), stop });
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", &error))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", &error))?;
+    let watch = |kind| signal(kind).map_err(|error| internal("watch signals", &error));
+    let mut terminate = watch(SignalKind::terminate())?;
+    let mut interrupt = watch(SignalKind::interrupt())?;
+    let mut hang_up = watch(SignalKind::hangup())?;
     let (mut ending, mut stopped) = (stopped.clone(), stopped);
     let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         let _ = ending.wait_for(|&stop| stop).await;
@@ -105,6 +107,7 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
         outcome = server => outcome.map_err(|error| internal("serve", &error)),
         _ = terminate.recv() => export_all(engine).await,
         _ = interrupt.recv() => export_all(engine).await,
+        _ = hang_up.recv() => export_all(engine).await,
     }
 }
 
@@ -215,4 +218,119 @@ impl IntoResponse for Failure {
 
 fn internal(doing: &str, error: &std::io::Error) -> ApiError {
     ApiError::new(ErrorKind::Internal, format!("cannot {doing}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{fs as dataset, pool};
+    use crate::client::{Client, pause};
+    use crate::memory_engine::MemoryEngine;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::thread::JoinHandle;
+
+    struct Running {
+        client: Client,
+        run_dir: RunDir,
+        thread: JoinHandle<Result<()>>,
+        _dir: tempfile::TempDir,
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "stands in for a process")]
+    fn running() -> Running {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::at(&dir.path().join("run"));
+        run_dir.create().unwrap();
+        // What a killed daemon leaves.
+        drop(UnixListener::bind(run_dir.socket()).unwrap());
+        let client = Client::new(run_dir.clone());
+        let of_daemon = run_dir.clone();
+        let thread = std::thread::spawn(move || run(&of_daemon, || Ok(Arc::new(MemoryEngine::default()))));
+        while client.status().unwrap().is_none() {
+            assert!(!thread.is_finished());
+            pause(Duration::from_millis(1));
+        }
+        Running { client, run_dir, thread, _dir: dir }
+    }
+
+    fn tank() -> pool::Create {
+        let devices = vec!["/a".to_owned(), "/b".to_owned()];
+        pool::Create {
+            name: "tank".into(),
+            groups: vec![pool::Group { word: pool::Word::Mirror, devices }],
+            properties: [("memory".to_owned(), "1G".to_owned())].into(),
+            fs_properties: [("recordsize".to_owned(), "64K".to_owned())].into(),
+            dry_run: false,
+        }
+    }
+
+    #[test]
+    fn requests_and_errors_travel_over_the_socket_and_stop_exports_all() {
+        let Running { client, run_dir, thread, _dir } = running();
+        assert_eq!(client.call(tank()).unwrap().groups, tank().groups);
+        assert_eq!(client.call(tank()).unwrap_err().kind, ErrorKind::Exists);
+        let get = dataset::Get { names: vec!["tank".into()], ..Default::default() };
+        let items = client.call(get).unwrap().items;
+        assert_eq!(items[0].get("recordsize").unwrap().value, "65536", "the engine sees exact values");
+        let set = |value: &str| dataset::Set {
+            names: vec!["tank".into()],
+            properties: [("checksum".to_owned(), value.to_owned())].into(),
+        };
+        assert_eq!(client.call(set("off")).unwrap_err().kind, ErrorKind::Usage);
+        client.call(set("blake3")).unwrap();
+        assert_eq!(
+            client.call(pool::Status { names: vec!["x".into()] }).unwrap_err(),
+            ApiError::no_such_pool("x")
+        );
+
+        let status = client.status().unwrap().unwrap();
+        assert_eq!((status.pid, status.pools), (Some(std::process::id()), vec!["tank".to_owned()]));
+        let second = run(&run_dir, || panic!("only the holder of the lock may start an engine"));
+        assert_eq!(second.unwrap_err().kind, ErrorKind::Exists);
+
+        assert_eq!(client.stop(), Ok(true));
+        thread.join().unwrap().unwrap();
+        assert!(!run_dir.socket().exists());
+        assert_eq!((client.stop(), client.status()), (Ok(false), Ok(None)));
+    }
+
+    #[test]
+    fn a_bug_in_the_engine_ends_the_request_and_not_the_daemon() {
+        let Running { client, thread, _dir, .. } = running();
+        let wait = pool::Wait { name: "tank".into(), activities: vec![] };
+        assert_eq!(client.call(wait).unwrap_err().kind, ErrorKind::Internal);
+        client.call(tank()).unwrap();
+        client.stop().unwrap();
+        thread.join().unwrap().unwrap();
+    }
+
+    fn raw(run_dir: &RunDir, request: &str) -> String {
+        let mut stream = UnixStream::connect(run_dir.socket()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    fn post(route: &str, version: &str, body: &str) -> String {
+        format!(
+            "POST {route} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{VERSION_HEADER}: {version}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    #[test]
+    fn another_version_is_told_so_but_may_look_and_stop() {
+        let Running { run_dir, thread, _dir, .. } = running();
+        let reply = raw(&run_dir, &post("/v1/pool/sync", "9.9.9", "{\"names\":[]}"));
+        assert!(reply.starts_with("HTTP/1.1 409"), "{reply}");
+        assert!(reply.contains("this command is version 9.9.9"), "{reply}");
+        assert!(raw(&run_dir, &post("/v1/pool/sync", VERSION, "{\"no")).starts_with("HTTP/1.1 4"));
+        assert!(raw(&run_dir, &post("/v1/pool/nonsense", VERSION, "{}")).starts_with("HTTP/1.1 404"));
+        assert!(raw(&run_dir, &post(STATUS_ROUTE, "9.9.9", "{}")).contains("\"pid\""));
+        assert!(raw(&run_dir, &post(STOP_ROUTE, "9.9.9", "{}")).starts_with("HTTP/1.1 200"));
+        thread.join().unwrap().unwrap();
+    }
 }

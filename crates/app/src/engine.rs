@@ -27,7 +27,7 @@ pub trait Engine: Send + Sync {
     fn pool_export(&self, request: pool::Export) -> Result<Done>;
     /// Returns when a commit holds all that was written before.
     fn pool_sync(&self, request: pool::Sync) -> Result<Done>;
-    /// Returns when activities are over.
+    /// Returns when activities are over, or the pool is exported.
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Makes a dataset and mounts it.
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created>;

@@ -9,6 +9,8 @@ mod client;
 mod daemon;
 mod engine;
 mod host;
+#[cfg(test)]
+mod memory_engine;
 mod render;
 mod run_dir;
 

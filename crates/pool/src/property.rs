@@ -119,6 +119,13 @@ const fn settable(
     Property { name, column: name, kind, default, inherited, access: Access::Set, values, about }
 }
 
+impl Property {
+    const fn column(mut self, column: &'static str) -> Self {
+        self.column = column;
+        self
+    }
+}
+
 const fn told(
     name: &'static str,
     column: &'static str,
@@ -142,17 +149,17 @@ pub static DATASET: &[Property] = &[
     told("compressratio", "ratio", Kind::Ratio, "<1.00x or more>", "what compression saves: logicalused / used"),
     told("mounted", "mounted", YES_NO, "yes | no", "whether it can be reached through its mount point now"),
     settable("recordsize", Kind::PowerOfTwo(4 << 10, 1 << 20), Some("131072"), true, "4K to 1M, a power of two",
-        "the size of the pieces that files are stored in; takes effect on what is written from now on"),
+        "the size of the pieces that files are stored in; takes effect on what is written from now on").column("recsize"),
     settable("mountpoint", Kind::MountPoint, None, true, "<path> | none | legacy",
         "where it is mounted; unless set, the parent's mount point and the dataset's own name, /POOL at the top"),
     settable("checksum", Kind::Word(&["on", "blake3", "sha256"]), Some("on"), true, "on | blake3 | sha256",
         "how stored blocks are verified; takes effect on what is written from now on"),
     settable("compression", COMPRESSION, Some("lz4"), true, "on | off | lz4 | gzip | gzip-1..9 | zstd | zstd-1..19",
-        "how records are compressed (on = lz4, gzip = gzip-6, zstd = zstd-3); takes effect on what is written from now on"),
+        "how records are compressed (on = lz4, gzip = gzip-6, zstd = zstd-3); takes effect on what is written from now on").column("compress"),
     settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",
         "when reading a file moves its access time: on, at every read; relatime, only when it would pass the \
          last change or is a day old; off, never"),
-    settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once"),
+    settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once").column("rdonly"),
     settable("canmount", Kind::Word(&["on", "off", "noauto"]), Some("on"), false, "on | off | noauto",
         "whether it is mounted: on, by itself; noauto, only when asked by name; off, never"),
     told("createtxg", "createtxg", ANY_NUMBER, "<number>", "the commit in which it was made"),

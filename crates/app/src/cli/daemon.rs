@@ -37,6 +37,7 @@ pub fn run(args: &Args, run_dir: &RunDir) -> Result<u8> {
             if args.detached {
                 // Fails only in a process that leads a group already, which needs no leaving.
                 let _ = rustix::process::setsid();
+                rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
             }
             daemon::run(run_dir, || host::start(run_dir.path()))?;
             Ok(0)

@@ -1,11 +1,13 @@
 //! `larder fs`: the verbs, and those of them that are only a few lines.
 
 use super::args::{self, Force, Form, Json};
-use super::items::{self, SourceKind};
+use super::items;
 use super::{Session, fs_create, fs_destroy, fs_mount, out};
-use crate::api::{ApiError, Item, ItemKind, Result, fs};
+use crate::api::{ApiError, ErrorKind, Item, ItemKind, Result, fs};
+use crate::render::items::{Field, SourceKind};
 use crate::render::{self, Registry};
 use clap::{Args, Subcommand, ValueEnum};
+use std::path::Path;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -107,15 +109,15 @@ pub struct Get {
     form: Form,
     /// Fields to show: name, property, value, source
     #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
-    fields: Vec<items::Field>,
+    fields: Vec<Field>,
     /// Only values from these sources
     #[arg(short = 's', value_name = "SOURCE,...", value_delimiter = ',')]
     sources: Vec<SourceKind>,
     #[command(flatten)]
     json: Json,
     /// Properties, or all
-    #[arg(value_name = "PROPERTY,...", value_delimiter = ',', required = true, num_args = 1)]
-    properties: Vec<String>,
+    #[arg(value_name = "PROPERTY,...")]
+    properties: String,
     /// Datasets; all when none is given
     names: Vec<String>,
 }
@@ -184,6 +186,38 @@ impl Selection {
     }
 }
 
+/// Dataset names for names and paths: for a path, the dataset that is mounted where it lies.
+fn resolve(names: Vec<String>, session: &Session) -> Result<Vec<String>> {
+    if !names.iter().any(|name| name.starts_with(['/', '.'])) {
+        return Ok(names);
+    }
+    let properties = vec!["mounted".to_owned(), "mountpoint".to_owned()];
+    let items = session.client.call(fs::Get { properties, ..fs::Get::default() })?.items;
+    let one = |name: String| {
+        if !name.starts_with(['/', '.']) {
+            return Ok(name);
+        }
+        let path = args::absolute(&name)?;
+        dataset_at(&items, &path).ok_or_else(|| {
+            let message = format!("cannot open '{name}': no dataset is mounted there");
+            ApiError::new(ErrorKind::NotFound, message)
+        })
+    };
+    names.into_iter().map(one).collect()
+}
+
+/// The mounted dataset with the longest mount point that `path` is at or below.
+fn dataset_at(items: &[Item], path: &str) -> Option<String> {
+    let value = |item: &Item, name: &str| item.get(name).map(|property| property.value.clone());
+    items
+        .iter()
+        .filter(|item| value(item, "mounted").as_deref() == Some("yes"))
+        .filter_map(|item| Some((value(item, "mountpoint")?, item)))
+        .filter(|(mountpoint, _)| Path::new(path).starts_with(mountpoint))
+        .max_by_key(|(mountpoint, _)| mountpoint.len())
+        .map(|(_, item)| item.name.clone())
+}
+
 /// The columns of `zfs list`.
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
 
@@ -199,7 +233,8 @@ fn list(args: List, session: &Session) -> Result<u8> {
         }
     }
     let depth = args.selection.depth(&args.names);
-    let mut items = session.client.call(fs::Get { names: args.names, depth, properties })?.items;
+    let names = resolve(args.names, session)?;
+    let mut items = session.client.call(fs::Get { names, depth, properties })?.items;
     items.retain(|item| args.selection.keeps(item));
     if !args.ascending.is_empty() {
         items.sort_by(|a, b| render::items::order(a, b, &ascending));
@@ -230,7 +265,8 @@ fn get(args: Get, session: &Session) -> Result<u8> {
     let registry = Registry::Dataset;
     let properties = items::asked(registry, &args.properties)?;
     let depth = args.selection.depth(&args.names);
-    let request = fs::Get { names: args.names, depth, properties: properties.clone() };
+    let names = resolve(args.names, session)?;
+    let request = fs::Get { names, depth, properties: properties.clone() };
     let mut items = session.client.call(request)?.items;
     // Unlike `list`, `get` shows every type unless told otherwise.
     if !args.selection.types.is_empty() {
@@ -262,4 +298,30 @@ fn set(args: Set, session: &Session) -> Result<u8> {
     let properties = args::properties(pairs.collect::<Result<_>>()?)?;
     session.client.call(fs::Set { names, properties })?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{PropertyValue, Source};
+
+    #[test]
+    fn a_path_names_the_dataset_it_lies_in() {
+        let item = |name: &str, mounted: &str, mountpoint: &str| {
+            let property = |name: &str, value: &str| PropertyValue {
+                name: name.into(),
+                value: value.into(),
+                source: Source::None,
+            };
+            let properties = vec![property("mounted", mounted), property("mountpoint", mountpoint)];
+            Item { name: name.into(), kind: ItemKind::Filesystem, properties }
+        };
+        let items =
+            [item("tank", "yes", "/tank"), item("tank/a", "yes", "/tank/a"), item("tank/b", "no", "/tank/b")];
+        let at = |path| dataset_at(&items, path);
+        assert_eq!(at("/tank/a/deep/file").as_deref(), Some("tank/a"));
+        assert_eq!(at("/tank/ab").as_deref(), Some("tank"));
+        assert_eq!(at("/tank/b").as_deref(), Some("tank"));
+        assert_eq!(at("/srv"), None);
+    }
 }

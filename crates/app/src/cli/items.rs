@@ -1,61 +1,15 @@
 //! What `list` and `get` of pools and of datasets have in common: columns, fields, properties asked for.
 
-use crate::api::{ApiError, Result, Source};
+use crate::api::{ApiError, Result};
 use crate::render::Registry;
-use clap::ValueEnum;
-
-/// A field of `get`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Field {
-    /// The pool or dataset
-    Name,
-    /// The property
-    Property,
-    /// Its value
-    Value,
-    /// Where the value comes from
-    Source,
-    /// All of them
-    All,
-}
+use crate::render::items::Field;
 
 /// The fields of `get`, by default all four.
 pub fn fields(given: &[Field]) -> Vec<Field> {
     if given.is_empty() || given.contains(&Field::All) {
-        return vec![Field::Name, Field::Property, Field::Value, Field::Source];
+        return Field::ALL.to_vec();
     }
     given.to_vec()
-}
-
-/// A kind of source, as `get -s` filters by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SourceKind {
-    /// Set on the dataset
-    Local,
-    /// Set nowhere
-    Default,
-    /// Set on a dataset above
-    Inherited,
-    /// Holds until unmounted
-    Temporary,
-    /// Came with a stream
-    Received,
-    /// Told by larder
-    None,
-}
-
-impl SourceKind {
-    /// Whether `source` is of this kind.
-    pub fn matches(self, source: &Source) -> bool {
-        match source {
-            Source::None => self == Self::None,
-            Source::Default => self == Self::Default,
-            Source::Local => self == Self::Local,
-            Source::Inherited(_) => self == Self::Inherited,
-            Source::Temporary => self == Self::Temporary,
-            Source::Received => self == Self::Received,
-        }
-    }
 }
 
 /// The columns of `list` by full name; `name` is one that is no property.
@@ -78,15 +32,15 @@ pub fn wanted(columns: &[String]) -> Vec<String> {
     properties
 }
 
-/// The properties that `get` is asked for, by full name; none stands for all.
+/// The properties that `get` is asked for, separated by commas, by full name; none stands for all.
 ///
 /// # Errors
 /// Usage, when there is no such property.
-pub fn asked(registry: Registry, given: &[String]) -> Result<Vec<String>> {
-    if given.iter().any(|name| name == "all") {
+pub fn asked(registry: Registry, given: &str) -> Result<Vec<String>> {
+    if given.split(',').any(|name| name == "all") {
         return Ok(Vec::new());
     }
-    given.iter().map(|name| full(registry, name)).collect()
+    given.split(',').map(|name| full(registry, name)).collect()
 }
 
 fn full(registry: Registry, name: &str) -> Result<String> {

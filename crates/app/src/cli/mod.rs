@@ -3,13 +3,13 @@
 //! `larder pool` and `larder fs` take the verbs, flags and columns of zpool(8) and zfs(8); called by those
 //! names, the binary takes only them. Exit codes: 0 done, 1 failed, 2 bad usage; `pool check` has its own.
 
-pub mod args;
+mod args;
 mod daemon;
 mod fs;
 mod fs_create;
 mod fs_destroy;
 mod fs_mount;
-pub mod items;
+mod items;
 mod out;
 mod personalities;
 mod pool;

@@ -3,6 +3,7 @@
 use super::args::{self, Force, Form, Json};
 use super::{Session, items, out, pool_check, pool_create, pool_import, pool_iostat};
 use crate::api::{Result, pool};
+use crate::render::items::{Field, VdevForm};
 use crate::{host, render};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::Path;
@@ -102,12 +103,12 @@ pub struct Get {
     form: Form,
     /// Fields to show: name, property, value, source
     #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
-    fields: Vec<items::Field>,
+    fields: Vec<Field>,
     #[command(flatten)]
     json: Json,
     /// Properties, or all
-    #[arg(value_name = "PROPERTY,...", value_delimiter = ',', required = true, num_args = 1)]
-    properties: Vec<String>,
+    #[arg(value_name = "PROPERTY,...")]
+    properties: String,
     /// Pools; all when none is given
     names: Vec<String>,
 }
@@ -232,10 +233,11 @@ fn list(args: List, session: &Session) -> Result<u8> {
         true => session.client.call(pool::Status { names: args.names })?.pools,
         false => Vec::new(),
     };
+    let form = VdevForm { paths: args.paths, exact: args.form.exact, scripted: args.form.scripted };
     for item in &reply.items {
         render::items::list_row(&mut table, render::Registry::Pool, &columns, item, args.form.exact);
         if let Some(status) = statuses.iter().find(|status| status.root.name == item.name) {
-            render::items::list_vdevs(&mut table, &columns, &status.root, args.paths, args.form);
+            render::items::list_vdevs(&mut table, &columns, &status.root, form);
         }
     }
     out::print(&table.render(args.form.scripted));

@@ -134,7 +134,7 @@ mod tests {
             "              capacity     operations     bandwidth \n\
              pool        alloc   free   read  write   read  write\n\
              ----------  -----  -----  -----  -----  -----  -----\n\
-             tank         512M  9.00G     10    200     1M     3M\n"
+             tank         512M     9G     10    200     1M     3M\n"
         );
     }
 

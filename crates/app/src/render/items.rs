@@ -4,10 +4,71 @@ use super::table::{Column, Table};
 use super::{Registry, short_path};
 use crate::api::pool::Vdev;
 use crate::api::{Item, PropertyValue, Source};
-use crate::cli::args::Form;
-use crate::cli::items::{Field, SourceKind};
+use clap::ValueEnum;
 use larder_pool::property::Kind;
 use std::cmp::Ordering;
+
+/// A field of `get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Field {
+    /// The pool or dataset
+    Name,
+    /// The property
+    Property,
+    /// Its value
+    Value,
+    /// Where the value comes from
+    Source,
+    /// All of them
+    All,
+}
+
+impl Field {
+    /// The fields that are shown unless told otherwise.
+    pub const ALL: [Self; 4] = [Self::Name, Self::Property, Self::Value, Self::Source];
+}
+
+/// A kind of source, as `get -s` filters by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SourceKind {
+    /// Set on the dataset
+    Local,
+    /// Set nowhere
+    Default,
+    /// Set on a dataset above
+    Inherited,
+    /// Holds until unmounted
+    Temporary,
+    /// Came with a stream
+    Received,
+    /// Told by larder
+    None,
+}
+
+impl SourceKind {
+    /// Whether `source` is of this kind.
+    pub fn matches(self, source: &Source) -> bool {
+        match source {
+            Source::None => self == Self::None,
+            Source::Default => self == Self::Default,
+            Source::Local => self == Self::Local,
+            Source::Inherited(_) => self == Self::Inherited,
+            Source::Temporary => self == Self::Temporary,
+            Source::Received => self == Self::Received,
+        }
+    }
+}
+
+/// How groups and devices are listed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VdevForm {
+    /// Full paths of devices.
+    pub paths: bool,
+    /// Exact numbers.
+    pub exact: bool,
+    /// A tab before names instead of indentation.
+    pub scripted: bool,
+}
 
 /// The narrowest column of numbers; `1023K` fits.
 const NUMBER: usize = 5;
@@ -18,7 +79,7 @@ const HEALTH: usize = 8;
 pub fn list(registry: Registry, columns: &[String], exact: bool) -> Table {
     let column = |name: &String| match registry.find(name) {
         Some(known) if known.name == "health" => Column::right("HEALTH", HEALTH),
-        Some(known) if known.is_number() && !(known.kind == Kind::Time && !exact) => {
+        Some(known) if known.is_number() && (exact || known.kind != Kind::Time) => {
             Column::right(known.column.to_uppercase(), NUMBER)
         }
         Some(known) => Column::left(known.column.to_uppercase()),
@@ -39,13 +100,13 @@ pub fn list_row(table: &mut Table, registry: Registry, columns: &[String], item:
 }
 
 /// Adds rows for the groups and devices of a pool.
-pub fn list_vdevs(table: &mut Table, columns: &[String], root: &Vdev, paths: bool, form: Form) {
-    rows_below(table, columns, root, paths, form, 1);
+pub fn list_vdevs(table: &mut Table, columns: &[String], root: &Vdev, form: VdevForm) {
+    rows_below(table, columns, root, form, 1);
 }
 
-fn rows_below(table: &mut Table, columns: &[String], above: &Vdev, paths: bool, form: Form, depth: usize) {
+fn rows_below(table: &mut Table, columns: &[String], above: &Vdev, form: VdevForm, depth: usize) {
     for vdev in &above.children {
-        let name = if paths { vdev.name.as_str() } else { short_path(&vdev.name) };
+        let name = if form.paths { vdev.name.as_str() } else { short_path(&vdev.name) };
         let show = |property: &str, value: u64| match form.exact {
             true => value.to_string(),
             false => Registry::Pool.display(property, &value.to_string()),
@@ -63,7 +124,7 @@ fn rows_below(table: &mut Table, columns: &[String], above: &Vdev, paths: bool, 
             _ => "-".to_owned(),
         };
         table.row(columns.iter().map(cell).collect());
-        rows_below(table, columns, vdev, paths, form, depth + 1);
+        rows_below(table, columns, vdev, form, depth + 1);
     }
 }
 
@@ -146,7 +207,6 @@ pub fn order(a: &Item, b: &Item, columns: &[String]) -> Ordering {
 mod tests {
     use super::*;
     use crate::api::ItemKind;
-    use crate::cli::items;
 
     fn value(name: &str, value: &str, source: Source) -> PropertyValue {
         PropertyValue { name: name.into(), value: value.into(), source }
@@ -198,7 +258,7 @@ mod tests {
     fn get_shows_values_with_their_sources() {
         let asked = names("compression,used,com.example:tag,com.example:none");
         let items = [dataset("tank/home", 98_304)];
-        let table = get(Registry::Dataset, &items, &asked, &items::fields(&[]), &[], false);
+        let table = get(Registry::Dataset, &items, &asked, &Field::ALL, &[], false);
         assert_eq!(
             table.render(false),
             "NAME       PROPERTY          VALUE  SOURCE\n\
@@ -239,14 +299,14 @@ mod tests {
         let mut table = list(Registry::Pool, &columns, false);
         list_row(&mut table, Registry::Pool, &columns, &item, false);
         let status = crate::render::status::tests::pool();
-        list_vdevs(&mut table, &columns, &status.root, false, Form::default());
+        list_vdevs(&mut table, &columns, &status.root, VdevForm::default());
         assert_eq!(
             table.render(false),
-            "NAME          SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
-             tank         9.50G   108K  9.50G        -         -     0%     0%  1.00x    ONLINE  -\n\
-            \x20 mirror-0   9.50G   512M  9.00G        -         -     3%     5%      -  DEGRADED  -\n\
-            \x20   sda          -      -      -        -         -      -      -      -    ONLINE  -\n\
-            \x20   /srv/b       -      -      -        -         -      -      -      -   UNAVAIL  -\n"
+            "NAME         SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
+             tank        9.50G   108K  9.50G        -         -     0%     0%  1.00x    ONLINE  -\n\
+            \x20 mirror-0  9.50G   512M     9G        -         -     3%     5%      -  DEGRADED  -\n\
+            \x20   sda         -      -      -        -         -      -      -      -    ONLINE  -\n\
+            \x20   /srv/b      -      -      -        -         -      -      -      -   UNAVAIL  -\n"
         );
     }
 }

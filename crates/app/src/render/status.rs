@@ -321,11 +321,11 @@ pub mod tests {
              scan: none requested\n  \
              risk: no loss of a device is survived\n\
              config:\n\n\
-             \tNAME          STATE     READ WRITE CKSUM\n\
-             \ttank          DEGRADED     0     0     0\n\
-             \t  mirror-0    DEGRADED     0     0     0\n\
-             \t    sda       ONLINE       0     0     0\n\
-             \t    /srv/b    UNAVAIL  1.21K     0     0  not found where it was last seen\n\n\
+             \tNAME        STATE     READ WRITE CKSUM\n\
+             \ttank        DEGRADED     0     0     0\n\
+             \t  mirror-0  DEGRADED     0     0     0\n\
+             \t    sda     ONLINE       0     0     0\n\
+             \t    /srv/b  UNAVAIL  1.21K     0     0  not found where it was last seen\n\n\
              errors: No known data errors\n"
         );
     }

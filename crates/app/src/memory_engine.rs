@@ -1,0 +1,195 @@
+//! An engine that only remembers: for tests of what is above engines.
+
+use crate::api::pool::{PoolStatus, State, Vdev};
+use crate::api::{
+    ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
+    pool,
+};
+use crate::engine::Engine;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// Datasets of all pools, by name, with their local properties.
+#[derive(Default)]
+pub struct MemoryEngine {
+    datasets: Mutex<BTreeMap<String, Properties>>,
+}
+
+impl MemoryEngine {
+    fn known(&self, name: &str) -> Result<()> {
+        match self.datasets.lock().contains_key(name) {
+            true => Ok(()),
+            false if name.contains('/') => Err(ApiError::no_such_dataset(name)),
+            false => Err(ApiError::no_such_pool(name)),
+        }
+    }
+
+    fn asked(&self, names: &[String]) -> Result<Vec<String>> {
+        names.iter().try_for_each(|name| self.known(name))?;
+        Ok(if names.is_empty() { self.pools() } else { names.to_vec() })
+    }
+
+    fn unsupported<T>(what: &str) -> Result<T> {
+        Err(ApiError::new(ErrorKind::Unsupported, format!("no {what} in memory")))
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn pool_create(&self, request: pool::Create) -> Result<pool::Created> {
+        if !request.dry_run && self.known(&request.name).is_ok() {
+            let message = format!("cannot create '{}': pool already exists", request.name);
+            return Err(ApiError::new(ErrorKind::Exists, message));
+        }
+        if !request.dry_run {
+            self.datasets.lock().insert(request.name.clone(), request.fs_properties);
+        }
+        let mountpoint = Some(format!("/{}", request.name));
+        let (name, groups) = (request.name, request.groups);
+        Ok(pool::Created { name, groups, size: 2 << 30, usable: 1 << 30, survives: 1, mountpoint })
+    }
+
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
+        self.pool_export(pool::Export { name: request.name })
+    }
+
+    fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
+        let status = |name: String| PoolStatus {
+            root: Vdev {
+                name,
+                kind: "root".into(),
+                guid: 1,
+                path: None,
+                state: State::Online,
+                note: None,
+                read_errors: 0,
+                write_errors: 0,
+                checksum_errors: 0,
+                size: 2 << 30,
+                allocated: 0,
+                fragmentation: 0,
+                io: pool::Io::default(),
+                children: vec![],
+            },
+            commit: 1,
+            status: None,
+            action: None,
+            see: None,
+            scan: None,
+            survives: 1,
+            damaged: vec![],
+            uptime_ns: 1,
+        };
+        Ok(pool::Statuses { pools: self.asked(&request.names)?.into_iter().map(status).collect() })
+    }
+
+    fn pool_get(&self, request: pool::Get) -> Result<Items> {
+        let property = |name: &String| PropertyValue {
+            name: name.clone(),
+            value: "1073741824".into(),
+            source: Source::None,
+        };
+        let properties: Vec<_> = request.properties.iter().map(property).collect();
+        let item = |name| Item { name, kind: ItemKind::Pool, properties: properties.clone() };
+        Ok(Items { items: self.asked(&request.names)?.into_iter().map(item).collect() })
+    }
+
+    fn pool_set(&self, request: pool::Set) -> Result<Done> {
+        self.known(&request.name)?;
+        Ok(Done {})
+    }
+
+    fn pool_importable(&self, _: pool::Importable) -> Result<pool::ImportablePools> {
+        Ok(pool::ImportablePools { pools: vec![] })
+    }
+
+    fn pool_import(&self, request: pool::Import) -> Result<pool::Imported> {
+        let name = request.pool.unwrap_or_default();
+        Err(ApiError::new(ErrorKind::NotFound, format!("cannot import '{name}': no such pool available")))
+    }
+
+    fn pool_export(&self, request: pool::Export) -> Result<Done> {
+        self.known(&request.name)?;
+        self.datasets.lock().retain(|dataset, _| name::pool_of(dataset) != request.name);
+        Ok(Done {})
+    }
+
+    fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_wait(&self, _: pool::Wait) -> Result<Done> {
+        panic!("a test wants to see what a bug in the engine does")
+    }
+
+    fn fs_create(&self, request: fs::Create) -> Result<fs::Created> {
+        self.known(name::pool_of(&request.name))?;
+        self.datasets.lock().insert(request.name.clone(), request.properties);
+        Ok(fs::Created { created: vec![request.name] })
+    }
+
+    fn fs_destroy(&self, request: fs::Destroy) -> Result<fs::Destroyed> {
+        self.known(&request.name)?;
+        self.datasets.lock().remove(&request.name);
+        Ok(fs::Destroyed { destroyed: vec![request.name], reclaimed: 0 })
+    }
+
+    fn fs_rename(&self, request: fs::Rename) -> Result<Done> {
+        self.known(&request.from)?;
+        let mut datasets = self.datasets.lock();
+        let properties = datasets.remove(&request.from).unwrap_or_default();
+        datasets.insert(request.to, properties);
+        Ok(Done {})
+    }
+
+    fn fs_get(&self, request: fs::Get) -> Result<Items> {
+        request.names.iter().try_for_each(|name| self.known(name))?;
+        let datasets = self.datasets.lock();
+        let chosen = datasets.iter().filter(|(name, _)| request.selects(name));
+        let item = |(name, properties): (&String, &Properties)| Item {
+            name: name.clone(),
+            kind: ItemKind::Filesystem,
+            properties: (properties.iter())
+                .map(|(name, value)| PropertyValue {
+                    name: name.clone(),
+                    value: value.clone(),
+                    source: Source::Local,
+                })
+                .collect(),
+        };
+        Ok(Items { items: chosen.map(item).collect() })
+    }
+
+    fn fs_set(&self, request: fs::Set) -> Result<Done> {
+        request.names.iter().try_for_each(|name| self.known(name))?;
+        let mut datasets = self.datasets.lock();
+        for name in request.names {
+            datasets.entry(name).or_default().extend(request.properties.clone());
+        }
+        Ok(Done {})
+    }
+
+    fn fs_inherit(&self, request: fs::Inherit) -> Result<Done> {
+        let mut datasets = self.datasets.lock();
+        for name in request.names {
+            datasets.entry(name).or_default().remove(&request.property);
+        }
+        Ok(Done {})
+    }
+
+    fn fs_mount(&self, _: fs::Mount) -> Result<fs::Mounted> {
+        Self::unsupported("mounts")
+    }
+
+    fn fs_unmount(&self, _: fs::Unmount) -> Result<fs::Mounted> {
+        Self::unsupported("mounts")
+    }
+
+    fn pools(&self) -> Vec<String> {
+        self.datasets.lock().keys().filter(|name| !name.contains('/')).cloned().collect()
+    }
+
+    fn export_all(&self) -> Result<()> {
+        self.datasets.lock().clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! The binary as scripts meet it, as far as no engine is needed.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn larder(run_dir: &Path, args: &[&str]) -> Output {
+    called(Path::new(env!("CARGO_BIN_EXE_larder")), run_dir, args)
+}
+
+fn called(binary: &Path, run_dir: &Path, args: &[&str]) -> Output {
+    Command::new(binary).args(args).env("LARDER_RUN_DIR", run_dir).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn exit_codes_tell_done_failed_and_bad_usage_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, code) in [
+        (&["--version"][..], 0),
+        (&["--help"], 0),
+        (&["pool", "create", "--help"], 0),
+        (&["daemon", "stop"], 0),
+        (&["daemon", "status"], 1),
+        (&["pool", "frobnicate"], 2),
+        (&["pool", "create", "tank"], 2),
+        (&["pool", "create", "tank", "raidz2", "/a", "/b"], 2),
+        (&["pool", "create", "-f", "tank", "/a"], 2),
+        (&["pool", "iostat", "tank", "0"], 2),
+        (&["pool", "list", "-o", "nonsense"], 2),
+        (&["fs", "set", "compression=off"], 2),
+        (&["fs", "get", "nonsense"], 2),
+    ] {
+        let output = larder(dir.path(), args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
+    }
+    assert!(!dir.path().join("daemon.sock").exists(), "none of these needs a daemon");
+}
+
+#[test]
+fn daemon_status_is_json_even_when_none_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = larder(dir.path(), &["daemon", "status", "-j"]);
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["pid"], serde_json::Value::Null);
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["pools"], serde_json::json!([]));
+}
+
+#[test]
+fn links_speak_as_the_tools_they_are_named_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let links = dir.path().join("bin");
+    assert!(larder(dir.path(), &["personalities", links.to_str().unwrap()]).status.success());
+    let help = called(&links.join("zpool"), dir.path(), &["--help"]);
+    assert!(text(&help.stdout).contains("zpool <COMMAND>"), "{}", text(&help.stdout));
+    let help = called(&links.join("zfs"), dir.path(), &["umount", "--help"]);
+    assert!(text(&help.stdout).contains("Usage: zfs "), "{}", text(&help.stdout));
+    for name in ["zdb", "arcstat"] {
+        let output = called(&links.join(name), dir.path(), &[]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(text(&output.stderr), format!("{name} is not available in this version of larder\n"));
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["pool", "--help"][..], &["daemon", "status", "-j"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(args)
+            .env("LARDER_RUN_DIR", dir.path())
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut complaint = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+        assert_eq!((child.wait().unwrap().code(), complaint.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_run_folder_that_cannot_be_used_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let output = larder(&file.join("run"), &["pool", "list"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot"), "{}", text(&output.stderr));
+}
