@@ -220,26 +220,6 @@ impl Pool {
             .ok_or_else(|| larder_format::Corrupt::new("row header", larder_format::Reason::Short).into())
     }
 
-    /// Bytes of dead blocks in closed segments of data, before replication and parity.
-    pub fn dead_bytes(&self) -> u64 {
-        let core = self.core.lock();
-        let closed = core
-            .entries
-            .values()
-            .filter(|entry| entry.state == SegmentState::Closed && entry.segment.kind == SegmentKind::Data);
-        closed
-            .map(|entry| {
-                let capacity = u64::from(entry.height - DESCRIPTOR_LEN) * entry.segment.layout.k() as u64;
-                capacity.saturating_sub(entry.live_bytes)
-            })
-            .sum()
-    }
-
-    /// Whether more commits would give space back.
-    pub fn is_freeing(&self) -> bool {
-        self.core.lock().waiting_to_be_free()
-    }
-
     /// Bytes that the cleaner moved since import.
     pub fn cleaned_bytes(&self) -> u64 {
         self.cleaned.load(Ordering::Relaxed)

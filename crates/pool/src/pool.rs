@@ -348,9 +348,7 @@ impl Pool {
     /// last block in it died.
     pub fn is_freeing(&self) -> bool {
         let core = self.core.lock();
-        !core.dropped.is_empty()
-            || !core.gone.is_empty()
-            || core.entries.values().any(|entry| entry.state == SegmentState::Freed)
+        !core.dropped.is_empty() || core.waiting_to_be_free()
     }
 
     /// What the cache did and holds.
