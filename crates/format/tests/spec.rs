@@ -241,6 +241,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         items::INODE,
         items::MAX_COLLISIONS,
         items::MAX_FILE,
+        items::MAX_INODE,
         items::MAX_NAME,
         items::MAX_RECORD,
         items::MAX_TARGET,
