@@ -116,7 +116,7 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
         }
         "raid14" => {
             least(5)?;
-            if devices % 2 != 1 {
+            if devices.is_multiple_of(2) {
                 return Err(format!(
                     "raid14 needs an odd number of devices (pairs and one), {devices} given"
                 ));
