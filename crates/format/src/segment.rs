@@ -64,6 +64,23 @@ impl Layout {
         // Without a lost data column, lost parity costs nothing that is stored.
         dead == 0 || dead + parity <= self.m()
     }
+    /// How many columns more can be lost, whichever they are, before data is: the least over all ways of
+    /// losing it. `None` when what is lost is already too much.
+    ///
+    /// To lose data, some number `n` of data columns must be dead with fewer than `n` parity columns left;
+    /// the cheapest way to kill `n` takes those with the fewest replicas left.
+    pub fn losses_survived(self, lost: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut left: Vec<usize> =
+            (0..self.k()).map(|i| (0..self.r()).filter(|&j| !lost(self.replica(i, j))).count()).collect();
+        left.sort_unstable();
+        let parity = (0..self.m()).filter(|&p| !lost(self.parity(p))).count();
+        let mut killed = 0;
+        let ways = left.iter().enumerate().map(|(at, replicas)| {
+            killed += replicas;
+            killed + parity.saturating_sub(at)
+        });
+        ways.min().and_then(|fatal| fatal.checked_sub(1))
+    }
     /// Devices that a root or log record must reach before anything is acknowledged: `m + r`.
     pub fn quorum(self) -> usize {
         self.r() + self.m()
@@ -432,5 +449,36 @@ impl RowHeader {
             used: head.used,
             sums: bytes[RowHead::SIZE..].chunks_exact(16).map(u128::load).collect(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least number of further losses that is fatal, by trying all sets.
+    fn brute_force(layout: Layout, lost: u32) -> Option<usize> {
+        let columns = layout.columns() as u32;
+        let survives = |set: u32| layout.survives(|column| set >> column & 1 == 1);
+        let fatal = (0..1u32 << columns)
+            .filter(|more| more & lost == 0 && !survives(lost | more))
+            .map(u32::count_ones)
+            .min()
+            .expect("losing everything is fatal");
+        (fatal as usize).checked_sub(1)
+    }
+
+    #[test]
+    fn losses_survived_are_those_that_no_choice_of_columns_makes_fatal() {
+        for (k, r, m) in
+            [(1, 1, 0), (1, 3, 0), (2, 2, 0), (3, 1, 1), (4, 1, 2), (2, 1, 3), (2, 2, 1), (3, 2, 1)]
+        {
+            let layout = Layout::new(k, r, m).unwrap();
+            assert_eq!(layout.losses_survived(|_| false), Some(layout.tolerance()));
+            for lost in 0..1u32 << layout.columns() {
+                let quick = layout.losses_survived(|column| lost >> column & 1 == 1);
+                assert_eq!(quick, brute_force(layout, lost), "{layout:?} without {lost:b}");
+            }
+        }
     }
 }

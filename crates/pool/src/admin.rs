@@ -260,6 +260,17 @@ impl Pool {
         Ok(())
     }
 
+    /// A note that the application keeps with the pool, out of users' sight: a property whose name starts
+    /// with `larder:`.
+    pub fn note(&self, name: &str) -> Option<String> {
+        self.properties.read().get(&format!("larder:{name}")).cloned()
+    }
+
+    /// Keeps such a note; durable with the next commit.
+    pub fn set_note(&self, name: &str, value: &str) -> Result<()> {
+        self.set_pool_property(&format!("larder:{name}"), value)
+    }
+
     /// The properties set on the pool.
     pub fn pool_properties(&self) -> BTreeMap<String, String> {
         let mut properties = self.properties.read().clone();

@@ -19,8 +19,8 @@ use larder_format::root::RootImport;
 use larder_format::segment::{Layout, MAX_SLOT, MIN_SLOT};
 use larder_format::tables::DatasetRecord;
 use larder_format::{
-    BlockId, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, OpSeq,
-    PoolGuid, SegmentId,
+    BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
+    OpSeq, PoolGuid, SegmentId,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -53,6 +53,30 @@ pub struct PoolSpec {
     pub groups: Vec<GroupSpec>,
     /// log2 of the alignment of rows, 12 to 16.
     pub ashift: u8,
+}
+
+impl PoolSpec {
+    /// What files could take in such a pool while it is empty, in records of `record_size` bytes.
+    pub fn available(&self, record_size: u32) -> u64 {
+        let groups = self.groups.iter().enumerate().map(|(number, group)| {
+            let slot_size = group.slot_size();
+            let slots: Vec<_> = (0u16..)
+                .zip(&group.devices)
+                .map(|(index, device)| (DeviceIndex::new(index), slot_count(device.size(), slot_size)))
+                .collect();
+            let index = GroupIndex::new(number as u16);
+            let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
+            space.available(record_size.min(slot_size / 4))
+        });
+        groups.sum()
+    }
+}
+
+impl GroupSpec {
+    /// Bytes of a slot, by the smallest device.
+    fn slot_size(&self) -> u32 {
+        slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
+    }
 }
 
 /// The rule that a layout word asks for over `devices` devices.
@@ -124,6 +148,15 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Where slots start: after the label, at the alignment of the smallest slot.
+const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
+
+/// Slots on a device of `size` bytes.
+fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
+    let room = label_areas(size)[1].get().saturating_sub(DATA_START);
+    u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
+}
+
 /// Slot size for a group whose smallest device has `size` bytes.
 fn slot_size(size: u64) -> u32 {
     let ideal = (size / SLOTS_PER_DEVICE).max(1);
@@ -148,8 +181,7 @@ impl Pool {
         let mut groups = BTreeMap::new();
         for (number, group) in spec.groups.iter().enumerate() {
             let index = GroupIndex::new(number as u16);
-            let smallest = group.devices.iter().map(|device| device.size().get()).min().unwrap_or(0);
-            let slot_size = slot_size(smallest);
+            let slot_size = group.slot_size();
             let mut slots = Vec::new();
             for device in &group.devices {
                 let size = device.size();
@@ -157,9 +189,6 @@ impl Pool {
                     let text = format!("{} has {size:?}, a device has at least 64 MiB", device.name());
                     return Err(PoolError::Invalid(text));
                 }
-                // Slots start at their own alignment, or after the label when they are large.
-                let data_start = LABEL_AREA.next_multiple_of(1 << 20);
-                let data_end = label_areas(size)[1].get();
                 let label = Label {
                     sequence: 1,
                     pool: guid,
@@ -169,9 +198,8 @@ impl Pool {
                     group: index,
                     rule: group.rule,
                     slot_size,
-                    slot_count: u32::try_from((data_end - data_start) / u64::from(slot_size))
-                        .unwrap_or(u32::MAX),
-                    data_start: DeviceOffset::new(data_start),
+                    slot_count: slot_count(size, slot_size),
+                    data_start: DeviceOffset::new(DATA_START),
                     device_size: size,
                     created,
                     ashift: spec.ashift,

@@ -15,9 +15,10 @@ use crate::segments::Readable;
 use crate::tree::Tree;
 use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
+use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
-use larder_format::segment::DESCRIPTOR_LEN;
-use larder_format::{BlockId, CommitId, DatasetId, HostId, PoolGuid, Timestamp};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentState};
+use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +82,21 @@ pub struct Space {
     pub used: u64,
     /// What can still be written.
     pub available: u64,
+}
+
+/// A group and what of it is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupUse {
+    /// Its number.
+    pub index: GroupIndex,
+    /// Its rule.
+    pub rule: GroupRule,
+    /// Bytes of a slot.
+    pub slot_size: u32,
+    /// log2 of the alignment of rows.
+    pub ashift: u8,
+    /// Its devices, with slots in use and slots in all.
+    pub devices: Vec<(DeviceIndex, u64, u64)>,
 }
 
 /// An imported pool.
@@ -290,6 +306,41 @@ impl Pool {
             let copies = group.rule.layout.r() as u64;
             (used + taken * unit / copies, total + all * unit / copies)
         })
+    }
+
+    /// The pool's groups and what of their devices is in use.
+    pub fn groups(&self) -> Vec<GroupUse> {
+        let core = self.core.lock();
+        let groups = core.groups.values().map(|group| GroupUse {
+            index: group.index,
+            rule: group.rule,
+            slot_size: group.slot_size,
+            ashift: group.ashift,
+            devices: group.devices().collect(),
+        });
+        groups.collect()
+    }
+
+    /// Bytes of dead blocks in segments that are kept for what else lives in them, over all columns:
+    /// free space that only cleaning brings back.
+    pub fn dead_space(&self) -> u64 {
+        let core = self.core.lock();
+        let closed = core.entries.values().filter(|entry| entry.state == SegmentState::Closed);
+        let dead = closed.map(|entry| {
+            let layout = entry.segment.layout;
+            let held = u64::from(entry.height) * layout.k() as u64;
+            held.saturating_sub(entry.live_bytes) * layout.columns() as u64 / layout.k() as u64
+        });
+        dead.sum()
+    }
+
+    /// Whether commits would make freed space writable again: a slot comes back two commits after the
+    /// last block in it died.
+    pub fn is_freeing(&self) -> bool {
+        let core = self.core.lock();
+        !core.dropped.is_empty()
+            || !core.gone.is_empty()
+            || core.entries.values().any(|entry| entry.state == SegmentState::Freed)
     }
 
     /// What the cache did and holds.

@@ -131,6 +131,14 @@ impl GroupSpace {
         (total - free, total)
     }
 
+    /// The devices, with slots in use and slots in all.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, u64, u64)> + '_ {
+        self.slots.iter().map(|(&device, &count)| {
+            let free = self.free.get(&device).map_or(0, BTreeSet::len) as u64;
+            (device, u64::from(count) - free, u64::from(count))
+        })
+    }
+
     /// Whether a slot is free.
     pub fn is_free(&self, slot: Slot) -> bool {
         self.free.get(&slot.device).is_some_and(|free| free.contains(&slot.index.get()))
