@@ -35,6 +35,7 @@ make_bed() {
     [ -x "$LARDER" ] || { echo "$NAME: there is no $LARDER: make build" >&2; exit 1; }
     LARDER=$(realpath "$LARDER")
     BED=$(mktemp -d "${TMPDIR:-/tmp}/larder-$NAME.XXXXXX")
+    chmod 755 "$BED" # other users go through it to the mount
     trap clear_bed EXIT
     trap 'exit 130' INT TERM
     DEVICES=$BED/devices MNT=$BED/mnt
