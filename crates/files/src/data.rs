@@ -132,6 +132,10 @@ impl Volume {
         };
         let first = range.start / step * step;
         let found = extents(&self.dataset.view()?, id, first..range.end, usize::MAX)?;
+        let wanted: Vec<_> = found.iter().map(|(_, extent)| extent.ptr).collect();
+        if wanted.len() > 1 {
+            self.pool.prefetch(&wanted);
+        }
         for (offset, extent) in found {
             let (part, to) = overlap(range, offset, step);
             if part.start < extent.len && !covered(offset / step, &part) {

@@ -3,7 +3,7 @@
 //! [`Ops`] is what a transport calls; [`Mount`] implements it over the volumes of a pool, and is what
 //! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories),
 //! `attr` (attributes, lengths), `xattr`, `data` (reading, writing), `flush` (storing, fsync), `orphan`
-//! (removal) and `replay` add to it. `inode` says what is kept in memory and in which order it is
+//! (removal) and `replay` add to it. A [`View`] shows a mount from one of its datasets. `inode` says what is kept in memory and in which order it is
 //! locked.
 
 mod attr;
@@ -17,10 +17,12 @@ mod ops;
 mod orphan;
 mod ranges;
 mod replay;
+mod view;
 mod volume;
 mod xattr;
 
 pub use error::{FsError, Result};
 pub use mount::Mount;
 pub use ops::*;
+pub use view::View;
 pub use volume::Volume;

@@ -37,7 +37,7 @@ pub struct Mount {
 #[derive(Default)]
 struct Tree {
     volumes: BTreeMap<DatasetId, Attached>,
-    /// The dataset attached without a parent.
+    /// The first dataset attached without a parent.
     root: Option<DatasetId>,
     /// Detached, but perhaps still used by a call that began before.
     leaving: Vec<Arc<Volume>>,
@@ -67,7 +67,7 @@ impl Tree {
     /// Refuses to attach a dataset twice, where another one is, or below one that is not attached.
     fn check_place(&self, id: DatasetId, parent: Option<&(DatasetId, Vec<u8>)>) -> Result<()> {
         let taken = match parent {
-            None => self.root.is_some(),
+            None => false,
             Some((parent, name)) => {
                 check_name(name)?;
                 self.volume(*parent)?;
@@ -123,7 +123,8 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Shows a dataset: as the mount's root, or by a name in its parent's root directory.
+    /// Shows a dataset: by a name in its parent's root directory, or by itself. The first that is attached
+    /// by itself is the mount's root; further ones are reached through a [`crate::View`].
     ///
     /// # Errors
     /// [`FsError::Exists`] when the place is taken, [`FsError::Stale`] when the parent is not attached,
@@ -136,7 +137,7 @@ impl Mount {
         let volume = Volume::open(Arc::clone(&self.pool), dataset)?;
         let mut tree = self.tree.write();
         tree.check_place(id, parent.as_ref())?;
-        tree.root = if parent.is_none() { Some(id) } else { tree.root };
+        tree.root = tree.root.or(parent.is_none().then_some(id));
         tree.volumes.insert(id, Attached { volume: Arc::clone(&volume), parent });
         Ok(volume)
     }

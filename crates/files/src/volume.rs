@@ -231,6 +231,15 @@ impl Volume {
         Ok(())
     }
 
+    /// How many files and directories are open.
+    pub fn open_count(&self) -> usize {
+        // Not under a shard's lock: states are locked before it.
+        let cached =
+            |shard: &Mutex<BTreeMap<_, Arc<Inode>>>| shard.lock().values().cloned().collect::<Vec<_>>();
+        let inodes = self.cache.iter().flat_map(cached);
+        inodes.filter(|inode| inode.state.lock().open > 0).count()
+    }
+
     /// Whether everything that was written is in the tree.
     pub fn is_clean(&self) -> bool {
         self.dirty.lock().is_empty()

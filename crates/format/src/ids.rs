@@ -1,6 +1,9 @@
 //! Ids, places, sizes: newtypes, so that what must not be mixed does not compile.
 
+use crate::error::ensure;
 use crate::field::Field;
+use crate::segment::{MAX_COLUMNS, MAX_SLOT};
+use crate::{Corrupt, Reason};
 use std::fmt;
 
 macro_rules! id {
@@ -108,6 +111,15 @@ macro_rules! u64_field {
 }
 u64_field!(DeviceOffset, ByteLen);
 
+/// No id and no counter on disk is greater. None gets there in a pool's life, so decoders refuse what
+/// does, and arithmetic on what they accept cannot overflow.
+pub const MAX_COUNT: u64 = (1 << 62) - 1;
+
+/// Refuses counters above [`MAX_COUNT`].
+pub(crate) fn ensure_countable(counts: &[u64], what: &'static str) -> Result<(), Corrupt> {
+    ensure(counts.iter().all(|&count| count <= MAX_COUNT), what, Reason::Range)
+}
+
 /// Blocks start and end on multiples of this many bytes.
 pub const BLOCK_STEP: u32 = 8;
 
@@ -127,6 +139,14 @@ pub struct Place {
 }
 
 impl Place {
+    /// The place, when it can be one: a column that a segment may have, and bytes inside the largest slot.
+    pub fn checked(self) -> Result<Self, Corrupt> {
+        let fits = u64::from(self.offset) + u64::from(self.stored) <= u64::from(MAX_SLOT);
+        let aligned = self.offset.is_multiple_of(BLOCK_STEP) && self.stored > 0;
+        ensure(fits && aligned && usize::from(self.column) < MAX_COLUMNS, "place", Reason::Range)?;
+        Ok(self)
+    }
+
     /// What the block takes in its column: the stored length rounded up to [`BLOCK_STEP`].
     pub const fn footprint(&self) -> u32 {
         self.stored.next_multiple_of(BLOCK_STEP)
@@ -160,6 +180,13 @@ pub struct BlockPtr {
     pub id: BlockId,
     /// Where it was written.
     pub place: Place,
+}
+
+impl BlockPtr {
+    /// The pointer, when its place can be one: see [`Place::checked`].
+    pub fn checked(self) -> Result<Self, Corrupt> {
+        Ok(Self { id: self.id, place: self.place.checked()? })
+    }
 }
 
 impl Field for BlockPtr {

@@ -1,15 +1,6 @@
 //! Values in a dataset's tree: what a file, a folder or a link is made of.
 //!
-//! | kind | object | offset | value |
-//! |---|---|---|---|
-//! | 1 extent | inode | offset in the file | [`Extent`] |
-//! | 2 orphan | 0 | inode | empty: the inode has no name left and is being removed |
-//! | 128 inode | inode | 0 | [`Inode`] |
-//! | 129 entry | directory | [`name_cookie`] + 0 to 127 | [`Entry`] |
-//! | 130 attribute | inode | [`name_cookie`] + 0 to 127 | [`Xattr`] |
-//! | 131 attribute's value | inode | value number × 32 + piece | up to [`MAX_VALUE`] bytes |
-//! | 132 link | inode | 0 | the target, 1 to 4,095 bytes |
-//!
+//! `SPEC.md` has the keys and the bytes ("A dataset's tree").
 //! Kinds below 128 stay in clear when a dataset is encrypted; the others are sealed.
 //!
 //! A name's key is made of 56 bits of its hash and 7 bits that tell names of one hash apart, so an
@@ -18,6 +9,7 @@
 
 use crate::error::ensure;
 use crate::field::Field;
+use crate::ids::ensure_countable;
 use crate::{BlockId, BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
 
 /// Key kind of an extent.
@@ -246,6 +238,7 @@ impl Inode {
         ensure(record.acl == 0, WHAT, Reason::Feature)?;
         ensure(record.perm < 1 << 12 && record.size <= MAX_FILE, WHAT, Reason::Range)?;
         ensure(record.record_size == 0 || valid_record_size(record.record_size), WHAT, Reason::Range)?;
+        ensure_countable(&[record.stored, record.parent.get(), record.entries], WHAT)?;
         for time in [record.atime, record.mtime, record.ctime, record.btime] {
             ensure(time.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         }
@@ -332,7 +325,7 @@ impl Extent {
         let fits = end.is_some_and(|end| end <= record.logical);
         ensure(fits && record.len > 0 && record.logical <= MAX_RECORD, WHAT, Reason::Range)?;
         let ExtentRecord { ptr, len, block_offset, logical, .. } = record;
-        Ok(Self { ptr, len, block_offset, logical })
+        Ok(Self { ptr: ptr.checked()?, len, block_offset, logical })
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::checksum;
 use crate::error::ensure;
 use crate::field::Field;
-use crate::segment::{Layout, MAX_SLOT, MIN_SLOT};
+use crate::ids::ensure_countable;
+use crate::segment::{Layout, MAX_SLOT, MIN_SLOT, ROW_STEP};
 use crate::{
     ByteLen, Corrupt, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, HostId, Incarnation, PoolGuid,
     Reason, Timestamp, layout,
@@ -33,6 +34,9 @@ pub const HEARTBEAT_MAGIC: u64 = u64::from_le_bytes(*b"LARDERHB");
 pub const MAX_NAME: usize = 255;
 
 /// Where the two label areas start on a device of `size` bytes.
+///
+/// # Panics
+/// When the device is smaller than one area.
 pub fn label_areas(size: ByteLen) -> [DeviceOffset; 2] {
     let end = size.get() / LABEL_AREA * LABEL_AREA;
     [DeviceOffset::new(0), DeviceOffset::new(end - LABEL_AREA)]
@@ -92,7 +96,17 @@ impl GroupRule {
         const WHAT: &str = "group rule";
         ensure(from.len() >= Self::SIZE, WHAT, Reason::Short)?;
         let word = word(from[0]).ok_or(Corrupt::new(WHAT, Reason::Kind))?;
-        Ok(Self { word, layout: Layout::new(from[1], from[2], from[3])? })
+        let layout = Layout::new(from[1], from[2], from[3])?;
+        let (k, r, m) = (layout.k(), layout.r(), layout.m());
+        let fits = match word {
+            GroupWord::Single => (k, r, m) == (1, 1, 0),
+            GroupWord::Mirror => (k, m) == (1, 0),
+            GroupWord::Raidz => r == 1 && m > 0,
+            GroupWord::Raid10 => (r, m) == (2, 0),
+            GroupWord::Raid14 => (r, m) == (2, 1),
+        };
+        ensure(fits, WHAT, Reason::Range)?;
+        Ok(Self { word, layout })
     }
 
     /// How status shows it: `mirror`, `raidz2`, …
@@ -244,10 +258,14 @@ impl Label {
         let slot_ok = head.slot_size.is_power_of_two() && (MIN_SLOT..=MAX_SLOT).contains(&head.slot_size);
         ensure(slot_ok, WHAT, Reason::Range)?;
         ensure((9..=16).contains(&head.ashift), WHAT, Reason::Range)?;
-        let slots = u64::from(head.slot_count) * u64::from(head.slot_size);
-        let end = head.data_start.get().checked_add(slots).and_then(|end| end.checked_add(LABEL_AREA));
-        ensure(head.data_start.get() >= LABEL_AREA, WHAT, Reason::Range)?;
-        ensure(end.is_some_and(|end| end <= head.device_size.get()), WHAT, Reason::Range)?;
+        ensure_countable(&[head.sequence, head.device_size.get()], WHAT)?;
+        ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
+        let start = head.data_start.get();
+        ensure(start >= LABEL_AREA && start.is_multiple_of(u64::from(ROW_STEP)), WHAT, Reason::Range)?;
+        let end = start.checked_add(u64::from(head.slot_count) * u64::from(head.slot_size));
+        ensure(head.device_size.get() >= 2 * LABEL_AREA, WHAT, Reason::Range)?;
+        let last_area = label_areas(head.device_size)[1].get();
+        ensure(end.is_some_and(|end| end <= last_area), WHAT, Reason::Range)?;
         let name = &bytes[LabelHead::SIZE..LabelHead::SIZE + usize::from(head.name_len)];
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
         Ok(Self {

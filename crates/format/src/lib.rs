@@ -1,9 +1,4 @@
-//! On-disk bytes to checked values and back.
-//!
-//! The only crate that knows byte positions; it does no I/O and holds no policy. All integers are
-//! little-endian. Bytes become values once: every structure has an `Unchecked…` form or a `decode`
-//! that verifies magic, version, checksum and ranges, and bad bytes are a [`Corrupt`] value, never a
-//! panic. `SPEC.md` is this crate's front page and a test holds it against the code.
+#![doc = include_str!("../SPEC.md")]
 
 pub mod block;
 pub mod checksum;

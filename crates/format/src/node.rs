@@ -1,40 +1,8 @@
 //! A tree's node: the payload of a block of kind `Node` (a dataset's tree) or `Table` (a pool table).
 //!
-//! # Tree node
-//! At most 16,384 bytes ([`NODE_MAX`]). A head, a table of entries in strictly ascending order of keys,
-//! and for leaves two heaps of values. The block's header says that the bytes are whole; this decoder
-//! says that they mean something.
-//!
-//! Head, 8 bytes ([`NodeHead`]):
-//!
-//! | field | offset | size | meaning |
-//! |---|---|---|---|
-//! | level | 0 | 1 | height above the leaves, 0 to 15 |
-//! | count | 2 | 2 | number of entries; 0 only in the leaf that is the root of an empty tree |
-//! | clear | 4 | 2 | bytes of the clear heap; 0 in inner nodes |
-//! | sealed | 6 | 2 | bytes of the sealed heap; 0 in inner nodes |
-//!
-//! Leaf entry, 19 bytes ([`LeafEntry`]):
-//!
-//! | field | offset | size | meaning |
-//! |---|---|---|---|
-//! | key | 0 | 17 | object u64, kind u8, offset u64 |
-//! | len | 17 | 2 | bytes of the value, 0 to 4,096 |
-//!
-//! Inner entry, 41 bytes ([`InnerEntry`]):
-//!
-//! | field | offset | size | meaning |
-//! |---|---|---|---|
-//! | key | 0 | 17 | separator: no key below this child is smaller; every key below it is smaller than the next separator |
-//! | child | 17 | 24 | block id and place of the child, whose level is one less |
-//!
-//! The first separator of an inner node bounds its keys like every other; it is not smaller than the
-//! parent's separator for the node, but may be greater (when first children went away).
-//!
-//! The heaps follow the table of a leaf, the clear one first. Values lie in them without gaps, in the
-//! order of their keys, so positions are not stored. The key's kind alone says which heap holds a value
-//! ([`is_clear`]): what tracing needs (extents, child ids) is clear; names and attributes go to the tail of
-//! the node, which encryption will seal as one piece. Nothing may follow the heaps.
+//! `SPEC.md` has the bytes ("Trees"). The block's header says that they are whole; this decoder says that
+//! they mean something. An inner node's first separator may be greater than the parent's separator for the
+//! node: that happens when first children go away.
 
 use crate::error::ensure;
 use crate::field::Field;
@@ -207,8 +175,8 @@ impl Node {
             return Leaf::from_parts(keys, table, heap, clear).map(Node::Leaf);
         }
         ensure(head.count > 0 && clear == 0 && sealed == 0, WHAT, Reason::Range)?;
-        let children = table.chunks_exact(entry).map(|e| BlockPtr::load(&e[Key::SIZE..])).collect();
-        Ok(Node::Inner(Inner { level: head.level, keys, children }))
+        let children = table.chunks_exact(entry).map(|e| BlockPtr::load(&e[Key::SIZE..]).checked());
+        Ok(Node::Inner(Inner { level: head.level, keys, children: children.collect::<Result<_, _>>()? }))
     }
 
     /// The node's plain payload: [`Node::encoded_len`] bytes.

@@ -10,6 +10,7 @@
 
 use crate::error::ensure;
 use crate::field::Field;
+use crate::ids::ensure_countable;
 use crate::items::{FileKind, MAX_FILE, MAX_TARGET, MAX_XATTR, valid_name, valid_xattr_name};
 use crate::{Corrupt, InodeId, Reason, Timestamp};
 
@@ -241,6 +242,11 @@ impl<'a> Reader<'a> {
         let len = self.get::<u32>()?;
         Ok(self.take(len as usize)?.to_vec())
     }
+    fn inode(&mut self) -> Result<InodeId, Corrupt> {
+        let inode: InodeId = self.get()?;
+        ensure_countable(&[inode.get()], WHAT)?;
+        Ok(inode)
+    }
     fn time(&mut self) -> Result<Timestamp, Corrupt> {
         let time: Timestamp = self.get()?;
         ensure(time.nanos < 1_000_000_000, WHAT, Reason::Range)?;
@@ -309,8 +315,8 @@ impl LogOp {
         let mut from = Reader(bytes);
         let op = match from.get::<u8>()? {
             1 => Self::Create(Create {
-                inode: from.get()?,
-                parent: from.get()?,
+                inode: from.inode()?,
+                parent: from.inode()?,
                 name: from.name()?,
                 kind: FileKind::from_byte(from.get()?)?,
                 perm: from.perm()?,
@@ -321,27 +327,27 @@ impl LogOp {
                 time: from.time()?,
             }),
             2 => Self::Link(Link {
-                inode: from.get()?,
-                parent: from.get()?,
+                inode: from.inode()?,
+                parent: from.inode()?,
                 name: from.name()?,
                 time: from.time()?,
             }),
             3 => Self::Unlink(Unlink {
-                parent: from.get()?,
+                parent: from.inode()?,
                 name: from.name()?,
                 directory: from.flag()?,
                 time: from.time()?,
             }),
             4 => Self::Rename(Rename {
-                parent: from.get()?,
+                parent: from.inode()?,
                 name: from.name()?,
-                new_parent: from.get()?,
+                new_parent: from.inode()?,
                 new_name: from.name()?,
                 exchange: from.flag()?,
                 time: from.time()?,
             }),
             5 => Self::SetAttr(SetAttr {
-                inode: from.get()?,
+                inode: from.inode()?,
                 perm: from.option(Reader::perm)?,
                 uid: from.option(Reader::get)?,
                 gid: from.option(Reader::get)?,
@@ -357,20 +363,20 @@ impl LogOp {
                 ctime: from.time()?,
             }),
             6 => Self::SetXattr(SetXattr {
-                inode: from.get()?,
+                inode: from.inode()?,
                 name: from.raw_name()?,
                 value: from.option(Reader::bytes)?,
                 time: from.time()?,
             }),
             7 => Self::Write(Write {
-                inode: from.get()?,
+                inode: from.inode()?,
                 offset: from.size()?,
                 data: from.bytes()?,
                 size: from.size()?,
                 mtime: from.time()?,
             }),
             8 => Self::Zero(Zero {
-                inode: from.get()?,
+                inode: from.inode()?,
                 offset: from.size()?,
                 len: from.size()?,
                 time: from.time()?,

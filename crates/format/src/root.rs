@@ -2,6 +2,7 @@
 
 use crate::checksum;
 use crate::error::ensure;
+use crate::ids::ensure_countable;
 use crate::label::{FORMAT_VERSION, GroupRule, RING_OFFSET, RING_SLOT, RING_SLOTS};
 use crate::segment::SegmentRecord;
 use crate::{
@@ -228,6 +229,11 @@ impl Root {
         ensure(checksum::fast64_with_hole(pool, bytes, 184) == head.sum, WHAT, Reason::Checksum)?;
         ensure(head.pool == pool, WHAT, Reason::Identity)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
+        ensure(head.oldest <= head.commit && head.exported <= 1 && head.log_open <= 1, WHAT, Reason::Range)?;
+        let ids = [head.commit.get(), head.block_lease.get(), head.segment_lease.get()];
+        ensure_countable(&ids, WHAT)?;
+        ensure_countable(&[head.applied.get(), head.log_sequence], WHAT)?;
+        let tables = head.tables.checked()?;
 
         let mut rest = &bytes[RootHead::SIZE..];
         let mut take = |len: usize| -> Result<&[u8], Corrupt> {
@@ -244,8 +250,15 @@ impl Root {
         }
         let mut devices = Vec::new();
         for _ in 0..head.devices {
-            devices.push(RootDevice::get(take(RootDevice::SIZE)?).ok_or(short)?);
+            let device = RootDevice::get(take(RootDevice::SIZE)?).ok_or(short)?;
+            let grouped = groups.iter().any(|group: &RootGroup| group.index == device.group);
+            ensure(grouped, WHAT, Reason::Identity)?;
+            ensure(device.current <= 1 && device.good_through <= head.commit, WHAT, Reason::Range)?;
+            devices.push(device);
         }
+        let ascending = groups.is_sorted_by(|a, b| a.index < b.index)
+            && devices.is_sorted_by(|a: &RootDevice, b| a.index < b.index);
+        ensure(ascending, WHAT, Reason::Order)?;
         let mut history = Vec::new();
         for _ in 0..head.history {
             history.push(RootImport::get(take(RootImport::SIZE)?).ok_or(short)?);
@@ -273,7 +286,7 @@ impl Root {
             log_sequence: head.log_sequence,
             log_previous: head.log_previous,
             log_incarnation: head.log_incarnation,
-            tables: head.tables,
+            tables,
             groups,
             devices,
             history,

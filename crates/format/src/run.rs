@@ -6,24 +6,14 @@
 //! the run's descriptor, which the pool's tables hold. Every page says which run it belongs to and where
 //! in it, so that a stale or misdirected page is recognised.
 //!
-//! An entry page is a [`PageHead`], a table of u16 offsets into the body (one a [`RESTART_EVERY`]
-//! entries, for binary search) and the body. An entry is:
-//! ```text
-//! tag      bits 0-2 what the target is, bit 3 marks follow, bit 4 the id is the last one's successor,
-//!          bits 5-7 for the first place: same segment, same column, right behind the last block there
-//! id       varint, unless bit 4: the distance to the last id; at a restart, to the page's first id
-//! marks    bit 3: a byte of marks set, a byte of marks cleared
-//! alias    varint: the other id
-//! places   each: [tag with bits 5-7, not for the first] [segment] [column] [offset] [stored length],
-//!          as varints (the column as a byte), each as the difference to what was expected, in zigzag
-//! ```
-//! Expectations come from the entry before (the last segment, column and length; where the last block in
-//! that column ended) and are forgotten at each restart and, for offsets, with each new segment. So a
+//! `SPEC.md` has the bytes of an entry. What it does not say is there because it was expected, from the
+//! entry before; expectations are forgotten at each restart and, for offsets, with each new segment. So a
 //! stream of ids and places that both ascend costs 2 to 5 bytes an entry.
 
 use crate::error::ensure;
 use crate::field::Field;
-use crate::segment::{MAX_COLUMNS, MAX_SLOT};
+use crate::ids::ensure_countable;
+use crate::segment::MAX_SLOT;
 use crate::{BLOCK_STEP, BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId, layout};
 
 mod page;
@@ -113,11 +103,7 @@ impl Places {
     /// The places, when they are 1 to [`MAX_PLACES`] and each lies inside the largest slot.
     pub fn new(places: &[Place]) -> Result<Self, Corrupt> {
         ensure((1..=MAX_PLACES).contains(&places.len()), "places", Reason::Range)?;
-        for place in places {
-            let fits = u64::from(place.offset) + u64::from(place.stored) <= u64::from(MAX_SLOT);
-            let aligned = place.offset.is_multiple_of(BLOCK_STEP) && place.stored > 0;
-            ensure(fits && aligned && usize::from(place.column) < MAX_COLUMNS, "places", Reason::Range)?;
-        }
+        places.iter().try_for_each(|place| place.checked().map(drop))?;
         let mut at = [Place { segment: SegmentId::new(0), column: 0, offset: 0, stored: 0 }; MAX_PLACES];
         at[..places.len()].copy_from_slice(places);
         Ok(Self { len: places.len() as u8, at })
@@ -257,7 +243,9 @@ impl Field for PageRef {
     }
 }
 
+/// Page references name places that can be, and ids that ascend.
 fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
+    refs.iter().try_for_each(|page| page.ptr.checked().map(drop))?;
     ensure(refs.is_sorted_by(|a, b| a.first < b.first), what, Reason::Order)
 }
 
@@ -440,15 +428,20 @@ impl RunDescriptor {
             && head.height <= MAX_HEIGHT
             && u64::from(head.pages) >= descriptor.refs.len() as u64
             && head.entries >= u64::from(head.pages)
+            && head.entries <= u64::from(head.pages) * u64::from(u16::MAX)
+            && head.bytes <= u64::from(head.pages) * PAGE_MAX as u64
             && head.shadows <= head.entries
             && (head.height > 0 || head.pages == u32::from(head.refs));
         ensure(counts, WHAT, Reason::Range)?;
-        ensure(head.oldest <= head.newest && head.newest.get() < u64::MAX, WHAT, Reason::Range)?;
-        ensure(head.run.get() < u64::MAX, WHAT, Reason::Range)?;
+        ensure(head.oldest <= head.newest, WHAT, Reason::Range)?;
+        ensure_countable(&[head.run.get(), head.newest.get()], WHAT)?;
         ensure(head.first <= head.last && descriptor.refs[0].first == head.first, WHAT, Reason::Order)?;
         ascend(&descriptor.refs, WHAT)?;
         let in_order = descriptor.footprints.is_sorted_by(|a, b| a.segment < b.segment);
         ensure(in_order, WHAT, Reason::Order)?;
+        let most = u64::from(MAX_SLOT);
+        let fit = |f: &Footprint| f.bytes <= most && u64::from(f.blocks) * u64::from(BLOCK_STEP) <= f.bytes;
+        ensure(descriptor.footprints.iter().all(fit), WHAT, Reason::Range)?;
         Ok((descriptor, RunHead::SIZE + len))
     }
 }

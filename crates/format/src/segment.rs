@@ -4,8 +4,10 @@
 use crate::checksum;
 use crate::error::ensure;
 use crate::field::Field;
+use crate::ids::ensure_countable;
 use crate::{
-    CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason, SegmentId, SlotIndex, layout,
+    BLOCK_STEP, CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason, SegmentId,
+    SlotIndex, layout,
 };
 
 /// The most columns a segment may have.
@@ -19,6 +21,9 @@ pub const MIN_SLOT: u32 = 1 << 20;
 /// The largest slot.
 pub const MAX_SLOT: u32 = 64 << 20;
 
+/// The most data columns that parity can be computed over.
+pub const MAX_PARITY_DATA: usize = 61;
+
 /// `k` data columns × `r` replicas + `m` parity columns.
 ///
 /// Column `i·r + j` is replica `j` of data column `i`; column `k·r + p` is parity `p`.
@@ -30,10 +35,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout, when the numbers make one: `k`, `r` ≥ 1, `m` ≤ 3, at most [`MAX_COLUMNS`] columns.
+    /// A layout, when the numbers make one: `k`, `r` ≥ 1, `m` ≤ 3, at most [`MAX_COLUMNS`] columns, and
+    /// with parity at most [`MAX_PARITY_DATA`] data columns.
     pub fn new(k: u8, r: u8, m: u8) -> Result<Self, Corrupt> {
         let columns = usize::from(k) * usize::from(r) + usize::from(m);
         ensure(k >= 1 && r >= 1 && m <= 3 && columns <= MAX_COLUMNS, "layout", Reason::Range)?;
+        ensure(m == 0 || usize::from(k) <= MAX_PARITY_DATA, "layout", Reason::Range)?;
         Ok(Self { k, r, m })
     }
     /// Data columns.
@@ -275,7 +282,11 @@ impl SegmentRecord {
         let head = SegmentHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let layout = head.layout.checked()?;
         ensure(usize::from(head.columns) == layout.columns(), WHAT, Reason::Range)?;
-        ensure(head.height <= MAX_SLOT, WHAT, Reason::Range)?;
+        let heights = DESCRIPTOR_LEN..=MAX_SLOT;
+        let height_ok = heights.contains(&head.height) && head.height.is_multiple_of(ROW_STEP);
+        ensure(height_ok, WHAT, Reason::Range)?;
+        ensure(head.live_bytes <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
+        ensure_countable(&[head.id.get(), head.birth.get(), head.freed.get()], WHAT)?;
         let len = SegmentHead::SIZE + layout.columns() * Slot::SIZE;
         let slots = bytes.get(SegmentHead::SIZE..len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let state = match head.state {
@@ -284,6 +295,11 @@ impl SegmentRecord {
             3 => SegmentState::Freed,
             _ => return Err(Corrupt::new(WHAT, Reason::Kind)),
         };
+        ensure((state == SegmentState::Freed) == (head.freed.get() > 0), WHAT, Reason::Range)?;
+        let slots: Vec<Slot> = slots.chunks_exact(Slot::SIZE).map(Slot::load).collect();
+        let mut devices: Vec<_> = slots.iter().map(|slot| slot.device).collect();
+        devices.sort_unstable();
+        ensure(devices.is_sorted_by(|a, b| a < b), WHAT, Reason::Order)?;
         let record = Self {
             id: head.id,
             kind: SegmentKind::from_byte(head.kind)?,
@@ -296,7 +312,7 @@ impl SegmentRecord {
             birth: head.birth,
             freed: head.freed,
             incarnation: head.incarnation,
-            slots: slots.chunks_exact(Slot::SIZE).map(Slot::load).collect(),
+            slots,
         };
         Ok((record, len))
     }
@@ -436,8 +452,10 @@ impl RowHeader {
         let sum = checksum::fast64_with_hole(pool, bytes, 48);
         ensure(sum == head.header_sum, WHAT, Reason::Checksum)?;
         ensure(head.column < head.columns, WHAT, Reason::Range)?;
-        ensure(head.offset.is_multiple_of(ROW_STEP) && head.offset < MAX_SLOT, WHAT, Reason::Range)?;
-        ensure(head.height.is_multiple_of(ROW_STEP) && head.height <= MAX_SLOT, WHAT, Reason::Range)?;
+        let aligned = head.offset.is_multiple_of(ROW_STEP) && head.height.is_multiple_of(ROW_STEP);
+        ensure(aligned && head.used.is_multiple_of(BLOCK_STEP), WHAT, Reason::Range)?;
+        let end = u64::from(head.offset) + u64::from(head.height);
+        ensure(head.offset >= DESCRIPTOR_LEN && end <= u64::from(MAX_SLOT), WHAT, Reason::Range)?;
         ensure(u64::from(header_len) + u64::from(head.used) <= u64::from(head.height), WHAT, Reason::Range)?;
         Ok(Self {
             segment: head.segment,

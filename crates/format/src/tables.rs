@@ -5,6 +5,7 @@
 
 use crate::error::ensure;
 use crate::field::Field;
+use crate::ids::ensure_countable;
 use crate::node::Key;
 use crate::{BlockId, BlockPtr, Corrupt, DatasetId, Incarnation, Reason, SegmentId, Timestamp, layout};
 
@@ -142,13 +143,18 @@ impl DatasetRecord {
         const WHAT: &str = "dataset record";
         let head = DatasetHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let name = &bytes[DatasetHead::SIZE..];
-        ensure(name.len() == usize::from(head.name_len), WHAT, Reason::Range)?;
+        ensure(name.len() == usize::from(head.name_len) && head.has_root <= 1, WHAT, Reason::Range)?;
+        ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
+        ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
+        let amounts = [head.referenced, head.logical, head.stored, head.held];
+        ensure_countable(&amounts, WHAT)?;
+        ensure_countable(&[head.id.get(), head.next_inode, head.birth], WHAT)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
         Ok(Self {
             id: head.id,
             parent: head.parent,
             guid: head.guid,
-            root: (head.has_root != 0).then_some(head.root),
+            root: (head.has_root != 0).then(|| head.root.checked()).transpose()?,
             floor: head.floor,
             referenced: head.referenced,
             logical: head.logical,

@@ -110,12 +110,12 @@ impl Pool {
         report.problems.append(&mut problems);
         let mut referenced = 0;
         for ptr in nodes {
-            let (_, place) = self.locate(ptr)?;
+            let place = self.place_of(ptr)?;
             live.add(ptr, place, report);
             report.blocks += 1;
         }
         for (key, extent) in extents {
-            let (_, place) = self.locate(extent.ptr)?;
+            let place = self.place_of(extent.ptr)?;
             live.add(extent.ptr, place, report);
             referenced += u64::from(place.footprint());
             report.blocks += 1;
@@ -136,6 +136,14 @@ impl Pool {
             ));
         }
         Ok(())
+    }
+
+    /// Where a block is: as its hint says unless the cleaner moved it.
+    fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
+        if crate::clean::hint_is_stale(&self.core.lock(), ptr.place.segment) {
+            return Ok(crate::core::Core::look_up(self, ptr.id)?.unwrap_or(ptr.place));
+        }
+        Ok(ptr.place)
     }
 
     /// The map knows what trees refer to, where it is, and nothing else.

@@ -101,6 +101,9 @@ impl Pool {
         if let Some(front) = &front {
             front.committed(commit);
         }
+        if !export {
+            self.clean_if_low()?;
+        }
         Ok(commit)
     }
 
@@ -215,7 +218,7 @@ impl Pool {
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
         }
         if !planted(Bug::Leak) {
-            dropped.into_iter().for_each(|ptr| self.note_dead(ptr));
+            dropped.into_iter().try_for_each(|ptr| self.note_dead(ptr))?;
         }
         Ok(())
     }

@@ -143,10 +143,16 @@ impl Pool {
         self.map.lock().apply(Update::Put { id: ptr.id, places });
     }
 
-    /// A block died: the map forgets it, its segment has less to live for.
-    pub(crate) fn note_dead(&self, ptr: BlockPtr) {
+    /// A block died: the map forgets it, its segment has less to live for. When its segment was cleaned,
+    /// the map is asked where it went.
+    pub(crate) fn note_dead(&self, ptr: BlockPtr) -> Result<()> {
+        let moved = crate::clean::hint_is_stale(&self.core.lock(), ptr.place.segment);
+        let place = if moved { Core::look_up(self, ptr.id)? } else { Some(ptr.place) };
         self.map.lock().apply(Update::Delete { id: ptr.id });
-        self.core.lock().release(ptr.place);
+        if let Some(place) = place {
+            self.core.lock().release(place);
+        }
         self.cache.forget(ptr.id);
+        Ok(())
     }
 }

@@ -109,14 +109,14 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
         "raidz3" => least(4).and_then(|()| rule(GroupWord::Raidz, devices - 3, 1, 3)),
         "raid10" => {
             least(4)?;
-            if devices % 2 != 0 {
+            if !devices.is_multiple_of(2) {
                 return Err(format!("raid10 needs an even number of devices, {devices} given"));
             }
             rule(GroupWord::Raid10, devices / 2, 2, 0)
         }
         "raid14" => {
             least(5)?;
-            if devices % 2 != 1 {
+            if devices.is_multiple_of(2) {
                 return Err(format!(
                     "raid14 needs an odd number of devices (pairs and one), {devices} given"
                 ));
@@ -295,6 +295,9 @@ impl Pool {
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
+            reclaiming: Mutex::new(()),
+            exhausted: AtomicU64::new(u64::MAX),
+            cleaned: AtomicU64::new(0),
             myself: myself.clone(),
         })
     }

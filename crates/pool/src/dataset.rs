@@ -249,7 +249,7 @@ impl Update<'_> {
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
         if planted(Bug::EarlyReuse) {
-            self.pool.note_dead(ptr);
+            drop(self.pool.note_dead(ptr));
         } else if ptr.id > record.floor {
             self.pool.core.lock().dropped.push(ptr);
         }

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod cache;
 pub mod check;
+pub mod clean;
 pub mod codec;
 pub mod commit;
 pub mod core;

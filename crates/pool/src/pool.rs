@@ -126,6 +126,11 @@ pub struct Pool {
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
+    /// Held while space is won back for a writer.
+    pub(crate) reclaiming: Mutex<()>,
+    /// The commit at which nothing more could be won back.
+    pub(crate) exhausted: AtomicU64,
+    pub(crate) cleaned: AtomicU64,
     pub(crate) myself: Weak<Pool>,
 }
 
@@ -289,12 +294,17 @@ impl Pool {
         space
     }
 
-    /// Refuses when `bytes` more of dirty data might not find room.
+    /// Refuses when `bytes` more of dirty data might not find room; wins dead space back before it does.
+    /// Must not be called while an [`Op`] is held.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        if self.space(record_size).available < bytes { Err(PoolError::NoSpace) } else { Ok(()) }
+        if self.space(record_size).available >= bytes {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.reclaim(bytes, record_size)
     }
 
     /// Slots in use and in all, bytes over all devices; a group of copies counts once.
@@ -338,9 +348,7 @@ impl Pool {
     /// last block in it died.
     pub fn is_freeing(&self) -> bool {
         let core = self.core.lock();
-        !core.dropped.is_empty()
-            || !core.gone.is_empty()
-            || core.entries.values().any(|entry| entry.state == SegmentState::Freed)
+        !core.dropped.is_empty() || core.waiting_to_be_free()
     }
 
     /// What the cache did and holds.

@@ -8,7 +8,7 @@ use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::Segment;
 use crate::tree::NodeStore;
-use larder_device::ALIGN;
+use larder_device::{ALIGN, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader};
 use larder_format::node::Node;
 use larder_format::{BlockPtr, Corrupt, Place, Reason};
@@ -31,6 +31,48 @@ impl Pool {
         let record: Arc<[u8]> = plain.into();
         self.cache.keep_record(ptr.id, &record);
         Ok(record)
+    }
+
+    /// Brings records into the cache that are not there, all at once: their reads are in flight
+    /// together, their checksums and codecs run on all workers. What fails is left to [`Pool::read`].
+    pub fn prefetch(&self, ptrs: &[BlockPtr]) {
+        let start = |ptr: &BlockPtr| {
+            if self.cache.record(ptr.id).is_some() {
+                return None;
+            }
+            let (segment, place) = self.locate(*ptr).ok()?;
+            let layout = segment.layout;
+            if usize::from(place.column) >= layout.k() {
+                return None;
+            }
+            let replica = layout.replica(place.column.into(), ptr.id.get() as usize % layout.r());
+            if segment.peek(replica, place.offset, place.stored as usize).is_some() {
+                return None;
+            }
+            let (pending, from) = self.start_read(&segment, replica, place)?;
+            Some((ptr.id, segment, place, pending, from))
+        };
+        let in_flight: Vec<_> = ptrs.iter().filter_map(start).collect();
+        let arrived: Vec<_> = in_flight
+            .into_iter()
+            .filter_map(|(id, segment, place, pending, from)| {
+                // The segment stays pinned until its bytes are here.
+                let bytes = pending.wait().ok()?;
+                drop(segment);
+                Some((id, bytes, from..from + place.stored as usize))
+            })
+            .collect();
+        self.world.workers.for_each(arrived.len(), &|i| {
+            let (id, bytes, range) = &arrived[i];
+            let Ok((header, payload)) = block::check(self.guid, *id, &bytes[range.clone()]) else { return };
+            let logical = header.info.logical as usize;
+            if header.info.kind == BlockKind::Record
+                && logical <= MAX_LOGICAL
+                && let Ok(plain) = codec::decompress(header.info.codec, payload, logical)
+            {
+                self.cache.keep_record(*id, &plain.into());
+            }
+        });
     }
 
     /// A block's header and plain content, past the cache.
@@ -66,7 +108,7 @@ impl Pool {
     }
 
     /// A block's header and stored bytes, verified, from whatever can give them.
-    fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Vec<u8>)> {
+    pub(crate) fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Vec<u8>)> {
         let layout = segment.layout;
         let place = ptr.place;
         let column = usize::from(place.column);
@@ -104,21 +146,41 @@ impl Pool {
 
     /// The range of `place` from one column; `None` when the device does not give it.
     fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Vec<u8>> {
-        let slot = segment.slots[column];
-        let member = self.members.get(slot.device);
-        let start = place.offset as usize / ALIGN * ALIGN;
-        let end = (place.offset as usize + place.stored as usize).next_multiple_of(ALIGN);
-        let pending = member.read(member.slot_offset(slot.index, start as u32), end - start)?;
+        let (pending, from) = self.start_read(segment, column, place)?;
         match pending.wait() {
-            Ok(bytes) => {
-                let from = place.offset as usize - start;
-                Some(bytes[from..from + place.stored as usize].to_vec())
-            }
+            Ok(bytes) => Some(bytes[from..from + place.stored as usize].to_vec()),
             Err(_) => {
+                let member = self.members.get(segment.slots[column].device);
                 member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 None
             }
         }
+    }
+
+    /// Starts reading the range of `place` from one column; says where in the buffer it will begin.
+    fn start_read(
+        &self,
+        segment: &Segment,
+        column: usize,
+        place: Place,
+    ) -> Option<(Pending<Outcome>, usize)> {
+        let slot = segment.slots[column];
+        let member = self.members.get(slot.device);
+        let start = place.offset as usize / ALIGN * ALIGN;
+        let end = (place.offset as usize + place.stored as usize).next_multiple_of(ALIGN);
+        if end > member.slot_size as usize {
+            return None;
+        }
+        let pending = member.read(member.slot_offset(slot.index, start as u32), end - start)?;
+        Some((pending, place.offset as usize - start))
+    }
+
+    /// The range of `place`, from a replica or computed; empty when nothing gives it. Not verified.
+    pub(crate) fn read_range(&self, segment: &Segment, place: Place) -> Vec<u8> {
+        let layout = segment.layout;
+        let replicas = (0..layout.r()).map(|j| layout.replica(place.column.into(), j));
+        let mut copies = replicas.filter_map(|column| self.read_column(segment, column, place));
+        copies.next().or_else(|| self.rebuild(segment, place)).unwrap_or_default()
     }
 
     /// The range of `place` computed from the other columns of its rows.

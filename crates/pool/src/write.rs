@@ -245,12 +245,7 @@ impl Pool {
             *slots[i].lock() = frame(&stamp, &draft(info, record.codec, &record.plain));
         });
         let blocks: Vec<Encoded> = slots.into_iter().map(Mutex::into_inner).collect();
-        let mut places = Vec::with_capacity(blocks.len());
-        if let Err(error) = self.append(&blocks, &mut places) {
-            let mut core = self.core.lock();
-            places.into_iter().for_each(|place| core.release(place));
-            return Err(error);
-        }
+        let places = self.append_whole(&blocks)?;
         let pointers: Vec<BlockPtr> =
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
         for (ptr, record) in pointers.iter().zip(records) {
@@ -264,6 +259,17 @@ impl Pool {
     fn stamp_now(&self) -> (CommitId, Incarnation) {
         let core = self.core.lock();
         (core.open_commit, core.incarnation)
+    }
+
+    /// Appends framed records, all or none; the places come in the order of the blocks.
+    pub(crate) fn append_whole(&self, blocks: &[Encoded]) -> Result<Vec<Place>> {
+        let mut places = Vec::with_capacity(blocks.len());
+        if let Err(error) = self.append(blocks, &mut places) {
+            let mut core = self.core.lock();
+            places.into_iter().for_each(|place| core.release(place));
+            return Err(error);
+        }
+        Ok(places)
     }
 
     /// Packs records into rows and submits them; the places come in the order of the blocks.
@@ -407,7 +413,8 @@ impl<'a> Appender<'a> {
         Ok(ptr)
     }
 
-    fn push(&mut self, block: Encoded) -> Result<Place> {
+    /// Appends a framed block.
+    pub(crate) fn push(&mut self, block: Encoded) -> Result<Place> {
         let size = row::footprint(block.len());
         if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.limit - row.used) {
             self.submit()?;

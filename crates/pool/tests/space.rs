@@ -83,3 +83,56 @@ fn the_sum_written_is_what_avail_said_in_every_layout() {
         }
     }
 }
+
+#[test]
+fn overwriting_a_half_full_pool_for_long_never_runs_out() {
+    for (word, count, times) in [("single", 1, 5), ("raidz2", 6, 1)] {
+        let sim = larder_sim::SimWorld::new(&vec![larder_format::ByteLen::new(80 << 20); count]);
+        let pool = create(&sim, word);
+        let dataset = pool.dataset(ROOT_DATASET).unwrap();
+        let entropy = SeededEntropy::new(3);
+        let next = |n: u64| entropy.next_u64() % n;
+        // Contents compress to about a third, so count by what the pool says.
+        let half = pool.space(128 << 10).available / 2;
+        let mut model = Model::new();
+        let mut inode = 10;
+        while dataset.usage().referenced < half {
+            let files: Vec<_> =
+                (inode..inode + 16).map(|inode| (inode, 1, 1 + next(120_000) as usize)).collect();
+            inode += 16;
+            put(&pool, &dataset, &files);
+            model.extend(files.iter().map(|file| (file.0, (file.1, file.2))));
+        }
+        pool.commit().unwrap();
+        let live = dataset.usage().referenced;
+        let mut written = 0;
+        let mut version = 2;
+        while written < times * live {
+            version += 1;
+            let mut files: Vec<_> =
+                (0..16).map(|_| (10 + next(inode - 10), version, 1 + next(120_000) as usize)).collect();
+            files.sort_unstable();
+            files.dedup_by_key(|file| file.0);
+            let bytes: u64 = files.iter().map(|file| file.2 as u64).sum();
+            pool.check_space(bytes, 128 << 10).unwrap();
+            put(&pool, &dataset, &files);
+            written += bytes / 3;
+            model.extend(files.iter().map(|file| (file.0, (file.1, file.2))));
+            if version % 4 == 0 {
+                pool.commit().unwrap();
+            }
+        }
+        pool.commit().unwrap();
+        println!("{word}: {live} live, {written} overwritten, {} moved by the cleaner", pool.cleaned_bytes());
+        assert!(pool.cleaned_bytes() > 0);
+        pool.drop_caches();
+        verify(&pool, &model);
+        let report = pool.check().unwrap();
+        assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
+        drop(pool);
+        let pool = import(&sim, 9).unwrap();
+        verify(&pool, &model);
+        let report = pool.check().unwrap();
+        assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
+    }
+}

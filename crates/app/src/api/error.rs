@@ -6,7 +6,7 @@ use std::fmt;
 use thiserror::Error;
 
 /// A verb's outcome.
-pub type Result<T> = std::result::Result<T, ApiError>;
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// By what a script can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -45,7 +45,7 @@ mod session;
 mod tests;
 
 pub use errno::errno;
-pub use mountpoint::clear_stale;
+pub use mountpoint::{clear_stale, is_ours};
 pub use session::{Invalidator, MountHandle, NotUnmounted, mount};
 
 use larder_files::Ops;

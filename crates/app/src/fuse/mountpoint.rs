@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// One line of mountinfo.
@@ -108,6 +109,14 @@ pub fn clear_stale(mountpoint: &Path) -> io::Result<bool> {
         }
         _ => Ok(false),
     }
+}
+
+/// Whether `path` lies on a mount of ours, whichever process serves it.
+pub fn is_ours(path: &Path) -> io::Result<bool> {
+    let device = fs::metadata(path)?.dev();
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(parse(&table).any(|mount| mount.device == device && mount.fs_type == FS_TYPE))
 }
 
 #[cfg(test)]

@@ -47,9 +47,14 @@ fn mount(pool: &Arc<Pool>) -> Arc<Mount> {
 impl Bed {
     /// A fresh pool of two mirrored devices; properties are those of the root dataset.
     pub fn new(properties: &[(&str, &str)]) -> Self {
-        let sim = SimWorld::new(&[ByteLen::new(256 << 20); 2]);
+        Self::with_layout("mirror", &[ByteLen::new(256 << 20); 2], properties)
+    }
+
+    /// A fresh pool of one group of `word`.
+    pub fn with_layout(word: &str, devices: &[ByteLen], properties: &[(&str, &str)]) -> Self {
+        let sim = SimWorld::new(devices);
         let clock = Arc::new(SimClock::new());
-        let rule = rule_for("mirror", 2).unwrap();
+        let rule = rule_for(word, devices.len()).unwrap();
         let groups = vec![GroupSpec { rule, devices: sim.devices() }];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world(&clock, 1), spec).unwrap();

@@ -4,3 +4,4 @@ mod bed;
 mod crash;
 mod model;
 mod semantics;
+mod threads;

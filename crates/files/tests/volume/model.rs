@@ -160,9 +160,13 @@ pub struct Run {
 
 impl Run {
     pub fn new(seed: u64, properties: &[(&str, &str)]) -> Self {
+        Self::on(Bed::new(properties), seed)
+    }
+
+    pub fn on(bed: Bed, seed: u64) -> Self {
         let model = Model::new();
         Self {
-            bed: Bed::new(properties),
+            bed,
             durable: model.clone(),
             synced: 0,
             model,
@@ -204,27 +208,33 @@ impl Run {
         self.nodes[&id]
     }
 
-    /// One random operation.
-    pub fn step(&mut self) {
+    /// One random operation; returns its name.
+    pub fn step(&mut self) -> &'static str {
         self.bed.tick();
-        match self.below(100) {
-            0..12 => self.make(),
-            12..40 => self.write(),
-            40..48 => self.resize(),
-            48..53 => self.zero(),
-            53..61 => self.rename(),
-            61..65 => self.link(),
-            65..73 => self.remove(),
-            73..78 => self.xattr(),
-            78..81 => self.set_perm(),
-            81..85 => self.open_or_close(),
-            85..89 => self.read(),
-            89..91 => self.copy(),
-            91..96 => self.fsync(),
-            96..98 => self.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all().unwrap(),
-            98 => self.commit(),
-            _ => drop(self.bed.mount.reap_step(5).unwrap()),
-        }
+        let (name, run): (_, fn(&mut Self)) = match self.below(100) {
+            0..12 => ("make", Self::make),
+            12..40 => ("write", Self::write),
+            40..48 => ("resize", Self::resize),
+            48..53 => ("fallocate", Self::zero),
+            53..61 => ("rename", Self::rename),
+            61..65 => ("link", Self::link),
+            65..73 => ("remove", Self::remove),
+            73..78 => ("xattr", Self::xattr),
+            78..81 => ("chmod", Self::set_perm),
+            81..85 => ("open/close", Self::open_or_close),
+            85..89 => ("read", Self::read),
+            89..91 => ("copy range", Self::copy),
+            91..96 => ("fsync", Self::fsync),
+            96..98 => ("flush", |run| {
+                run.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all().unwrap();
+            }),
+            98 => ("commit", Self::commit),
+            _ => ("reap", |run| {
+                run.bed.mount.reap_step(5).unwrap();
+            }),
+        };
+        run(self);
+        name
     }
 
     fn make(&mut self) {

@@ -262,3 +262,25 @@ fn a_new_record_size_holds_for_what_is_written_from_nothing() {
     assert_eq!(bed.mount.getattr(node).unwrap().blksize, 16384);
     assert_eq!(bed.content(node), [3; 10_000]);
 }
+
+#[test]
+fn a_full_pool_refuses_data_and_still_removes_files() {
+    let bed = Bed::new(&[("compression", "off")]);
+    bed.pool.set_pool_property("memory", "33554432").unwrap();
+    let node = bed.file(ROOT, "f");
+    let data = vec![1; 1 << 20];
+    let full = (0..).find_map(|i| bed.mount.write(node, Handle(0), i << 20, &data, false).err());
+    assert_eq!(full, Some(FsError::NoSpace));
+    bed.fsync(node);
+    bed.mount.unlink(ROOT, b"f").unwrap();
+    while bed.mount.reap_step(1000).unwrap() {}
+    // Slots are given back two commits after the one that freed them.
+    for _ in 0..4 {
+        bed.pool.commit().unwrap();
+    }
+    let node = bed.file(ROOT, "g");
+    bed.write(node, 0, &data);
+    bed.fsync(node);
+    bed.pool.commit().unwrap();
+    bed.check();
+}

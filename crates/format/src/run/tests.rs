@@ -1,4 +1,5 @@
 use super::*;
+use crate::segment::MAX_COLUMNS;
 use proptest::prelude::*;
 use std::sync::Arc;
 

@@ -17,17 +17,22 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, ste
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for _ in 0..steps {
         let mut model = states.last().unwrap().clone();
-        let file = (2 + next(5), states.len() as u64, 1 + next(120_000) as usize);
-        put(pool, &dataset, &[file]);
+        // One small file, or enough of them to fill a row.
+        let version = states.len() as u64;
+        let files: Vec<(u64, u64, usize)> = match next(4) {
+            0 => (20..30).map(|inode| (inode, version, 1 + next(120_000) as usize)).collect(),
+            _ => vec![(2 + next(5), version, 1 + next(120_000) as usize)],
+        };
+        put(pool, &dataset, &files);
         let op = pool.enter().unwrap();
         dataset
             .update(&op, |tree| {
-                tree.log(logged(file));
+                files.iter().for_each(|file| tree.log(logged(*file)));
                 Ok::<_, PoolError>(())
             })
             .unwrap();
         drop(op);
-        model.insert(file.0, (file.1, file.2));
+        model.extend(files.iter().map(|file| (file.0, (file.1, file.2))));
         states.push(model);
         match next(6) {
             0 => drop(pool.commit().unwrap()),

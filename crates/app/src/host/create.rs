@@ -1,0 +1,310 @@
+//! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
+
+use super::devices::{self, identity};
+
+use super::{Host, Live, internal, mounts};
+use crate::api::pool::{Create, Created, Group};
+use crate::api::{ApiError, Done, ErrorKind, Result};
+use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request};
+use larder_format::ByteLen;
+use larder_format::label::{LABEL_AREA, label_areas};
+use larder_pool::foreign;
+use larder_pool::open::{Scan, scan};
+use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Alignment of rows when none is asked for, log2.
+const ASHIFT: u8 = larder_pool::create::DEFAULT_ASHIFT;
+
+impl Host {
+    /// Makes a pool, imports it and mounts its top dataset.
+    pub(super) fn create(&self, request: Create) -> Result<Created> {
+        let doing = format!("cannot create '{}'", request.name);
+        let _admin = self.admin.lock();
+        self.prepare(request).map_err(|error| error.within(doing))
+    }
+
+    fn prepare(&self, request: Create) -> Result<Created> {
+        if self.live.read().contains_key(&request.name) {
+            return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported"));
+        }
+        let survives = redundancy(&request.groups)?;
+        no_device_twice(&request.groups)?;
+        let mountpoint = match request.fs_properties.get("mountpoint").map(String::as_str) {
+            Some("none" | "legacy") => None,
+            Some(path) => Some(path.to_owned()),
+            None => Some(format!("/{}", request.name)),
+        };
+        if let Some(path) = &mountpoint {
+            check_mountpoint(Path::new(path))?;
+        }
+        let mode = if request.dry_run { OpenMode::Probe } else { OpenMode::Exclusive };
+        let mut groups = Vec::new();
+        for group in &request.groups {
+            let rule =
+                group.word.rule(group.devices.len()).expect("requests are checked before they come here");
+            let devices = group.devices.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
+            groups.push(GroupSpec { rule, devices });
+        }
+        let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
+        let spec = PoolSpec { name: request.name.clone(), groups, ashift };
+        let record_size =
+            request.fs_properties.get("recordsize").and_then(|text| text.parse().ok()).unwrap_or(128 << 10);
+        let sizes = spec.groups.iter().flat_map(|group| &group.devices).map(|device| device.size().get());
+        let mut created = Created {
+            name: request.name.clone(),
+            size: sizes.sum(),
+            usable: spec.available(record_size),
+            groups: request.groups,
+            survives,
+            mountpoint,
+        };
+        if request.dry_run {
+            return Ok(created);
+        }
+        let pool = Pool::create(self.world.clone(), spec)?;
+        for (name, value) in &request.properties {
+            pool.set_pool_property(name, value)?;
+        }
+        for (name, value) in &request.fs_properties {
+            pool.set_property(ROOT_DATASET, name, value)?;
+        }
+        pool.commit()?;
+        let live = Live::start(pool)?;
+        let failed = self.bring_in(&live, true)?;
+        if mounts::can_mount(&live.pool, &live.pool.dataset(ROOT_DATASET).expect("it was just made")) != "on"
+        {
+            created.mountpoint = None;
+        }
+        match failed.into_iter().next() {
+            Some(error) => Err(error.safe("the pool: it was made and is imported, only not mounted")),
+            None => Ok(created),
+        }
+    }
+
+    /// Puts a pool among the imported ones, notes where its devices are, mounts what mounts by itself.
+    pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Vec<ApiError>> {
+        let paths = live.device_paths();
+        self.remembered.lock().note(&self.run_dir, live.pool.guid(), paths.clone());
+        if !live.pool.is_read_only() {
+            for (guid, path) in paths {
+                let note = format!("device:{guid}");
+                if live.pool.note(&note).as_deref() != Some(&path) {
+                    live.pool.set_note(&note, &path)?;
+                }
+            }
+        }
+        self.live.write().insert(live.pool.name(), Arc::clone(live));
+        let failed = if mount { live.mounts.lock().mount_all().1 } else { Vec::new() };
+        if !live.pool.is_read_only() {
+            live.pool.commit()?;
+        }
+        Ok(failed)
+    }
+
+    /// Destroys an imported pool: exports it and wipes the labels of its devices.
+    pub(super) fn destroy(&self, name: &str) -> Result<Done> {
+        let _admin = self.admin.lock();
+        let live = self.pool(name)?;
+        if live.pool.is_read_only() {
+            return Err(ApiError::from(larder_pool::PoolError::ReadOnly)
+                .within(format!("cannot destroy '{name}'"))
+                .of_pool(name));
+        }
+        let guid = live.pool.guid();
+        let paths = live.device_paths();
+        drop(live);
+        self.export(name)?;
+        let mut outcome = Ok(());
+        for (_, path) in paths {
+            let wiped = open_to_wipe(Path::new(&path)).and_then(|device| match scan(&device) {
+                Scan::Member(found) if found.label.pool == guid => {
+                    wipe(&*device, Some(found.label.device_size))
+                }
+                // Somebody has put another device there meanwhile.
+                _ => Ok(()),
+            });
+            outcome = outcome.and(wiped);
+        }
+        self.remembered.lock().forget(&self.run_dir, guid);
+        outcome.map_err(|error| {
+            error.within(format!("'{name}' is exported, but not all of its labels could be wiped"))
+        })?;
+        Ok(Done {})
+    }
+}
+
+/// How many losses every group survives.
+///
+/// # Errors
+/// Usage, when groups survive different numbers: data would be only as safe as in the weakest.
+fn redundancy(groups: &[Group]) -> Result<u32> {
+    let survives =
+        |group: &Group| group.word.rule(group.devices.len()).map_or(0, |rule| rule.layout.tolerance());
+    let (Some(weakest), Some(strongest)) = (
+        groups.iter().min_by_key(|group| survives(group)),
+        groups.iter().max_by_key(|group| survives(group)),
+    ) else {
+        return Ok(0);
+    };
+    if survives(weakest) != survives(strongest) {
+        let tell = |group: &Group| {
+            format!("the {} of {} devices survives {}", group.word, group.devices.len(), survives(group))
+        };
+        return Err(ApiError::usage(format!(
+            "its groups are not equally safe: {}, {}; files lie on all of them, so the weakest would count",
+            tell(strongest),
+            tell(weakest),
+        ))
+        .hint("give all groups the same word and number of devices, or make two pools"));
+    }
+    Ok(u32::try_from(survives(weakest)).unwrap_or(u32::MAX))
+}
+
+fn no_device_twice(groups: &[Group]) -> Result<()> {
+    let mut seen: HashMap<_, &str> = HashMap::new();
+    for path in groups.iter().flat_map(|group| &group.devices) {
+        // What does not exist is told when it is opened.
+        let Ok(meta) = fs::metadata(path) else { continue };
+        if let Some(other) = seen.insert(identity(&meta), path) {
+            return Err(ApiError::usage(format!("{other} and {path} are the same device")));
+        }
+    }
+    Ok(())
+}
+
+/// A top dataset is not mounted over files, which would be hidden.
+fn check_mountpoint(path: &Path) -> Result<()> {
+    // A mount that a dead daemon left is taken away before the pool is mounted.
+    let _ = larder_app::fuse::clear_stale(path);
+    let Ok(meta) = fs::metadata(path) else { return Ok(()) };
+    if !meta.is_dir() {
+        return Err(ApiError::usage(format!("the mount point {} is not a folder", path.display())));
+    }
+    if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(ApiError::new(
+            ErrorKind::Exists,
+            format!("the mount point {} exists and is not empty", path.display()),
+        )
+        .hint("choose another with: -m DIR"));
+    }
+    Ok(())
+}
+
+/// A device that nobody else has a claim on.
+fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
+    let device = devices::open(path, mode)?;
+    let taken = |what: String, hint: String| {
+        Err(ApiError::new(ErrorKind::Exists, format!("{path} {what}"))
+            .device(super::error::named(path))
+            .safe("everything on it; nothing was written")
+            .hint(hint))
+    };
+    let clear = format!("if nobody wants what is on it: larder pool labelclear {path}");
+    match scan(&device) {
+        Scan::Member(found) => {
+            let name = &found.label.name;
+            let exported = found.root.as_ref().is_some_and(|root| root.exported);
+            match found.heartbeat.filter(|_| !exported) {
+                Some(beat) => taken(
+                    format!("belongs to the pool '{name}', last imported by the host {}", beat.host_name),
+                    clear,
+                ),
+                None => taken(format!("belongs to the exported pool '{name}'"), clear),
+            }
+        }
+        Scan::Damaged(corrupt) => taken(format!("has the damaged label of a pool ({corrupt})"), clear),
+        Scan::Failed(error) => {
+            Err(ApiError::new(ErrorKind::Device, format!("{path} cannot be read: {error}")))
+        }
+        Scan::NotOurs => match foreign::identify(&*device) {
+            Ok(None) => Ok(device),
+            Ok(Some(foreign)) => taken(
+                format!("holds {}", foreign.what),
+                format!("if nobody wants what is on it: wipefs -a {path}"),
+            ),
+            Err(error) => Err(ApiError::new(ErrorKind::Device, format!("{path} cannot be read: {error}"))),
+        },
+    }
+}
+
+/// Wipes the labels of a device that belongs to no imported pool. Needs no daemon.
+///
+/// # Errors
+/// When the device is in use, cannot be written, or has no label.
+pub fn clear_label(device: &Path) -> Result<()> {
+    let doing = format!("cannot clear the label of {}", device.display());
+    let clear = || {
+        let opened = open_to_wipe(device)?;
+        let size = match scan(&opened) {
+            Scan::Member(found) => Some(found.label.device_size),
+            Scan::Damaged(_) => None,
+            Scan::Failed(error) => {
+                return Err(ApiError::new(ErrorKind::Device, format!("it cannot be read: {error}")));
+            }
+            Scan::NotOurs => {
+                let error = ApiError::new(ErrorKind::NotFound, "it has no label of a Larder pool");
+                return Err(match foreign::identify(&*opened) {
+                    Ok(Some(foreign)) => error.hint(format!(
+                        "it holds {}; wipefs -a {} takes that away",
+                        foreign.what,
+                        device.display()
+                    )),
+                    _ => error,
+                });
+            }
+        };
+        wipe(&*opened, size)
+    };
+    clear().map_err(|error| error.within(doing))
+}
+
+fn open_to_wipe(path: &Path) -> Result<Arc<dyn Device>> {
+    Ok(Arc::new(FileDevice::open_with_threads(path, OpenMode::Exclusive, 1)?))
+}
+
+/// Overwrites both label areas, also those of the size that the device was labelled with.
+fn wipe(device: &dyn Device, labelled: Option<ByteLen>) -> Result<()> {
+    let failed = |error: larder_device::DeviceError| internal("write", &std::io::Error::other(error));
+    let mut areas: Vec<_> = label_areas(device.size()).into();
+    areas.extend(labelled.into_iter().flat_map(label_areas));
+    let nothing = Arc::new(AlignedBuf::zeroed(LABEL_AREA as usize));
+    for offset in areas {
+        device.submit(Request::Write { offset, data: Arc::clone(&nothing) }).wait().map_err(failed)?;
+    }
+    device.submit(Request::Flush).wait().map_err(failed)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pool::Word;
+
+    fn group(word: Word, devices: &[&str]) -> Group {
+        Group { word, devices: devices.iter().map(|&path| path.to_owned()).collect() }
+    }
+
+    #[test]
+    fn groups_must_be_equally_safe() {
+        let mirror = group(Word::Mirror, &["a", "b"]);
+        assert_eq!(redundancy(&[mirror.clone(), group(Word::Raidz1, &["c", "d", "e"])]).unwrap(), 1);
+        assert_eq!(redundancy(&[group(Word::Raid14, &["a", "b", "c", "d", "e"])]).unwrap(), 2);
+        let error = redundancy(&[mirror, group(Word::Single, &["c"])]).unwrap_err();
+        assert!(error.message.contains("the mirror of 2 devices survives 1"), "{error}");
+    }
+
+    #[test]
+    fn two_paths_of_one_device_are_one_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        fs::write(&a, "").unwrap();
+        fs::hard_link(&a, &b).unwrap();
+        let [a, b] = [&a, &b].map(|path| path.to_str().unwrap());
+        assert!(no_device_twice(&[group(Word::Mirror, &[a, b])]).is_err());
+        assert!(no_device_twice(&[group(Word::Mirror, &[a, "/nowhere"])]).is_ok());
+    }
+}

@@ -1,0 +1,249 @@
+//! Where devices are: which are looked at, what they turned out to be, where they were last seen.
+//!
+//! A device is known by its GUID, never by its path. Paths are kept for two purposes only: to look first
+//! where pools have been before, and to tell people which disk a missing GUID was. They are kept in the
+//! run folder, which may be lost at any time.
+
+use crate::api::{ApiError, ErrorKind, Result};
+use larder_app::fuse;
+use larder_device::{Device, FileDevice, OpenMode};
+use larder_format::label::MIN_DEVICE;
+use larder_format::{DeviceGuid, PoolGuid};
+use larder_pool::foreign;
+use larder_pool::open::{Found, Scan, scan};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names of disks that do not change, with model and serial number.
+const BY_ID: &str = "/dev/disk/by-id";
+
+/// What looking at some devices found.
+#[derive(Default)]
+pub struct Search {
+    /// Devices of pools.
+    pub found: Vec<Found>,
+    /// What is wrong with others, a sentence each: damaged labels, read errors. Devices that were named
+    /// one by one are all told about; in folders, only those that seem to be ours.
+    pub remarks: Vec<String>,
+}
+
+/// What makes two paths one device: the number of a block device, else file system and inode.
+pub fn identity(meta: &Metadata) -> (bool, u64, u64) {
+    if meta.file_type().is_block_device() { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) }
+}
+
+/// Looks for pools' devices at `given` folders and devices; with none given, where pools were last
+/// seen and at all block devices.
+///
+/// # Errors
+/// When one of those given does not exist.
+pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
+    let mut result = Search::default();
+    let mut seen = HashSet::new();
+    let mut look = |path: &Path, named: bool| {
+        let Ok(meta) = fs::metadata(path) else { return };
+        if seen.insert(identity(&meta)) {
+            result.look_at(path, named);
+        }
+    };
+    if given.is_empty() {
+        for folder in remembered.folders() {
+            list(&folder).iter().for_each(|path| look(path, false));
+        }
+        for folder in [BY_ID, "/dev"] {
+            list(Path::new(folder)).iter().for_each(|path| look(path, false));
+        }
+        return Ok(result);
+    }
+    for text in given {
+        let path = Path::new(text);
+        let meta = fs::metadata(path).map_err(|error| {
+            let kind = if error.kind() == std::io::ErrorKind::NotFound {
+                ErrorKind::NotFound
+            } else {
+                ErrorKind::Denied
+            };
+            ApiError::new(kind, format!("cannot look at '{text}': {error}"))
+        })?;
+        if meta.is_dir() {
+            list(path).iter().for_each(|path| look(path, false));
+        } else {
+            look(path, true);
+        }
+    }
+    Ok(result)
+}
+
+/// What of a folder may be a device, in the order of names: files that are large enough, block devices
+/// with something in them.
+fn list(folder: &Path) -> Vec<PathBuf> {
+    let in_dev = folder.starts_with("/dev");
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            fs::metadata(path).is_ok_and(|meta| {
+                let kind = meta.file_type();
+                kind.is_block_device() || (kind.is_file() && !in_dev && meta.len() >= MIN_DEVICE)
+            })
+        })
+        .collect();
+    paths.sort();
+    paths
+}
+
+impl Search {
+    fn look_at(&mut self, path: &Path, named: bool) {
+        let device: Arc<dyn Device> = match FileDevice::open_with_threads(path, OpenMode::Probe, 1) {
+            Ok(device) => Arc::new(device),
+            Err(error) => {
+                if named {
+                    self.remarks.push(error.to_string());
+                }
+                return;
+            }
+        };
+        let path = path.display();
+        match scan(&device) {
+            Scan::Member(found) => self.found.push(*found),
+            Scan::Damaged(corrupt) => self.remarks.push(format!("{path} has a damaged label ({corrupt})")),
+            Scan::Failed(error) if named => self.remarks.push(format!("{path} cannot be read: {error}")),
+            Scan::NotOurs if named => self.remarks.push(match foreign::identify(&*device) {
+                Ok(Some(foreign)) => format!("{path} is not a pool's: it holds {}", foreign.what),
+                _ => format!("{path} is not a pool's: it has no label"),
+            }),
+            Scan::Failed(_) | Scan::NotOurs => {}
+        }
+    }
+}
+
+/// Opens a device to use it.
+///
+/// # Errors
+/// What [`OpenError`] tells; also when the device is a file on one of our own mounts, whose writes
+/// would wait for themselves.
+pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
+    let at = Path::new(path);
+    if fuse::is_ours(at).unwrap_or(false) {
+        return Err(ApiError::new(
+            ErrorKind::Unsupported,
+            format!("{path} lies on a Larder pool itself: a pool on a pool would wait for itself"),
+        )
+        .hint("use a file on another file system, or a disk"));
+    }
+    Ok(Arc::new(FileDevice::open(at, mode).map_err(ApiError::from)?))
+}
+
+/// Opens a device for reading only: locked where that is allowed, so that nobody writes it meanwhile.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_read(path: &str) -> Result<Arc<dyn Device>> {
+    match open(path, OpenMode::Exclusive) {
+        Err(error) if error.kind == ErrorKind::Denied => open(path, OpenMode::Probe),
+        opened => opened,
+    }
+}
+
+/// The stable name of a block device: model and serial number.
+pub fn by_id(path: &Path) -> Option<String> {
+    let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
+    let mut names: Vec<String> = fs::read_dir(BY_ID)
+        .ok()?
+        .flatten()
+        .filter(|entry| fs::metadata(entry.path()).is_ok_and(|other| other.rdev() == meta.rdev()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    // Names by world-wide number say nothing to people.
+    names.sort_by_key(|name| (name.starts_with("wwn-") || name.starts_with("nvme-eui"), name.len()));
+    names.into_iter().next()
+}
+
+/// Paths by pool and device, as they were last seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    pools: BTreeMap<u64, BTreeMap<u64, String>>,
+}
+
+const FILE: &str = "devices.json";
+
+impl Remembered {
+    /// What the run folder holds; nothing when that cannot be read.
+    pub fn load(run_dir: &Path) -> Self {
+        let text = fs::read(run_dir.join(FILE)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Keeps it. What cannot be kept is done without.
+    fn save(&self, run_dir: &Path) {
+        let new = run_dir.join(format!("{FILE}.new"));
+        let bytes = serde_json::to_vec(self).expect("maps of numbers and text");
+        if fs::write(&new, bytes).is_ok() {
+            let _ = fs::rename(new, run_dir.join(FILE));
+        }
+    }
+
+    /// Notes where the devices of a pool are.
+    pub fn note(
+        &mut self,
+        run_dir: &Path,
+        pool: PoolGuid,
+        devices: impl IntoIterator<Item = (DeviceGuid, String)>,
+    ) {
+        let known = self.pools.entry(pool.get()).or_default();
+        known.extend(devices.into_iter().map(|(guid, path)| (guid.get(), path)));
+        self.save(run_dir);
+    }
+
+    /// Forgets a pool that is no more.
+    pub fn forget(&mut self, run_dir: &Path, pool: PoolGuid) {
+        self.pools.remove(&pool.get());
+        self.save(run_dir);
+    }
+
+    /// Where a device was.
+    pub fn path(&self, pool: PoolGuid, device: DeviceGuid) -> Option<&str> {
+        self.pools.get(&pool.get())?.get(&device.get()).map(String::as_str)
+    }
+
+    fn folders(&self) -> BTreeSet<PathBuf> {
+        let paths = self.pools.values().flat_map(BTreeMap::values);
+        paths.filter_map(|path| Path::new(path).parent().map(Path::to_owned)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_remembered_and_their_folders_looked_at_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut remembered = Remembered::load(dir.path());
+        let (pool, device) = (PoolGuid::new(7), DeviceGuid::new(9));
+        remembered.note(dir.path(), pool, [(device, "/srv/images/a".into())]);
+        let again = Remembered::load(dir.path());
+        assert_eq!(again, remembered);
+        assert_eq!(again.path(pool, device), Some("/srv/images/a"));
+        assert_eq!(again.folders().into_iter().collect::<Vec<_>>(), [Path::new("/srv/images")]);
+        remembered.forget(dir.path(), pool);
+        assert_eq!(Remembered::load(dir.path()), Remembered::default());
+    }
+
+    #[test]
+    fn devices_that_were_named_are_all_told_about() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::File::create(&path).unwrap().set_len(MIN_DEVICE).unwrap();
+        fs::write(dir.path().join("small"), "x").unwrap();
+        let look = |path: &Path| search(&[path.to_string_lossy().into_owned()], &Remembered::default());
+        let named = look(&path).unwrap();
+        assert_eq!(named.remarks, [format!("{} is not a pool's: it has no label", path.display())]);
+        assert!(look(dir.path()).unwrap().remarks.is_empty());
+        assert!(look(&dir.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! What the layers below report, in people's words: by what can be done, what is not lost, the way out.
+
+use crate::api::{ApiError, ErrorKind};
+use larder_app::fuse::MountError;
+use larder_device::OpenError;
+use larder_files::FsError;
+use larder_pool::PoolError;
+
+const COMMITTED: &str = "what was committed or synced before";
+
+impl From<PoolError> for ApiError {
+    fn from(error: PoolError) -> Self {
+        let message = error.to_string();
+        match error {
+            PoolError::NoSpace => Self::new(ErrorKind::NoSpace, message)
+                .safe("everything that is stored")
+                .hint("delete files, then: larder pool wait -t free POOL"),
+            PoolError::Unreadable { .. } | PoolError::Corrupt(_) => Self::new(ErrorKind::Corrupt, message)
+                .safe("everything else: damage is kept to the block that it hit")
+                .hint("larder pool status shows which device gives wrong data"),
+            PoolError::Suspended(_) => Self::new(ErrorKind::Suspended, message)
+                .safe(COMMITTED)
+                .hint("attach the devices again, then: larder pool export POOL; larder pool import POOL"),
+            PoolError::Device { device, error } => Self::new(ErrorKind::Device, format!("{device}: {error}"))
+                .device(named(&device))
+                .safe(COMMITTED)
+                .hint("look for the device's errors with: dmesg"),
+            PoolError::NotFound(_) => Self::new(ErrorKind::NotFound, message),
+            PoolError::Exists(_) => Self::new(ErrorKind::Exists, message),
+            PoolError::Invalid(_) => Self::usage(message),
+            PoolError::ReadOnly => Self::new(ErrorKind::ReadOnly, "the pool was imported for reading only")
+                .hint("larder pool export POOL; larder pool import POOL"),
+            PoolError::Busy(_) => Self::new(ErrorKind::Busy, message),
+        }
+    }
+}
+
+impl From<FsError> for ApiError {
+    fn from(error: FsError) -> Self {
+        match error {
+            FsError::NoSpace | FsError::Quota => PoolError::NoSpace.into(),
+            FsError::ReadOnly => PoolError::ReadOnly.into(),
+            FsError::Busy => Self::new(ErrorKind::Busy, "it is in use"),
+            FsError::Io(text) => Self::new(ErrorKind::Corrupt, text)
+                .safe(COMMITTED)
+                .hint("larder pool status shows which device gives wrong data"),
+            other => Self::new(ErrorKind::Internal, other.to_string()),
+        }
+    }
+}
+
+impl From<OpenError> for ApiError {
+    fn from(error: OpenError) -> Self {
+        let message = error.to_string();
+        let (kind, path, hint) = match &error {
+            OpenError::NotFound { path } => (ErrorKind::NotFound, path, None),
+            OpenError::Busy { path } => (
+                ErrorKind::Busy,
+                path,
+                Some(
+                    "larder daemon status shows the pools of this daemon; another may run with another LARDER_RUN_DIR",
+                ),
+            ),
+            OpenError::InUse { path } => (ErrorKind::Busy, path, Some("lsblk -f shows who has it")),
+            OpenError::TooSmall { path, .. } => {
+                return Self::usage(format!("{} is too small: a device has at least 64M", path.display()));
+            }
+            OpenError::NotADevice { path } => (ErrorKind::Usage, path, None),
+            OpenError::Permission { path } => (ErrorKind::Denied, path, Some("run the daemon as root")),
+            OpenError::Io { path, .. } => {
+                (ErrorKind::Device, path, Some("look for the device's errors with: dmesg"))
+            }
+        };
+        let error = Self::new(kind, message).device(named(&path.to_string_lossy()));
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => Self { device: None, ..error },
+        }
+    }
+}
+
+impl From<MountError> for ApiError {
+    fn from(error: MountError) -> Self {
+        let message = error.to_string();
+        let kind = match error {
+            MountError::NoFuse => ErrorKind::Unsupported,
+            MountError::NotAllowed(_) | MountError::OthersNotAllowed => ErrorKind::Denied,
+            MountError::NoMountpoint(_) => ErrorKind::NotFound,
+            MountError::NotDirectory(_) => ErrorKind::Usage,
+            MountError::AlreadyMounted(_) => ErrorKind::Exists,
+            MountError::Dead(_) => ErrorKind::Busy,
+            MountError::Io { .. } => ErrorKind::Internal,
+        };
+        Self::new(kind, message)
+    }
+}
+
+impl ApiError {
+    /// The same, after what was being done: `cannot create 'tank': …`.
+    #[must_use]
+    pub fn within(mut self, doing: impl std::fmt::Display) -> Self {
+        self.message = format!("{doing}: {}", self.message);
+        self
+    }
+
+    /// The same, with the pool's name where hints say POOL.
+    #[must_use]
+    pub fn of_pool(mut self, name: &str) -> Self {
+        self.hint = self.hint.map(|hint| hint.replace("POOL", name));
+        self
+    }
+}
+
+/// A device with its model and serial number, where the system's links tell them.
+pub fn named(path: &str) -> String {
+    match super::devices::by_id(std::path::Path::new(path)) {
+        Some(id) => format!("{path} ({id})"),
+        None => path.to_owned(),
+    }
+}

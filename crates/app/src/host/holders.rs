@@ -1,0 +1,49 @@
+//! Who keeps a mount busy, for the error that says so: processes with a file or their working folder in
+//! it. Only links of `/proc` are read, which asks nothing of the mount.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// At most this many are named.
+const MOST: usize = 5;
+
+/// Processes in `folder`, as `bash (1234)`; those of other users only when we may look.
+pub fn of(folder: &Path) -> Vec<String> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.filter(|&id| id != std::process::id() && is_in(&PathBuf::from(format!("/proc/{id}")), folder))
+        .take(MOST)
+        .map(|id| {
+            let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+            format!("{} ({id})", name.trim())
+        })
+        .collect()
+}
+
+fn is_in(process: &Path, folder: &Path) -> bool {
+    let below = |link: PathBuf| fs::read_link(link).is_ok_and(|target| target.starts_with(folder));
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    ["cwd", "root", "exe"].iter().any(|link| below(process.join(link)))
+        || files.map(|entry| entry.path()).any(below)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_file_and_a_working_folder_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = dir.path().join("proc");
+        fs::create_dir_all(process.join("fd")).unwrap();
+        let folder = Path::new("/srv/pool");
+        assert!(!is_in(&process, folder));
+        std::os::unix::fs::symlink("/srv/pool2/file", process.join("fd/3")).unwrap();
+        assert!(!is_in(&process, folder));
+        std::os::unix::fs::symlink("/srv/pool/file", process.join("fd/4")).unwrap();
+        assert!(is_in(&process, folder));
+        fs::remove_file(process.join("fd/4")).unwrap();
+        std::os::unix::fs::symlink("/srv/pool", process.join("cwd")).unwrap();
+        assert!(is_in(&process, folder));
+    }
+}

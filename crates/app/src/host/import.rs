@@ -1,0 +1,277 @@
+//! Importing and exporting: which pools there are, what their devices are, whether another host has them.
+
+use super::devices::{self, Search};
+use super::live::{HEARTBEAT, Live};
+use super::{Host, error};
+use crate::api::pool::{Import, ImportablePools, Imported};
+use crate::api::{ApiError, ErrorKind, Result};
+use larder_device::OpenMode;
+use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
+use larder_pool::{ImportOptions, Pool};
+use std::time::Duration;
+
+const NOTHING_CHANGED: &str = "everything: nothing was written";
+/// How long, and in what steps, export waits for requests that still hold the pool.
+const LAST_REQUESTS: u32 = 300;
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Host {
+    /// What can be imported.
+    pub(super) fn importable(&self, given: &[String]) -> Result<ImportablePools> {
+        let (plans, _) = self.find(given)?;
+        let remembered = self.remembered.lock();
+        let pools = plans.iter().map(|plan| super::status::of_importable(plan, &remembered, self.world.host));
+        Ok(ImportablePools { pools: pools.collect() })
+    }
+
+    /// The pools on devices that are not imported here, and what is wrong with other devices.
+    fn find(&self, given: &[String]) -> Result<(Vec<Importable>, Vec<String>)> {
+        let Search { found, remarks } = devices::search(given, &self.remembered.lock().clone())?;
+        let live: Vec<_> = self.live.read().values().map(|live| live.pool.guid()).collect();
+        let mut plans = assemble(found);
+        plans.retain(|plan| !live.contains(&plan.guid));
+        plans.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok((plans, remarks))
+    }
+
+    /// Imports one pool or all.
+    pub(super) fn import(&self, request: Import) -> Result<Imported> {
+        let _admin = self.admin.lock();
+        let (plans, remarks) = self.find(&request.search)?;
+        let mut imported = Imported::default();
+        let Some(wanted) = &request.pool else {
+            for plan in plans {
+                let name = plan.name.clone();
+                if let Err(error) = self.import_one(plan, &request, &mut imported) {
+                    imported.failed.push(error.within(format!("cannot import '{name}'")).of_pool(&name));
+                }
+            }
+            return Ok(imported);
+        };
+        let doing = format!("cannot import '{wanted}'");
+        let mut matching: Vec<_> = plans
+            .into_iter()
+            .filter(|plan| plan.name == *wanted || plan.guid.to_string() == *wanted)
+            .collect();
+        let plan = match matching.len() {
+            0 => return Err(self.absent(wanted, remarks).within(doing)),
+            1 => matching.remove(0),
+            count => {
+                let ids: Vec<_> = matching.iter().map(|plan| plan.guid.to_string()).collect();
+                return Err(ApiError::usage(format!("{count} pools have this name"))
+                    .within(doing)
+                    .hint(format!("import one by its id: {}", ids.join(" or "))));
+            }
+        };
+        let name = plan.name.clone();
+        self.import_one(plan, &request, &mut imported).map_err(|error| error.within(doing).of_pool(&name))?;
+        Ok(imported)
+    }
+
+    /// Why there is no such pool.
+    fn absent(&self, wanted: &str, remarks: Vec<String>) -> ApiError {
+        if self.live.read().contains_key(wanted) {
+            return ApiError::new(ErrorKind::Exists, "it is imported already");
+        }
+        let mut message = "no such pool on the devices that were looked at".to_owned();
+        for remark in remarks {
+            message += "; ";
+            message += &remark;
+        }
+        ApiError::new(ErrorKind::NotFound, message)
+            .hint("name the folder or the devices with -d; larder pool import shows what there is")
+    }
+
+    fn import_one(&self, plan: Importable, request: &Import, imported: &mut Imported) -> Result<()> {
+        let name = request.new_name.clone().unwrap_or_else(|| plan.name.clone());
+        if self.live.read().contains_key(&name) {
+            return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported")
+                .hint(format!("give it another: larder pool import {} NEWNAME", plan.guid)));
+        }
+        if request.readonly && request.new_name.is_some() {
+            return Err(ApiError::usage("a pool that is imported for reading only keeps its name"));
+        }
+        check(&plan, &self.remembered.lock())?;
+        let mut notes = plan.remarks.clone();
+        let host_is_gone = self.make_sure_that_nobody_has(&plan)?;
+        let plan = reopen(plan, request.readonly)?;
+        check(&plan, &self.remembered.lock())?;
+        notes.extend(self.missing(&plan));
+        let options =
+            ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
+        let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
+        if pool.is_read_only() {
+            // Nothing is written, so nothing can be done again.
+            let skipped = pool.take_replay().len();
+            if skipped > 0 {
+                notes.push(format!(
+                    "{name}: {skipped} operations that were synced after the last commit are not shown; they come \
+                     with an import that may write"
+                ));
+            }
+        } else {
+            for (property, value) in &request.properties {
+                pool.set_pool_property(property, value)?;
+            }
+        }
+        let live = Live::start(pool)?;
+        for error in self.bring_in(&live, !request.no_mount)? {
+            notes.push(error.to_string());
+        }
+        imported.names.push(name);
+        imported.notes.append(&mut notes);
+        Ok(())
+    }
+
+    /// A sentence for each device that is not there.
+    fn missing(&self, plan: &Importable) -> Vec<String> {
+        let remembered = self.remembered.lock();
+        let missing =
+            plan.devices.iter().zip(&plan.root.devices).filter(|(device, _)| device.found.is_none());
+        missing
+            .map(|(_, known)| {
+                let was = remembered.path(plan.guid, known.guid);
+                let was = was.map_or_else(String::new, |path| format!(" (was {path})"));
+                format!("{}: device {}{was} is missing; the pool goes on without it", plan.name, known.guid)
+            })
+            .collect()
+    }
+
+    /// Looks twice, two heartbeats apart, whether another host is using the pool. Gives whether there was
+    /// one that is gone.
+    fn make_sure_that_nobody_has(&self, plan: &Importable) -> Result<bool> {
+        let Some(holder) = plan.held_by.as_ref().filter(|holder| holder.host != self.world.host) else {
+            return Ok(false);
+        };
+        super::pause(2 * HEARTBEAT);
+        let now = plan.devices.iter().filter_map(|device| {
+            let device = &device.found.as_ref()?.device;
+            match scan(device) {
+                Scan::Member(found) => found.heartbeat,
+                _ => None,
+            }
+        });
+        let now = now.max_by_key(|beat| beat.beats);
+        if now.is_some_and(|now| (now.incarnation, now.beats) != (holder.incarnation, holder.beats)) {
+            return Err(ApiError::new(
+                ErrorKind::Busy,
+                format!("the host {} is using it right now", holder.host_name),
+            )
+            .safe(NOTHING_CHANGED)
+            .hint(format!("on {}: larder pool export POOL", holder.host_name)));
+        }
+        Ok(true)
+    }
+
+    /// Unmounts a pool, commits, lets go of its devices. The caller holds `admin`.
+    pub(super) fn export(&self, name: &str) -> Result<()> {
+        let live = self.pool(name)?;
+        let doing = format!("cannot export '{name}'");
+        let gone = live.mounts.lock().unmount_all().map_err(|error| error.within(&doing))?;
+        if !live.pool.is_read_only() {
+            let stored = live.pool.commit();
+            if let Err(error) = stored
+                && live.pool.suspended().is_none()
+            {
+                // What was written cannot be stored now, and perhaps can after files were deleted.
+                live.mounts.lock().mount_again(&gone);
+                return Err(ApiError::from(error).within(doing).of_pool(name));
+            }
+            live.stop();
+            // A suspended pool goes as it is: the next import starts at its last commit and its log.
+            if let Err(error) = live.pool.commit_export() {
+                eprintln!("larder: pool {name} was exported without a last commit: {error}");
+            }
+        }
+        self.live.write().remove(name);
+        let devices = live.trace();
+        drop(live);
+        // Requests that only look may hold it for a moment.
+        for _ in 0..LAST_REQUESTS {
+            if devices.strong_count() == 0 {
+                break;
+            }
+            super::pause(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what cannot be imported, and says which devices are why.
+fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
+    if let Some(refusal) = &plan.refusal {
+        return Err(ApiError::new(ErrorKind::Device, refusal.clone()).safe(NOTHING_CHANGED));
+    }
+    if plan.complete {
+        return Ok(());
+    }
+    let lacking: Vec<String> = plan
+        .devices
+        .iter()
+        .zip(&plan.root.devices)
+        .filter(|(device, _)| device.standing != Standing::Current)
+        .map(|(device, known)| tell(plan, device, known, remembered))
+        .collect();
+    let groups = plan.root.groups.iter().map(|group| {
+        let tolerance = group.rule.layout.tolerance();
+        format!("{} survives {tolerance} missing", group.rule.name())
+    });
+    let groups: Vec<_> = groups.collect();
+    Err(ApiError::new(
+        ErrorKind::Device,
+        format!(
+            "{} of {} devices cannot be used, and its {}: {}",
+            lacking.len(),
+            plan.devices.len(),
+            groups.join(", its "),
+            lacking.join("; "),
+        ),
+    )
+    .safe("everything that the missing devices hold; nothing was written")
+    .hint("attach them, or name where they are with -d, and import again"))
+}
+
+/// One device that cannot be used, and why.
+fn tell(
+    plan: &Importable,
+    device: &Candidate,
+    known: &larder_format::root::RootDevice,
+    remembered: &devices::Remembered,
+) -> String {
+    match (&device.standing, &device.found) {
+        (Standing::Stale(through), Some(found)) => {
+            format!(
+                "{} is too old (it holds commit {through}, the pool is at {})",
+                error::named(&found.device.name()),
+                plan.root.commit
+            )
+        }
+        _ => match remembered.path(plan.guid, known.guid) {
+            Some(path) => format!("device {} (was {path}) is missing", known.guid),
+            None => format!("device {} is missing", known.guid),
+        },
+    }
+}
+
+/// Opens the devices that a plan uses for use, and looks at them once more, now that nobody else can
+/// change them.
+fn reopen(plan: Importable, read_only: bool) -> Result<Importable> {
+    let mut found = Vec::new();
+    for candidate in plan.devices.iter().filter_map(|device| device.found.as_ref()) {
+        let path = candidate.device.name();
+        let device = if read_only {
+            devices::open_to_read(&path)?
+        } else {
+            devices::open(&path, OpenMode::Exclusive)?
+        };
+        if let Scan::Member(member) = scan(&device)
+            && member.label.pool == plan.guid
+        {
+            found.push(*member);
+        }
+    }
+    drop(plan);
+    assemble(found)
+        .pop()
+        .ok_or_else(|| ApiError::new(ErrorKind::NotFound, "its devices vanished while it was being imported"))
+}

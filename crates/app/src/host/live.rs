@@ -1,0 +1,162 @@
+//! An imported pool: its mount and the threads that keep it going.
+//!
+//! Three threads, and nothing else: the *committer* makes a commit every few seconds when anything has
+//! changed, and at once when half of the dirty memory is used; the *heart* shows other hosts that the
+//! pool is in use; the *reaper* removes what was unlinked while it was open, or was too big to go at once.
+//! They end at export. A pool imported for reading only has none.
+
+use super::mounts::Mounts;
+use crate::api::{ApiError, Result};
+use larder_files::Mount;
+use larder_format::DeviceGuid;
+use larder_pool::Pool;
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A crash loses at most this much of what nobody synced.
+pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a live pool shows that it is; twice this without a sign means that its host is gone.
+pub const HEARTBEAT: Duration = Duration::from_secs(5);
+/// How often the committer looks at what is dirty, and the reaper for orphans.
+const GLANCE: Duration = Duration::from_millis(100);
+/// Extents of an orphan that are dropped in one operation.
+const REAP_EXTENTS: usize = 1024;
+/// Commits that bring freed space back: one that frees, two until slots may be written.
+const FREEING_COMMITS: u32 = 8;
+
+/// An imported pool.
+pub struct Live {
+    /// The pool.
+    pub pool: Arc<Pool>,
+    /// Its files.
+    pub mount: Arc<Mount>,
+    /// Where they can be reached.
+    pub mounts: Mutex<Mounts>,
+    /// When it was imported, by its clock.
+    pub since: Duration,
+    stop: Arc<Stop>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Waits; false when it is time to end.
+    fn pause(&self, duration: Duration) -> bool {
+        let mut asked = self.asked.lock();
+        if !*asked {
+            self.changed.wait_for(&mut asked, duration);
+        }
+        !*asked
+    }
+}
+
+impl Live {
+    /// Brings a pool to life that was just made or imported: replays its log, starts its threads. Nothing
+    /// is mounted yet.
+    ///
+    /// # Errors
+    /// When the log cannot be replayed, or threads not be made.
+    pub fn start(pool: Arc<Pool>) -> Result<Arc<Self>> {
+        let mount = Mount::new(Arc::clone(&pool)).map_err(ApiError::from)?;
+        let mounts = Mutex::new(Mounts::new(Arc::clone(&pool), Arc::clone(&mount)));
+        let since = pool.clock().monotonic();
+        let live = Self { pool, mount, mounts, since, stop: Arc::default(), threads: Mutex::default() };
+        if !live.pool.is_read_only() {
+            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+            live.thread("larder-commit", move || commit_now_and_then(&pool, &stop))?;
+            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+            live.thread("larder-heart", move || {
+                while stop.pause(HEARTBEAT) {
+                    // A device that fails here fails commits too, and they tell.
+                    let _ = pool.beat();
+                }
+            })?;
+            let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
+            live.thread("larder-reaper", move || {
+                while stop.pause(GLANCE) {
+                    // What fails is tried again at the next import.
+                    while !*stop.asked.lock() && mount.reap_step(REAP_EXTENTS).unwrap_or(false) {}
+                }
+            })?;
+        }
+        Ok(Arc::new(live))
+    }
+
+    fn thread(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
+            .map_err(|error| super::internal("start the pool's threads", &error))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Ends the threads.
+    pub fn stop(&self) {
+        *self.stop.asked.lock() = true;
+        self.stop.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    /// What of the pool shows whether its devices are let go of.
+    pub fn trace(&self) -> Weak<Pool> {
+        Arc::downgrade(&self.pool)
+    }
+
+    /// Returns when freed space can be written again.
+    ///
+    /// # Errors
+    /// When a commit fails.
+    pub fn wait_for_free_space(&self) -> Result<()> {
+        while self.mount.reap_step(REAP_EXTENTS)? {}
+        for _ in 0..FREEING_COMMITS {
+            self.pool.commit()?;
+            if !self.pool.is_freeing() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Paths of the devices that are there.
+    pub fn device_paths(&self) -> Vec<(DeviceGuid, String)> {
+        let present = self.pool.members().iter().filter(|member| member.size().is_some());
+        present.map(|member| (member.guid, member.name())).collect()
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The committer's life. A pool that cannot commit suspends itself and says why in its status.
+fn commit_now_and_then(pool: &Pool, stop: &Stop) {
+    let mut last = pool.clock().monotonic();
+    while stop.pause(GLANCE) {
+        let due = pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
+        let full = pool.dirty().get() > pool.dirty_limit() / 2;
+        if !(full || due) {
+            continue;
+        }
+        let wanted = full || pool.is_dirty() || pool.is_freeing();
+        if wanted
+            && pool.suspended().is_none()
+            && let Err(error) = pool.commit()
+        {
+            eprintln!("larder: pool {}: {error}", pool.name());
+        }
+        last = pool.clock().monotonic();
+    }
+}

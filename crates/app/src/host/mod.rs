@@ -1,0 +1,182 @@
+//! The real engine: pools on devices, datasets on mounts.
+//!
+//! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
+//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `pools` and
+//! `datasets` hold the verbs about properties and names, `error` is the one place where errors of the
+//! layers below become what people read.
+//!
+//! Locking, outermost first: `admin` (one change of the set of pools at a time; held while devices are
+//! opened and pools exported), a pool's `mounts`, `live` (held for look-ups only). Verbs that only look take
+//! no `admin`: status is told while an import or export is under way.
+
+mod create;
+mod datasets;
+mod devices;
+mod error;
+mod holders;
+mod import;
+mod live;
+mod mounts;
+mod pools;
+mod status;
+mod world;
+
+pub use create::clear_label;
+
+use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
+use crate::engine::Engine;
+use devices::Remembered;
+use larder_pool::World;
+use live::Live;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The engine of a daemon that keeps its state in `run_dir`; it has nothing imported yet.
+///
+/// # Errors
+/// When threads cannot be made.
+pub fn start(run_dir: &Path) -> Result<Arc<dyn Engine>> {
+    let world = world::system().map_err(|error| internal("start worker threads", &error))?;
+    Ok(Arc::new(Host {
+        run_dir: run_dir.to_owned(),
+        world,
+        admin: Mutex::default(),
+        live: RwLock::default(),
+        remembered: Mutex::new(Remembered::load(run_dir)),
+    }))
+}
+
+/// See the module's text.
+struct Host {
+    run_dir: PathBuf,
+    world: World,
+    admin: Mutex<()>,
+    live: RwLock<BTreeMap<String, Arc<Live>>>,
+    remembered: Mutex<Remembered>,
+}
+
+impl Host {
+    /// An imported pool.
+    fn pool(&self, name: &str) -> Result<Arc<Live>> {
+        self.live.read().get(name).cloned().ok_or_else(|| ApiError::no_such_pool(name))
+    }
+
+    /// The imported pools of these names, all when none is given.
+    fn pools_named(&self, names: &[String]) -> Result<Vec<Arc<Live>>> {
+        if names.is_empty() {
+            return Ok(self.live.read().values().cloned().collect());
+        }
+        names.iter().map(|name| self.pool(name)).collect()
+    }
+
+    /// The imported pool that a dataset is in, and the dataset.
+    fn dataset(&self, full: &str) -> Result<(Arc<Live>, Arc<larder_pool::Dataset>)> {
+        let missing = || ApiError::no_such_dataset(full);
+        let live = self.pool(name::pool_of(full)).map_err(|_| missing())?;
+        let dataset = live.pool.dataset_by_name(full).map_err(|_| missing())?;
+        Ok((live, dataset))
+    }
+}
+
+impl Engine for Host {
+    fn pool_create(&self, request: pool::Create) -> Result<pool::Created> {
+        self.create(request)
+    }
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
+        self.destroy(&request.name)
+    }
+    fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
+        let live = self.pools_named(&request.names)?;
+        Ok(pool::Statuses { pools: live.iter().map(|live| self.status(live)).collect() })
+    }
+    fn pool_get(&self, request: pool::Get) -> Result<Items> {
+        let live = self.pools_named(&request.names)?;
+        Ok(Items { items: live.iter().map(|live| pools::item(live, &request.properties)).collect() })
+    }
+    fn pool_set(&self, request: pool::Set) -> Result<Done> {
+        let live = self.pool(&request.name)?;
+        pools::set(&live, &request.properties)
+            .map_err(|error| error.within(format!("cannot set properties of '{}'", request.name)))?;
+        Ok(Done {})
+    }
+    fn pool_importable(&self, request: pool::Importable) -> Result<pool::ImportablePools> {
+        self.importable(&request.search)
+    }
+    fn pool_import(&self, request: pool::Import) -> Result<pool::Imported> {
+        self.import(request)
+    }
+    fn pool_export(&self, request: pool::Export) -> Result<Done> {
+        let _admin = self.admin.lock();
+        self.export(&request.name)?;
+        Ok(Done {})
+    }
+    fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
+        for live in self.pools_named(&request.names)? {
+            if !live.pool.is_read_only() {
+                let name = live.pool.name();
+                live.pool.commit().map_err(|error| {
+                    ApiError::from(error).within(format!("cannot sync '{name}'")).of_pool(&name)
+                })?;
+            }
+        }
+        Ok(Done {})
+    }
+    fn pool_wait(&self, request: pool::Wait) -> Result<Done> {
+        let live = self.pool(&request.name)?;
+        // Scrubs and resilvers are not made by this version: none is running.
+        let free = request.activities.is_empty() || request.activities.contains(&pool::Activity::Free);
+        if free && !live.pool.is_read_only() {
+            live.wait_for_free_space().map_err(|error| error.of_pool(&request.name))?;
+        }
+        Ok(Done {})
+    }
+    fn fs_create(&self, request: fs::Create) -> Result<fs::Created> {
+        datasets::create(self, request)
+    }
+    fn fs_destroy(&self, request: fs::Destroy) -> Result<fs::Destroyed> {
+        datasets::destroy(self, &request)
+    }
+    fn fs_rename(&self, request: fs::Rename) -> Result<Done> {
+        datasets::rename(self, &request)
+    }
+    fn fs_get(&self, request: fs::Get) -> Result<Items> {
+        datasets::get(self, &request)
+    }
+    fn fs_set(&self, request: fs::Set) -> Result<Done> {
+        datasets::set(self, &request)
+    }
+    fn fs_inherit(&self, request: fs::Inherit) -> Result<Done> {
+        datasets::inherit(self, &request)
+    }
+    fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted> {
+        datasets::mount(self, request.name.as_deref())
+    }
+    fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted> {
+        datasets::unmount(self, request.target.as_deref())
+    }
+    fn pools(&self) -> Vec<String> {
+        self.live.read().keys().cloned().collect()
+    }
+    fn export_all(&self) -> Result<()> {
+        let _admin = self.admin.lock();
+        let mut outcome = Ok(());
+        for name in self.pools() {
+            outcome = outcome.and(self.export(&name));
+        }
+        outcome
+    }
+}
+
+/// An operating system's failure.
+fn internal(doing: &str, error: &std::io::Error) -> ApiError {
+    ApiError::new(ErrorKind::Internal, format!("cannot {doing}: {error}"))
+}
+
+/// Waits a little.
+#[expect(clippy::disallowed_methods, reason = "the daemon's threads, waiting for the kernel or another host")]
+fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}

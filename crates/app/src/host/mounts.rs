@@ -1,0 +1,367 @@
+//! Which datasets can be reached where.
+//!
+//! A dataset whose mount point is its parent's with its own name behind, and whose parent is mounted, is
+//! a *junction*: a folder in its parent's mount, so that one kernel mount serves a whole pool and
+//! `copy_file_range` works across it. All others (the top dataset, datasets with a mount point of their
+//! own, those below an unmounted parent) get a kernel mount of their own, which is a view of the same tree.
+//!
+//! Whatever hangs on a dataset's mount goes with it: unmounting takes datasets below first, mounting goes
+//! from the top down. Kernel caches are told about junctions that come and go.
+
+use super::holders;
+use crate::api::{ApiError, ErrorKind, Result};
+use larder_app::fuse::{self, Invalidator, MountHandle, MountOptions, NotUnmounted};
+use larder_files::{FsError, Mount, NodeId, View};
+use larder_format::DatasetId;
+use larder_format::items::ROOT_INODE;
+use larder_pool::{Dataset, Pool};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often, and how long apart, unmounting is tried while something (an indexer, `df`) just looks in.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// Where a dataset's mount point says it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Here.
+    Path(PathBuf),
+    /// Nowhere.
+    Nowhere,
+    /// Wherever mount(8) puts it; kernel mounts by mount(8) are not available.
+    Legacy,
+}
+
+/// The value of `mountpoint` that applies to a dataset, and from whom it comes: the dataset itself, one
+/// above it, or (none) the default of the pool's top dataset.
+pub fn mountpoint(pool: &Pool, dataset: &Dataset) -> (String, Option<DatasetId>) {
+    let mut below = Vec::new();
+    let mut at = Arc::clone(&pool.dataset(dataset.id()).expect("datasets that are listed exist"));
+    loop {
+        if let Some(value) = at.local_properties().get("mountpoint") {
+            let path = below.iter().rev().fold(value.clone(), |path, name: &String| match path.as_str() {
+                "none" | "legacy" => path,
+                "/" => format!("/{name}"),
+                _ => format!("{path}/{name}"),
+            });
+            return (path, Some(at.id()));
+        }
+        let name = at.last_name();
+        let parent = at.parent();
+        below.push(name);
+        match pool.dataset(parent).filter(|_| parent != at.id()) {
+            Some(above) => at = above,
+            None => break,
+        }
+    }
+    below.reverse();
+    (format!("/{}", below.join("/")), None)
+}
+
+/// Where a dataset is to be mounted.
+pub fn target(pool: &Pool, dataset: &Dataset) -> Target {
+    match mountpoint(pool, dataset).0.as_str() {
+        "none" => Target::Nowhere,
+        "legacy" => Target::Legacy,
+        path => Target::Path(path.into()),
+    }
+}
+
+/// A dataset's `canmount`.
+pub fn can_mount(pool: &Pool, dataset: &Dataset) -> String {
+    pool.effective(dataset.id(), "canmount").map_or_else(|| "on".into(), |effective| effective.value)
+}
+
+struct Mounted {
+    path: PathBuf,
+    /// The kernel's mount; none for a junction.
+    own: Option<MountHandle>,
+    parent: DatasetId,
+    name: String,
+}
+
+/// The mounted datasets of a pool.
+pub struct Mounts {
+    pool: Arc<Pool>,
+    mount: Arc<Mount>,
+    mounted: BTreeMap<DatasetId, Mounted>,
+}
+
+impl Mounts {
+    /// Nothing is mounted yet.
+    pub fn new(pool: Arc<Pool>, mount: Arc<Mount>) -> Self {
+        Self { pool, mount, mounted: BTreeMap::new() }
+    }
+
+    /// Where a dataset is mounted.
+    pub fn path(&self, id: DatasetId) -> Option<&Path> {
+        self.mounted.get(&id).filter(|mounted| self.is_alive(mounted)).map(|mounted| mounted.path.as_path())
+    }
+
+    /// The dataset mounted at `path`.
+    pub fn at(&self, path: &Path) -> Option<DatasetId> {
+        self.mounted.iter().find(|(_, mounted)| mounted.path == path).map(|(&id, _)| id)
+    }
+
+    /// Whether a mount still serves: umount(8) may have taken it away.
+    fn is_alive(&self, mounted: &Mounted) -> bool {
+        match &mounted.own {
+            Some(handle) => handle.is_alive(),
+            None => self.mounted.get(&mounted.parent).is_some_and(|parent| self.is_alive(parent)),
+        }
+    }
+
+    /// Takes note of mounts that umount(8) has taken away.
+    fn bury_dead(&mut self) {
+        let dead: Vec<_> =
+            self.mounted.iter().filter(|(_, m)| !self.is_alive(m)).map(|(&id, _)| id).collect();
+        // Children have higher ids than their parents only until they are renamed: several rounds.
+        for _ in 0..dead.len() {
+            for id in &dead {
+                if self.mounted.contains_key(id) && self.mount.detach(*id).is_ok() {
+                    self.mounted.remove(id);
+                }
+            }
+        }
+    }
+
+    /// Mounts a dataset, whatever its `canmount` says.
+    ///
+    /// # Errors
+    /// When it has no mount point or the kernel does not mount.
+    pub fn mount(&mut self, dataset: &Arc<Dataset>) -> Result<()> {
+        self.bury_dead();
+        let id = dataset.id();
+        let name = self.pool.full_name(id);
+        let doing = format!("cannot mount '{name}'");
+        if self.mounted.contains_key(&id) {
+            return Err(ApiError::new(ErrorKind::Exists, "it is mounted already").within(doing));
+        }
+        let path = match target(&self.pool, dataset) {
+            Target::Path(path) => path,
+            Target::Nowhere => {
+                return Err(ApiError::usage("its mountpoint is none")
+                    .within(doing)
+                    .hint(format!("larder fs set mountpoint=/PATH {name}")));
+            }
+            Target::Legacy => {
+                return Err(ApiError::new(
+                    ErrorKind::Unsupported,
+                    "its mountpoint is legacy, and mount(8) cannot mount it",
+                )
+                .within(doing)
+                .hint(format!("larder fs set mountpoint=/PATH {name}")));
+            }
+        };
+        let parent = dataset.parent();
+        let last = dataset.last_name();
+        let above = self.mounted.get(&parent).filter(|above| parent != id && above.path.join(&last) == path);
+        let own = if above.is_some() {
+            self.attach(dataset, Some((parent, last.clone().into_bytes())))
+                .map_err(|error| ApiError::from(error).within(&doing))?;
+            None
+        } else {
+            Some(self.mount_apart(dataset, &path, &name).map_err(|error| error.within(&doing))?)
+        };
+        let junction = own.is_none();
+        self.mounted.insert(id, Mounted { path, own, parent, name: last });
+        if junction {
+            self.announce(id);
+        }
+        Ok(())
+    }
+
+    /// Attaches a dataset; one that has just been detached may still be on its way out.
+    fn attach(&self, dataset: &Arc<Dataset>, parent: Option<(DatasetId, Vec<u8>)>) -> Result<(), FsError> {
+        match self.mount.attach(Arc::clone(dataset), parent.clone()) {
+            Err(FsError::Busy) => {
+                self.pool.commit()?;
+                self.mount.attach(Arc::clone(dataset), parent).map(drop)
+            }
+            attached => attached.map(drop),
+        }
+    }
+
+    fn mount_apart(&self, dataset: &Arc<Dataset>, path: &Path, name: &str) -> Result<MountHandle> {
+        fuse::clear_stale(path).ok();
+        if fs::symlink_metadata(path).is_err() {
+            fs::create_dir_all(path).map_err(|error| {
+                let message = format!("the mount point {} cannot be made: {error}", path.display());
+                ApiError::new(ErrorKind::Denied, message)
+            })?;
+        }
+        self.attach(dataset, None)?;
+        let root = rustix::process::geteuid().is_root();
+        let options = MountOptions {
+            read_only: self.pool.is_read_only(),
+            allow_other: root,
+            atime: dataset.settings().atime != larder_pool::Atime::Off,
+            ..MountOptions::new(path, name)
+        };
+        let view = View::new(Arc::clone(&self.mount), dataset.id());
+        fuse::mount(Arc::new(view), options).map_err(|error| {
+            // It was attached a moment ago and nobody has seen it.
+            let _ = self.mount.detach(dataset.id());
+            error.into()
+        })
+    }
+
+    /// Unmounts a dataset and all that hangs on its mount.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when somebody is in it; what hung on it is mounted again then.
+    pub fn unmount(&mut self, id: DatasetId) -> Result<()> {
+        self.bury_dead();
+        let Some(mounted) = self.mounted.get(&id) else { return Ok(()) };
+        // What lies deeper goes first, whichever dataset it belongs to.
+        let top = mounted.path.clone();
+        let mut going: Vec<_> = self
+            .mounted
+            .iter()
+            .filter(|(_, mounted)| mounted.path.starts_with(&top))
+            .map(|(&id, mounted)| (mounted.path.clone(), id))
+            .collect();
+        going.sort();
+        let mut gone = Vec::new();
+        for (_, id) in going.into_iter().rev() {
+            if let Err(error) = self.unmount_one(id) {
+                self.mount_again(&gone);
+                return Err(error);
+            }
+            gone.push(id);
+        }
+        Ok(())
+    }
+
+    /// Mounts what was unmounted, the last first.
+    pub fn mount_again(&mut self, gone: &[DatasetId]) {
+        for id in gone.iter().rev() {
+            if let Some(dataset) = self.pool.dataset(*id) {
+                // What cannot be mounted again shows as unmounted.
+                let _ = self.mount(&dataset);
+            }
+        }
+    }
+
+    fn unmount_one(&mut self, id: DatasetId) -> Result<()> {
+        let Some(mut mounted) = self.mounted.remove(&id) else { return Ok(()) };
+        let outcome = match mounted.own.take() {
+            Some(handle) => match release(handle) {
+                Ok(()) => Ok(()),
+                Err(refused) => {
+                    mounted.own = Some(*refused.handle);
+                    Err(refused.error.to_string())
+                }
+            },
+            None => match self.mount.volume(id).map_or(0, |volume| volume.open_count()) {
+                0 => Ok(()),
+                count => Err(format!("{count} files or folders in it are open")),
+            },
+        };
+        if let Err(error) = outcome {
+            let path = mounted.path.clone();
+            let name = self.pool.full_name(id);
+            self.mounted.insert(id, mounted);
+            return Err(busy(&name, &path, &error));
+        }
+        let junction = self.invalidator(mounted.parent);
+        self.mount.detach(id).map_err(ApiError::from)?;
+        if let Some((invalidator, node)) = junction {
+            // A kernel that does not know the name has nothing to forget.
+            let _ = invalidator.entry(node, mounted.name.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Unmounts everything.
+    ///
+    /// # Errors
+    /// As [`Mounts::unmount`]; then all is mounted that was.
+    pub fn unmount_all(&mut self) -> Result<Vec<DatasetId>> {
+        self.bury_dead();
+        let mut order: Vec<_> =
+            self.mounted.iter().map(|(&id, mounted)| (mounted.path.clone(), id)).collect();
+        order.sort();
+        let mut gone = Vec::new();
+        for (_, id) in order.into_iter().rev() {
+            if let Err(error) = self.unmount_one(id) {
+                self.mount_again(&gone);
+                return Err(error);
+            }
+            gone.push(id);
+        }
+        Ok(gone)
+    }
+
+    /// Mounts all datasets that mount by themselves; gives the names of those it mounted, and what
+    /// went wrong with others.
+    pub fn mount_all(&mut self) -> (Vec<String>, Vec<ApiError>) {
+        let pool = Arc::clone(&self.pool);
+        let mut datasets: Vec<_> =
+            pool.datasets().into_iter().map(|dataset| (pool.full_name(dataset.id()), dataset)).collect();
+        datasets.sort_by(|a, b| a.0.cmp(&b.0));
+        let (mut names, mut failed) = (Vec::new(), Vec::new());
+        for (name, dataset) in datasets {
+            let wanted = can_mount(&pool, &dataset) == "on"
+                && matches!(target(&pool, &dataset), Target::Path(_))
+                && self.path(dataset.id()).is_none();
+            if !wanted {
+                continue;
+            }
+            match self.mount(&dataset) {
+                Ok(()) => names.push(name),
+                Err(error) => failed.push(error),
+            }
+        }
+        (names, failed)
+    }
+
+    /// What tells the kernel about names in the root folder of `dataset`, and that folder.
+    fn invalidator(&self, dataset: DatasetId) -> Option<(Invalidator, NodeId)> {
+        let mut at = dataset;
+        loop {
+            let mounted = self.mounted.get(&at)?;
+            if let Some(handle) = &mounted.own {
+                let node = if at == dataset { NodeId::ROOT } else { NodeId::pack(dataset, ROOT_INODE) };
+                return Some((handle.invalidator(), node));
+            }
+            at = mounted.parent;
+        }
+    }
+
+    /// A junction has come: the kernel may remember that there was no such name.
+    fn announce(&self, id: DatasetId) {
+        let mounted = &self.mounted[&id];
+        if let Some((invalidator, node)) = self.invalidator(mounted.parent) {
+            let _ = invalidator.entry(node, mounted.name.as_bytes());
+        }
+    }
+}
+
+/// Takes a kernel mount away, trying again for a moment when it is busy.
+fn release(mut handle: MountHandle) -> Result<(), NotUnmounted> {
+    for turn in 1.. {
+        match handle.unmount() {
+            Ok(()) => return Ok(()),
+            Err(refused) if turn == TRIES => return Err(refused),
+            Err(refused) => handle = *refused.handle,
+        }
+        super::pause(PAUSE);
+    }
+    unreachable!("the last try returns")
+}
+
+fn busy(name: &str, path: &Path, why: &str) -> ApiError {
+    let holders = holders::of(path);
+    let who = match holders.as_slice() {
+        [] => why.to_owned(),
+        _ => format!("in use by {}", holders.join(", ")),
+    };
+    ApiError::new(ErrorKind::Busy, format!("cannot unmount '{name}' at {}: {who}", path.display()))
+        .safe("everything; it stays mounted")
+        .hint("close what is open there and leave the folder, then try again")
+}

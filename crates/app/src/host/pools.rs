@@ -1,0 +1,62 @@
+//! Properties of pools.
+
+use super::live::Live;
+use super::status::fragmentation;
+use crate::api::{Item, ItemKind, Properties, PropertyValue, Result, Source};
+use larder_format::label::FORMAT_VERSION;
+use larder_pool::create::DEFAULT_ASHIFT;
+use larder_pool::property::{self, Access};
+
+/// A pool with the properties asked for, all when none is.
+pub fn item(live: &Live, asked: &[String]) -> Item {
+    let names: Vec<&str> = match asked {
+        [] => property::POOL.iter().map(|known| known.name).collect(),
+        _ => asked.iter().map(String::as_str).collect(),
+    };
+    let properties = names.into_iter().filter_map(|name| value(live, name)).collect();
+    Item { name: live.pool.name(), kind: ItemKind::Pool, properties }
+}
+
+fn value(live: &Live, name: &str) -> Option<PropertyValue> {
+    let known = property::pool(name)?;
+    let pool = &live.pool;
+    let (allocated, size) = pool.raw_space();
+    let free = size.saturating_sub(allocated);
+    let told =
+        |value: String| Some(PropertyValue { name: known.name.to_owned(), value, source: Source::None });
+    match known.name {
+        "size" => return told(size.to_string()),
+        "allocated" => return told(allocated.to_string()),
+        "free" => return told(free.to_string()),
+        "capacity" => {
+            return told((u128::from(allocated) * 100 / u128::from(size.max(1))).to_string());
+        }
+        "fragmentation" => return told(fragmentation(pool.dead_space(), free).to_string()),
+        "health" => return told(super::status::health(live).to_string()),
+        "guid" => return told(pool.guid().to_string()),
+        "version" => return told(FORMAT_VERSION.to_string()),
+        "dedupratio" => return told("1.00".to_owned()),
+        "readonly" => return told(if pool.is_read_only() { "on" } else { "off" }.to_owned()),
+        _ if known.access == Access::Told => return told("-".to_owned()),
+        _ => {}
+    }
+    let local = pool.pool_properties().remove(known.name);
+    let source = if local.is_some() { Source::Local } else { Source::Default };
+    let value = match known.name {
+        "ashift" => pool.groups().first().map_or(DEFAULT_ASHIFT, |group| group.ashift).to_string(),
+        _ => local.or_else(|| known.default.map(str::to_owned)).unwrap_or_else(|| "-".to_owned()),
+    };
+    Some(PropertyValue { name: known.name.to_owned(), value, source })
+}
+
+/// Sets properties, durably.
+///
+/// # Errors
+/// When the pool cannot be written.
+pub fn set(live: &Live, properties: &Properties) -> Result<()> {
+    for (name, value) in properties {
+        live.pool.set_pool_property(name, value)?;
+    }
+    live.pool.commit()?;
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Structures that are intact, sums included, but cannot be: decoders refuse them, so that nobody
+//! behind them computes with nonsense.
+
+use larder_format::items::{Entry, Extent, FileKind, Inode};
+use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, label_areas};
+use larder_format::node::{Inner, Key, Node};
+use larder_format::ops::{Link, LogOp};
+use larder_format::root::{Root, RootDevice, RootGroup, RootImport};
+use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
+use larder_format::segment::{
+    DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
+    row_header_len,
+};
+use larder_format::tables::DatasetRecord;
+use larder_format::*;
+
+const POOL: PoolGuid = PoolGuid::new(0x9001);
+
+fn layout(k: u8, r: u8, m: u8) -> Layout {
+    Layout::new(k, r, m).unwrap()
+}
+
+fn ptr(stored: u32) -> BlockPtr {
+    let place = Place { segment: SegmentId::new(1), column: 0, offset: 4096, stored };
+    BlockPtr { id: BlockId::new(9), place }
+}
+
+fn segment() -> SegmentRecord {
+    let slot = |i| Slot { device: DeviceIndex::new(i), index: SlotIndex::new(7) };
+    SegmentRecord {
+        id: SegmentId::new(3),
+        kind: SegmentKind::Table,
+        state: SegmentState::Open,
+        group: GroupIndex::new(0),
+        layout: layout(1, 2, 0),
+        height: DESCRIPTOR_LEN,
+        live_blocks: 1,
+        live_bytes: 160,
+        birth: CommitId::new(2),
+        freed: CommitId::new(0),
+        incarnation: Incarnation::new(4),
+        slots: vec![slot(0), slot(1)],
+    }
+}
+
+fn root() -> Root {
+    let rule = GroupRule { word: GroupWord::Mirror, layout: layout(1, 2, 0) };
+    let device = |i| RootDevice {
+        index: DeviceIndex::new(i),
+        group: GroupIndex::new(0),
+        current: 1,
+        slot_count: 60,
+        guid: DeviceGuid::new(u64::from(i)),
+        good_through: CommitId::new(5),
+    };
+    let incarnation = Incarnation::new(8);
+    Root {
+        pool: POOL,
+        commit: CommitId::new(5),
+        incarnation,
+        time: Timestamp::default(),
+        exported: false,
+        log_open: true,
+        host: HostId::new(1),
+        block_lease: BlockId::new(100),
+        segment_lease: SegmentId::new(100),
+        oldest: CommitId::new(3),
+        applied: OpSeq::new(0),
+        log_offset: 4096,
+        log_sequence: 1,
+        log_previous: 0,
+        log_incarnation: incarnation,
+        tables: ptr(300),
+        groups: vec![RootGroup { index: GroupIndex::new(0), rule }],
+        devices: vec![device(0), device(1)],
+        history: vec![RootImport { incarnation, first: CommitId::new(1) }],
+        segments: vec![segment()],
+    }
+}
+
+fn label() -> Label {
+    let device_size = ByteLen::new(64 << 20);
+    Label {
+        sequence: 1,
+        pool: POOL,
+        name: "tank".into(),
+        device: DeviceGuid::new(2),
+        index: DeviceIndex::new(0),
+        group: GroupIndex::new(0),
+        rule: GroupRule { word: GroupWord::Mirror, layout: layout(1, 2, 0) },
+        slot_size: 1 << 20,
+        slot_count: 62,
+        data_start: DeviceOffset::new(1 << 20),
+        device_size,
+        created: Timestamp::default(),
+        ashift: 12,
+        features: Features::default(),
+    }
+}
+
+fn dataset() -> DatasetRecord {
+    DatasetRecord {
+        id: DatasetId::new(1),
+        parent: DatasetId::new(1),
+        guid: 1,
+        root: Some(ptr(300)),
+        floor: BlockId::new(0),
+        referenced: 1,
+        logical: 1,
+        stored: 1,
+        next_inode: 2,
+        created: Timestamp::default(),
+        birth: 1,
+        held: 0,
+        name: "tank".into(),
+    }
+}
+
+fn descriptor() -> RunDescriptor {
+    RunDescriptor {
+        run: RunId::new(3),
+        oldest: RunId::new(1),
+        newest: RunId::new(3),
+        entries: 10,
+        shadows: 1,
+        bytes: 90,
+        first: BlockId::new(9),
+        last: BlockId::new(18),
+        pages: 1,
+        height: 0,
+        refs: vec![PageRef { first: BlockId::new(9), ptr: ptr(234) }],
+        footprints: vec![Footprint { segment: SegmentId::new(1), blocks: 1, bytes: 240 }],
+    }
+}
+
+/// The base is accepted; with `change` it is not.
+fn refused<T: Clone, R>(
+    base: &T,
+    decode: impl Fn(&T) -> Result<R, Corrupt>,
+    what: &str,
+    change: impl FnOnce(&mut T),
+) {
+    if let Err(corrupt) = decode(base) {
+        panic!("the base of {what} is refused: {corrupt}");
+    }
+    let mut changed = base.clone();
+    change(&mut changed);
+    assert!(decode(&changed).is_err(), "{what} is accepted");
+}
+
+#[test]
+fn places_outside_every_slot_are_refused_wherever_they_stand() {
+    let bad = u32::MAX - 3;
+    assert!(ptr(bad).checked().is_err() && ptr(0).checked().is_err());
+    let node =
+        |stored: &u32| Node::decode(&Node::Inner(Inner::new(1, vec![Key::MIN], vec![ptr(*stored)])).encode());
+    refused(&300, node, "a child", |stored| *stored = bad);
+    let extent = |stored: &u32| {
+        Extent::decode(&Extent { ptr: ptr(*stored), len: 1, block_offset: 0, logical: 1 }.encode())
+    };
+    refused(&300, extent, "an extent", |stored| *stored = bad);
+    let index = |stored: &u32| {
+        let page = PageRef { first: BlockId::new(1), ptr: ptr(*stored) };
+        decode_index_page(&encode_index_page(RunId::new(1), 1, 0, &[page]), RunId::new(1), 1, 0)
+    };
+    refused(&300, index, "a page", |stored| *stored = bad);
+    refused(
+        &dataset(),
+        |d| DatasetRecord::decode(&d.encode()),
+        "a dataset's root",
+        |d| d.root = Some(ptr(bad)),
+    );
+    refused(&root(), check_root, "the tables' root", |r| r.tables = ptr(bad));
+}
+
+fn check_root(root: &Root) -> Result<Root, Corrupt> {
+    Root::check(POOL, &root.encode().unwrap())
+}
+
+#[test]
+fn counters_that_arithmetic_would_overflow_are_refused() {
+    let most = u64::MAX;
+    refused(&root(), check_root, "commit", |r| r.commit = CommitId::new(most));
+    refused(&root(), check_root, "block lease", |r| r.block_lease = BlockId::new(most));
+    refused(&root(), check_root, "segment lease", |r| r.segment_lease = SegmentId::new(most));
+    refused(&root(), check_root, "applied", |r| r.applied = OpSeq::new(most));
+    refused(&root(), check_root, "log sequence", |r| r.log_sequence = most);
+    refused(&root(), check_root, "freed", |r| {
+        r.segments[0].state = SegmentState::Freed;
+        r.segments[0].freed = CommitId::new(most);
+    });
+    refused(&label(), |l| Label::check(&l.encode()), "label sequence", |l| l.sequence = most);
+    let decode = |d: &DatasetRecord| DatasetRecord::decode(&d.encode());
+    refused(&dataset(), decode, "next inode", |d| d.next_inode = most);
+    refused(&dataset(), decode, "referenced", |d| d.referenced = most);
+    refused(&dataset(), decode, "dataset id", |d| d.id = DatasetId::new(most));
+    let op = |inode: &u64| {
+        let (inode, parent) = (InodeId::new(*inode), InodeId::new(1));
+        LogOp::decode(
+            &LogOp::Link(Link { inode, parent, name: b"x".to_vec(), time: Timestamp::default() }).encode(),
+        )
+    };
+    refused(&2, op, "logged inode", |inode| *inode = most);
+    let entry = |inode: &u64| {
+        let entry = Entry { inode: InodeId::new(*inode), kind: FileKind::Regular, name: b"x" };
+        Entry::decode(&entry.encode()).map(|entry| entry.inode)
+    };
+    refused(&2, entry, "named inode", |inode| *inode = most);
+}
+
+#[test]
+fn a_root_whose_devices_make_no_groups_is_refused() {
+    refused(&root(), check_root, "one device twice", |r| r.devices[1].index = DeviceIndex::new(0));
+    refused(&root(), check_root, "a device of no group", |r| r.devices[1].group = GroupIndex::new(9));
+    refused(&root(), check_root, "one group twice", |r| r.groups.push(r.groups[0].clone()));
+    refused(&root(), check_root, "a device from the future", |r| {
+        r.devices[0].good_through = CommitId::new(6)
+    });
+    refused(&root(), check_root, "oldest after newest", |r| r.oldest = CommitId::new(6));
+}
+
+#[test]
+fn a_segment_that_nothing_could_be_stored_in_is_refused() {
+    let decode = |s: &SegmentRecord| {
+        let mut out = Vec::new();
+        s.encode(&mut out);
+        SegmentRecord::decode(&out)
+    };
+    refused(&segment(), decode, "no room for the descriptor", |s| s.height = 0);
+    refused(&segment(), decode, "half a row", |s| s.height += 8);
+    refused(&segment(), decode, "two columns on one device", |s| s.slots[1].device = s.slots[0].device);
+    refused(&segment(), decode, "freed by nobody", |s| s.state = SegmentState::Freed);
+    refused(&segment(), decode, "freed and open", |s| s.freed = CommitId::new(3));
+    refused(&segment(), decode, "more live than stored", |s| s.live_bytes = 1 << 40);
+}
+
+#[test]
+fn layouts_that_no_parity_covers_are_refused() {
+    assert!(Layout::new(61, 1, 3).is_ok());
+    assert!(Layout::new(62, 1, 1).is_err());
+    assert!(Layout::new(64, 1, 0).is_ok());
+    let rule = |word, k, r, m| GroupRule::load_checked(&[word as u8, k, r, m]);
+    assert!(rule(GroupWord::Raidz, 4, 1, 2).is_ok());
+    assert!(rule(GroupWord::Single, 4, 1, 2).is_err());
+    assert!(rule(GroupWord::Raid10, 2, 3, 0).is_err());
+}
+
+#[test]
+fn a_row_over_its_descriptor_or_past_its_slot_is_refused() {
+    let header = RowHeader {
+        segment: SegmentId::new(1),
+        offset: DESCRIPTOR_LEN,
+        height: 8192,
+        commit: CommitId::new(1),
+        incarnation: Incarnation::new(1),
+        column: 0,
+        used: 160,
+        sums: vec![1, 2],
+    };
+    let check = |header: &RowHeader| {
+        let mut out = vec![0; row_header_len(header.sums.len()) as usize];
+        header.put(POOL, &mut out);
+        RowHeader::check(POOL, &out)
+    };
+    refused(&header, check, "a row over the descriptor", |h| h.offset = 0);
+    refused(&header, check, "a row past the slot", |h| h.offset = MAX_SLOT - 4096);
+    refused(&header, check, "half a block step", |h| h.used = 161);
+}
+
+#[test]
+fn slots_that_reach_into_the_second_label_area_are_refused() {
+    let check = |label: &Label| Label::check(&label.encode());
+    // The area ends at a multiple of its size: of an odd device, the last bytes are nobody's.
+    let odd = Label { device_size: ByteLen::new((64 << 20) + LABEL_AREA - 4096), ..label() };
+    let last_area = label_areas(odd.device_size)[1].get();
+    refused(&odd, check, "slots in the label area", |label| {
+        label.data_start = DeviceOffset::new(last_area + 4096 - 62 * (1 << 20));
+    });
+    refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 19) + 8));
+    refused(&label(), check, "a time that is none", |label| label.created.nanos = u32::MAX);
+}
+
+#[test]
+fn a_dataset_that_cannot_be_named_is_refused() {
+    let decode = |d: &DatasetRecord| DatasetRecord::decode(&d.encode());
+    refused(&dataset(), decode, "no name", |d| d.name.clear());
+    refused(&dataset(), decode, "a path for a name", |d| d.name = "a/b".into());
+    let mut bytes = dataset().encode();
+    bytes[24] = 2;
+    assert!(DatasetRecord::decode(&bytes).is_err(), "half a root");
+}
+
+#[test]
+fn a_run_of_more_than_its_pages_hold_is_refused() {
+    let decode = |d: &RunDescriptor| {
+        let mut out = Vec::new();
+        d.encode(&mut out);
+        RunDescriptor::decode(&out)
+    };
+    refused(&descriptor(), decode, "entries", |d| d.entries = 1 << 17);
+    refused(&descriptor(), decode, "bytes", |d| d.bytes = 1 << 40);
+    refused(&descriptor(), decode, "numbers", |d| d.newest = RunId::new(u64::MAX));
+    refused(&descriptor(), decode, "footprint bytes", |d| d.footprints[0].bytes = u64::MAX);
+    refused(&descriptor(), decode, "footprint blocks", |d| d.footprints[0].blocks = u32::MAX);
+}
+
+#[test]
+fn an_inode_whose_counters_would_overflow_is_refused() {
+    let time = Timestamp::default();
+    let inode = Inode {
+        kind: FileKind::Directory,
+        perm: 0o755,
+        flags: 0,
+        uid: 0,
+        gid: 0,
+        nlink: 2,
+        rdev: 0,
+        size: 0,
+        generation: 0,
+        project: 0,
+        record_size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        stored: 0,
+        parent: InodeId::new(1),
+        entries: 0,
+        shared_before: BlockId::new(0),
+    };
+    let decode = |inode: &Inode| Inode::decode(&inode.encode());
+    refused(&inode, decode, "entries", |i| i.entries = u64::MAX);
+    refused(&inode, decode, "stored", |i| i.stored = u64::MAX);
+    refused(&inode, decode, "parent", |i| i.parent = InodeId::new(u64::MAX));
+}

@@ -1,0 +1,283 @@
+//! One body a decoder.
+
+use crate::{Decoder, samples};
+use larder_format::block::{self, BlockHeader, CheckedHeader, CodecKind};
+use larder_format::checksum::{ChecksumKind, fast64, payload_sum};
+use larder_format::field::{Field, FieldInfo};
+use larder_format::items::{Entry, Extent, Inode, MAX_RECORD, Xattr};
+use larder_format::label::{Heartbeat, LABEL_LEN, Label, label_areas};
+use larder_format::log::LogRecord;
+use larder_format::node::Node;
+use larder_format::ops::LogOp;
+use larder_format::root::{Root, RootHead};
+use larder_format::run::{
+    LazyPage, PageCursor, PageHead, RunDescriptor, RunPage, decode_index_page, encode_index_page,
+};
+use larder_format::segment::{
+    DESCRIPTOR_LEN, RowHead, RowHeader, SegmentRecord, check_descriptor, encode_descriptor, row_header_len,
+};
+use larder_format::tables::{DatasetRecord, PropertyRecord};
+use larder_format::{BlockId, PoolGuid};
+use std::fmt::Debug;
+
+/// The pool that everything here belongs to.
+pub const POOL: PoolGuid = PoolGuid::new(0x1a4d_e4);
+
+/// Every decoder.
+pub const ALL: &[Decoder] = &[
+    decoder("label", samples::labels, seal_label, label),
+    decoder("heartbeat", samples::heartbeats, seal_label, heartbeat),
+    decoder("root", samples::roots, seal_root, root),
+    decoder("segment_record", samples::segments, unsealed, segment_record),
+    decoder("descriptor", samples::descriptors, seal_descriptor, descriptor),
+    decoder("row_header", samples::rows, seal_row, row_header),
+    decoder("block", samples::blocks, seal_block, whole_block),
+    decoder("log_record", samples::logs, unsealed, log_record),
+    decoder("operation", samples::ops, unsealed, operation),
+    decoder("node", samples::nodes, unsealed, node),
+    decoder("run_page", samples::run_pages, unsealed, run_page),
+    decoder("index_page", samples::index_pages, unsealed, index_page),
+    decoder("run_descriptor", samples::run_descriptors, unsealed, run_descriptor),
+    decoder("item", samples::items, unsealed, item),
+    decoder("dataset_record", samples::datasets, unsealed, dataset_record),
+    decoder("property_record", samples::properties, unsealed, property_record),
+    Decoder {
+        name: "payload",
+        seeds: samples::payloads,
+        spare: 2 * MAX_RECORD as u64 + 4096,
+        reseal: unsealed,
+        decode: payload,
+    },
+];
+
+const fn decoder(
+    name: &'static str,
+    seeds: fn() -> Vec<Vec<u8>>,
+    reseal: fn(&mut [u8]),
+    decode: fn(&[u8]) -> bool,
+) -> Decoder {
+    Decoder { name, seeds, spare: 64 << 10, reseal, decode }
+}
+
+/// What was accepted must mean the same when it is written and read again.
+fn same<T: PartialEq + Debug, E: Debug>(value: T, again: Result<T, E>) -> bool {
+    assert_eq!(again.expect("what was accepted can be encoded"), value);
+    true
+}
+
+fn unsealed(_: &mut [u8]) {}
+
+fn at(fields: &[FieldInfo], name: &str) -> usize {
+    fields.iter().find(|field| field.name == name).expect("a field of this name").offset
+}
+
+/// Puts the sum of `bytes`, with the field at `hole` as zero, there.
+fn seal_hole(bytes: &mut [u8], hole: usize) {
+    bytes[hole..hole + 8].fill(0);
+    let sum = fast64(POOL, bytes);
+    sum.store(&mut bytes[hole..]);
+}
+
+/// Puts the sum of the first `len` − 8 bytes behind them.
+fn seal_end(bytes: &mut [u8], len: usize, seed: PoolGuid) {
+    if let Some(bytes) = bytes.get_mut(..len) {
+        fast64(seed, &bytes[..len - 8]).store(&mut bytes[len - 8..]);
+    }
+}
+
+fn seal_label(bytes: &mut [u8]) {
+    seal_end(bytes, LABEL_LEN, PoolGuid::new(0));
+}
+
+fn seal_descriptor(bytes: &mut [u8]) {
+    seal_end(bytes, DESCRIPTOR_LEN as usize, POOL);
+}
+
+fn seal_root(bytes: &mut [u8]) {
+    let Some(head) = RootHead::get(bytes) else { return };
+    let len = (head.length as usize).clamp(RootHead::SIZE, bytes.len());
+    seal_hole(&mut bytes[..len], at(RootHead::FIELDS, "sum"));
+}
+
+fn seal_row(bytes: &mut [u8]) {
+    let Some(head) = RowHead::get(bytes) else { return };
+    let len = (row_header_len(head.columns.into()) as usize).min(bytes.len());
+    seal_hole(&mut bytes[..len], at(RowHead::FIELDS, "header_sum"));
+}
+
+fn seal_block(bytes: &mut [u8]) {
+    let Some(head) = BlockHeader::get(bytes) else { return };
+    let end = BlockHeader::SIZE.saturating_add(head.payload as usize).min(bytes.len());
+    if let Ok(kind) = ChecksumKind::from_byte(head.checksum) {
+        let sum = payload_sum(kind, POOL, &bytes[BlockHeader::SIZE..end]);
+        sum.store(&mut bytes[at(BlockHeader::FIELDS, "payload_sum")..]);
+    }
+    seal_end(bytes, BlockHeader::SIZE, POOL);
+}
+
+fn label(bytes: &[u8]) -> bool {
+    let Ok(label) = Label::check(bytes) else { return false };
+    let [first, second] = label_areas(label.device_size);
+    assert!(first < second);
+    let slots = u64::from(label.slot_count) * u64::from(label.slot_size);
+    assert!(label.data_start.get() + slots <= second.get());
+    let again = Label::check(&label.encode());
+    same(label, again)
+}
+
+fn heartbeat(bytes: &[u8]) -> bool {
+    let Ok(beat) = Heartbeat::check(bytes) else { return false };
+    // The name is for people: bytes that are no text may come back as others.
+    let again = Heartbeat::check(&beat.encode()).map(|again| again.beats);
+    same(beat.beats, again)
+}
+
+fn root(bytes: &[u8]) -> bool {
+    let Ok(root) = Root::check(POOL, bytes) else { return false };
+    let _ = (root.commit.next(), root.block_lease.next(), root.segment_lease.next());
+    let _ = root.tables.place.footprint();
+    let again = Root::check(POOL, &root.encode().expect("it came from a ring slot"));
+    same(root, again)
+}
+
+fn segment_record(bytes: &[u8]) -> bool {
+    let Ok((record, len)) = SegmentRecord::decode(bytes) else { return false };
+    let mut out = Vec::new();
+    record.encode(&mut out);
+    assert_eq!(out.len(), len);
+    same((record, len), SegmentRecord::decode(&out))
+}
+
+fn descriptor(bytes: &[u8]) -> bool {
+    let Ok((record, column)) = check_descriptor(POOL, bytes) else { return false };
+    let again = check_descriptor(POOL, &encode_descriptor(POOL, &record, column));
+    same((record, column), again)
+}
+
+fn row_header(bytes: &[u8]) -> bool {
+    let Ok(header) = RowHeader::check(POOL, bytes) else { return false };
+    let mut out = vec![0; row_header_len(header.sums.len()) as usize];
+    header.put(POOL, &mut out);
+    let again = RowHeader::check(POOL, &out);
+    same(header, again)
+}
+
+fn whole_block(bytes: &[u8]) -> bool {
+    if let Ok(header) = CheckedHeader::check(POOL, bytes) {
+        assert!(header.footprint() >= u64::from(header.stored()));
+    }
+    let Ok((header, payload)) = block::check_any(POOL, bytes) else { return false };
+    assert_eq!(payload.len(), header.payload as usize);
+    same(header, block::check(POOL, header.id, bytes).map(|(header, _)| header))
+}
+
+fn log_record(bytes: &[u8]) -> bool {
+    let Ok(record) = LogRecord::decode(bytes) else { return false };
+    let again = LogRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn operation(bytes: &[u8]) -> bool {
+    let Ok(op) = LogOp::decode(bytes) else { return false };
+    assert_eq!(op.encode(), bytes, "operations have one encoding");
+    true
+}
+
+fn node(bytes: &[u8]) -> bool {
+    let Ok(node) = Node::decode(bytes) else { return false };
+    match &node {
+        Node::Leaf(leaf) => {
+            assert!(leaf.iter().all(|(key, value)| leaf.get(key) == Some(value)));
+        }
+        Node::Inner(inner) => {
+            assert!(inner.children().iter().all(|child| child.place.footprint() >= child.place.stored));
+        }
+    }
+    assert_eq!(node.encode(), bytes, "nodes have one encoding");
+    true
+}
+
+fn run_page(bytes: &[u8]) -> bool {
+    let Some(head) = PageHead::get(bytes) else { return false };
+    let ids = [0, head.first.get(), head.first.get().wrapping_add(70), 1 << 40, u64::MAX].map(BlockId::new);
+    if let Ok(page) = LazyPage::open(bytes, head.run, head.number) {
+        for id in ids {
+            let _ = page.find(id);
+        }
+    }
+    let Ok(page) = RunPage::decode(bytes.into(), head.run, head.number) else { return false };
+    let mut cursor = PageCursor::seek(&page, BlockId::new(0));
+    let mut count = 0;
+    while let Some((id, delta)) = cursor.next(&page) {
+        if count % 61 == 0 {
+            assert_eq!(page.find(id), Some(delta));
+        }
+        count += 1;
+    }
+    assert_eq!(count, page.len());
+    for id in ids {
+        let found = PageCursor::seek(&page, id).next(&page);
+        assert_eq!(page.find(id).is_some(), found.is_some_and(|(at, _)| at == id));
+    }
+    true
+}
+
+fn index_page(bytes: &[u8]) -> bool {
+    let Some(head) = PageHead::get(bytes) else { return false };
+    let Ok(refs) = decode_index_page(bytes, head.run, head.height, head.number) else { return false };
+    if !(1..=3).contains(&head.height) {
+        return false;
+    }
+    let out = encode_index_page(head.run, head.height, head.number, &refs);
+    same(refs, decode_index_page(&out, head.run, head.height, head.number))
+}
+
+fn run_descriptor(bytes: &[u8]) -> bool {
+    let Ok((descriptor, len)) = RunDescriptor::decode(bytes) else { return false };
+    let _ = (descriptor.run.next(), descriptor.newest.next());
+    let mut out = Vec::new();
+    descriptor.encode(&mut out);
+    assert_eq!(out.len(), len);
+    same((descriptor, len), RunDescriptor::decode(&out))
+}
+
+fn item(bytes: &[u8]) -> bool {
+    let mut accepted = false;
+    if let Ok(inode) = Inode::decode(bytes) {
+        accepted = same(inode, Inode::decode(&inode.encode()));
+    }
+    if let Ok(extent) = Extent::decode(bytes) {
+        assert!(extent.ptr.place.footprint() >= extent.ptr.place.stored);
+        accepted = same(extent, Extent::decode(&extent.encode()));
+    }
+    if let Ok(entry) = Entry::decode(bytes) {
+        assert_eq!(entry.encode(), bytes, "entries have one encoding");
+        accepted = true;
+    }
+    if let Ok(xattr) = Xattr::decode(bytes) {
+        assert_eq!(xattr.encode(), bytes, "attributes have one encoding");
+        accepted = true;
+    }
+    accepted
+}
+
+fn dataset_record(bytes: &[u8]) -> bool {
+    let Ok(record) = DatasetRecord::decode(bytes) else { return false };
+    let again = DatasetRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn property_record(bytes: &[u8]) -> bool {
+    let Ok(record) = PropertyRecord::decode(bytes) else { return false };
+    let again = PropertyRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn payload(bytes: &[u8]) -> bool {
+    let Some((&[kind, a, b, c], payload)) = bytes.split_first_chunk() else { return false };
+    let Ok(kind) = CodecKind::from_byte(kind) else { return false };
+    let logical = (u32::from_le_bytes([a, b, c, 0]) % (MAX_RECORD + 1)) as usize;
+    let Ok(plain) = larder_pool::codec::decompress(kind, payload, logical) else { return false };
+    assert_eq!(plain.len(), logical);
+    true
+}

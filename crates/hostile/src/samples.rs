@@ -1,0 +1,405 @@
+//! Valid encodings of everything.
+
+use crate::decoders::POOL;
+use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
+use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::items::{Entry, Extent, FileKind, Inode, Xattr, XattrValue};
+use larder_format::label::{Features, GroupRule, GroupWord, Heartbeat, Label};
+use larder_format::log::LogRecord;
+use larder_format::node::{Inner, Key, Leaf, Node};
+use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
+use larder_format::root::{Root, RootDevice, RootGroup, RootImport};
+use larder_format::run::{
+    Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
+};
+use larder_format::segment::{
+    DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, encode_descriptor,
+    row_header_len,
+};
+use larder_format::tables::{DatasetRecord, PropertyRecord};
+use larder_format::*;
+use larder_pool::codec::{self, Codec};
+
+const TIME: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 5 };
+const LAYOUTS: [(GroupWord, u8, u8, u8); 5] = [
+    (GroupWord::Single, 1, 1, 0),
+    (GroupWord::Mirror, 1, 2, 0),
+    (GroupWord::Raidz, 4, 1, 2),
+    (GroupWord::Raid10, 2, 2, 0),
+    (GroupWord::Raid14, 2, 2, 1),
+];
+
+fn rules() -> impl Iterator<Item = GroupRule> {
+    LAYOUTS.iter().map(|&(word, k, r, m)| GroupRule { word, layout: Layout::new(k, r, m).expect("a layout") })
+}
+
+fn ptr(n: u64) -> BlockPtr {
+    let place = Place {
+        segment: SegmentId::new(1 + n / 7),
+        column: (n % 4) as u8,
+        offset: 4096 + (n as u32 % 1000) * 8,
+        stored: 144 + n as u32 % 999,
+    };
+    BlockPtr { id: BlockId::new(100 + n), place }
+}
+
+pub fn labels() -> Vec<Vec<u8>> {
+    let label = |rule| Label {
+        sequence: 3,
+        pool: POOL,
+        name: "tank".into(),
+        device: DeviceGuid::new(2),
+        index: DeviceIndex::new(1),
+        group: GroupIndex::new(0),
+        rule,
+        slot_size: 1 << 20,
+        slot_count: 62,
+        data_start: DeviceOffset::new(1 << 20),
+        device_size: ByteLen::new(64 << 20),
+        created: TIME,
+        ashift: 12,
+        features: Features::default(),
+    };
+    rules().map(|rule| label(rule).encode()).collect()
+}
+
+pub fn heartbeats() -> Vec<Vec<u8>> {
+    let beat = |host_name: &str| Heartbeat {
+        pool: POOL,
+        host: HostId::new(7),
+        host_name: host_name.into(),
+        incarnation: Incarnation::new(9),
+        beats: 11,
+    };
+    vec![beat("").encode(), beat("nas").encode(), beat(&"\u{fc}".repeat(300)).encode()]
+}
+
+fn segment(rule: GroupRule, n: u64) -> SegmentRecord {
+    let kinds = [SegmentKind::Data, SegmentKind::Table, SegmentKind::Log];
+    let freed = n % 4 == 3;
+    SegmentRecord {
+        id: SegmentId::new(10 + n),
+        kind: kinds[n as usize % 3],
+        state: if freed { SegmentState::Freed } else { SegmentState::Open },
+        group: GroupIndex::new(0),
+        layout: rule.layout,
+        height: DESCRIPTOR_LEN * (1 + n as u32),
+        live_blocks: n as u32,
+        live_bytes: n * 160,
+        birth: CommitId::new(2),
+        freed: CommitId::new(if freed { 3 } else { 0 }),
+        incarnation: Incarnation::new(4),
+        slots: (0..rule.layout.columns() as u16)
+            .map(|i| Slot { device: DeviceIndex::new(i), index: SlotIndex::new(n as u32) })
+            .collect(),
+    }
+}
+
+pub fn roots() -> Vec<Vec<u8>> {
+    let root = |rule: GroupRule, segments: u64| Root {
+        pool: POOL,
+        commit: CommitId::new(500),
+        incarnation: Incarnation::new(8),
+        time: TIME,
+        exported: segments == 0,
+        log_open: segments > 0,
+        host: HostId::new(1),
+        block_lease: BlockId::new(1 << 30),
+        segment_lease: SegmentId::new(1 << 20),
+        oldest: CommitId::new(498),
+        applied: OpSeq::new(33),
+        log_offset: 4096,
+        log_sequence: 12,
+        log_previous: 0x1234,
+        log_incarnation: Incarnation::new(8),
+        tables: ptr(4),
+        groups: vec![RootGroup { index: GroupIndex::new(0), rule }],
+        devices: (0..rule.layout.columns() as u16)
+            .map(|i| RootDevice {
+                index: DeviceIndex::new(i),
+                group: GroupIndex::new(0),
+                current: 1,
+                slot_count: 62,
+                guid: DeviceGuid::new(u64::from(i)),
+                good_through: CommitId::new(500),
+            })
+            .collect(),
+        history: (1..4)
+            .map(|i| RootImport { incarnation: Incarnation::new(i), first: CommitId::new(i) })
+            .collect(),
+        segments: (0..segments).map(|n| segment(rule, n)).collect(),
+    };
+    rules().zip(0..).filter_map(|(rule, n)| root(rule, n).encode()).collect()
+}
+
+pub fn segments() -> Vec<Vec<u8>> {
+    let encode = |(rule, n): (GroupRule, u64)| {
+        let mut out = Vec::new();
+        segment(rule, n).encode(&mut out);
+        out
+    };
+    rules().zip(0..).map(encode).collect()
+}
+
+pub fn descriptors() -> Vec<Vec<u8>> {
+    rules().zip(0..).map(|(rule, n)| encode_descriptor(POOL, &segment(rule, n), 0)).collect()
+}
+
+pub fn rows() -> Vec<Vec<u8>> {
+    let encode = |columns: u64| {
+        let mut out = vec![0; row_header_len(columns as usize) as usize];
+        let header = RowHeader {
+            segment: SegmentId::new(1),
+            offset: DESCRIPTOR_LEN,
+            height: 16 << 10,
+            commit: CommitId::new(5),
+            incarnation: Incarnation::new(6),
+            column: 0,
+            used: 1600,
+            sums: (0..columns).map(|sum| u128::from(sum) << 77).collect(),
+        };
+        header.put(POOL, &mut out);
+        out
+    };
+    [1, 3, 64].into_iter().map(encode).collect()
+}
+
+pub fn blocks() -> Vec<Vec<u8>> {
+    let sums = [ChecksumKind::Fast, ChecksumKind::Blake3, ChecksumKind::Sha256];
+    let encode = |(payload, checksum): (Vec<u8>, ChecksumKind)| {
+        let stamp = Stamp {
+            pool: POOL,
+            id: BlockId::new(77),
+            incarnation: Incarnation::new(1),
+            birth: CommitId::new(2),
+        };
+        let info = BlockInfo {
+            kind: BlockKind::Record,
+            codec: CodecKind::Off,
+            checksum,
+            level: 0,
+            logical: payload.len() as u32,
+            dataset: DatasetId::new(1),
+            object: 2,
+            offset: 3,
+            key_kind: 4,
+        };
+        let sum = payload_sum(checksum, POOL, &payload);
+        let mut out = vec![0; block::BLOCK_OVERHEAD as usize + payload.len()];
+        block::encode(&stamp, &info, sum, &payload, &mut out);
+        out
+    };
+    let payloads = [vec![], b"plain".to_vec(), vec![7; 1000]];
+    payloads.into_iter().zip(sums).map(encode).collect()
+}
+
+pub fn logs() -> Vec<Vec<u8>> {
+    let record = |ops: Vec<Vec<u8>>| LogRecord {
+        incarnation: Incarnation::new(8),
+        base: CommitId::new(5),
+        sequence: 1,
+        previous: 2,
+        ops,
+    };
+    vec![record(vec![]).encode(), record(vec![vec![], vec![0; 20]]).encode(), record(ops()).encode()]
+}
+
+pub fn ops() -> Vec<Vec<u8>> {
+    let (inode, parent, name) = (InodeId::new(9), InodeId::new(1), b"name".to_vec());
+    let create = |kind, target: &[u8]| {
+        LogOp::Create(Create {
+            inode,
+            parent,
+            name: name.clone(),
+            kind,
+            perm: 0o644,
+            uid: 1,
+            gid: 2,
+            rdev: 3,
+            target: target.to_vec(),
+            time: TIME,
+        })
+    };
+    let set_attr = |resize, atime| {
+        LogOp::SetAttr(SetAttr {
+            inode,
+            perm: Some(0o600),
+            uid: None,
+            gid: Some(1),
+            resize,
+            atime,
+            mtime: Some(TIME),
+            btime: None,
+            ctime: TIME,
+        })
+    };
+    let set_xattr = |value| LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value, time: TIME });
+    let ops = [
+        create(FileKind::Regular, b""),
+        create(FileKind::Symlink, b"there"),
+        LogOp::Link(Link { inode, parent, name: name.clone(), time: TIME }),
+        LogOp::Unlink(Unlink { parent, name: name.clone(), directory: true, time: TIME }),
+        LogOp::Rename(Rename {
+            parent,
+            name: name.clone(),
+            new_parent: inode,
+            new_name: b"other".to_vec(),
+            exchange: false,
+            time: TIME,
+        }),
+        set_attr(None, None),
+        set_attr(Some(Resize::Cut(7)), Some(TIME)),
+        set_attr(Some(Resize::Grow(7)), None),
+        set_xattr(None),
+        set_xattr(Some(b"value".to_vec())),
+        LogOp::Write(Write { inode, offset: 1, data: b"data".to_vec(), size: 5, mtime: TIME }),
+        LogOp::Zero(Zero { inode, offset: 1, len: 2, time: TIME }),
+    ];
+    ops.iter().map(LogOp::encode).collect()
+}
+
+pub fn nodes() -> Vec<Vec<u8>> {
+    let mut leaf = Leaf::new();
+    for i in 0..40u8 {
+        leaf.put(
+            Key::new(u64::from(i / 8), [1, 64, 128, 129][usize::from(i % 4)], i.into()),
+            &vec![i; i.into()],
+        );
+    }
+    let keys = (0..90).map(|i| Key::new(i, 128, 0)).collect();
+    let inner = Inner::new(2, keys, (0..90).map(ptr).collect());
+    [Node::Leaf(Leaf::new()), Node::Leaf(leaf), Node::Inner(inner)].iter().map(Node::encode).collect()
+}
+
+pub fn run_pages() -> Vec<Vec<u8>> {
+    let target = |i: u64| match i % 5 {
+        0 => Target::Keep,
+        1 => Target::Alias(BlockId::new(3)),
+        2 => Target::Places(Places::new(&[ptr(i).place, ptr(i + 9).place]).expect("places")),
+        _ => Target::Places(Places::new(&[ptr(i).place]).expect("places")),
+    };
+    let build = |count: u64, step: u64| {
+        let mut page = PageBuilder::new(RunId::new(5));
+        for i in 0..count {
+            let delta = match i % 7 {
+                6 => Delta::DELETE,
+                _ => Delta { target: target(i), set: Marks::SHARED, clear: Marks::NONE },
+            };
+            page.push(BlockId::new(100 + i * step), &delta);
+        }
+        page.finish()
+    };
+    vec![build(1, 1), build(70, 1), build(300, 1 << 33)]
+}
+
+fn page_ref(n: u64) -> PageRef {
+    PageRef { first: BlockId::new(100 + 50 * n), ptr: ptr(n) }
+}
+
+pub fn index_pages() -> Vec<Vec<u8>> {
+    let build = |count, height| {
+        let refs: Vec<_> = (0..count).map(page_ref).collect();
+        encode_index_page(RunId::new(5), height, 2, &refs)
+    };
+    vec![build(1, 1), build(50, 3)]
+}
+
+pub fn run_descriptors() -> Vec<Vec<u8>> {
+    let build = |refs: u64, height, pages| {
+        let descriptor = RunDescriptor {
+            run: RunId::new(5),
+            oldest: RunId::new(2),
+            newest: RunId::new(5),
+            entries: 5000,
+            shadows: 3,
+            bytes: 9000,
+            first: BlockId::new(100),
+            last: BlockId::new(1 << 20),
+            pages,
+            height,
+            refs: (0..refs).map(page_ref).collect(),
+            footprints: (1..4)
+                .map(|i| Footprint { segment: SegmentId::new(i), blocks: 1, bytes: 4000 })
+                .collect(),
+        };
+        let mut out = Vec::new();
+        descriptor.encode(&mut out);
+        out
+    };
+    vec![build(1, 0, 1), build(4, 0, 4), build(2, 1, 1800)]
+}
+
+pub fn items() -> Vec<Vec<u8>> {
+    let inode = Inode {
+        kind: FileKind::Regular,
+        perm: 0o644,
+        flags: Inode::HAS_XATTRS,
+        uid: 1,
+        gid: 2,
+        nlink: 3,
+        rdev: 4,
+        size: 5,
+        generation: 6,
+        project: 7,
+        record_size: 128 << 10,
+        atime: TIME,
+        mtime: TIME,
+        ctime: TIME,
+        btime: TIME,
+        stored: 8,
+        parent: InodeId::new(9),
+        entries: 10,
+        shared_before: BlockId::new(11),
+    };
+    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096 };
+    let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };
+    let xattr = |value| Xattr { name: b"user.a", value };
+    vec![
+        inode.encode().to_vec(),
+        extent.encode().to_vec(),
+        entry.encode(),
+        xattr(XattrValue::Inline(b"value")).encode(),
+        xattr(XattrValue::Pieces { number: 4, len: 65536 }).encode(),
+    ]
+}
+
+pub fn datasets() -> Vec<Vec<u8>> {
+    let record = |root| DatasetRecord {
+        id: DatasetId::new(2),
+        parent: DatasetId::new(1),
+        guid: 3,
+        root,
+        floor: BlockId::new(4),
+        referenced: 5,
+        logical: 6,
+        stored: 7,
+        next_inode: 8,
+        created: TIME,
+        birth: 9,
+        held: 10,
+        name: "home".into(),
+    };
+    vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+pub fn properties() -> Vec<Vec<u8>> {
+    let record = |name: &str, value: &str| PropertyRecord { name: name.into(), value: value.into() };
+    vec![record("", "").encode(), record("compression", "zstd-3").encode()]
+}
+
+/// Codec, plain length (u24), payload.
+pub fn payloads() -> Vec<Vec<u8>> {
+    let plain: Vec<u8> = (0..6000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
+    let encode = |codec: Codec| {
+        let mut payload = Vec::new();
+        let kind = codec::compress(codec, &plain, &mut payload);
+        let payload = if kind == CodecKind::Off { plain.clone() } else { payload };
+        let mut out = vec![kind as u8];
+        out.extend_from_slice(&(plain.len() as u32).to_le_bytes()[..3]);
+        out.extend(payload);
+        out
+    };
+    [Codec::Off, Codec::Lz4, Codec::Gzip(1), Codec::Gzip(9), Codec::Zstd(1), Codec::Zstd(9)]
+        .map(encode)
+        .to_vec()
+}
