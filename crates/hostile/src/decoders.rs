@@ -21,7 +21,7 @@ use larder_format::{BlockId, PoolGuid};
 use std::fmt::Debug;
 
 /// The pool that everything here belongs to.
-pub const POOL: PoolGuid = PoolGuid::new(0x1a4d_e4);
+pub const POOL: PoolGuid = PoolGuid::new(0x1a4de4);
 
 /// Every decoder.
 pub const ALL: &[Decoder] = &[

@@ -4,7 +4,7 @@
 //! repaired after damage (else no damage would get past the outermost check), and what is done with
 //! them. The same bodies run in two ways:
 //!
-//! - `fuzz/` hands them to libFuzzer, which looks for inputs by coverage and needs a nightly compiler;
+//! - `fuzz/` hands them to libFuzzer, which looks for inputs by coverage (`fuzz/README.md` says how);
 //! - `tests/decoders.rs` runs them on any machine with inputs from [`mutate`]: seeded, bounded in number,
 //!   and with an eye on what they allocate.
 //!

@@ -11,7 +11,7 @@ impl Numbers {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Numbers {
 
     /// A number below `limit`; 0 when that is 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        if limit == 0 { 0 } else { (self.next() % limit as u64) as usize }
+        if limit == 0 { 0 } else { (self.draw() % limit as u64) as usize }
     }
 }
 
@@ -29,7 +29,7 @@ impl Numbers {
 pub fn mutant(numbers: &mut Numbers, seeds: &[Vec<u8>]) -> Vec<u8> {
     if numbers.below(64) == 0 {
         let len = numbers.below(300);
-        return (0..len).map(|_| numbers.next() as u8).collect();
+        return (0..len).map(|_| numbers.draw() as u8).collect();
     }
     let mut bytes = seeds[numbers.below(seeds.len())].clone();
     for _ in 0..=numbers.below(4) {
@@ -50,7 +50,7 @@ fn damage(numbers: &mut Numbers, seeds: &[Vec<u8>], bytes: &mut Vec<u8>) {
         }
         2 => {
             if let Some(byte) = bytes.get_mut(at) {
-                *byte = [0, 1, 0x7f, 0x80, 0xff, numbers.next() as u8][numbers.below(6)];
+                *byte = [0, 1, 0x7f, 0x80, 0xff, numbers.draw() as u8][numbers.below(6)];
             }
         }
         3 | 4 => {

@@ -1,0 +1,66 @@
+# make run     a pool on six files, real files in it, and what became of them; `make clean-run` takes it away
+# make quick   for every commit: format, lints, unit tests (3 minutes at most)
+# make test    what CI runs: quick, every test, and the real mounts of tests/real (45 minutes at most)
+# make soak    the same with every count in full (hours)
+#
+# Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.
+
+CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export CARGO_TARGET_DIR
+export LARDER := $(CARGO_TARGET_DIR)/release/larder
+
+CARGO := cargo
+SRC :=
+
+.PHONY: build run clean-run lint quick test planted real soak help
+.NOTPARALLEL:
+
+build:
+	$(CARGO) build --release --locked
+
+run:
+	@scripts/need.sh cc:gcc fusermount3:fuse3
+	@$(MAKE) --no-print-directory build
+	@scripts/run.sh $(SRC)
+
+clean-run:
+	@scripts/run.sh --clean
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+quick: lint
+	$(CARGO) test --workspace --lib --bins --locked
+
+# `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
+test: export LARDER_CUTS := 12000
+test: export LARDER_FULL := 1
+test: lint
+	$(CARGO) test --workspace --locked
+	@$(MAKE) --no-print-directory planted real
+
+planted:
+	$(CARGO) test --locked -p larder-pool --features planted --test planted
+
+real:
+	@scripts/need.sh $(REAL_NEEDS)
+	@$(MAKE) --no-print-directory build
+	tests/real/run.sh
+
+# Commands that the scripts in tests/real use, and the Debian packages that have them.
+REAL_NEEDS := cc:gcc fusermount3:fuse3 setfattr:attr strace fio git sqlite3
+
+soak: export LARDER_FULL := 1
+soak: export LARDER_CUTS := 1000000
+soak: export KILLS := 200
+soak: export FILES := 300000
+soak: export FSYNCS := 5000
+soak: export FSX_OPS := 200000
+soak: export FSX_SEEDS := 20
+soak: lint
+	$(CARGO) test --release --workspace --locked -- --nocapture
+	@$(MAKE) --no-print-directory planted real
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile

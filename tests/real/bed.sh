@@ -1,0 +1,110 @@
+# bed.sh: what the scripts in this folder stand on; sourced, not run.
+#
+# A bed is a temporary folder with device files, a run folder and a mount point of its own, so that scripts may
+# run side by side. At the end, however it comes, what the script started is ended by its id and the folder goes.
+
+set -euo pipefail
+
+LARDER=${LARDER:-${CARGO_TARGET_DIR:-target}/release/larder}
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+NAME=$(basename "$0" .sh)
+PASSED=0
+FAILED=0
+
+# skip WHY: ends the script, loudly; a failure where LARDER_NO_SKIP is set, as in CI.
+skip() {
+    echo "SKIPPED $NAME: $1"
+    [ -z "${LARDER_NO_SKIP:-}" ] || exit 1
+    exit 77
+}
+
+# need WHAT...: root, fuse, or the name of a command.
+need() {
+    local what
+    for what in "$@"; do
+        case $what in
+        root) [ "$(id -u)" = 0 ] || skip "needs root" ;;
+        fuse) [ -c /dev/fuse ] || skip "needs /dev/fuse" ;;
+        *) command -v "$what" >/dev/null || skip "needs the command $what" ;;
+        esac
+    done
+}
+
+# make_bed COUNT SIZE: the folder $BED with COUNT sparse devices of SIZE in $DEVICES, and $MNT to mount at.
+make_bed() {
+    [ -x "$LARDER" ] || { echo "$NAME: there is no $LARDER: make build" >&2; exit 1; }
+    LARDER=$(realpath "$LARDER")
+    BED=$(mktemp -d "${TMPDIR:-/tmp}/larder-$NAME.XXXXXX")
+    chmod 755 "$BED" # other users go through it to the mount
+    trap clear_bed EXIT
+    trap 'exit 130' INT TERM
+    DEVICES=$BED/devices MNT=$BED/mnt
+    export LARDER_RUN_DIR=$BED/run
+    mkdir "$DEVICES" "$MNT" "$BED/out"
+    local i
+    for i in $(seq 0 $(($1 - 1))); do truncate -s "$2" "$DEVICES/disk$i"; done
+}
+
+devices() { printf '%s\n' "$DEVICES"/*; }
+
+# daemon_pid: of this bed's daemon; empty when none runs.
+daemon_pid() { "$LARDER" daemon status -j 2>/dev/null | sed -n 's/^ *"pid": *\([0-9]\+\).*/\1/p' || true; }
+
+# kill_daemon: as kill -9 does it; returns when the process is gone.
+kill_daemon() {
+    local pid
+    pid=$(daemon_pid)
+    [ -n "$pid" ] || return 0
+    kill -9 "$pid"
+    while [ -d "/proc/$pid" ] && ! grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null; do sleep 0.01; done
+}
+
+clear_bed() {
+    local status=$? pid
+    trap - EXIT
+    set +e
+    cd /
+    for pid in $(jobs -p); do kill "$pid" 2>/dev/null; done
+    if [ "$status" != 0 ] && [ -s "$BED/run/daemon.log" ]; then
+        echo "--- the daemon's last words"
+        tail -n 20 "$BED/run/daemon.log"
+    fi
+    timeout 60 "$LARDER" daemon stop >/dev/null 2>&1 || kill_daemon
+    mountpoint -q "$MNT" || [ -d "$MNT" ] || umount -l "$MNT" 2>/dev/null
+    grep -q " $MNT fuse" /proc/mounts && umount -l "$MNT"
+    if [ -n "${KEEP:-}" ]; then echo "kept: $BED"; else rm -rf --one-file-system "$BED"; fi
+    exit "$status"
+}
+
+# ok WHAT, bad WHAT: count; a bad one is told at once.
+ok() { PASSED=$((PASSED + 1)); [ -z "${VERBOSE:-}" ] || echo "  ok: $1"; }
+bad() { FAILED=$((FAILED + 1)); echo "  FAILED: $1"; }
+
+# check WHAT COMMAND...: passes when the command does; what it printed is shown when it does not.
+check() {
+    local what=$1
+    shift
+    if "$@" >"$BED/out/check" 2>&1; then ok "$what"; else
+        bad "$what: $*"
+        tail -n 20 "$BED/out/check" | sed 's/^/    /'
+    fi
+}
+
+# healthy: the pool is, by its own words.
+healthy() { check "${1:-the pool is healthy}" "$LARDER" pool check tank; }
+
+# same WHAT A B: two files are equal.
+same() { check "$1" diff "$2" "$3"; }
+
+# witness: builds witness.rs into the bed; it is $WITNESS then.
+witness() {
+    WITNESS=$BED/witness
+    rustc --edition 2024 -O -o "$WITNESS" "$HERE/witness.rs"
+}
+
+# finish: the closing line; fails when anything did.
+finish() {
+    echo "$NAME: $PASSED passed, $FAILED failed${1:+ ($1)} in ${SECONDS} s"
+    [ "$FAILED" = 0 ]
+    exit
+}

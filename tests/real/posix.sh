@@ -1,0 +1,80 @@
+#!/bin/bash
+# posix.sh: pjdfstest (what system calls promise), fsx (random operations against a model) and fio (verified
+# writes by several jobs) on a mount. Failures that are known, with their reasons, are in posix-known.txt; any other
+# fails, and so does a known one that passes, so that the list stays true.
+# FSX_OPS (20,000) operations for each of FSX_SEEDS (4) seeds.
+. "$(dirname "$0")/bed.sh"
+need root fuse cargo fio
+FSX_OPS=${FSX_OPS:-20000} FSX_SEEDS=${FSX_SEEDS:-4}
+
+# The suites are tools, not dependencies: built once, kept beside the build.
+TOOLS=${LARDER_TOOLS:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools}
+tool() {
+    [ -x "$TOOLS/bin/$1" ] ||
+        CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --root "$TOOLS" "$1@$2"
+}
+tool pjdfstest 0.2.2
+tool fsx 0.3.2
+
+make_bed 4 2G
+"$LARDER" pool create -m "$MNT" tank raidz1 $(devices)
+mkdir -m 0777 "$MNT/pjd" "$MNT/fsx" "$MNT/fio"
+
+cat >"$BED/pjd.toml" <<'T'
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [ ["nobody", "nogroup"], ["daemon", "daemon"] ]
+T
+"$TOOLS/bin/pjdfstest" -c "$BED/pjd.toml" -p "$MNT/pjd" >"$BED/out/pjd" 2>&1 || true
+summary=$(grep -a '^Summary' "$BED/out/pjd" || true)
+echo "  pjdfstest: ${summary:-no summary}"
+if [ -n "$summary" ]; then
+    awk 'tolower($2) == "failed" && NF == 2 { print $1 }' "$BED/out/pjd" | LC_ALL=C sort >"$BED/out/failing"
+    sed 's/ *#.*//; /^$/d' "$HERE/posix-known.txt" | LC_ALL=C sort >"$BED/out/known"
+    same "pjdfstest fails where it is known to, and nowhere else (> fails, < does no longer)" \
+        "$BED/out/known" "$BED/out/failing"
+    check "no fewer tests than there were (380)" \
+        test "$(sed -n 's/.* \([0-9]*\) passed.*/\1/p' <<<"$summary")" -ge $((380 - $(wc -l <"$BED/out/known")))
+else
+    bad "pjdfstest came to no end"
+    tail -n 20 "$BED/out/pjd"
+fi
+
+cat >"$BED/fsx.toml" <<'T'
+flen = 1048576
+[opsize]
+max = 65536
+[weights]
+fsync = 1
+fdatasync = 1
+close_open = 1
+write = 10
+read = 10
+mapread = 10
+mapwrite = 10
+truncate = 5
+invalidate = 1
+punch_hole = 1
+posix_fallocate = 1
+sendfile = 1
+T
+for seed in $(seq "$FSX_SEEDS"); do
+    check "fsx: $FSX_OPS operations, seed $seed" \
+        "$TOOLS/bin/fsx" -f "$BED/fsx.toml" -qq -S "$seed" -N "$FSX_OPS" -P "$BED/out" "$MNT/fsx/$seed"
+done
+
+check "fio: random writes of two jobs, verified" fio --name=verify --directory="$MNT/fio" --size=64m --bs=4k-128k \
+    --rw=randrw --verify=crc32c --verify_fatal=1 --do_verify=1 --numjobs=2 --ioengine=psync --fsync=64
+
+healthy
+check "export" "$LARDER" pool export tank
+check "import" "$LARDER" pool import -d "$DEVICES" tank
+healthy
+finish "$summary"
