@@ -188,6 +188,14 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             ));
             continue;
         }
+        if device.device.size() < device.label.device_size {
+            remarks.push(format!(
+                "{path} was cut short: it had {} bytes and has {}; what it held beyond is not read from it",
+                device.label.device_size.get(),
+                device.device.size().get()
+            ));
+            continue;
+        }
         if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root, other)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
