@@ -45,6 +45,9 @@ make_bed() {
     for i in $(seq 0 $(($1 - 1))); do truncate -s "$2" "$DEVICES/disk$i"; done
 }
 
+# mounted: ends the script unless the pool is mounted: nothing may be written beside it.
+mounted() { mountpoint -q "$MNT" || { echo "$NAME: nothing is mounted at $MNT" >&2; exit 1; }; }
+
 devices() { printf '%s\n' "$DEVICES"/*; }
 
 # daemon_pid: of this bed's daemon; empty when none runs.

@@ -15,6 +15,7 @@ trial() {
     local word=$1 members=$2 tracer
     shift 2
     "$LARDER" pool create -m "$MNT" tank $word "$@"
+    mounted
     strace -f -ttt -T -y -e trace=pwrite64,pwritev,pwritev2,fdatasync,fsync -o "$BED/out/strace" -p "$(daemon_pid)" \
         2>"$BED/out/attached" &
     tracer=$!

@@ -10,6 +10,7 @@ witness
 
 "$LARDER" pool create -m "$MNT" tank raidz2 $(devices)
 for round in $(seq "$KILLS"); do
+    mounted
     dir=$MNT/r$round acks=$BED/out/acks$round
     "$WITNESS" write "$dir" "$acks" "$round" 2>/dev/null &
     writer=$!
@@ -17,6 +18,7 @@ for round in $(seq "$KILLS"); do
     kill_daemon
     wait "$writer" || bad "round $round: the writer panicked"
     check "round $round: import" "$LARDER" pool import -d "$DEVICES" tank
+    mounted
     healthy "round $round: the pool is healthy"
     # This round's files and those of three before; all of them at the end.
     for earlier in $(seq $((round > 3 ? round - 3 : 1)) "$round"); do

@@ -26,6 +26,7 @@ done
 manifest "$BED/source" >"$BED/out/source"
 
 "$LARDER" pool create -m "$MNT" tank raidz2 $(devices)
+mounted
 cp -a "$BED/source" "$MNT/copy"
 manifest "$MNT/copy" >"$BED/out/copy"
 same "the copy shows what the source does" "$BED/out/source" "$BED/out/copy"

@@ -124,6 +124,8 @@ impl Client {
 
     fn spawn(&self) -> Result<Child> {
         self.run_dir.create()?;
+        // A daemon outlives the command: it must not keep pipes and locks that a script passed on.
+        close_fds::set_fds_cloexec(3, &[]);
         let spawn = || -> std::io::Result<Child> {
             let log = OpenOptions::new().create(true).append(true).open(self.run_dir.log())?;
             Command::new(std::env::current_exe()?)

@@ -54,6 +54,10 @@ impl Bed {
         command
     }
 
+    fn larder(&self) -> &'static str {
+        env!("CARGO_BIN_EXE_larder")
+    }
+
     fn run(&self, line: &str) -> Output {
         self.command(line).output().unwrap()
     }
@@ -492,4 +496,22 @@ fn what_makes_no_sense_is_bad_usage() {
         assert!(error.contains("tank"), "{error}");
     }
     assert_eq!(bed.ok("pool status"), "no pools available\n");
+}
+
+#[test]
+fn a_started_daemon_keeps_no_pipe_of_the_script_that_called() {
+    let Some(bed) = Bed::new("a_started_daemon_keeps_no_pipe_of_the_script_that_called") else { return };
+    // The pipe of the substitution is also descriptor 9 of the command; it ends when the last copy is closed.
+    let script = format!(
+        "x=$({} daemon status 9>&1 >/dev/null; {} pool list 9>&1); echo done",
+        bed.larder(),
+        bed.larder()
+    );
+    let output = Command::new("timeout")
+        .args(["20", "sh", "-c", &script])
+        .env("LARDER_RUN_DIR", bed.path("run"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
+    assert!(bed.daemon().is_some(), "a daemon was started");
 }
