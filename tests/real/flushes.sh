@@ -16,6 +16,8 @@ trial() {
     shift 2
     "$LARDER" pool create -m "$MNT" tank $word "$@"
     mounted
+    # The one of the last trial would be taken for this one's.
+    : >"$BED/out/attached"
     strace -f -ttt -T -y -e trace=pwrite64,pwritev,pwritev2,fdatasync,fsync -o "$BED/out/strace" -p "$(daemon_pid)" \
         2>"$BED/out/attached" &
     tracer=$!

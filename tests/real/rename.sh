@@ -7,8 +7,12 @@ FILES=${FILES:-30000}
 make_bed 6 2G
 witness
 
-# What find(1) tells of a tree: modes, owners, links, sizes, nanosecond times, targets.
-manifest() { (cd "$1" && find . -mindepth 1 -printf '%P %y %m %U %G %n %s %T@ %l\n' | LC_ALL=C sort); }
+# What find(1) tells of a tree: modes, owners, links, sizes (a directory's is the filesystem's own affair),
+# nanosecond times, targets.
+manifest() {
+    (cd "$1" && find . -mindepth 1 \( -type d -printf '%P %y %m %U %G %n - %T@\n' \) -o \
+        -printf '%P %y %m %U %G %n %s %T@ %l\n' | LC_ALL=C sort)
+}
 # Which names are links to one file.
 links() {
     (cd "$1" && find . -type f -links +1 -printf '%i %P\n' | LC_ALL=C sort -k 2 |
