@@ -13,6 +13,8 @@ export LARDER_RUN_DIR=$DEMO/run
 if [ "${1:-}" = --clean ]; then
     [ -d "$DEMO" ] || { echo "there is no $DEMO"; exit 0; }
     "$LARDER" daemon stop
+    # A daemon that was killed leaves a dead mount.
+    ls "$MNT" >/dev/null 2>&1 || fusermount3 -uz "$MNT" 2>/dev/null || umount -l "$MNT" 2>/dev/null || true
     rm -rf --one-file-system "$DEMO"/{devices,run,mnt}
     rmdir "$DEMO" 2>/dev/null || echo "left: $DEMO, which has other files in it"
     exit 0
@@ -47,7 +49,7 @@ else
     done
 fi
 
-mkdir -p "$DEMO/devices" "$MNT"
+mkdir -p "$DEMO/devices"
 if ! "$LARDER" pool list -H -o name demo >/dev/null 2>&1; then
     if [ -e "$DEMO/devices/disk0" ]; then
         heading "The pool of the last time"
