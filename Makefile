@@ -34,6 +34,8 @@ quick: lint
 	$(CARGO) test --workspace --lib --bins --locked
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
+test: export LARDER_CUTS := 12000
+test: export LARDER_FULL := 1
 test: lint
 	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory planted real
@@ -50,6 +52,7 @@ real:
 REAL_NEEDS := cc:gcc fusermount3:fuse3 setfattr:attr strace fio git sqlite3
 
 soak: export LARDER_FULL := 1
+soak: export LARDER_CUTS := 1000000
 soak: export KILLS := 200
 soak: export FILES := 300000
 soak: export FSYNCS := 5000

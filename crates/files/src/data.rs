@@ -13,6 +13,7 @@ use crate::ranges::Pieces;
 use crate::volume::Volume;
 use larder_format::items::{Extent, FileKind, MAX_FILE};
 use larder_format::{InodeId, Timestamp};
+use larder_pool::cache::Record;
 use larder_pool::{Atime, PoolError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -255,7 +256,7 @@ impl Volume {
 
 /// What an extent covers of a block's plain content.
 pub(crate) struct Plain {
-    block: Arc<[u8]>,
+    block: Record,
     range: Range<usize>,
 }
 

@@ -7,11 +7,14 @@ use quick_cache::sync::Cache as Shards;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A record's plain content, shared between the cache and its readers; made without a copy.
+pub type Record = Arc<Vec<u8>>;
+
 #[derive(Clone)]
 struct ByLength;
 
-impl Weighter<BlockId, Arc<[u8]>> for ByLength {
-    fn weight(&self, _: &BlockId, record: &Arc<[u8]>) -> u64 {
+impl Weighter<BlockId, Record> for ByLength {
+    fn weight(&self, _: &BlockId, record: &Record) -> u64 {
         record.len() as u64 + 64
     }
 }
@@ -31,7 +34,7 @@ pub const ROWS_SHARE_PERCENT: u64 = 10;
 
 /// The RAM cache.
 pub struct Cache {
-    records: Shards<BlockId, Arc<[u8]>, ByLength>,
+    records: Shards<BlockId, Record, ByLength>,
     nodes: Shards<BlockId, Arc<Node>, ByLength>,
     memory: AtomicU64,
     metadata_percent: AtomicU64,
@@ -116,13 +119,13 @@ impl Cache {
     }
 
     /// A record's plain content.
-    pub fn record(&self, id: BlockId) -> Option<Arc<[u8]>> {
+    pub fn record(&self, id: BlockId) -> Option<Record> {
         self.records.get(&id)
     }
 
     /// Keeps a record's plain content.
-    pub fn keep_record(&self, id: BlockId, record: &Arc<[u8]>) {
-        self.records.insert(id, Arc::clone(record));
+    pub fn keep_record(&self, id: BlockId, record: Record) {
+        self.records.insert(id, record);
     }
 
     /// A decoded node.

@@ -39,6 +39,7 @@ pub(crate) const LOG_SEGMENTS: usize = 3;
 #[derive(Default)]
 pub(crate) struct Notes {
     pending: VecDeque<(OpSeq, Vec<u8>)>,
+    bytes: usize,
     next: u64,
     logged: u64,
 }
@@ -46,7 +47,7 @@ pub(crate) struct Notes {
 impl Notes {
     /// Notes whose numbers go on after `applied`.
     pub(crate) fn after(applied: OpSeq) -> Self {
-        Self { pending: VecDeque::new(), next: applied.get() + 1, logged: applied.get() }
+        Self { pending: VecDeque::new(), bytes: 0, next: applied.get() + 1, logged: applied.get() }
     }
 
     /// Notes an operation and returns its number.
@@ -57,6 +58,7 @@ impl Notes {
         framed.extend_from_slice(&seq.get().to_le_bytes());
         framed.extend_from_slice(&dataset.get().to_le_bytes());
         framed.extend_from_slice(&op);
+        self.bytes += framed.len();
         self.pending.push_back((seq, framed));
         seq
     }
@@ -68,13 +70,21 @@ impl Notes {
 
     /// A commit that holds everything up to `seq` is durable.
     pub(crate) fn committed(&mut self, seq: OpSeq) {
-        self.pending.retain(|(at, _)| *at > seq);
+        self.forget(seq);
         self.logged = self.logged.max(seq.get());
     }
 
     /// Bytes of operations waiting.
     pub(crate) fn bytes(&self) -> usize {
-        self.pending.iter().map(|(_, op)| op.len()).sum()
+        self.bytes
+    }
+
+    /// Forgets the operations up to `seq`.
+    fn forget(&mut self, seq: OpSeq) {
+        while self.pending.front().is_some_and(|(at, _)| *at <= seq) {
+            let (_, op) = self.pending.pop_front().expect("it was just seen");
+            self.bytes -= op.len();
+        }
     }
 }
 
@@ -125,7 +135,7 @@ impl Pool {
             }
             let mut notes = self.notes.lock();
             notes.logged = last.get();
-            notes.pending.retain(|(seq, _)| *seq > last);
+            notes.forget(last);
         }
         drop(intent);
         self.commit().map(drop)

@@ -32,7 +32,7 @@
 //! may share one commit), 32 B a page for the page indexes, and the newest runs' pages, as they are on
 //! disk, up to a limit ([`BlockMap::set_resident_limit`]); a page a run while runs are merged.
 //!
-//! **Measured** with 10^6 puts of a stream of 128 KiB records, by the ignored test `measure`: 2.6 B an
+//! **Measured** with 10^6 puts of a stream of 128 KiB records, by `benches --bin map`: 2.6 B an
 //! entry when incompressible and in one column, 5.3 B when compressed and over four; 2.6, 3.4 and 5.0
 //! bytes written for each that remains, with 10,000, 1,000 and 100 puts a checkpoint; 1.3 µs a `get`
 //! without I/O.

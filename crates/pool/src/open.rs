@@ -229,7 +229,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
                 Some(device) => {
                     let through = CommitId::new(commit_of(device).get().min(known.good_through.get()));
                     remarks.push(format!(
-                        "{} is older: it holds commit {through}, the pool is at {}",
+                        "{} is out of date: it holds all up to commit {through}, the pool is at {}",
                         device.device.name(),
                         root.commit
                     ));

@@ -250,6 +250,10 @@ impl Pool {
                 state.changed || state.tree.is_dirty()
             })
     }
+    /// Bytes of operations that wait for an fsync or a commit.
+    pub fn noted_bytes(&self) -> usize {
+        self.notes.lock().bytes()
+    }
     /// Registers the layer above.
     pub fn set_front_end(&self, front: Weak<dyn FrontEnd>) {
         *self.front.write() = Some(front);

@@ -1,5 +1,6 @@
 //! The way up: a block from the device that has it, else from a replica, else rebuilt from parity.
 
+use crate::cache::Record;
 use crate::codec;
 use crate::core::Core;
 use crate::error::{PoolError, Result};
@@ -51,13 +52,13 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Unreadable`] when no copy can be read and nothing can be rebuilt.
-    pub fn read(&self, ptr: BlockPtr) -> Result<Arc<[u8]>> {
+    pub fn read(&self, ptr: BlockPtr) -> Result<Record> {
         if let Some(record) = self.cache.record(ptr.id) {
             return Ok(record);
         }
         let (_, plain) = self.read_plain(ptr, BlockKind::Record)?;
-        let record: Arc<[u8]> = plain.into();
-        self.cache.keep_record(ptr.id, &record);
+        let record = Record::new(plain);
+        self.cache.keep_record(ptr.id, Record::clone(&record));
         Ok(record)
     }
 
@@ -98,7 +99,7 @@ impl Pool {
                 && logical <= MAX_LOGICAL
                 && let Ok(plain) = codec::decompress(header.info.codec, payload, logical)
             {
-                self.cache.keep_record(*id, &plain.into());
+                self.cache.keep_record(*id, Record::new(plain));
             }
         });
     }

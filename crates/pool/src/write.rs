@@ -7,6 +7,7 @@
 //! What does not fill a row goes wherever it costs less: into a lower row, padded, or as copies into a
 //! replicated segment. Nodes, runs, tables and the log are always replicated.
 
+use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
 use crate::error::{PoolError, Result};
@@ -250,7 +251,7 @@ impl Pool {
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
         for (ptr, record) in pointers.iter().zip(records) {
             self.note_born(*ptr);
-            self.cache.keep_record(ptr.id, &record.plain.into());
+            self.cache.keep_record(ptr.id, Record::new(record.plain));
         }
         Ok(pointers)
     }

@@ -34,6 +34,7 @@ enum Verb {
 pub fn run(args: &Args, run_dir: &RunDir) -> Result<u8> {
     match &args.verb {
         None => {
+            share_one_heap();
             if args.detached {
                 // Fails only in a process that leads a group already, which needs no leaving.
                 let _ = rustix::process::setsid();
@@ -49,6 +50,22 @@ pub fn run(args: &Args, run_dir: &RunDir) -> Result<u8> {
             Ok(0)
         }
         Some(Verb::Status(json)) => status(*json, run_dir),
+    }
+}
+
+/// Starts this process over with one malloc arena, unless somebody chose how many. With glibc's default of
+/// eight a core, buffers freed by one thread are kept from the others: three files of 512 MiB written
+/// through a mount left 1,097 MB resident under a budget of 512 MiB; with one arena 365 MB, as fast.
+/// It must be known before the first allocation, hence the new start. Failing that, it goes on as it is.
+fn share_one_heap() {
+    use std::os::unix::process::CommandExt;
+    const ARENAS: &str = "MALLOC_ARENA_MAX";
+    if std::env::var_os(ARENAS).is_none()
+        && let Ok(exe) = std::env::current_exe()
+    {
+        let args = std::env::args_os().skip(1);
+        let error = std::process::Command::new(exe).arg0("larder").args(args).env(ARENAS, "1").exec();
+        out::complain(&format!("the daemon could not start over with one heap: {error}"));
     }
 }
 

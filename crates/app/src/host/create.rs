@@ -33,6 +33,7 @@ impl Host {
         }
         let survives = redundancy(&request.groups)?;
         no_device_twice(&request.groups)?;
+        self.none_is_ours(&request.groups)?;
         let mountpoint = match request.fs_properties.get("mountpoint").map(String::as_str) {
             Some("none" | "legacy") => None,
             Some(path) => Some(path.to_owned()),
@@ -83,6 +84,27 @@ impl Host {
             Some(error) => Err(error.safe("the pool: it was made and is imported, only not mounted")),
             None => Ok(created),
         }
+    }
+
+    /// Refuses devices of imported pools, which their locks would refuse with less to say.
+    fn none_is_ours(&self, groups: &[Group]) -> Result<()> {
+        let mut ours = HashMap::new();
+        for (name, live) in self.live.read().iter() {
+            for (_, path) in live.device_paths() {
+                if let Ok(meta) = fs::metadata(path) {
+                    ours.insert(identity(&meta), name.clone());
+                }
+            }
+        }
+        for path in groups.iter().flat_map(|group| &group.devices) {
+            if let Ok(meta) = fs::metadata(path)
+                && let Some(name) = ours.get(&identity(&meta))
+            {
+                let message = format!("{path} belongs to the pool '{name}', which is imported");
+                return Err(ApiError::new(ErrorKind::Busy, message).at(path));
+            }
+        }
+        Ok(())
     }
 
     /// Puts a pool among the imported ones, notes where its devices are, mounts what mounts by itself.
@@ -199,7 +221,7 @@ fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
     let device = devices::open(path, mode)?;
     let taken = |what: String, hint: String| {
         Err(ApiError::new(ErrorKind::Exists, format!("{path} {what}"))
-            .device(super::error::named(path))
+            .at(path)
             .safe("everything on it; nothing was written")
             .hint(hint))
     };

@@ -4,6 +4,7 @@ use super::Host;
 use super::live::Live;
 use super::mounts::{Target, can_mount, mountpoint, target};
 use crate::api::fs::{Create, Created, Destroy, Destroyed, Get, Inherit, Mounted, Rename, Set};
+use crate::api::name::pool_of;
 use crate::api::{ApiError, Done, ErrorKind, Item, ItemKind, Items, PropertyValue, Result, Source};
 use larder_format::DatasetId;
 use larder_pool::property;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 pub fn create(host: &Host, request: Create) -> Result<Created> {
     let doing = format!("cannot create '{}'", request.name);
     let make = || {
-        let live = host.pool(crate::api::name::pool_of(&request.name))?;
+        let live = host.pool(pool_of(&request.name))?;
         let pool = &live.pool;
         let mut missing: Vec<&str> = Vec::new();
         let mut at = request.name.as_str();
@@ -61,7 +62,7 @@ pub fn create(host: &Host, request: Create) -> Result<Created> {
         outcome.map_err(|error| error.safe("the dataset: it was made, only not mounted"))?;
         Ok(Created { created })
     };
-    make().map_err(|error| error.within(doing))
+    make().map_err(|error: ApiError| error.within(doing).of_pool(pool_of(&request.name)))
 }
 
 /// A dataset and all below it, parents first.
@@ -107,7 +108,7 @@ pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
         live.pool.commit()?;
         Ok(Destroyed { destroyed, reclaimed })
     };
-    destroy().map_err(|error| error.within(doing).of_pool(&live.pool.name()))
+    destroy().map_err(|error| error.within(doing).of_pool(pool_of(&request.name)))
 }
 
 /// Renames a dataset; what is mounted of it is mounted again where its new name puts it.
@@ -128,7 +129,7 @@ pub fn rename(host: &Host, request: &Rename) -> Result<Done> {
         }
         moved(&live, &[dataset.id()], || Ok(live.pool.rename_dataset(dataset.id(), &request.to)?))
     };
-    rename().map_err(|error: ApiError| error.within(doing))?;
+    rename().map_err(|error: ApiError| error.within(doing).of_pool(pool_of(&request.from)))?;
     Ok(Done {})
 }
 
@@ -189,7 +190,9 @@ pub fn set(host: &Host, request: &Set) -> Result<Done> {
         } else {
             set().and_then(|()| Ok(live.pool.commit().map(drop)?))
         };
-        outcome.map_err(|error| error.within(format!("cannot set properties of '{name}'")))?;
+        outcome.map_err(|error| {
+            error.within(format!("cannot set properties of '{name}'")).of_pool(pool_of(&name))
+        })?;
     }
     Ok(Done {})
 }

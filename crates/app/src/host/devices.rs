@@ -52,25 +52,23 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
     };
     if given.is_empty() {
         for folder in remembered.folders() {
-            list(&folder).iter().for_each(|path| look(path, false));
+            list(&folder, Take::FilesToo).iter().for_each(|path| look(path, false));
         }
         for folder in [BY_ID, "/dev"] {
-            list(Path::new(folder)).iter().for_each(|path| look(path, false));
+            list(Path::new(folder), Take::BlockDevices).iter().for_each(|path| look(path, false));
         }
         return Ok(result);
     }
     for text in given {
         let path = Path::new(text);
         let meta = fs::metadata(path).map_err(|error| {
-            let kind = if error.kind() == std::io::ErrorKind::NotFound {
-                ErrorKind::NotFound
-            } else {
-                ErrorKind::Denied
-            };
-            ApiError::new(kind, format!("cannot look at '{text}': {error}"))
+            if error.kind() == std::io::ErrorKind::NotFound {
+                return ApiError::new(ErrorKind::NotFound, format!("there is no folder or device '{text}'"));
+            }
+            ApiError::new(ErrorKind::Denied, format!("cannot look at '{text}': {error}"))
         })?;
         if meta.is_dir() {
-            list(path).iter().for_each(|path| look(path, false));
+            list(path, Take::FilesToo).iter().for_each(|path| look(path, false));
         } else {
             look(path, true);
         }
@@ -78,17 +76,22 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
     Ok(result)
 }
 
-/// What of a folder may be a device, in the order of names: files that are large enough, block devices
-/// with something in them.
-fn list(folder: &Path) -> Vec<PathBuf> {
-    let in_dev = folder.starts_with("/dev");
+/// What of a folder to look at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Take {
+    BlockDevices,
+    FilesToo,
+}
+
+/// What of a folder may be a device, in the order of names: block devices, files that are large enough.
+fn list(folder: &Path, take: Take) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries
         .map(|entry| entry.path())
         .filter(|path| {
             fs::metadata(path).is_ok_and(|meta| {
-                let kind = meta.file_type();
-                kind.is_block_device() || (kind.is_file() && !in_dev && meta.len() >= MIN_DEVICE)
+                let file = meta.is_file() && meta.len() >= MIN_DEVICE;
+                meta.file_type().is_block_device() || (file && take == Take::FilesToo)
             })
         })
         .collect();
@@ -128,7 +131,7 @@ impl Search {
 /// would wait for themselves.
 pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
     let at = Path::new(path);
-    if fuse::is_ours(at).unwrap_or(false) {
+    if at.is_file() && fuse::is_ours(at).unwrap_or(false) {
         return Err(ApiError::new(
             ErrorKind::Unsupported,
             format!("{path} lies on a Larder pool itself: a pool on a pool would wait for itself"),

@@ -22,7 +22,7 @@ impl From<PoolError> for ApiError {
                 .safe(COMMITTED)
                 .hint("attach the devices again, then: larder pool export POOL; larder pool import POOL"),
             PoolError::Device { device, error } => Self::new(ErrorKind::Device, format!("{device}: {error}"))
-                .device(named(&device))
+                .at(&device)
                 .safe(COMMITTED)
                 .hint("look for the device's errors with: dmesg"),
             PoolError::NotFound(_) => Self::new(ErrorKind::NotFound, message),
@@ -71,10 +71,10 @@ impl From<OpenError> for ApiError {
                 (ErrorKind::Device, path, Some("look for the device's errors with: dmesg"))
             }
         };
-        let error = Self::new(kind, message).device(named(&path.to_string_lossy()));
+        let error = Self::new(kind, message).at(&path.to_string_lossy());
         match hint {
             Some(hint) => error.hint(hint),
-            None => Self { device: None, ..error },
+            None => error,
         }
     }
 }
@@ -101,6 +101,15 @@ impl ApiError {
     pub fn within(mut self, doing: impl std::fmt::Display) -> Self {
         self.message = format!("{doing}: {}", self.message);
         self
+    }
+
+    /// The same, with the serial number of the device at `path` where it has one.
+    #[must_use]
+    pub fn at(self, path: &str) -> Self {
+        match super::devices::by_id(std::path::Path::new(path)) {
+            Some(_) => self.device(named(path)),
+            None => self,
+        }
     }
 
     /// The same, with the pool's name where hints say POOL.

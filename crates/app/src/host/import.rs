@@ -20,7 +20,15 @@ impl Host {
     pub(super) fn importable(&self, given: &[String]) -> Result<ImportablePools> {
         let (plans, _) = self.find(given)?;
         let remembered = self.remembered.lock();
-        let pools = plans.iter().map(|plan| super::status::of_importable(plan, &remembered, self.world.host));
+        let looking: String = given.iter().map(|path| format!("-d {path} ")).collect();
+        let pools = plans.iter().map(|plan| {
+            super::status::of_importable(
+                plan,
+                &remembered,
+                self.world.host,
+                &format!("larder pool import {looking}"),
+            )
+        });
         Ok(ImportablePools { pools: pools.collect() })
     }
 

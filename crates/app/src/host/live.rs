@@ -1,7 +1,7 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
 //! Three threads, and nothing else: the *committer* makes a commit every few seconds when anything has
-//! changed, and at once when half of the dirty memory is used; the *heart* shows other hosts that the
+//! changed, and stores data meanwhile when half of the dirty memory is used; the *heart* shows other hosts that the
 //! pool is in use; the *reaper* removes what was unlinked while it was open, or was too big to go at once.
 //! They end at export. A pool imported for reading only has none.
 
@@ -9,7 +9,7 @@ use super::mounts::Mounts;
 use crate::api::{ApiError, Result};
 use larder_files::Mount;
 use larder_format::DeviceGuid;
-use larder_pool::Pool;
+use larder_pool::{FrontEnd, Pool};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -21,6 +21,8 @@ pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How often the committer looks at what is dirty, and the reaper for orphans.
 const GLANCE: Duration = Duration::from_millis(100);
+/// Bytes of noted operations that make a commit come early: they wait in memory.
+const NOTES_AT_MOST: usize = 16 << 20;
 /// Extents of an orphan that are dropped in one operation.
 const REAP_EXTENTS: usize = 1024;
 /// Commits that bring freed space back: one that frees, two until slots may be written.
@@ -69,8 +71,9 @@ impl Live {
         let since = pool.clock().monotonic();
         let live = Self { pool, mount, mounts, since, stop: Arc::default(), threads: Mutex::default() };
         if !live.pool.is_read_only() {
-            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
-            live.thread("larder-commit", move || commit_now_and_then(&pool, &stop))?;
+            let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
+            let pool = Arc::clone(&live.pool);
+            live.thread("larder-commit", move || commit_now_and_then(&pool, &mount, &stop))?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
             live.thread("larder-heart", move || {
                 while stop.pause(HEARTBEAT) {
@@ -142,21 +145,25 @@ impl Drop for Live {
 }
 
 /// The committer's life. A pool that cannot commit suspends itself and says why in its status.
-fn commit_now_and_then(pool: &Pool, stop: &Stop) {
+fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
     let mut last = pool.clock().monotonic();
     while stop.pause(GLANCE) {
-        let due = pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
-        let full = pool.dirty().get() > pool.dirty_limit() / 2;
-        if !(full || due) {
+        if pool.suspended().is_some() {
             continue;
         }
-        let wanted = full || pool.is_dirty() || pool.is_freeing();
-        if wanted
-            && pool.suspended().is_none()
-            && let Err(error) = pool.commit()
-        {
+        let due = pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
+        let result = if due || pool.noted_bytes() > NOTES_AT_MOST {
+            last = pool.clock().monotonic();
+            let wanted = pool.is_dirty() || pool.is_freeing();
+            if wanted { pool.commit().map(drop) } else { Ok(()) }
+        } else if pool.dirty().get() > pool.dirty_limit() / 2 {
+            // Full rows stream out before the commit that refers to them.
+            FrontEnd::flush(mount)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = result {
             eprintln!("larder: pool {}: {error}", pool.name());
         }
-        last = pool.clock().monotonic();
     }
 }

@@ -98,8 +98,9 @@ impl Engine for Host {
     }
     fn pool_set(&self, request: pool::Set) -> Result<Done> {
         let live = self.pool(&request.name)?;
-        pools::set(&live, &request.properties)
-            .map_err(|error| error.within(format!("cannot set properties of '{}'", request.name)))?;
+        pools::set(&live, &request.properties).map_err(|error| {
+            error.within(format!("cannot set properties of '{}'", request.name)).of_pool(&request.name)
+        })?;
         Ok(Done {})
     }
     fn pool_importable(&self, request: pool::Importable) -> Result<pool::ImportablePools> {

@@ -269,7 +269,8 @@ impl Mounts {
             return Err(busy(&name, &path, &error));
         }
         let junction = self.invalidator(mounted.parent);
-        self.mount.detach(id).map_err(ApiError::from)?;
+        // What cannot be stored now stays in memory, and the next commit tries again and tells.
+        let _ = self.mount.detach(id);
         if let Some((invalidator, node)) = junction {
             // A kernel that does not know the name has nothing to forget.
             let _ = invalidator.entry(node, mounted.name.as_bytes());

@@ -166,8 +166,14 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
     }
 }
 
+/// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    if Path::new(path).starts_with("/dev") { "disk" } else { "file" }
+    let path = Path::new(path);
+    let file = match std::fs::metadata(path) {
+        Ok(meta) => meta.is_file(),
+        Err(_) => !path.starts_with("/dev"),
+    };
+    if file { "file" } else { "disk" }
 }
 
 fn group_state(rule: &GroupRule, devices: &[Vdev]) -> State {
@@ -236,8 +242,8 @@ pub fn fragmentation(dead: u64, free: u64) -> u8 {
     u8::try_from(percent).unwrap_or(100)
 }
 
-/// The state of a pool that is on devices and not imported.
-pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId) -> PoolStatus {
+/// The state of a pool that is on devices and not imported. `command` imports it, with its name behind.
+pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, command: &str) -> PoolStatus {
     let mut survives = u32::MAX;
     let mut children = Vec::new();
     let mut remarks = plan.remarks.clone();
@@ -269,16 +275,16 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId) -
     if missing > 0 {
         remarks.insert(0, format!("{missing} of {} devices are missing", plan.devices.len()));
     }
-    let mut action = None;
+    let mut action = Some(format!("{command}{}", plan.name));
     if let Some(refusal) = &plan.refusal {
         remarks = vec![refusal.clone()];
         action = Some("the pool cannot be imported as it is".to_owned());
     } else if !plan.complete {
-        action = Some(format!("attach the missing devices, then: larder pool import {}", plan.name));
+        action = Some(format!("attach the missing devices, then: {command}{}", plan.name));
     } else if let Some(holder) = plan.held_by.as_ref().filter(|holder| holder.host != host) {
         remarks.push(format!("it was last used by the host {}, and not exported there", holder.host_name));
         action = Some(format!(
-            "larder pool import {} (takes some seconds, to make sure that {} is not using it)",
+            "{command}{} (takes some seconds, to make sure that {} is not using it)",
             plan.name, holder.host_name
         ));
     }

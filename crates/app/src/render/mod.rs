@@ -60,11 +60,13 @@ fn date_to_second(seconds: i64) -> String {
     date(seconds, "%a %b %e %H:%M:%S %Y")
 }
 
-/// A device's path as people know it: without `/dev/` and folders of links below it.
+/// A device's path as people know it: without `/dev/` and folders of links below it. Other folders in
+/// `/dev` hold files, which keep their paths.
 fn short_path(path: &str) -> &str {
     let Some(below) = path.strip_prefix("/dev/") else { return path };
-    match below.strip_prefix("disk/by-").and_then(|rest| rest.split_once('/')) {
-        Some((_, name)) => name,
+    match below.rsplit_once('/') {
         None => below,
+        Some((folder, name)) if folder.starts_with("disk/by-") || folder == "mapper" => name,
+        Some(_) => path,
     }
 }

@@ -457,32 +457,3 @@ fn what_a_dead_daemon_left_is_taken_away() {
     assert!(clear_stale(dir.path()).unwrap());
     assert_eq!(mount_line(dir.path()), None);
 }
-
-/// Prints what dd says: `cargo test --release -p larder-app -- --ignored --nocapture sequential`.
-#[test]
-#[ignore = "a measurement"]
-fn sequential_throughput() {
-    let Some(m) = mounted("sequential_throughput") else { return };
-    let target = m.path("stream");
-    let run = |args: &[String]| {
-        let output = Command::new("dd").args(args).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        eprintln!("{} {}", args.join(" "), said.lines().last().unwrap_or_default());
-    };
-    let (from, to) = (format!("if={}", target.display()), format!("of={}", target.display()));
-    for flag in ["", "direct"] {
-        // The second write meets memory that is there already.
-        for _ in 0..2 {
-            let oflag = format!("oflag={flag}");
-            let mut args = vec!["if=/dev/zero".into(), to.clone(), "bs=1M".into(), "count=512".into()];
-            args.push("conv=notrunc".into());
-            args.extend((!flag.is_empty()).then_some(oflag));
-            run(&args);
-        }
-        let node = NodeId::from_raw(fs::metadata(&target).unwrap().ino());
-        m.handle().invalidator().node(node).unwrap();
-        let mut args = vec![from.clone(), "of=/dev/null".into(), "bs=1M".into()];
-        args.extend((!flag.is_empty()).then(|| format!("iflag={flag}")));
-        run(&args);
-    }
-}

@@ -1,0 +1,486 @@
+//! The whole of Larder as its users meet it: the command, the daemon it starts, a kernel mount, files as
+//! devices. Takes root and `/dev/fuse`; elsewhere each test says that it is skipped.
+//!
+//! Every test has a run folder of its own, and so a daemon of its own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// A folder with everything in it, and a daemon when a command starts one.
+struct Bed {
+    dir: TempDir,
+}
+
+impl Bed {
+    /// A bed for the test `name`; none where it cannot run.
+    fn new(name: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("SKIPPED {name}: it needs root and /dev/fuse");
+            return None;
+        }
+        Some(Self { dir: tempfile::tempdir().unwrap() })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Makes empty devices `NAME0`, `NAME1`, … of `mib` MiB, without taking that space.
+    fn devices(&self, folder: &str, count: usize, mib: u64) -> Vec<String> {
+        fs::create_dir_all(self.path(folder)).unwrap();
+        let make = |number: usize| {
+            let path = self.path(folder).join(format!("disk{number}"));
+            File::create(&path).unwrap().set_len(mib * MIB).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        (0..count).map(make).collect()
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        let dir = self.dir.path().to_str().unwrap();
+        command
+            .args(line.split_whitespace().map(|word| word.replace("DIR", dir)))
+            .env("LARDER_RUN_DIR", self.path("run"))
+            .current_dir(dir);
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
+    }
+
+    /// Runs a command that must succeed; gives what it prints, errors and notes included.
+    fn ok(&self, line: &str) -> String {
+        let output = self.run(line);
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert!(output.status.success(), "larder {line}: {text}");
+        text
+    }
+
+    /// Runs a command that must fail with this exit code; gives its error.
+    fn fails(&self, code: i32, line: &str) -> String {
+        let output = self.run(line);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "larder {line}: {text}");
+        text
+    }
+
+    /// Makes a pool that is mounted at `mnt`.
+    fn create(&self, name: &str, word: &str, devices: &[String]) {
+        self.ok(&format!("pool create -m DIR/mnt {name} {word} {}", devices.join(" ")));
+    }
+
+    fn daemon(&self) -> Option<rustix::process::Pid> {
+        let status = self.run("daemon status -j");
+        let text = String::from_utf8(status.stdout).ok()?;
+        let (_, rest) = text.split_once("\"pid\": ")?;
+        rustix::process::Pid::from_raw(rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?)
+    }
+
+    /// Ends the daemon as a power cut would.
+    fn kill_daemon(&self) {
+        let pid = self.daemon().expect("a daemon runs");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        while Path::new(&format!("/proc/{pid}/exe")).exists() {
+            pause(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Bed {
+    /// Leaves neither a daemon nor a mount, whatever went wrong.
+    fn drop(&mut self) {
+        let stopped = self.run("daemon stop").status.success();
+        if !stopped && let Some(pid) = self.daemon() {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let here = self.dir.path().to_str().unwrap_or_default().to_owned();
+        for path in
+            mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&here))
+        {
+            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test that waits for another process")]
+fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+/// Bytes that look random and do not compress.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A tree of folders, files of all sizes and links.
+fn plant(root: &Path) {
+    for folder in 0..12u64 {
+        let at = root.join(format!("folder {folder}/inner"));
+        fs::create_dir_all(&at).unwrap();
+        for file in 0..30u64 {
+            let seed = folder * 100 + file;
+            let len = match file % 5 {
+                0 => 0,
+                1 => 100 + seed as usize,
+                2 => 4096,
+                3 => 150_000 + seed as usize,
+                _ => 1_000_000 + seed as usize,
+            };
+            let content = if file % 2 == 0 { noise(seed, len) } else { vec![b'x'; len] };
+            fs::write(at.join(format!("file-{file}")), content).unwrap();
+        }
+        symlink("inner/file-1", at.join("../link")).unwrap();
+        fs::hard_link(at.join("file-3"), at.join("same")).unwrap();
+    }
+}
+
+/// What a tree holds, by path: kind, links, size, and a hash of the content.
+fn survey(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            let what = if meta.is_dir() {
+                folders.push(path.clone());
+                format!("folder {:o}", meta.mode())
+            } else if meta.is_symlink() {
+                format!("link to {}", fs::read_link(&path).unwrap().display())
+            } else {
+                let content = fs::read(&path).unwrap();
+                format!("file {:o} {} {} {}", meta.mode(), meta.nlink(), meta.mtime(), blake3::hash(&content))
+            };
+            all.insert(path.strip_prefix(root).unwrap().to_owned(), what);
+        }
+    }
+    all
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_pool_survives_export_renamed_devices_and_kill_9() {
+    let Some(bed) = Bed::new("a_pool_survives_export_renamed_devices_and_kill_9") else { return };
+    let devices = bed.devices("disks", 6, 256);
+    bed.create("tank", "raidz2", &devices);
+    plant(&bed.path("source"));
+    let planted = survey(&bed.path("source"));
+    copy(&bed.path("source"), &bed.path("mnt/tree"));
+    assert_eq!(survey(&bed.path("mnt/tree")), planted);
+
+    bed.ok("pool export tank");
+    assert!(fs::read_dir(bed.path("mnt")).unwrap().next().is_none(), "unmounted");
+    fs::create_dir(bed.path("moved")).unwrap();
+    for (number, device) in devices.iter().enumerate() {
+        fs::rename(device, bed.path(&format!("moved/other{}", 5 - number))).unwrap();
+    }
+    let listed = bed.ok("pool import -d DIR/moved");
+    assert!(listed.contains("pool: tank") && listed.contains("state: ONLINE"), "{listed}");
+    bed.ok("pool import -d DIR/moved tank");
+    assert_eq!(survey(&bed.path("mnt/tree")), planted);
+
+    // The daemon dies in the middle of a copy; what was synced before is there, whole.
+    let synced = noise(7, 3_000_000);
+    let mut file = File::create(bed.path("mnt/synced")).unwrap();
+    file.write_all(&synced).unwrap();
+    file.sync_all().unwrap();
+    let mut copying = Command::new("cp")
+        .arg("-a")
+        .args([bed.path("source"), bed.path("mnt/half")])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    pause(Duration::from_millis(300));
+    bed.kill_daemon();
+    copying.wait().unwrap();
+    drop(file);
+    assert!(fs::read_dir(bed.path("mnt")).is_err(), "a dead mount is left");
+
+    bed.ok("pool import -d DIR/moved tank");
+    assert_eq!(survey(&bed.path("mnt/tree")), planted);
+    assert_eq!(fs::read(bed.path("mnt/synced")).unwrap(), synced);
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("errors: No known data errors"), "{status}");
+    assert_eq!(bed.ok("pool check tank"), "tank: healthy\n");
+
+    // A daemon that is stopped exports; the next one remembers where the devices were.
+    bed.ok("daemon stop");
+    bed.ok("pool import tank");
+    assert_eq!(survey(&bed.path("mnt/tree")), planted);
+}
+
+#[test]
+fn missing_old_and_copied_devices_are_told_apart() {
+    let Some(bed) = Bed::new("missing_old_and_copied_devices_are_told_apart") else { return };
+    let devices = bed.devices("disks", 3, 64);
+    bed.create("tank", "raidz1", &devices);
+    fs::write(bed.path("mnt/file"), noise(1, 2_000_000)).unwrap();
+    bed.ok("pool export tank");
+
+    // One is missing: the pool goes on, and says so.
+    fs::create_dir(bed.path("away")).unwrap();
+    fs::rename(&devices[0], bed.path("away/disk")).unwrap();
+    let note = bed.ok("pool import tank");
+    assert!(note.contains(&format!("(was {}) is missing", devices[0])), "{note}");
+    assert_eq!(fs::read(bed.path("mnt/file")).unwrap(), noise(1, 2_000_000));
+    fs::write(bed.path("mnt/file"), noise(2, 2_000_000)).unwrap();
+    let status = bed.ok("pool status tank");
+    for part in ["state: DEGRADED", "UNAVAIL", "is missing", "action: ", "no loss of a device is survived"] {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    assert_eq!(bed.run("pool check tank").status.code(), Some(1));
+    bed.ok("pool export tank");
+
+    // It comes back and is out of date.
+    fs::rename(bed.path("away/disk"), &devices[0]).unwrap();
+    let note = bed.ok("pool import tank");
+    assert!(note.contains("disk0 is out of date: it holds all up to commit"), "{note}");
+    assert_eq!(fs::read(bed.path("mnt/file")).unwrap(), noise(2, 2_000_000));
+    bed.ok("pool export tank");
+
+    // With another one missing there are too few.
+    fs::rename(&devices[1], bed.path("away/disk")).unwrap();
+    let error = bed.fails(1, "pool import tank");
+    for part in ["2 of 3 devices cannot be used", "too old", "is missing", "not lost: ", "what to do: "] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    assert!(bed.ok("pool import").contains("state: UNAVAIL"));
+    fs::rename(bed.path("away/disk"), &devices[1]).unwrap();
+
+    // Two devices that claim to be one.
+    fs::copy(&devices[2], bed.path("disks/copy")).unwrap();
+    let error = bed.fails(1, "pool import tank");
+    assert!(error.contains("are copies of one device"), "{error}");
+    bed.ok("pool import -d DIR/disks/disk1 -d DIR/disks/disk2 tank");
+    bed.ok("pool export tank");
+    let note = bed.ok("pool import tank");
+    assert!(note.contains("disks/copy is an older copy of"), "{note}");
+    assert_eq!(fs::read(bed.path("mnt/file")).unwrap(), noise(2, 2_000_000));
+
+    let error = bed.fails(1, "pool import -d DIR/nowhere tank2");
+    assert!(error.contains("there is no folder or device"), "{error}");
+    let error = bed.fails(1, "pool import -d DIR/disks tank2");
+    assert!(error.contains("no such pool"), "{error}");
+}
+
+#[test]
+fn parts_that_were_written_apart_are_refused() {
+    let Some(bed) = Bed::new("parts_that_were_written_apart_are_refused") else { return };
+    let devices = bed.devices("disks", 2, 64);
+    bed.create("tank", "mirror", &devices);
+    bed.ok("pool export tank");
+    for (number, device) in devices.iter().enumerate() {
+        bed.ok(&format!("pool import -d {device} tank"));
+        fs::write(bed.path(&format!("mnt/{number}")), "x").unwrap();
+        bed.ok("pool export tank");
+    }
+    let error = bed.fails(1, "pool import -d DIR/disks tank");
+    assert!(error.contains("was written apart from the other devices"), "{error}");
+    bed.ok(&format!("pool import -d {} tank", devices[0]));
+    assert!(bed.path("mnt/0").exists() && !bed.path("mnt/1").exists());
+}
+
+#[test]
+fn devices_that_hold_something_are_not_overwritten() {
+    let Some(bed) = Bed::new("devices_that_hold_something_are_not_overwritten") else { return };
+    let devices = bed.devices("disks", 4, 64);
+    let [a, b, c, d] = &devices[..] else { unreachable!() };
+    let mut image = File::options().write(true).open(c).unwrap();
+    image.write_all(b"XFSB").unwrap();
+    drop(image);
+    let error = bed.fails(1, &format!("pool create -m none tank mirror {a} {c}"));
+    assert!(error.contains("holds an XFS file system") && error.contains("wipefs -a"), "{error}");
+    fs::hard_link(a, bed.path("again")).unwrap();
+    let error = bed.fails(2, &format!("pool create -m none tank mirror {a} DIR/again"));
+    assert!(error.contains("are the same device"), "{error}");
+
+    let error = bed.fails(2, &format!("pool create -m none tank {a} mirror {b} {d}"));
+    assert!(error.contains("not equally safe"), "{error}");
+    let error = bed.fails(1, &format!("pool create -m / tank {a}"));
+    assert!(error.contains("is not empty"), "{error}");
+    let planned = bed.ok(&format!("pool create -n -m DIR/mnt tank mirror {a} {b}"));
+    assert!(planned.contains("would create 'tank'") && planned.contains("files can take"), "{planned}");
+    assert_eq!(
+        bed.ok("pool import -d DIR/disks"),
+        "no pools available to import\n",
+        "a dry run writes nothing"
+    );
+
+    bed.create("tank", "mirror", &[a.clone(), b.clone()]);
+    let error = bed.fails(1, &format!("pool create -m none other {b}"));
+    assert!(error.contains("belongs to the pool 'tank', which is imported"), "{error}");
+    let error = bed.fails(1, &format!("pool labelclear {b}"));
+    assert!(error.contains("in use"), "{error}");
+    File::create(bed.path("mnt/inside")).unwrap().set_len(64 * MIB).unwrap();
+    let error = bed.fails(1, "pool create -m none other DIR/mnt/inside");
+    assert!(error.contains("lies on a Larder pool itself"), "{error}");
+    bed.ok("pool export tank");
+    let error = bed.fails(1, &format!("pool create -m none other {b}"));
+    assert!(error.contains("exported pool 'tank'") && error.contains("larder pool labelclear"), "{error}");
+    bed.ok(&format!("pool labelclear {b}"));
+    bed.ok(&format!("pool create -m none other {b}"));
+    bed.ok("pool destroy other");
+    bed.ok("pool import tank");
+    bed.ok("pool destroy --yes tank");
+    assert_eq!(bed.ok("pool import -d DIR/disks"), "no pools available to import\n");
+    bed.create("tank", "mirror", &[a.clone(), b.clone()]);
+}
+
+#[test]
+fn datasets_are_where_their_properties_say() {
+    let Some(bed) = Bed::new("datasets_are_where_their_properties_say") else { return };
+    bed.create("tank", "", &bed.devices("disks", 1, 128));
+    bed.ok("fs create -p tank/a/b");
+    bed.ok("fs create -o mountpoint=DIR/apart -o compression=zstd tank/c");
+    bed.ok("fs create tank/c/below");
+    bed.ok("fs create -o canmount=noauto tank/quiet");
+    fs::write(bed.path("mnt/a/b/file"), "deep").unwrap();
+    fs::write(bed.path("apart/below/file"), "apart").unwrap();
+    let mounted =
+        bed.ok("fs list -H -o name,mounted,mountpoint").replace(bed.dir.path().to_str().unwrap(), "");
+    assert_eq!(
+        mounted,
+        "tank\tyes\t/mnt\ntank/a\tyes\t/mnt/a\ntank/a/b\tyes\t/mnt/a/b\ntank/c\tyes\t/apart\n\
+         tank/c/below\tyes\t/apart/below\ntank/quiet\tno\t/mnt/quiet\n"
+    );
+    assert!(fs::rename(bed.path("mnt/a/b/file"), bed.path("mnt/file")).is_err(), "another dataset");
+    assert!(fs::remove_dir(bed.path("mnt/a")).is_err(), "a mount point");
+
+    bed.ok("fs rename tank/a tank/z");
+    assert_eq!(fs::read(bed.path("mnt/z/b/file")).unwrap(), b"deep");
+    assert!(!bed.path("mnt/a").exists());
+    bed.ok("fs set mountpoint=DIR/else tank/z");
+    assert_eq!(fs::read(bed.path("else/b/file")).unwrap(), b"deep");
+    bed.ok("fs inherit mountpoint tank/z");
+    assert_eq!(fs::read(bed.path("mnt/z/b/file")).unwrap(), b"deep");
+    bed.ok("fs mount tank/quiet");
+    assert_eq!(bed.ok("fs get -H -o value,source mounted tank/quiet"), "yes\t-\n");
+    assert_eq!(
+        bed.ok("fs get -Hp -o value,source compression tank/c/below"),
+        "zstd\tinherited from tank/c\n"
+    );
+
+    bed.ok("fs set readonly=on tank/z");
+    let refused = fs::write(bed.path("mnt/z/b/file"), "no").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    bed.ok("fs set readonly=off tank/z");
+    fs::write(bed.path("mnt/z/b/file"), "yes").unwrap();
+
+    let mut open = File::open(bed.path("mnt/z/b/file")).unwrap();
+    for line in ["fs unmount tank/z/b", "fs destroy -r tank/z", "pool export tank"] {
+        let error = bed.fails(1, line);
+        assert!(error.contains("in use by"), "{error}");
+    }
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "yes", "what was refused went on as it was");
+    drop(open);
+    bed.ok("fs unmount tank/z/b");
+    assert!(!bed.path("mnt/z/b/file").exists());
+    bed.ok("fs mount -a");
+    assert!(bed.path("mnt/z/b/file").exists());
+    let error = bed.fails(1, "fs destroy tank/z");
+    assert!(error.contains("it has children: tank/z/b"), "{error}");
+    bed.ok("fs destroy -r tank/z");
+    assert!(!bed.path("mnt/z").exists());
+
+    bed.ok("pool export tank");
+    bed.ok("pool import tank rock");
+    assert_eq!(fs::read(bed.path("apart/below/file")).unwrap(), b"apart");
+    assert!(bed.ok("fs list").contains("rock/c/below"));
+    let error = bed.fails(1, "fs create tank/x");
+    assert!(error.contains("no such pool"), "{error}");
+}
+
+#[test]
+fn space_that_was_freed_can_be_written_again() {
+    let Some(bed) = Bed::new("space_that_was_freed_can_be_written_again") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 96));
+    let piece = noise(3, 1 << 20);
+    let fill = |round: u64| {
+        let mut written = 0;
+        let mut file = File::create(bed.path(&format!("mnt/{round}"))).unwrap();
+        while file.write_all(&piece).is_ok() {
+            written += piece.len();
+        }
+        written
+    };
+    let first = fill(1);
+    assert!(first > 40 << 20, "{first} bytes");
+    for round in 2..5 {
+        fs::remove_file(bed.path(&format!("mnt/{}", round - 1))).unwrap();
+        bed.ok("pool wait -t free tank");
+        let again = fill(round);
+        assert!(again * 10 >= first * 9, "{again} bytes in round {round}, {first} in the first");
+    }
+    bed.ok("pool export tank");
+}
+
+#[test]
+fn a_read_only_import_writes_nothing() {
+    let Some(bed) = Bed::new("a_read_only_import_writes_nothing") else { return };
+    let devices = bed.devices("disks", 2, 64);
+    bed.create("tank", "mirror", &devices);
+    fs::write(bed.path("mnt/file"), "kept").unwrap();
+    bed.ok("pool sync");
+    bed.kill_daemon();
+    let hashes = || devices.iter().map(|path| blake3::hash(&fs::read(path).unwrap())).collect::<Vec<_>>();
+    let before = hashes();
+    bed.ok("pool import -d DIR/disks -o readonly=on tank");
+    assert_eq!(fs::read(bed.path("mnt/file")).unwrap(), b"kept");
+    assert!(fs::write(bed.path("mnt/file"), "lost").is_err());
+    let error = bed.fails(1, "fs create tank/a");
+    assert!(error.contains("for reading only"), "{error}");
+    bed.ok("pool export tank");
+    assert_eq!(hashes(), before);
+}
+
+#[test]
+fn what_makes_no_sense_is_bad_usage() {
+    let Some(bed) = Bed::new("what_makes_no_sense_is_bad_usage") else { return };
+    for line in [
+        "pool create",
+        "pool create tank mirror DIR/a",
+        "pool create -o ashift=9 tank DIR/a",
+        "pool create -O checksum=off tank DIR/a",
+        "pool create -f tank DIR/a",
+        "pool create mirror DIR/a",
+        "fs create tank",
+        "fs set nonsense=1 tank",
+        "frobnicate",
+    ] {
+        bed.fails(2, line);
+    }
+    for line in
+        ["pool status tank", "pool export tank", "fs list tank/a", "pool sync tank", "pool import tank"]
+    {
+        let error = bed.fails(1, line);
+        assert!(error.contains("tank"), "{error}");
+    }
+    assert_eq!(bed.ok("pool status"), "no pools available\n");
+}
