@@ -67,11 +67,6 @@ fn without(sim: &SimWorld, lost: &[usize]) -> Vec<Arc<dyn Device>> {
     devices.filter(|(i, _)| !lost.contains(i)).map(|(_, device)| device).collect()
 }
 
-fn assert_whole(pool: &Pool, case: &str) {
-    let report = pool.check().unwrap_or_else(|error| panic!("{case}: {error}"));
-    assert!(report.problems.is_empty(), "{case}: {:#?}", report.problems);
-}
-
 /// Bits flip in every page that may hold blocks.
 fn rot(sim: &SimWorld, device: usize) {
     for page in 256..2048u64 {
