@@ -91,10 +91,9 @@ impl Found {
         }
     }
 
-    /// Whether only the first copy of `commit`'s root is intact.
-    fn lacks_second_copy(&self, commit: CommitId) -> bool {
-        let [first, second] = self.ring[(commit.get() % RING_SLOTS) as usize];
-        first == RingPlace::Root(commit) && second != first
+    /// Which label areas lack the root of `commit`.
+    fn lacks(&self, commit: CommitId) -> [bool; 2] {
+        self.ring[(commit.get() % RING_SLOTS) as usize].map(|place| place != RingPlace::Root(commit))
     }
 }
 
@@ -430,11 +429,10 @@ impl Pool {
         }
         let root = plan.root;
         let unclean = !root.exported;
-        let torn: Vec<DeviceIndex> = plan
+        let lacking: Vec<(DeviceIndex, [bool; 2])> = plan
             .devices
             .iter()
-            .filter(|device| device.found.as_ref().is_some_and(|found| found.lacks_second_copy(root.commit)))
-            .map(|device| device.index)
+            .filter_map(|device| Some((device.index, device.found.as_ref()?.lacks(root.commit))))
             .collect();
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let labels: Vec<Label> =
@@ -498,7 +496,7 @@ impl Pool {
         let pool = Pool::assemble(world, parts);
         pool.load(&root, unclean)?;
         if !options.read_only {
-            pool.adopt(root, &torn)?;
+            pool.adopt(root, &lacking)?;
             if let Some(name) = &options.rename {
                 pool.rename(name)?;
             }
@@ -656,21 +654,28 @@ impl Pool {
         if live.is_empty() { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Identity).into()) }
     }
 
-    /// Publishes the old root under the new import. `torn` names the devices on which a cut kept the old
-    /// root's second copy from being written.
-    fn adopt(&self, mut root: Root, torn: &[DeviceIndex]) -> Result<()> {
+    /// Publishes the old root under the new import. `lacking` tells which label areas a cut kept the old
+    /// root from: it is completed first, as a commit would have done. Else a cut now would leave devices
+    /// two roots behind, which look stale, and a later one, in the same place of the ring, would look like
+    /// a root that was lost.
+    fn adopt(&self, mut root: Root, lacking: &[(DeviceIndex, [bool; 2])]) -> Result<()> {
         // What the devices show may be in their caches only: nothing may follow it unflushed.
         self.members.flush_all();
-        if let Some(bytes) = root.encode().filter(|_| !torn.is_empty()) {
-            // Else a later cut in the same place of the ring would look like a root that was lost.
-            let bytes = Arc::new(AlignedBuf::padded(&bytes));
-            for member in torn.iter().map(|&index| self.members.get(index)) {
-                let at = ring_slot(member.label_areas()[1], root.commit);
-                if let Some(write) = member.write(at, Arc::clone(&bytes)) {
-                    member.settle(Some(write));
+        if let Some(bytes) = root.encode().map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
+            for area in 0..2 {
+                let lacking = lacking.iter().filter(|(_, lacks)| lacks[area]);
+                let members: Vec<_> = lacking.map(|&(index, _)| self.members.get(index)).collect();
+                for member in &members {
+                    let at = ring_slot(member.label_areas()[area], root.commit);
+                    let write = member.write(at, Arc::clone(&bytes));
+                    if write.is_some() {
+                        member.settle(write);
+                    }
+                }
+                if !members.is_empty() {
+                    self.members.flush_all();
                 }
             }
-            self.members.flush_all();
         }
         let mut core = self.core.lock();
         root.commit = core.open_commit;
