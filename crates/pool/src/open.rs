@@ -480,6 +480,7 @@ impl Pool {
             segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),
             dropped: Vec::new(),
             gone: Vec::new(),
+            spend_reserve: false,
         };
         let parts = Parts {
             guid: plan.guid,
@@ -576,6 +577,8 @@ impl Pool {
                 Err(_) if self.read_only => (Vec::new(), root.applied),
                 chain => chain?,
             };
+            // Until the commit that ends the replay.
+            self.core.lock().spend_reserve = !ops.is_empty();
             *self.replay.lock() = ops;
             *self.notes.lock() = Notes::after(last);
         }
