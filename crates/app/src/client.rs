@@ -18,6 +18,8 @@ use std::time::Duration;
 const START_TRIES: u32 = 1500;
 /// How long a daemon that has exported its pools may take to end.
 const STOP_TRIES: u32 = 3000;
+/// How long a daemon that was killed may take to be gone.
+const DEATH_TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A way to the daemon of one run folder.
@@ -40,7 +42,26 @@ impl Client {
             Some(stream) => stream,
             None => self.start()?,
         };
-        exchange(stream, V::ROUTE, &request)
+        match exchange(stream, V::ROUTE, &request) {
+            // It was dying when we came. What it had begun is as after a power cut, and its successor has no
+            // pool imported.
+            Err(error) if error.kind == ErrorKind::Daemon && self.has_died()? => {
+                exchange(self.start()?, V::ROUTE, &request)
+            }
+            reply => reply,
+        }
+    }
+
+    /// Whether the daemon that dropped a connection is gone. A process that is killed closes its socket a
+    /// moment before it lets go of its lock.
+    fn has_died(&self) -> Result<bool> {
+        for _ in 0..DEATH_TRIES {
+            if self.run_dir.try_lock()?.is_some() {
+                return Ok(true);
+            }
+            pause(PAUSE);
+        }
+        Ok(false)
     }
 
     /// How the daemon is; nothing when none runs.

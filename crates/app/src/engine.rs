@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub trait Engine: Send + Sync {
     /// Makes a pool, imports it and mounts its top dataset. With `dry_run` only looks and tells.
     fn pool_create(&self, request: pool::Create) -> Result<pool::Created>;
-    /// Destroys an imported pool. Its labels stay readable for recovery, marked as destroyed.
+    /// Destroys an imported pool: exports it and wipes the labels of its devices.
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done>;
     /// The state of pools. An unknown name is an error.
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses>;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -281,6 +281,15 @@ fn missing_old_and_copied_devices_are_told_apart() {
     let note = bed.ok("pool import tank");
     assert!(note.contains("disks/copy is an older copy of"), "{note}");
     assert_eq!(fs::read(bed.path("mnt/file")).unwrap(), noise(2, 2_000_000));
+
+    // A label that was overwritten at both ends.
+    bed.ok("pool export tank");
+    let damaged = File::options().write(true).open(&devices[1]).unwrap();
+    for at in [0, 64 * MIB - (256 << 10)] {
+        damaged.write_all_at(b"scratched", at + 100).unwrap();
+    }
+    let error = bed.fails(1, "pool import tank");
+    assert!(error.contains("disk1 has a damaged label"), "{error}");
 
     let error = bed.fails(1, "pool import -d DIR/nowhere tank2");
     assert!(error.contains("there is no folder or device"), "{error}");

@@ -170,7 +170,10 @@ impl Volume {
             };
             match extents(&self.dataset.view()?, id, offset..offset + 1, 1)?.pop() {
                 None => return Ok(()),
-                Some((_, again)) if again.ptr.id == extent.ptr.id => return Err(failed),
+                Some((_, again)) if again.ptr.id == extent.ptr.id => {
+                    self.pool.note_damage(self.dataset.id(), id.get());
+                    return Err(failed);
+                }
                 Some((_, again)) => extent = again,
             }
         }

@@ -123,6 +123,18 @@ impl Mount {
         Ok(mount)
     }
 
+    /// Files with records that could be neither read nor rebuilt since import, as `dataset:/path`.
+    pub fn damaged(&self) -> Vec<String> {
+        let damage = self.pool.damage();
+        let name = |&(dataset, inode): &(DatasetId, u64)| {
+            let inode = InodeId::new(inode);
+            let path = self.volume(dataset).and_then(|volume| volume.path_of(inode).ok());
+            let path = path.unwrap_or_else(|| format!("inode {inode}"));
+            format!("{}:{path}", self.pool.full_name(dataset))
+        };
+        damage.iter().map(name).collect()
+    }
+
     /// Shows a dataset: by a name in its parent's root directory, or by itself. The first that is attached
     /// by itself is the mount's root; further ones are reached through a [`crate::View`].
     ///

@@ -112,6 +112,35 @@ fn touch_directory(states: &mut Locked<'_>, dir: InodeId, entries: i64, subdirs:
 }
 
 impl Volume {
+    /// A path of an inode below the volume's root, for people; its number when no name leads to it (it
+    /// was removed, or the name by which it was made was).
+    pub fn path_of(&self, id: InodeId) -> Result<String> {
+        let mut parts = Vec::new();
+        let mut at = id;
+        while at != ROOT_INODE {
+            let parent = self.inode(at)?.lock()?.live.parent;
+            let mut name = None;
+            self.dataset.view()?.scan(&Key::new(parent.get(), ENTRY, 0), &mut |key, value| {
+                if key.object != parent.get() || key.kind != ENTRY {
+                    return ControlFlow::Break(());
+                }
+                match Entry::decode(value) {
+                    Ok(entry) if entry.inode == at => {
+                        name = Some(String::from_utf8_lossy(entry.name).into_owned());
+                        ControlFlow::Break(())
+                    }
+                    _ => ControlFlow::Continue(()),
+                }
+            })?;
+            // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
+            let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(format!("inode {id}")) };
+            parts.push(name);
+            at = parent;
+        }
+        parts.reverse();
+        Ok(format!("/{}", parts.join("/")))
+    }
+
     /// What `name` in `dir` is.
     pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<Found>> {
         Ok(find(&self.dataset.view()?, dir, name)?.ok())

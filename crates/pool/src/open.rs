@@ -257,10 +257,11 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             ));
             continue;
         }
-        let (size, labelled) = (device.device.size().get(), device.label.device_size.get());
-        if size < labelled {
+        if device.device.size() < device.label.device_size {
             remarks.push(format!(
-                "{path} shrank: it has {size} bytes, {labelled} when it was labelled. It is not used"
+                "{path} was cut short: it had {} bytes and has {}; what it held beyond is not read from it",
+                device.label.device_size.get(),
+                device.device.size().get()
             ));
             continue;
         }

@@ -20,7 +20,7 @@ use larder_format::root::RootImport;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentState};
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -126,6 +126,8 @@ pub struct Pool {
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
+    /// Inodes with records that could not be read since import.
+    pub(crate) damage: Mutex<BTreeSet<(DatasetId, u64)>>,
     /// Held while space is won back for a writer.
     pub(crate) reclaiming: Mutex<()>,
     /// The commit at which nothing more could be won back.
@@ -181,6 +183,16 @@ impl Pool {
     pub fn suspend(&self, reason: String) -> PoolError {
         let mut suspended = self.suspended.lock();
         PoolError::Suspended(suspended.get_or_insert(reason).clone())
+    }
+
+    /// Remembers that a record of an inode can neither be read nor rebuilt.
+    pub fn note_damage(&self, dataset: DatasetId, inode: u64) {
+        self.damage.lock().insert((dataset, inode));
+    }
+
+    /// Inodes with records that could not be read since import.
+    pub fn damage(&self) -> BTreeSet<(DatasetId, u64)> {
+        self.damage.lock().clone()
     }
 
     /// Why nothing is written any more.

@@ -362,7 +362,7 @@ fn a_device_that_grew_is_used_and_one_that_shrank_is_set_aside() {
         images[0] = resized(&images[0], size);
         let sim = SimWorld::from_images(images.clone());
         let plan = plan(sim.devices());
-        remark(&plan, &["sim0 shrank", &size.to_string(), &SIZE.get().to_string()]);
+        remark(&plan, &["sim0 was cut short", &size.to_string(), &SIZE.get().to_string()]);
         verify(&Pool::import(world(3), plan, &ImportOptions::default()).unwrap(), &model);
         assert!(sim.device(0).image() == images[0]);
     }

@@ -39,6 +39,10 @@ impl Host {
         let mut plans = assemble(found);
         plans.retain(|plan| !live.contains(&plan.guid));
         plans.sort_by(|a, b| a.name.cmp(&b.name));
+        // Which pool a damaged label was of is not known: it may be what is missing.
+        for plan in plans.iter_mut().filter(|plan| plan.devices.iter().any(|device| device.found.is_none())) {
+            plan.remarks.extend(remarks.iter().cloned());
+        }
         Ok((plans, remarks))
     }
 
@@ -208,13 +212,16 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
     if plan.complete {
         return Ok(());
     }
-    let lacking: Vec<String> = plan
+    let mut lacking: Vec<String> = plan
         .devices
         .iter()
         .zip(&plan.root.devices)
         .filter(|(device, _)| device.standing != Standing::Current)
         .map(|(device, known)| tell(plan, device, known, remembered))
         .collect();
+    let count = lacking.len();
+    // Stale devices are told already.
+    lacking.extend(plan.remarks.iter().filter(|remark| !remark.contains(" is out of date")).cloned());
     let groups = plan.root.groups.iter().map(|group| {
         let tolerance = group.rule.layout.tolerance();
         format!("{} survives {tolerance} missing", group.rule.name())
@@ -224,7 +231,7 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
         ErrorKind::Device,
         format!(
             "{} of {} devices cannot be used, and its {}: {}",
-            lacking.len(),
+            count,
             plan.devices.len(),
             groups.join(", its "),
             lacking.join("; "),

@@ -257,10 +257,7 @@ impl Mounts {
                     Err(refused.error.to_string())
                 }
             },
-            None => match self.mount.volume(id).map_or(0, |volume| volume.open_count()) {
-                0 => Ok(()),
-                count => Err(format!("{count} files or folders in it are open")),
-            },
+            None => self.wait_until_closed(id),
         };
         if let Err(error) = outcome {
             let path = mounted.path.clone();
@@ -274,6 +271,19 @@ impl Mounts {
         if let Some((invalidator, node)) = junction {
             // A kernel that does not know the name has nothing to forget.
             let _ = invalidator.entry(node, mounted.name.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Whether nothing in a junction is open. The kernel tells of a close only after close(2) has returned.
+    fn wait_until_closed(&self, id: DatasetId) -> Result<(), String> {
+        let Some(volume) = self.mount.volume(id) else { return Ok(()) };
+        for turn in 1.. {
+            match volume.open_count() {
+                0 => break,
+                count if turn == TRIES => return Err(format!("{count} files or folders in it are open")),
+                _ => super::pause(PAUSE),
+            }
         }
         Ok(())
     }

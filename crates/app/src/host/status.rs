@@ -74,7 +74,7 @@ impl Host {
             see: None,
             scan: None,
             survives,
-            damaged: Vec::new(),
+            damaged: live.mount.damaged(),
             uptime_ns: u64::try_from(pool.clock().monotonic().saturating_sub(live.since).as_nanos())
                 .unwrap_or(u64::MAX),
         }

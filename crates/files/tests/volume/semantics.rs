@@ -284,3 +284,28 @@ fn a_full_pool_refuses_data_and_still_removes_files() {
     bed.pool.commit().unwrap();
     bed.check();
 }
+
+#[test]
+fn a_record_that_rotted_beyond_repair_costs_its_bytes_alone_and_is_named() {
+    use larder_format::{ByteLen, DeviceOffset};
+    let size = ByteLen::new(64 << 20);
+    let bed = Bed::with_layout("single", &[size], &[("recordsize", "4096"), ("compression", "off")]);
+    let dir = bed.dir(ROOT, "letters");
+    let node = bed.file(dir, "to a friend");
+    let marker = b"this record is the one that rots";
+    bed.write(node, 0, &[1; 4096]);
+    bed.write(node, 4096, &marker.repeat(128));
+    bed.write(node, 8192, &[3; 4096]);
+    let bed = bed.reopen(2);
+    let device = bed.sim.device(0);
+    let bytes = device.image().read(DeviceOffset::new(0), size.get() as usize);
+    let at = bytes.windows(marker.len()).position(|window| window == marker).unwrap();
+    device.flip_bits(DeviceOffset::new(at as u64), marker.len(), 5);
+    assert_eq!(bed.mount.damaged(), Vec::<String>::new());
+    let node = bed.find("letters/to a friend").unwrap().node;
+    let mut out = Vec::new();
+    assert!(matches!(bed.mount.read(node, Handle(0), 4096, 4096, &mut out), Err(FsError::Io(_))));
+    assert_eq!(bed.read(node, 0, 4096), [1; 4096]);
+    assert_eq!(bed.read(node, 8192, 4096), [3; 4096]);
+    assert_eq!(bed.mount.damaged(), ["tank:/letters/to a friend"]);
+}

@@ -9,14 +9,26 @@ use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
 use std::ops::ControlFlow;
 
-/// Puts, commits and syncs by seed. Notes each state that the files go through, and after each promise
+/// Datasets below the root, with their compression.
+type Datasets = std::collections::BTreeMap<String, String>;
+/// What a pool holds.
+type State = (Model, Datasets);
+
+/// Puts, commits and syncs by seed, now and then a change of datasets with a commit of its own. Notes each state that the files go through, and after each promise
 /// marks the trace with the number of the state promised.
-fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, steps: usize) {
+fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<State>, seed: u64, steps: usize) {
     let entropy = SeededEntropy::new(seed);
     let next = |n: u64| entropy.next_u64() % n;
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for _ in 0..steps {
-        let mut model = states.last().unwrap().clone();
+        let (mut model, mut datasets) = states.last().unwrap().clone();
+        if next(6) == 0 {
+            change_datasets(pool, &mut datasets, &next);
+            states.push((model, datasets));
+            pool.commit().unwrap();
+            sim.mark(states.len() as u64 - 1);
+            continue;
+        }
         // One small file, or enough of them to fill a row.
         let version = states.len() as u64;
         let files: Vec<(u64, u64, usize)> = match next(4) {
@@ -33,7 +45,7 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, ste
             .unwrap();
         drop(op);
         model.extend(files.iter().map(|file| (file.0, (file.1, file.2))));
-        states.push(model);
+        states.push((model, datasets));
         match next(6) {
             0 => drop(pool.commit().unwrap()),
             1 | 2 => pool.log_sync(Vec::new()).unwrap(),
@@ -41,6 +53,50 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<Model>, seed: u64, ste
         }
         sim.mark(states.len() as u64 - 1);
     }
+}
+
+/// Makes, renames or destroys a dataset, or sets or inherits a property; some have a file of their own.
+fn change_datasets(pool: &Pool, datasets: &mut Datasets, next: &impl Fn(u64) -> u64) {
+    let name = format!("tank/d{}", next(3));
+    let Ok(dataset) = pool.dataset_by_name(&name) else {
+        let dataset = pool.create_dataset(&name, Default::default()).unwrap();
+        if next(2) == 0 {
+            put(pool, &dataset, &[(7, 1, 50_000), (8, 1, 200)]);
+        }
+        datasets.insert(name, "lz4".into());
+        return;
+    };
+    match next(4) {
+        0 => {
+            pool.destroy_dataset(dataset.id()).unwrap();
+            datasets.remove(&name);
+        }
+        1 => {
+            let new = format!("tank/r{}", next(3));
+            if pool.rename_dataset(dataset.id(), &new).is_ok() {
+                let value = datasets.remove(&name).unwrap();
+                datasets.insert(new, value);
+            }
+        }
+        2 => {
+            pool.set_property(dataset.id(), "compression", "zstd-3").unwrap();
+            datasets.insert(name, "zstd-3".into());
+        }
+        _ => {
+            pool.inherit_property(dataset.id(), "compression").unwrap();
+            datasets.insert(name, "lz4".into());
+        }
+    }
+}
+
+/// The datasets of a pool below its root, with their compression.
+fn datasets(pool: &Pool) -> Datasets {
+    let all = pool.datasets().into_iter().filter(|dataset| dataset.id() != ROOT_DATASET);
+    all.map(|dataset| {
+        let value = pool.effective(dataset.id(), "compression").map_or(String::new(), |found| found.value);
+        (pool.full_name(dataset.id()), value)
+    })
+    .collect()
 }
 
 /// The files of a pool, and whether each has the content that its length and version say.
@@ -78,7 +134,7 @@ fn whole(pool: &Pool) -> Result<(), String> {
 /// device that rots within what the layout survives.
 fn after_cut(
     after: &SimWorld,
-    states: &[Model],
+    states: &[State],
     promised: usize,
     highest: BlockId,
     seed: u64,
@@ -101,6 +157,7 @@ fn after_cut(
         whole(&pool).map_err(|problem| format!("after replay: {problem}"))?;
     }
     let found = files(&pool)?;
+    let found = (found, datasets(&pool));
     if !states[promised..].contains(&found) {
         return Err(format!("what state {promised} promised is lost"));
     }
@@ -113,7 +170,7 @@ pub fn run(word: &str, count: usize, seed: u64, steps: usize, stride: usize) -> 
     let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
     let pool = create(&sim, word);
     let created = sim.trace().len();
-    let mut states = vec![Model::new()];
+    let mut states = vec![State::default()];
     workload(&pool, &sim, &mut states, seed, steps);
     let highest = pool.next_block();
     drop(pool);
