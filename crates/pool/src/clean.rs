@@ -17,6 +17,7 @@ use crate::segments::Segment;
 use crate::write::Appender;
 use larder_device::ALIGN;
 use larder_format::block::CheckedHeader;
+use larder_format::checksum::fast128;
 use larder_format::run::Places;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Place, SegmentId};
@@ -184,7 +185,8 @@ impl Pool {
                 offset: offset + start,
                 stored: row.height - start,
             };
-            let bytes = self.read_range(segment, whole);
+            let sum = row.sums.get(segment.layout.replica(column, 0));
+            let bytes = self.read_range(segment, whole, |bytes| sum == Some(&fast128(self.guid, bytes)));
             let mut at = 0usize;
             while let Some(header) =
                 bytes.get(at..).and_then(|rest| CheckedHeader::check(self.guid, rest).ok())

@@ -91,7 +91,10 @@ impl Pool {
             let guard = self.gate.write();
             let op = self.exclusive(&guard);
             if let Some(front) = &front {
-                front.flush_logged(&op)?;
+                let before = std::mem::replace(&mut self.core.lock().spend_reserve, true);
+                let flushed = front.flush_logged(&op);
+                self.core.lock().spend_reserve = before;
+                flushed?;
             }
             self.seal(&op, export)
                 .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?
@@ -323,7 +326,9 @@ impl Pool {
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);
-        self.core.lock().reap_segments(self, commit);
+        let mut core = self.core.lock();
+        core.spend_reserve = false;
+        core.reap_segments(self, commit);
         Ok(())
     }
 

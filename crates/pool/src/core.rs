@@ -43,6 +43,8 @@ pub struct Core {
     pub(crate) dropped: Vec<BlockPtr>,
     /// Segments whose slots were given back, to be taken out of the tables.
     pub(crate) gone: Vec<SegmentId>,
+    /// Data may open segments down to the last slot: it is what the log holds, which was promised.
+    pub(crate) spend_reserve: bool,
 }
 
 impl Core {

@@ -228,6 +228,7 @@ impl Pool {
             segment_lease: SegmentId::new(LEASE),
             dropped: Vec::new(),
             gone: Vec::new(),
+            spend_reserve: false,
         };
         let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
         let parts = Parts {

@@ -225,6 +225,9 @@ impl Pool {
         if copies == 0 {
             return Err(self.suspend("the intent log cannot be written".into()));
         }
+        if copies < members.len() {
+            self.check_tolerance()?;
+        }
         Ok(())
     }
 
@@ -258,11 +261,15 @@ impl Pool {
 /// The operations that a pool's log holds above its root, in order, and where its chain ends.
 ///
 /// `read` gives `len` bytes at `offset` of column `column` of a segment, if its device does.
+///
+/// # Errors
+/// When the log goes on from a later commit than the root's, whose root must have been lost, or when an
+/// intact record holds what is no operation.
 pub(crate) fn read_chain(
     root: &Root,
     slot_size: impl Fn(&SegmentRecord) -> u32,
     read: impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
-) -> (Vec<Replayed>, OpSeq) {
+) -> Result<(Vec<Replayed>, OpSeq)> {
     let mut ops = Vec::new();
     let mut last = root.applied;
     let mut sequence = root.log_sequence;
@@ -285,8 +292,17 @@ pub(crate) fn read_chain(
             offset = DESCRIPTOR_LEN;
             continue;
         };
+        if record.base > root.commit {
+            return Err(PoolError::Invalid(format!(
+                "the intent log goes on from commit {}, but the newest root that is intact is that of commit {}: \
+                 what was committed in between would be lost. Nothing was changed. Look for a device that is \
+                 missing, or import for reading only",
+                record.base, root.commit
+            )));
+        }
         for op in record.ops {
-            let Some((head, body)) = op.split_at_checked(16) else { continue };
+            let cut_short = Corrupt::new("log record", larder_format::Reason::Short);
+            let (head, body) = op.split_at_checked(16).ok_or(cut_short)?;
             let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
             let seq = OpSeq::new(number(&head[..8]));
             if seq > last {
@@ -301,7 +317,7 @@ pub(crate) fn read_chain(
     if planted(Bug::ReplayStopsShort) {
         ops.pop();
     }
-    (ops, last)
+    Ok((ops, last))
 }
 
 /// One record from one copy, when it is the one expected there.

@@ -24,11 +24,12 @@ use crate::runs::RunIo;
 use crate::segments::{Entries, SegmentEntry};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{Device, Request};
+use larder_device::{AlignedBuf, Device, Request};
 use larder_format::label::{
-    HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas,
+    FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
+    RING_SLOTS, label_areas,
 };
-use larder_format::root::{MAX_HISTORY, Root, RootImport};
+use larder_format::root::{MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
@@ -51,6 +52,49 @@ pub struct Found {
     pub root: Option<Root>,
     /// Who had the pool imported.
     pub heartbeat: Option<Heartbeat>,
+    /// What each place of the ring of roots holds, in the first label area and in the second.
+    pub ring: Vec<[RingPlace; 2]>,
+}
+
+/// What a place in the ring of roots holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RingPlace {
+    /// Nothing was ever written here.
+    Blank,
+    /// An intact root.
+    Root(CommitId),
+    /// Something else: a torn write, or rot.
+    Damaged,
+    /// Its area cannot be read.
+    Unread,
+}
+
+impl RingPlace {
+    fn of(pool: PoolGuid, bytes: &[u8]) -> Self {
+        match Root::check(pool, bytes) {
+            Ok(root) => Self::Root(root.commit),
+            Err(_) if bytes.iter().all(|byte| *byte == 0) => Self::Blank,
+            Err(_) => Self::Damaged,
+        }
+    }
+}
+
+impl Found {
+    /// Whether the root of `commit`, of which no copy is intact, was durable here. A root is written to
+    /// the second area only after it was durable in the first, so a power cut damages at most one of its
+    /// places, and leaves the other as it was 15 commits before. `None` when that cannot be told.
+    fn held(&self, commit: CommitId) -> Option<bool> {
+        match self.ring[(commit.get() % RING_SLOTS) as usize] {
+            [RingPlace::Damaged, RingPlace::Damaged] => Some(true),
+            [RingPlace::Blank | RingPlace::Root(_), _] => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Which label areas lack the root of `commit`.
+    fn lacks(&self, commit: CommitId) -> [bool; 2] {
+        self.ring[(commit.get() % RING_SLOTS) as usize].map(|place| place != RingPlace::Root(commit))
+    }
 }
 
 /// What a device turned out to be.
@@ -61,6 +105,8 @@ pub enum Scan {
     NotOurs,
     /// It has our magic number, but no intact label.
     Damaged(Corrupt),
+    /// Its label is intact and of a format that this build does not know; a sentence that says which.
+    Unsupported(String),
     /// It cannot be read.
     Failed(larder_device::DeviceError),
 }
@@ -74,20 +120,21 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let mut label: Option<Label> = None;
     let mut damage = None;
     let mut failure = None;
-    let mut areas = Vec::new();
-    for area in label_areas(size) {
-        let read = Request::Read { offset: area, len: ByteLen::new(LABEL_AREA) };
-        match device.submit(read).wait() {
-            Ok(bytes) => areas.push(bytes),
-            Err(error) => failure = Some(error),
+    let read_area = |offset| device.submit(Request::Read { offset, len: ByteLen::new(LABEL_AREA) }).wait();
+    let mut areas = label_areas(size).map(|area| match read_area(area) {
+        Ok(bytes) => Some(bytes),
+        Err(error) => {
+            failure = Some(error);
+            None
         }
-    }
-    for bytes in &areas {
+    });
+    for bytes in areas.iter().flatten() {
         match Label::check(bytes) {
             Ok(found) if label.as_ref().is_none_or(|label| label.sequence < found.sequence) => {
                 label = Some(found)
             }
             Ok(_) => {}
+            Err(Corrupt { reason: Reason::Version | Reason::Feature, .. }) => return unsupported(bytes),
             Err(corrupt) if corrupt.reason != Reason::Magic => damage = Some(corrupt),
             Err(_) => {}
         }
@@ -100,24 +147,44 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
         };
     };
     // A device that grew has its second area where it ended when it was labelled.
-    if label.device_size != size {
-        let area = label_areas(label.device_size)[1];
-        let read = Request::Read { offset: area, len: ByteLen::new(LABEL_AREA) };
-        areas.extend(device.submit(read).wait());
+    if label.device_size < size {
+        areas[1] = read_area(label_areas(label.device_size)[1]).ok();
     }
-    let roots = areas.iter().flat_map(|area| {
-        let ring =
-            (0..RING_SLOTS as usize).map(|i| &area[RING_OFFSET as usize + i * RING_SLOT..][..RING_SLOT]);
-        ring.filter_map(|bytes| Root::check(label.pool, bytes).ok())
+    let ring_place = |area: &AlignedBuf, i: usize| -> std::ops::Range<usize> {
+        let start = RING_OFFSET as usize + i * RING_SLOT;
+        debug_assert!(start + RING_SLOT <= area.len());
+        start..start + RING_SLOT
+    };
+    let ring = (0..RING_SLOTS as usize).map(|i| {
+        areas.each_ref().map(|area| match area {
+            Some(area) => RingPlace::of(label.pool, &area[ring_place(area, i)]),
+            None => RingPlace::Unread,
+        })
+    });
+    let ring = ring.collect();
+    let roots = areas.iter().flatten().flat_map(|area| {
+        (0..RING_SLOTS as usize).filter_map(|i| Root::check(label.pool, &area[ring_place(area, i)]).ok())
     });
     let root = if planted(Bug::StaleRoot) {
         roots.min_by_key(|root| root.commit)
     } else {
         roots.max_by_key(|root| root.commit)
     };
-    let beat = |area: &larder_device::AlignedBuf| Heartbeat::check(&area[HEARTBEAT_OFFSET as usize..]).ok();
-    let heartbeat = areas.iter().filter_map(beat).max_by_key(|beat| beat.beats);
-    Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat }))
+    // Beats go to the first area only; one of a pool that the device was part of before is none.
+    let beat = areas[0].as_ref().and_then(|area| Heartbeat::check(&area[HEARTBEAT_OFFSET as usize..]).ok());
+    let heartbeat = beat.filter(|beat| beat.pool == label.pool);
+    Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat, ring }))
+}
+
+/// Why an intact label is refused.
+fn unsupported(bytes: &[u8]) -> Scan {
+    let Some(head) = LabelHead::get(bytes) else { return Scan::NotOurs };
+    Scan::Unsupported(if head.version == FORMAT_VERSION {
+        let bits = head.features.incompatible;
+        format!("its pool uses features (bits {bits:#x}) that this build does not have")
+    } else {
+        format!("its pool has format version {}, this build reads version {FORMAT_VERSION}", head.version)
+    })
 }
 
 /// What a device is to the pool that its label names.
@@ -158,6 +225,8 @@ pub struct Importable {
     pub remarks: Vec<String>,
     /// Why it cannot be imported as it is, in plain words.
     pub refusal: Option<String>,
+    /// Why it can be imported for reading only, in plain words.
+    pub only_reading: Option<String>,
     /// The host that has, or had, it imported; none after an export.
     pub held_by: Option<Heartbeat>,
 }
@@ -258,26 +327,63 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
         members.len() >= group.rule.layout.columns()
             && group.rule.layout.survives(|column| members[column].standing != Standing::Current)
     });
-    let held_by = (!root.exported)
-        .then(|| {
-            devices
-                .iter()
-                .filter_map(|device| device.found.as_ref()?.heartbeat.clone())
-                .max_by_key(|b| b.beats)
-        })
-        .flatten();
-    Some(Importable { guid, name, root, devices, complete, remarks, refusal, held_by })
+    let mut only_reading = None;
+    let current = || devices.iter().filter(|device| device.standing == Standing::Current);
+    let found = || current().filter_map(|device| device.found.as_ref());
+    let next = root.commit.next();
+    let votes: Vec<bool> = found().filter_map(|found| found.held(next)).collect();
+    if !votes.is_empty() && votes.iter().all(|held| *held) {
+        only_reading = Some(format!(
+            "both copies of the root of commit {next} are damaged on every device: what was written after commit \
+             {} would be lost. Nothing was changed. Look for a device that is missing, or import for reading \
+             only, which shows commit {}",
+            root.commit, root.commit
+        ));
+    }
+    let unknown = found().fold(0, |bits, found| bits | found.label.features.read_compatible);
+    if unknown != 0 {
+        only_reading = Some(format!(
+            "the pool uses features (bits {unknown:#x}) with which this build may only read it. Nothing was \
+             changed. Import for reading only, or use a newer build"
+        ));
+    }
+    remarks.extend(only_reading.clone());
+    let held_by = (!root.exported).then(|| holder(&root, &devices));
+    Some(Importable { guid, name, root, devices, complete, remarks, refusal, only_reading, held_by })
+}
+
+/// Who has the pool: the heartbeat of the root's own import, else of its host at an earlier one. Beats
+/// start anew with each import and devices that were away keep old ones, so their number says nothing.
+fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
+    let beats = || devices.iter().filter_map(|device| device.found.as_ref()?.heartbeat.as_ref());
+    let own = beats().filter(|beat| beat.incarnation == root.incarnation).max_by_key(|beat| beat.beats);
+    own.or_else(|| beats().find(|beat| beat.host == root.host)).cloned().unwrap_or_else(|| Heartbeat {
+        pool: root.pool,
+        host: root.host,
+        host_name: format!("with id {}", root.host),
+        incarnation: root.incarnation,
+        beats: 0,
+    })
 }
 
 /// Whether `root`'s history contains the state that `other` names.
 fn contains(root: &Root, other: &Root) -> bool {
-    let Some(at) = root.history.iter().position(|import| import.incarnation == other.incarnation) else {
+    // An import's first root repeats the one before it, and no log follows it: when a cut left only that
+    // of an import on a device, the device holds nothing of its own.
+    let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
+    let (mine, through) = match &other.history[..] {
+        [import, before, ..] if first(import) => (before.incarnation, other.commit.get() - 1),
+        _ => (other.incarnation, other.commit.get()),
+    };
+    let Some(at) =
+        root.history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
+    else {
         // Older than the history reaches: stale at worst.
         return root.history.len() == MAX_HISTORY
             && root.history.last().is_some_and(|oldest| other.commit < oldest.first);
     };
     // The import that came after took over at its first commit; what was written later is a branch.
-    at.checked_sub(1).is_none_or(|next| other.commit < root.history[next].first)
+    at.checked_sub(1).is_none_or(|next| through < root.history[next].first.get())
 }
 
 /// How to import.
@@ -301,6 +407,9 @@ impl Pool {
         if let Some(refusal) = plan.refusal {
             return Err(PoolError::Invalid(refusal));
         }
+        if let Some(reason) = plan.only_reading.filter(|_| !options.read_only) {
+            return Err(PoolError::Invalid(reason));
+        }
         if !plan.complete {
             let lost: Vec<_> = plan.devices.iter().filter(|d| d.standing != Standing::Current).collect();
             return Err(PoolError::Invalid(format!(
@@ -321,6 +430,11 @@ impl Pool {
         }
         let root = plan.root;
         let unclean = !root.exported;
+        let lacking: Vec<(DeviceIndex, [bool; 2])> = plan
+            .devices
+            .iter()
+            .filter_map(|device| Some((device.index, device.found.as_ref()?.lacks(root.commit))))
+            .collect();
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let labels: Vec<Label> =
             plan.devices.iter().filter_map(|d| d.found.as_ref().map(|found| found.label.clone())).collect();
@@ -367,6 +481,7 @@ impl Pool {
             segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),
             dropped: Vec::new(),
             gone: Vec::new(),
+            spend_reserve: false,
         };
         let parts = Parts {
             guid: plan.guid,
@@ -383,7 +498,7 @@ impl Pool {
         let pool = Pool::assemble(world, parts);
         pool.load(&root, unclean)?;
         if !options.read_only {
-            pool.adopt(root)?;
+            pool.adopt(root, &lacking)?;
             if let Some(name) = &options.rename {
                 pool.rename(name)?;
             }
@@ -448,20 +563,48 @@ impl Pool {
             let dataset = Dataset::new(self.myself.clone(), record, local, self.default_settings());
             self.datasets.write().insert(dataset.id(), Arc::new(dataset));
         }
-        if self.dataset(ROOT_DATASET).is_none() {
-            return Err(Corrupt::new("dataset table", Reason::Short).into());
-        }
+        self.check_parents()?;
         self.refresh_settings();
         if root.log_open {
             let slot_size = |segment: &SegmentRecord| self.members.get(segment.slots[0].device).slot_size;
-            let (ops, last) = read_chain(root, slot_size, |segment, column, offset, len| {
+            let chain = read_chain(root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
                 let bytes = member.read(member.slot_offset(slot.index, offset), len)?.wait().ok()?;
                 Some(bytes.to_vec())
             });
+            // Whoever only reads is shown the commit, without the log.
+            let (ops, last) = match chain {
+                Err(_) if self.read_only => (Vec::new(), root.applied),
+                chain => chain?,
+            };
+            // Until the commit that ends the replay.
+            self.core.lock().spend_reserve = !ops.is_empty();
             *self.replay.lock() = ops;
             *self.notes.lock() = Notes::after(last);
+        }
+        Ok(())
+    }
+
+    /// From every dataset, parents lead to the pool's root dataset.
+    fn check_parents(&self) -> Result<()> {
+        let bad = |reason| PoolError::from(Corrupt::new("dataset table", reason));
+        if self.dataset(ROOT_DATASET).is_none_or(|root| root.parent() != ROOT_DATASET) {
+            return Err(bad(Reason::Short));
+        }
+        let datasets = self.datasets();
+        for dataset in &datasets {
+            let mut at = dataset.parent();
+            // More steps than there are datasets are a circle.
+            for step in 0.. {
+                if at == ROOT_DATASET {
+                    break;
+                }
+                if step > datasets.len() {
+                    return Err(bad(Reason::Order));
+                }
+                at = self.dataset(at).ok_or_else(|| bad(Reason::Identity))?.parent();
+            }
         }
         Ok(())
     }
@@ -503,8 +646,8 @@ impl Pool {
         let mut live: HashMap<SegmentId, (u32, u64)> = HashMap::new();
         for footprint in runs.iter().flat_map(|run| &run.footprints) {
             let entry = live.entry(footprint.segment).or_default();
-            entry.0 += footprint.blocks;
-            entry.1 += footprint.bytes;
+            let sums = (entry.0.checked_add(footprint.blocks)).zip(entry.1.checked_add(footprint.bytes));
+            *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
         }
         let mut core = self.core.lock();
         for entry in core.entries.values_mut().filter(|entry| entry.segment.kind == SegmentKind::Run) {
@@ -515,8 +658,29 @@ impl Pool {
         if live.is_empty() { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Identity).into()) }
     }
 
-    /// Publishes the old root under the new import.
-    fn adopt(&self, mut root: Root) -> Result<()> {
+    /// Publishes the old root under the new import. `lacking` tells which label areas a cut kept the old
+    /// root from: it is completed first, as a commit would have done. Else a cut now would leave devices
+    /// two roots behind, which look stale, and a later one, in the same place of the ring, would look like
+    /// a root that was lost.
+    fn adopt(&self, mut root: Root, lacking: &[(DeviceIndex, [bool; 2])]) -> Result<()> {
+        // What the devices show may be in their caches only: nothing may follow it unflushed.
+        self.members.flush_all();
+        if let Some(bytes) = root.encode().map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
+            for area in 0..2 {
+                let lacking = lacking.iter().filter(|(_, lacks)| lacks[area]);
+                let members: Vec<_> = lacking.map(|&(index, _)| self.members.get(index)).collect();
+                for member in &members {
+                    let at = ring_slot(member.label_areas()[area], root.commit);
+                    let write = member.write(at, Arc::clone(&bytes));
+                    if write.is_some() {
+                        member.settle(write);
+                    }
+                }
+                if !members.is_empty() {
+                    self.members.flush_all();
+                }
+            }
+        }
         let mut core = self.core.lock();
         root.commit = core.open_commit;
         root.incarnation = core.incarnation;
@@ -530,8 +694,6 @@ impl Pool {
         core.open_commit = root.commit.next();
         drop(core);
         *self.history.lock() = root.history.clone();
-        // The last root's second copies may not be flushed yet: nothing may follow them unflushed.
-        self.members.flush_all();
         self.publish(&mut root)?;
         self.durable.store(root.commit.get(), Ordering::Release);
         Ok(())
@@ -566,5 +728,44 @@ impl Pool {
         let at = |area: larder_format::DeviceOffset| area + ByteLen::new(HEARTBEAT_OFFSET);
         self.members.write_labels(0, at, &heartbeat.encode());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create::{GroupSpec, PoolSpec, rule_for};
+    use larder_device::{Inline, SeededEntropy};
+    use larder_format::HostId;
+    use larder_sim::{SimClock, SimWorld};
+
+    fn world(seed: u64) -> World {
+        World {
+            clock: Arc::new(SimClock::new()),
+            entropy: Arc::new(SeededEntropy::new(seed)),
+            workers: Arc::new(Inline),
+            host: HostId::new(1),
+            host_name: "sim".into(),
+        }
+    }
+
+    #[test]
+    fn datasets_whose_parents_form_a_circle_are_refused() {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let above = pool.create_dataset("tank/above", BTreeMap::new()).unwrap();
+        let below = pool.create_dataset("tank/above/below", BTreeMap::new()).unwrap();
+        {
+            let mut state = above.state.write();
+            state.record.parent = below.id();
+            state.changed = true;
+        }
+        pool.commit().unwrap();
+        drop(pool);
+        let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
+        let plan = assemble(vec![*found]).remove(0);
+        let error = Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal");
+        assert_eq!(error.to_string(), "corrupt dataset table: entries out of order");
     }
 }

@@ -19,6 +19,34 @@ use std::sync::atomic::Ordering;
 /// The most plain bytes that a block can hold; headers that claim more are refused.
 const MAX_LOGICAL: usize = 16 << 20;
 
+/// Columns that a rebuild mistrusts at once: more than parity can replace is of no use.
+const MAX_SUSPECTS: usize = 3;
+
+/// Shows `attempt` every choice of columns in which `suspects` of those from `from` on are not taken as
+/// they first were: another version, or none. The first success is returned.
+fn vary<'v, T>(
+    versions: &'v [Vec<Vec<u8>>],
+    present: &mut Vec<Option<&'v [u8]>>,
+    from: usize,
+    suspects: usize,
+    attempt: &mut impl FnMut(&[Option<&'v [u8]>]) -> Option<T>,
+) -> Option<T> {
+    if suspects == 0 {
+        return attempt(present);
+    }
+    for column in from..versions.len() {
+        let Some((first, others)) = versions[column].split_first() else { continue };
+        for other in others.iter().map(|bytes| Some(bytes.as_slice())).chain([None]) {
+            present[column] = other;
+            if let Some(found) = vary(versions, present, column + 1, suspects - 1, attempt) {
+                return Some(found);
+            }
+        }
+        present[column] = Some(first);
+    }
+    None
+}
+
 impl Pool {
     /// The plain content of a record, from the cache or the devices.
     ///
@@ -140,9 +168,11 @@ impl Pool {
             }
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let rebuilt =
-            self.rebuild(segment, place).ok_or_else(|| unreadable("too many devices are unavailable"))?;
-        verify(rebuilt).ok_or_else(|| unreadable("no copy matches its checksum"))
+        let rebuilt = self.rebuild(segment, place, |bytes| verify(bytes.to_vec()));
+        rebuilt.map_err(|short| {
+            let causes = ["no copy matches its checksum", "too many devices are unavailable"];
+            unreadable(causes[usize::from(short)])
+        })
     }
 
     /// The range of `place` from one column; `None` when the device does not give it.
@@ -176,35 +206,68 @@ impl Pool {
         Some((pending, place.offset as usize - start))
     }
 
-    /// The range of `place`, from a replica or computed; empty when nothing gives it. Not verified.
-    pub(crate) fn read_range(&self, segment: &Segment, place: Place) -> Vec<u8> {
+    /// The range of `place`, from a replica or computed, whichever `accept` takes; else from the first
+    /// replica that is there. Empty when nothing gives it.
+    pub(crate) fn read_range(
+        &self,
+        segment: &Segment,
+        place: Place,
+        accept: impl Fn(&[u8]) -> bool,
+    ) -> Vec<u8> {
         let layout = segment.layout;
         let replicas = (0..layout.r()).map(|j| layout.replica(place.column.into(), j));
-        let mut copies = replicas.filter_map(|column| self.read_column(segment, column, place));
-        copies.next().or_else(|| self.rebuild(segment, place)).unwrap_or_default()
+        let mut first = None;
+        for bytes in replicas.filter_map(|column| self.read_column(segment, column, place)) {
+            if accept(&bytes) {
+                return bytes;
+            }
+            first.get_or_insert(bytes);
+        }
+        let rebuilt = self.rebuild(segment, place, |bytes| accept(bytes).then(|| bytes.to_vec()));
+        rebuilt.ok().or(first).unwrap_or_default()
     }
 
-    /// The range of `place` computed from the other columns of its rows.
-    fn rebuild(&self, segment: &Segment, place: Place) -> Option<Vec<u8>> {
+    /// What `accept` makes of the range of `place` computed from the other columns of its rows. Those may
+    /// be rotten themselves: as long as nothing is accepted, other replicas are taken and up to
+    /// [`MAX_SUSPECTS`] columns are left out. The error is true when too few columns are there.
+    fn rebuild<T>(
+        &self,
+        segment: &Segment,
+        place: Place,
+        accept: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, bool> {
         let layout = segment.layout;
         if layout.m() == 0 {
-            return None;
+            return Err(true);
         }
         // Parity works on multiples of its step; blocks start on one.
         let wide = Place { stored: place.stored.next_multiple_of(parity::STEP as u32), ..place };
         let data = (0..layout.k()).map(|i| {
-            let lost = i == usize::from(place.column);
-            let mut copies = (0..layout.r()).filter(|_| !lost);
-            copies.find_map(|j| self.read_column(segment, layout.replica(i, j), wide))
+            let mut versions: Vec<Vec<u8>> = Vec::new();
+            let copies = (0..layout.r()).filter(|_| i != usize::from(place.column));
+            for bytes in copies.filter_map(|j| self.read_column(segment, layout.replica(i, j), wide)) {
+                if !versions.contains(&bytes) {
+                    versions.push(bytes);
+                }
+            }
+            versions
         });
-        let parities = (0..layout.m()).map(|p| self.read_column(segment, layout.parity(p), wide));
-        let columns: Vec<Option<Vec<u8>>> = data.chain(parities).collect();
-        let present: Vec<Option<&[u8]>> = columns.iter().map(Option::as_deref).collect();
+        let parities =
+            (0..layout.m()).map(|p| self.read_column(segment, layout.parity(p), wide).into_iter().collect());
+        let versions: Vec<Vec<Vec<u8>>> = data.chain(parities).collect();
+        let mut present: Vec<Option<&[u8]>> =
+            versions.iter().map(|versions| versions.first().map(Vec::as_slice)).collect();
         let mut out = vec![0; wide.stored as usize];
-        parity::reconstruct(layout.k(), layout.m(), &present, &[place.column.into()], &mut [&mut out])
-            .ok()?;
-        out.truncate(place.stored as usize);
-        Some(out)
+        let mut short = true;
+        let mut attempt = |present: &[Option<&[u8]>]| {
+            let want = [place.column.into()];
+            parity::reconstruct(layout.k(), layout.m(), present, &want, &mut [&mut out]).ok()?;
+            short = false;
+            accept(&out[..place.stored as usize])
+        };
+        let found =
+            (0..=MAX_SUSPECTS).find_map(|suspects| vary(&versions, &mut present, 0, suspects, &mut attempt));
+        found.ok_or(short)
     }
 
     /// A node, from the cache or the devices.

@@ -136,7 +136,9 @@ impl Core {
 
     /// Whether a user's data may open a segment on `group`.
     fn may_open(&self, kind: SegmentKind, group: GroupIndex) -> bool {
-        !matches!(kind, SegmentKind::Data | SegmentKind::Small) || self.groups[&group].may_write()
+        !matches!(kind, SegmentKind::Data | SegmentKind::Small)
+            || self.spend_reserve
+            || self.groups[&group].may_write()
     }
 
     /// Groups in the order in which a stream should use them: most free first.

@@ -239,6 +239,7 @@ fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
             }
         }
         Scan::Damaged(corrupt) => taken(format!("has the damaged label of a pool ({corrupt})"), clear),
+        Scan::Unsupported(why) => taken(format!("belongs to a pool: {why}"), clear),
         Scan::Failed(error) => {
             Err(ApiError::new(ErrorKind::Device, format!("{path} cannot be read: {error}")))
         }
@@ -263,7 +264,7 @@ pub fn clear_label(device: &Path) -> Result<()> {
         let opened = open_to_wipe(device)?;
         let size = match scan(&opened) {
             Scan::Member(found) => Some(found.label.device_size),
-            Scan::Damaged(_) => None,
+            Scan::Damaged(_) | Scan::Unsupported(_) => None,
             Scan::Failed(error) => {
                 return Err(ApiError::new(ErrorKind::Device, format!("it cannot be read: {error}")));
             }

@@ -114,6 +114,7 @@ impl Search {
         match scan(&device) {
             Scan::Member(found) => self.found.push(*found),
             Scan::Damaged(corrupt) => self.remarks.push(format!("{path} has a damaged label ({corrupt})")),
+            Scan::Unsupported(why) => self.remarks.push(format!("{path} is left alone: {why}")),
             Scan::Failed(error) if named => self.remarks.push(format!("{path} cannot be read: {error}")),
             Scan::NotOurs if named => self.remarks.push(match foreign::identify(&*device) {
                 Ok(Some(foreign)) => format!("{path} is not a pool's: it holds {}", foreign.what),

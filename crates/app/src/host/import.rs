@@ -156,15 +156,10 @@ impl Host {
             return Ok(false);
         };
         super::pause(2 * HEARTBEAT);
-        let now = plan.devices.iter().filter_map(|device| {
-            let device = &device.found.as_ref()?.device;
-            match scan(device) {
-                Scan::Member(found) => found.heartbeat,
-                _ => None,
-            }
-        });
-        let now = now.max_by_key(|beat| beat.beats);
-        if now.is_some_and(|now| (now.incarnation, now.beats) != (holder.incarnation, holder.beats)) {
+        let beats = plan.devices.iter().filter_map(|device| device.found.as_ref()).any(
+            |before| matches!(scan(&before.device), Scan::Member(now) if now.heartbeat != before.heartbeat),
+        );
+        if beats {
             return Err(ApiError::new(
                 ErrorKind::Busy,
                 format!("the host {} is using it right now", holder.host_name),

@@ -8,7 +8,7 @@ use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_pool::codec::Codec;
 use larder_pool::create::rule_for;
-use larder_pool::open::{Scan, assemble, scan};
+use larder_pool::open::{Importable, Scan, assemble, scan};
 use larder_pool::{
     Dataset, GroupSpec, ImportOptions, Look, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
 };
@@ -41,12 +41,50 @@ pub fn import(sim: &SimWorld, seed: u64) -> Result<Arc<Pool>, PoolError> {
 }
 
 pub fn import_from(devices: Vec<Arc<dyn Device>>, seed: u64) -> Result<Arc<Pool>, PoolError> {
+    Pool::import(world(seed), plan(devices), &ImportOptions::default())
+}
+
+/// What would be imported from these devices.
+pub fn plan(devices: Vec<Arc<dyn Device>>) -> Importable {
+    let mut plans = plans(devices);
+    assert_eq!(plans.len(), 1, "one pool is there");
+    plans.remove(0)
+}
+
+/// The pools on these devices.
+pub fn plans(devices: Vec<Arc<dyn Device>>) -> Vec<Importable> {
     let found = devices.into_iter().filter_map(|device| match scan(&device) {
         Scan::Member(found) => Some(*found),
         _ => None,
     });
-    let plan = assemble(found.collect()).pop().expect("a pool is there");
-    Pool::import(world(seed), plan, &ImportOptions::default())
+    assemble(found.collect())
+}
+
+/// Puts `files` under their numbers into a pool and its model, and commits.
+pub fn commit(pool: &Pool, model: &mut Model, files: &[(u64, u64, usize)]) {
+    put(pool, &pool.dataset(ROOT_DATASET).unwrap(), files);
+    model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+    pool.commit().unwrap();
+}
+
+/// Puts files and syncs them by the log.
+pub fn sync(pool: &Pool, model: &mut Model, files: &[(u64, u64, usize)]) {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    put(pool, &dataset, files);
+    model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+    let op = pool.enter().unwrap();
+    let note = dataset.update(&op, |tree| {
+        files.iter().for_each(|file| tree.log(logged(*file)));
+        Ok::<_, PoolError>(())
+    });
+    note.unwrap();
+    drop(op);
+    pool.log_sync(Vec::new()).unwrap();
+}
+
+pub fn assert_whole(pool: &Pool, case: &str) {
+    let report = pool.check().unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert!(report.problems.is_empty(), "{case}: {:#?}", report.problems);
 }
 
 /// Half-compressible bytes that say which file and version they are.

@@ -1,0 +1,440 @@
+//! How a pool comes back: from devices in any order, among copies, old images, strangers and halves that
+//! were written apart.
+
+mod common;
+
+use common::*;
+use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, label_areas};
+use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
+use larder_pool::open::{Importable, Scan, Standing, scan};
+use larder_pool::{ImportOptions, Pool, PoolError, World};
+use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use std::sync::Arc;
+
+const SIZE: ByteLen = ByteLen::new(64 << 20);
+
+/// A pool of some commits, closed without an export.
+fn written(word: &str, count: usize) -> (SimWorld, Model) {
+    let sim = SimWorld::new(&vec![SIZE; count]);
+    let pool = create(&sim, word);
+    let mut model = Model::new();
+    for version in 1..4 {
+        commit(&pool, &mut model, &[(10, version, 50_000), (10 + version, version, 3_000)]);
+    }
+    drop(pool);
+    (sim, model)
+}
+
+fn refused(result: Result<Arc<Pool>, PoolError>) -> String {
+    result.err().expect("a refusal").to_string()
+}
+
+/// A plan that is refused in words that hold all of `words`, with nothing written.
+fn assert_refused(sim: &SimWorld, words: &[&str]) {
+    let before = sim.images();
+    let text = refused(import(sim, 9));
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+    assert!(sim.images() == before, "a refused import wrote");
+}
+
+fn remark(plan: &Importable, words: &[&str]) {
+    let told = plan.remarks.iter().any(|remark| words.iter().all(|word| remark.contains(word)));
+    assert!(told, "nothing of {words:?} in {:?}", plan.remarks);
+}
+
+fn relabel(image: &mut DeviceImage, change: impl Fn(&mut Label)) {
+    for area in label_areas(image.size()) {
+        let mut label = Label::check(&image.read(area, 4096)).unwrap();
+        change(&mut label);
+        image.write(area, &label.encode());
+    }
+}
+
+/// The same bytes on a device of another size.
+fn resized(image: &DeviceImage, size: u64) -> DeviceImage {
+    let mut other = DeviceImage::blank(ByteLen::new(size));
+    let len = size.min(image.size().get());
+    for at in (0..len).step_by(1 << 20) {
+        let at = DeviceOffset::new(at);
+        other.write(at, &image.read(at, (len - at.get()).min(1 << 20) as usize));
+    }
+    other
+}
+
+#[test]
+fn devices_come_in_any_order_and_under_other_names() {
+    let (sim, model) = written("raidz2", 5);
+    let images = sim.images();
+    for turn in 0..5 {
+        let order: Vec<_> = (0..5).map(|i| images[(i * 2 + turn) % 5].clone()).collect();
+        let sim = SimWorld::from_images(order);
+        let pool = open(&sim, 2);
+        verify(&pool, &model);
+        assert_whole(&pool, "another order");
+    }
+}
+
+#[test]
+fn a_missing_device_is_told_and_a_pool_goes_on_without_it() {
+    let (sim, model) = written("raidz1", 3);
+    let plan = plan(sim.devices().split_off(1));
+    assert!(plan.complete && plan.devices[0].standing == Standing::Missing);
+    let pool = Pool::import(world(2), plan, &ImportOptions::default()).unwrap();
+    verify(&pool, &model);
+    pool.commit().unwrap();
+    drop(pool);
+    // It missed commits: it is there again, but not used.
+    let plan = common::plan(sim.devices());
+    assert!(matches!(plan.devices[0].standing, Standing::Stale(_)));
+    remark(&plan, &["sim0", "is out of date: it holds all up to commit"]);
+}
+
+#[test]
+fn an_older_image_of_a_device_is_told_and_not_used() {
+    for (word, count) in [("mirror", 2), ("raidz1", 3), ("raid10", 4)] {
+        let sim = SimWorld::new(&vec![SIZE; count]);
+        let pool = create(&sim, word);
+        let mut model = Model::new();
+        commit(&pool, &mut model, &[(10, 1, 50_000)]);
+        let old = sim.images();
+        let at = pool.durable_commit();
+        (2..5).for_each(|version| commit(&pool, &mut model, &[(10, version, 40_000)]));
+        drop(pool);
+        let mut images = sim.images();
+        images[1] = old[1].clone();
+        let sim = SimWorld::from_images(images);
+        let plan = plan(sim.devices());
+        assert_eq!(plan.devices[1].standing, Standing::Stale(at));
+        remark(&plan, &["sim1 is out of date", &format!("commit {at}")]);
+        let pool = Pool::import(world(2), plan, &ImportOptions::default()).unwrap();
+        verify(&pool, &model);
+        assert_whole(&pool, word);
+        assert!(sim.device(1).image() == old[1], "a stale device is not written");
+    }
+}
+
+#[test]
+fn a_pool_whose_devices_are_too_old_is_refused() {
+    let (sim, mut model) = written("raidz1", 3);
+    let pool = open(&sim, 2);
+    let older = sim.images();
+    (2..5).for_each(|version| commit(&pool, &mut model, &[(10, version, 40_000)]));
+    drop(pool);
+    let images = vec![older[0].clone(), older[1].clone(), sim.images()[2].clone()];
+    assert_refused(&SimWorld::from_images(images), &["2 of 3", "too old", "Nothing was changed"]);
+}
+
+#[test]
+fn two_equal_copies_of_a_device_are_refused_by_name() {
+    let (sim, model) = written("mirror", 2);
+    let mut images = sim.images();
+    images.push(images[0].clone());
+    assert_refused(&SimWorld::from_images(images.clone()), &["sim0", "sim2", "copies of one device"]);
+    // Naming the devices helps.
+    let sim = SimWorld::from_images(images);
+    verify(&import_from(sim.devices().split_off(1), 2).unwrap(), &model);
+}
+
+#[test]
+fn an_older_copy_beside_the_current_device_is_set_aside_by_name() {
+    let (sim, mut model) = written("mirror", 2);
+    let pool = open(&sim, 2);
+    let old = sim.images()[0].clone();
+    commit(&pool, &mut model, &[(12, 7, 9_000)]);
+    drop(pool);
+    for place in 0..3 {
+        let mut images = sim.images();
+        images.insert(place, old.clone());
+        let current = usize::from(place == 0);
+        let sim = SimWorld::from_images(images);
+        let plan = plan(sim.devices());
+        remark(&plan, &[&format!("sim{place} is an older copy of sim{current}")]);
+        let pool = Pool::import(world(3), plan, &ImportOptions::default()).unwrap();
+        verify(&pool, &model);
+        assert!(pool.members().iter().all(|member| member.is_online()));
+        drop(pool);
+        assert!(sim.device(place).image() == old);
+    }
+}
+
+#[test]
+fn a_device_of_another_pool_is_left_alone() {
+    let (sim, model) = written("mirror", 2);
+    let other = SimWorld::new(&[SIZE]);
+    let rule = larder_pool::create::rule_for("single", 1).unwrap();
+    let groups = vec![larder_pool::GroupSpec { rule, devices: other.devices() }];
+    let spec = larder_pool::PoolSpec { name: "other".into(), groups, ashift: 12 };
+    drop(Pool::create(world(77), spec).unwrap());
+    let mut images = sim.images();
+    images.insert(1, other.images().remove(0));
+    let sim = SimWorld::from_images(images);
+    let mut plans = plans(sim.devices());
+    assert_eq!(plans.len(), 2);
+    plans.retain(|plan| plan.name == "tank");
+    assert!(plans[0].remarks.is_empty());
+    let pool = Pool::import(world(3), plans.remove(0), &ImportOptions::default()).unwrap();
+    verify(&pool, &model);
+    assert!(sim.device(1).image() == other.images()[0]);
+}
+
+#[test]
+fn a_device_that_was_replaced_is_told_and_left_alone() {
+    let (sim, model) = written("mirror", 2);
+    let mut images = sim.images();
+    let mut replaced = images[1].clone();
+    relabel(&mut replaced, |label| label.device = DeviceGuid::new(1234));
+    images.push(replaced.clone());
+    let sim = SimWorld::from_images(images);
+    let plan = plan(sim.devices());
+    remark(&plan, &["sim2", "the pool does not know it"]);
+    verify(&Pool::import(world(3), plan, &ImportOptions::default()).unwrap(), &model);
+    assert!(sim.device(2).image() == replaced);
+}
+
+#[test]
+fn halves_of_a_mirror_that_were_written_apart_are_refused() {
+    // Each half goes its own way, one of them further than the other, or not.
+    for (left, right) in [(1, 1), (1, 4), (4, 1)] {
+        let (sim, _) = written("mirror", 2);
+        for (half, commits) in [(0, left), (1, right)] {
+            let pool = import_from(vec![sim.devices()[half].clone()], 20 + half as u64).unwrap();
+            for version in 0..commits {
+                commit(&pool, &mut Model::new(), &[(10, 100 + version, 5_000)]);
+            }
+        }
+        assert_refused(&sim, &["written apart", "histories", "Nothing was changed", "-d"]);
+        // Each of them alone is still a pool.
+        for half in 0..2 {
+            import_from(vec![sim.devices()[half].clone()], 30).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_import_that_was_cut_short_on_one_device_is_no_branch() {
+    let (sim, mut model) = written("mirror", 2);
+    // The first import reaches device 0 only, and power fails before anything is written.
+    drop(import_from(vec![sim.devices()[0].clone()], 20).unwrap());
+    let pool = import_from(vec![sim.devices()[1].clone()], 21).unwrap();
+    commit(&pool, &mut model, &[(10, 100, 5_000)]);
+    drop(pool);
+    let plan = plan(sim.devices());
+    assert_eq!(plan.refusal, None);
+    assert!(matches!(plan.devices[0].standing, Standing::Stale(_)));
+    verify(&Pool::import(world(22), plan, &ImportOptions::default()).unwrap(), &model);
+}
+
+fn on_host(host: u64, seed: u64) -> World {
+    World { host: HostId::new(host), host_name: format!("host-{host}"), ..world(seed) }
+}
+
+#[test]
+fn a_pool_that_another_host_has_is_refused_until_that_host_is_gone() {
+    let (sim, model) = written("mirror", 2);
+    let before = sim.images();
+    let text = refused(Pool::import(on_host(2, 3), plan(sim.devices()), &ImportOptions::default()));
+    assert!(text.contains("host sim"), "{text}");
+    assert!(sim.images() == before);
+    let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
+    let pool = Pool::import(on_host(2, 3), plan(sim.devices()), &gone).unwrap();
+    verify(&pool, &model);
+    let text = refused(Pool::import(on_host(1, 4), plan(sim.devices()), &ImportOptions::default()));
+    assert!(text.contains("host-2"), "{text}");
+    pool.commit_export().unwrap();
+    drop(pool);
+    // An exported pool is anybody's.
+    assert!(plan(sim.devices()).held_by.is_none());
+    Pool::import(on_host(5, 6), plan(sim.devices()), &ImportOptions::default()).unwrap();
+}
+
+#[test]
+fn the_holder_is_who_imported_last_however_often_an_older_one_beat() {
+    let (sim, _) = written("mirror", 2);
+    let pool = open(&sim, 2);
+    (0..50).for_each(|_| pool.beat().unwrap());
+    drop(pool);
+    // Device 1 is away while host 2 takes over; it comes back with host 1's many beats.
+    let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
+    let alone = vec![sim.devices()[0].clone()];
+    let pool = Pool::import(on_host(2, 3), plan(alone), &gone).unwrap();
+    pool.commit().unwrap();
+    let text = refused(Pool::import(on_host(1, 4), plan(sim.devices()), &ImportOptions::default()));
+    assert!(text.contains("host-2"), "{text}");
+}
+
+#[test]
+fn a_heartbeat_of_another_pool_is_not_believed() {
+    let (sim, _) = written("single", 1);
+    let mut image = sim.images().remove(0);
+    let beat = Heartbeat {
+        pool: PoolGuid::new(4),
+        host: HostId::new(9),
+        host_name: "stranger".into(),
+        incarnation: Incarnation::new(3),
+        beats: 1 << 40,
+    };
+    image.write(DeviceOffset::new(HEARTBEAT_OFFSET), &beat.encode());
+    let sim = SimWorld::from_images(vec![image]);
+    let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
+    assert_eq!(found.heartbeat, None);
+    // The root says whose it is even so.
+    assert_eq!(plan(sim.devices()).held_by.map(|beat| beat.host), Some(HostId::new(1)));
+}
+
+#[test]
+fn an_import_for_reading_writes_nothing() {
+    for (word, count) in LAYOUTS {
+        let (sim, mut model) = written(word, count);
+        let pool = open(&sim, 2);
+        commit(&pool, &mut model, &[(12, 7, 9_000)]);
+        sync(&pool, &mut Model::new(), &[(12, 8, 9_000)]);
+        drop(pool);
+        let before = sim.images();
+        let options = ImportOptions { read_only: true, ..ImportOptions::default() };
+        let pool = Pool::import(world(3), plan(sim.devices()), &options).unwrap();
+        verify(&pool, &model);
+        assert_whole(&pool, word);
+        assert!(matches!(pool.enter().err(), Some(PoolError::ReadOnly)));
+        assert!(pool.commit().is_err() && pool.log_sync(Vec::new()).is_err());
+        drop(pool);
+        assert!(sim.images() == before, "{word}");
+    }
+}
+
+#[test]
+fn a_pool_keeps_the_name_that_an_import_gave_it() {
+    let (sim, model) = written("mirror", 2);
+    let options = ImportOptions { rename: Some("larder".into()), ..ImportOptions::default() };
+    let pool = Pool::import(world(3), plan(sim.devices()), &options).unwrap();
+    assert_eq!(pool.name(), "larder");
+    pool.commit().unwrap();
+    drop(pool);
+    let pool = open(&sim, 4);
+    assert_eq!(
+        (pool.name().as_str(), pool.full_name(larder_pool::ROOT_DATASET).as_str()),
+        ("larder", "larder")
+    );
+    verify(&pool, &model);
+    let bad = ImportOptions { rename: Some("mirror".into()), ..ImportOptions::default() };
+    assert!(Pool::import(world(5), plan(sim.devices()), &bad).is_err());
+}
+
+#[test]
+fn a_damaged_label_is_served_by_the_other_end_and_two_are_told() {
+    let (sim, model) = written("mirror", 2);
+    for area in label_areas(SIZE) {
+        let sim = SimWorld::from_images(sim.images());
+        sim.device(0).flip_bits(area, 4096, 3);
+        let plan = plan(sim.devices());
+        assert!(plan.devices.iter().all(|device| device.standing == Standing::Current));
+        verify(&Pool::import(world(3), plan, &ImportOptions::default()).unwrap(), &model);
+    }
+    let sim = SimWorld::from_images(sim.images());
+    for area in label_areas(SIZE) {
+        sim.device(0).flip_bits(area + ByteLen::new(100), 1000, 3);
+    }
+    assert!(matches!(scan(&sim.devices()[0]), Scan::Damaged(_)));
+    verify(&open(&sim, 3), &model);
+    // An end that cannot be read at all.
+    let sim = SimWorld::from_images(sim.images());
+    sim.device(1).inject(Fault::FailReads(0..LABEL_AREA));
+    verify(&open(&sim, 3), &model);
+}
+
+#[test]
+fn a_device_that_grew_is_used_and_one_that_shrank_is_set_aside() {
+    let (sim, model) = written("mirror", 2);
+    for size in [SIZE.get() + (1 << 20), SIZE.get() + 4096, 2 * SIZE.get()] {
+        let mut images = sim.images();
+        images[0] = resized(&images[0], size);
+        let sim = SimWorld::from_images(images);
+        let pool = open(&sim, 2);
+        verify(&pool, &model);
+        assert!(pool.members().iter().all(|member| member.is_online()));
+        commit(&pool, &mut model.clone(), &[(10, 50, 100)]);
+        drop(pool);
+        assert!(plan(sim.devices()).devices.iter().all(|device| device.standing == Standing::Current));
+    }
+    for size in [SIZE.get() - 4096, SIZE.get() / 2] {
+        let mut images = sim.images();
+        images[0] = resized(&images[0], size);
+        let sim = SimWorld::from_images(images.clone());
+        let plan = plan(sim.devices());
+        remark(&plan, &["sim0 was cut short", &size.to_string(), &SIZE.get().to_string()]);
+        verify(&Pool::import(world(3), plan, &ImportOptions::default()).unwrap(), &model);
+        assert!(sim.device(0).image() == images[0]);
+    }
+}
+
+#[test]
+fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_readable_only() {
+    let (sim, model) = written("single", 1);
+    let image = sim.images().remove(0);
+    let with = |change: &dyn Fn(&mut Label)| {
+        let mut image = image.clone();
+        relabel(&mut image, change);
+        SimWorld::from_images(vec![image])
+    };
+    let sim = with(&|label| label.features.compatible = 4);
+    verify(&open(&sim, 2), &model);
+
+    let sim = with(&|label| label.features.read_compatible = 2);
+    assert_refused(&sim, &["bits 0x2", "only read", "Nothing was changed"]);
+    let before = sim.images();
+    let options = ImportOptions { read_only: true, ..ImportOptions::default() };
+    verify(&Pool::import(world(3), plan(sim.devices()), &options).unwrap(), &model);
+    assert!(sim.images() == before);
+
+    let sim = with(&|label| label.features.incompatible = 8);
+    let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
+    assert!(text.contains("bits 0x8"), "{text}");
+
+    let mut newer = image.clone();
+    for area in label_areas(SIZE) {
+        let mut bytes = newer.read(area, 4096);
+        bytes[8] = 7;
+        let end = bytes.len() - 8;
+        let sum = larder_format::checksum::fast64(PoolGuid::new(0), &bytes[..end]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
+        newer.write(area, &bytes);
+    }
+    let sim = SimWorld::from_images(vec![newer]);
+    let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
+    assert!(text.contains("format version 7") && text.contains("reads version 1"), "{text}");
+}
+
+#[test]
+fn a_device_without_any_intact_root_is_not_used() {
+    let (sim, model) = written("mirror", 2);
+    let mut images = sim.images();
+    for area in label_areas(SIZE) {
+        images[1].write(area + ByteLen::new(16 << 10), &vec![0xA5; (LABEL_AREA - (16 << 10)) as usize]);
+    }
+    let sim = SimWorld::from_images(images);
+    let plan = plan(sim.devices());
+    assert_eq!(plan.devices[1].standing, Standing::Stale(CommitId::new(0)));
+    verify(&Pool::import(world(3), plan, &ImportOptions::default()).unwrap(), &model);
+}
+
+#[test]
+fn a_device_that_fell_out_stays_out_after_it_is_back() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &[(10, 1, 50_000)]);
+    sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 0, 1);
+    let before = pool.durable_commit();
+    commit(&pool, &mut model, &[(10, 2, 50_000)]);
+    commit(&pool, &mut model, &[(11, 3, 50_000)]);
+    drop(pool);
+    let trace = sim.trace();
+    let after = SimWorld::from_images(trace.crash_images(trace.len(), Survival::DropAll));
+    let plan = plan(after.devices());
+    let Standing::Stale(through) = plan.devices[1].standing else { panic!("{:?}", plan.remarks) };
+    assert!(through <= before);
+    assert_eq!(plan.root.devices[1].good_through, before);
+    let pool = Pool::import(world(3), plan, &ImportOptions::default()).unwrap();
+    verify(&pool, &model);
+}

@@ -1,0 +1,450 @@
+//! What each layout promises about lost, dying and rotten devices, held pattern by pattern.
+
+mod common;
+
+use common::*;
+use larder_device::{AlignedBuf, Device};
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_format::segment::{
+    DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, row_header_len,
+};
+use larder_format::{
+    BlockPtr, ByteLen, CommitId, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, PoolGuid, SegmentId,
+    SlotIndex,
+};
+use larder_pool::create::rule_for;
+use larder_pool::segments::SegmentEntry;
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, parity, row};
+use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Every layout word in several widths.
+const WIDTHS: [(&str, std::ops::RangeInclusive<usize>, usize); 7] = [
+    ("single", 1..=1, 1),
+    ("mirror", 2..=4, 1),
+    ("raidz1", 3..=6, 1),
+    ("raidz2", 4..=8, 2),
+    ("raidz3", 5..=9, 2),
+    ("raid10", 4..=6, 2),
+    ("raid14", 5..=9, 2),
+];
+
+fn widths() -> impl Iterator<Item = (&'static str, usize)> {
+    WIDTHS.into_iter().flat_map(|(word, counts, step)| counts.step_by(step).map(move |count| (word, count)))
+}
+
+/// All ways to lose one to `most` of `count` devices.
+fn patterns(count: usize, most: usize) -> Vec<Vec<usize>> {
+    let chosen = |bits: u32| (0..count).filter(|i| bits >> i & 1 == 1).collect::<Vec<_>>();
+    (1..1u32 << count).filter(|bits| bits.count_ones() as usize <= most).map(chosen).collect()
+}
+
+fn survives(layout: Layout, lost: &[usize]) -> bool {
+    layout.survives(|column| lost.contains(&column))
+}
+
+/// A pool that was committed and closed: its devices' bytes and what must be in them.
+fn written(word: &str, count: usize) -> (Vec<DeviceImage>, Model) {
+    let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+    let pool = create(&sim, word);
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let mut model = Model::new();
+    for version in 1..3 {
+        let files: Vec<_> = (0..12).map(|i| (10 + i, version, 1 + (i as usize * 9_176) % 90_000)).collect();
+        put(&pool, &dataset, &files);
+        model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+        pool.commit().unwrap();
+    }
+    drop(pool);
+    (sim.images(), model)
+}
+
+fn without(sim: &SimWorld, lost: &[usize]) -> Vec<Arc<dyn Device>> {
+    let devices = sim.devices().into_iter().enumerate();
+    devices.filter(|(i, _)| !lost.contains(i)).map(|(_, device)| device).collect()
+}
+
+/// Bits flip in every page that may hold blocks.
+fn rot(sim: &SimWorld, device: usize) {
+    for page in 256..2048u64 {
+        sim.device(device).flip_bits(DeviceOffset::new(page * 4096), 4096, page);
+    }
+}
+
+#[test]
+fn every_loss_that_the_layout_survives_is_survived_and_every_other_is_refused() {
+    for (word, count) in widths() {
+        let layout = rule_for(word, count).unwrap().layout;
+        let (images, model) = written(word, count);
+        for lost in patterns(count, 3.min(count - 1).max(1)) {
+            let case = format!("{word} of {count} without {lost:?}");
+            let sim = SimWorld::from_images(images.clone());
+            let left = without(&sim, &lost);
+            if left.is_empty() {
+                continue;
+            }
+            if !survives(layout, &lost) {
+                let Err(PoolError::Invalid(text)) = import_from(left, 3) else {
+                    panic!("{case}: no refusal")
+                };
+                assert!(text.contains("missing") && text.contains("Nothing was changed"), "{case}: {text}");
+                assert!(sim.images() == images, "{case}: a refused import wrote");
+                continue;
+            }
+            let pool = import_from(left.clone(), 3).unwrap_or_else(|error| panic!("{case}: {error}"));
+            verify(&pool, &model);
+            assert_whole(&pool, &case);
+            let mut model = model.clone();
+            let files: Vec<_> = (0..8).map(|i| (14 + i, 3, 1 + (i as usize * 7_919) % 60_000)).collect();
+            put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files);
+            model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+            pool.commit().unwrap();
+            pool.drop_caches();
+            verify(&pool, &model);
+            drop(pool);
+            let pool = import_from(left, 4).unwrap_or_else(|error| panic!("{case}, again: {error}"));
+            verify(&pool, &model);
+        }
+    }
+}
+
+#[test]
+fn rot_on_one_more_device_is_survived_wherever_its_loss_would_be() {
+    for (word, count) in widths() {
+        let layout = rule_for(word, count).unwrap().layout;
+        let (images, model) = written(word, count);
+        let mut losses = patterns(count, 2.min(count));
+        losses.push(Vec::new());
+        for lost in losses {
+            // One of the devices left, another one for each loss.
+            let turn = lost.iter().sum::<usize>() + count;
+            let Some(rotten) = (0..count).map(|i| (turn + i) % count).find(|i| !lost.contains(i)) else {
+                continue;
+            };
+            let total: Vec<usize> = lost.iter().copied().chain([rotten]).collect();
+            if !survives(layout, &total) {
+                continue;
+            }
+            let case = format!("{word} of {count} without {lost:?}, {rotten} rots");
+            let sim = SimWorld::from_images(images.clone());
+            rot(&sim, rotten);
+            let pool = import_from(without(&sim, &lost), 3).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| verify(&pool, &model)));
+            assert!(read.is_ok(), "{case}");
+        }
+    }
+}
+
+#[test]
+fn raid10_and_raid14_survive_the_share_of_losses_that_theory_gives() {
+    let share = |word: &str, count: usize, losses: usize| {
+        let layout = rule_for(word, count).unwrap().layout;
+        let all: Vec<_> = patterns(count, losses).into_iter().filter(|lost| lost.len() == losses).collect();
+        (all.iter().filter(|lost| survives(layout, lost)).count(), all.len())
+    };
+    for count in [4, 6, 8, 10] {
+        // A pair is fatal when it is a mirror's: one of count/2 among all pairs.
+        let pairs = count * (count - 1) / 2;
+        assert_eq!(share("raid10", count, 2), (pairs - count / 2, pairs));
+    }
+    for count in [5, 7, 9, 11] {
+        let pairs = count * (count - 1) / 2;
+        assert_eq!(share("raid14", count, 2), (pairs, pairs));
+        // Three are fatal when they are a mirror's two and the parity.
+        let triples = pairs * (count - 2) / 3;
+        assert_eq!(share("raid14", count, 3), (triples - (count - 1) / 2, triples));
+    }
+}
+
+fn pointers(pool: &Pool, model: &Model) -> Vec<BlockPtr> {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let view = dataset.view().unwrap();
+    let pointer = |inode: &u64| {
+        let value = view.get(&Key::new(*inode, EXTENT, 0)).unwrap().unwrap();
+        Extent::decode(&value).unwrap().ptr
+    };
+    model.keys().map(pointer).collect()
+}
+
+#[test]
+fn a_random_read_asks_exactly_one_device() {
+    for (word, count) in widths() {
+        let (images, model) = written(word, count);
+        let sim = SimWorld::from_images(images);
+        let pool = open(&sim, 3);
+        let mut asked = vec![0; count];
+        for ptr in pointers(&pool, &model) {
+            pool.drop_caches();
+            (0..count).for_each(|i| sim.device(i).reset_counters());
+            pool.read(ptr).unwrap();
+            let reads: Vec<_> = (0..count).map(|i| sim.device(i).counters().reads).collect();
+            assert_eq!(reads.iter().sum::<u64>(), 1, "{word} of {count}: {reads:?}");
+            asked.iter_mut().zip(reads).for_each(|(sum, reads)| *sum += reads);
+        }
+        let busy = asked.iter().filter(|&&reads| reads > 0).count();
+        assert!(busy >= count.min(2), "{word} of {count}: reads go to {asked:?}");
+    }
+}
+
+/// Puts, syncs and commits until the end or the first refusal; tells the states that were promised and
+/// the last one tried.
+fn work(
+    pool: &Pool,
+    model: &mut Model,
+    steps: u64,
+    mut before: impl FnMut(u64),
+) -> (Model, Option<PoolError>) {
+    let mut promised = model.clone();
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for step in 0..steps {
+        before(step);
+        let files: Vec<_> = (0..1 + step % 5)
+            .map(|i| (10 + (step + i) % 17, 100 + step, 1 + (step as usize * 7_001) % 50_000))
+            .collect();
+        let stored = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| put(pool, &dataset, &files)));
+        if stored.is_err() {
+            return (promised, pool.suspended().map(PoolError::Suspended));
+        }
+        let op = match pool.enter() {
+            Ok(op) => op,
+            Err(error) => return (promised, Some(error)),
+        };
+        let note = dataset.update(&op, |tree| {
+            files.iter().for_each(|file| tree.log(logged(*file)));
+            Ok::<_, PoolError>(())
+        });
+        note.unwrap();
+        drop(op);
+        model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+        let promise = if step % 3 == 2 { pool.commit().map(drop) } else { pool.log_sync(Vec::new()) };
+        match promise {
+            Ok(()) => promised = model.clone(),
+            Err(error) => return (promised, Some(error)),
+        }
+    }
+    (promised, None)
+}
+
+fn faults() -> [Fault; 4] {
+    let everywhere = 0..u64::MAX;
+    [Fault::Gone, Fault::FailWrites(everywhere.clone()), Fault::FailFlushes, Fault::FailReads(everywhere)]
+}
+
+/// What files hold after replay; each is one of the states that it went through since the promise.
+fn assert_promised(pool: &Pool, promised: &Model, case: &str) {
+    replay(pool);
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for (&inode, &(version, _)) in promised {
+        let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap();
+        let extent =
+            Extent::decode(&value.unwrap_or_else(|| panic!("{case}: file {inode} is lost"))).unwrap();
+        let plain = pool.read(extent.ptr).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let found = version_of(&plain);
+        assert!(
+            plain.len() < 8 || found >= version,
+            "{case}: file {inode} is at {found}, promised {version}"
+        );
+    }
+}
+
+#[test]
+fn devices_that_die_within_tolerance_lose_nothing_and_are_told() {
+    let mut told = 0;
+    for (word, count) in
+        [("mirror", 2), ("raidz1", 4), ("raidz2", 5), ("raidz3", 6), ("raid10", 4), ("raid14", 5)]
+    {
+        let layout = rule_for(word, count).unwrap().layout;
+        for fault in faults() {
+            let case = format!("{word} of {count}, {fault:?}");
+            let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+            let pool = create(&sim, word);
+            let mut model = Model::new();
+            let dying: Vec<usize> = (0..layout.tolerance()).map(|i| (i * 2 + 1) % count).collect();
+            let (promised, refused) = work(&pool, &mut model, 24, |step| {
+                if let Some(i) = dying.get(step as usize / 7).filter(|_| step % 7 == 4) {
+                    sim.device(*i).inject(fault.clone());
+                }
+            });
+            assert!(refused.is_none(), "{case}: {refused:?}");
+            pool.commit().unwrap();
+            pool.drop_caches();
+            verify(&pool, &model);
+            let reads_only = matches!(fault, Fault::FailReads(_));
+            let mut read_errors = 0;
+            for &device in &dying {
+                let member = pool.members().get(DeviceIndex::new(device as u16));
+                let errors = member.counters.write_errors.load(Ordering::Relaxed);
+                read_errors += member.counters.read_errors.load(Ordering::Relaxed);
+                assert_eq!(
+                    (member.is_online(), errors == 0),
+                    (reads_only, reads_only),
+                    "{case}: device {device}"
+                );
+            }
+            assert!(read_errors == 0 || reads_only, "{case}");
+            told += read_errors;
+            drop(pool);
+            let trace = sim.trace();
+            let after = SimWorld::from_images(trace.crash_images(trace.len(), Survival::DropAll));
+            for lost in [&dying[..], &[]] {
+                let after = SimWorld::from_images(after.images());
+                let pool =
+                    import_from(without(&after, lost), 5).unwrap_or_else(|error| panic!("{case}: {error}"));
+                assert_promised(&pool, &promised, &case);
+                pool.commit().unwrap();
+                assert_whole(&pool, &case);
+            }
+        }
+    }
+    assert!(told > 0, "failed reads are counted");
+}
+
+#[test]
+fn the_cleaner_moves_what_lives_past_rot_on_one_device() {
+    for (word, count) in [("mirror", 2), ("raidz1", 4), ("raidz2", 5), ("raid14", 5)] {
+        let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+        let pool = create(&sim, word);
+        let dataset = pool.dataset(ROOT_DATASET).unwrap();
+        let mut model = Model::new();
+        for version in 1..4 {
+            // Later versions replace every other file: segments are left half alive.
+            let files: Vec<_> = (0..200)
+                .filter(|i| version == 1 || i % (version + 1) == 0)
+                .map(|i| (10 + i, version, 1 + (i as usize * 9_176) % 90_000))
+                .collect();
+            put(&pool, &dataset, &files);
+            model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+            pool.commit().unwrap();
+        }
+        rot(&sim, 0);
+        pool.drop_caches();
+        // More than there is: everything worth it is cleaned on the way to the refusal.
+        assert!(matches!(pool.check_space(u64::MAX, 4096), Err(PoolError::NoSpace)), "{word}");
+        assert_eq!(pool.suspended(), None, "{word}");
+        assert!(pool.cleaned_bytes() > 0, "{word}");
+        pool.drop_caches();
+        verify(&pool, &model);
+    }
+}
+
+#[test]
+fn devices_that_die_beyond_tolerance_suspend_the_pool_and_what_was_promised_stays() {
+    for (word, count) in [
+        ("single", 1),
+        ("mirror", 2),
+        ("raidz1", 4),
+        ("raidz2", 5),
+        ("raidz3", 6),
+        ("raid10", 4),
+        ("raid14", 5),
+    ] {
+        for fault in &faults()[..3] {
+            let case = format!("{word} of {count}, {fault:?}");
+            let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+            let pool = create(&sim, word);
+            let mut model = Model::new();
+            // Each dies for a while: they are there again after the power cut.
+            let (promised, refused) = work(&pool, &mut model, 60, |step| {
+                if step >= 9 && step % 5 == 4 {
+                    let device = (step as usize / 5 * 3) % count;
+                    sim.device(device).inject(fault.clone());
+                    if count % 3 == 0 {
+                        sim.device((step as usize / 5) % count).inject(fault.clone());
+                    }
+                }
+            });
+            assert!(matches!(refused, Some(PoolError::Suspended(_))), "{case}: {refused:?}");
+            assert!(
+                pool.commit().is_err() && pool.log_sync(Vec::new()).is_err() && pool.enter().is_err(),
+                "{case}"
+            );
+            drop(pool);
+            let trace = sim.trace();
+            let after = SimWorld::from_images(trace.crash_images(trace.len(), Survival::DropAll));
+            let pool = import(&after, 5).unwrap_or_else(|error| panic!("{case}: {error}"));
+            assert_promised(&pool, &promised, &case);
+        }
+    }
+}
+
+fn segment_of(layout: Layout) -> SegmentEntry {
+    let slot = |i| Slot { device: DeviceIndex::new(i), index: SlotIndex::new(0) };
+    SegmentEntry::from_record(&SegmentRecord {
+        id: SegmentId::new(5),
+        kind: SegmentKind::Data,
+        state: SegmentState::Open,
+        group: GroupIndex::new(0),
+        layout,
+        height: DESCRIPTOR_LEN,
+        live_blocks: 0,
+        live_bytes: 0,
+        birth: CommitId::new(1),
+        freed: CommitId::new(0),
+        incarnation: Incarnation::new(1),
+        slots: (0..layout.columns() as u16).map(slot).collect(),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever columns are lost of a row that its layout survives: every block is found where its place
+    /// says, in the columns left or rebuilt from them, and every column matches the sum of its header.
+    #[test]
+    fn a_row_gives_its_blocks_back_after_any_loss_that_its_layout_survives(
+        k in 1u8..10, r in 1u8..3, m in 0u8..4,
+        sizes in proptest::collection::vec(1usize..40_000, 1..40),
+        ashift in 12u32..15,
+        offset in 1u32..100,
+        lost in any::<u32>(),
+    ) {
+        let layout = Layout::new(k, r, m).unwrap();
+        let pool = PoolGuid::new(77);
+        let segment = segment_of(layout).segment;
+        let blocks: Vec<Vec<u8>> = sizes.iter().map(|&size| content(size as u64, 1, size)).collect();
+        let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
+        let room = 1 << 20;
+        let plan = row::plan(layout, 1 << ashift, room, 1 << 20, &footprints).unwrap();
+        prop_assert!(plan.height <= room && plan.height.is_multiple_of(1 << ashift));
+        let offset = offset << ashift;
+        let columns =
+            row::build(pool, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &blocks);
+        let header = row_header_len(layout.columns()) as usize;
+        let sums: Vec<u128> = columns
+            .iter()
+            .enumerate()
+            .map(|(i, column)| {
+                let row = RowHeader::check(pool, column).unwrap();
+                assert_eq!((row.column as usize, row.offset, row.height as usize), (i, offset, column.len()));
+                row.sums[i]
+            })
+            .collect();
+        for (column, sum) in columns.iter().zip(sums) {
+            prop_assert_eq!(larder_format::checksum::fast128(pool, &column[header..]), sum);
+        }
+        let lost = |column: usize| lost >> (column % 32) & 1 == 1;
+        prop_assume!(layout.survives(lost));
+        let present = |column: usize| (!lost(column)).then(|| &columns[column][header..]);
+        let data = (0..layout.k()).map(|i| (0..layout.r()).find_map(|j| present(layout.replica(i, j))));
+        let given: Vec<Option<&[u8]>> =
+            data.chain((0..layout.m()).map(|p| present(layout.parity(p)))).collect();
+        for (i, block) in blocks.iter().take(plan.spots.len()).enumerate() {
+            let place = row::place(&segment, offset, &plan, i, block.len());
+            let column = usize::from(place.column);
+            let within = (place.offset - offset) as usize - header;
+            let rebuilt = match given[column] {
+                Some(bytes) => bytes.to_vec(),
+                None => {
+                    let mut out = AlignedBuf::zeroed(columns[0].len());
+                    let out = &mut out[header..];
+                    parity::reconstruct(layout.k(), layout.m(), &given, &[column], &mut [&mut *out]).unwrap();
+                    out.to_vec()
+                }
+            };
+            prop_assert_eq!(&rebuilt[within..within + block.len()], &block[..]);
+        }
+    }
+}
