@@ -32,6 +32,8 @@ lint:
 
 quick: lint
 	$(CARGO) test --workspace --lib --bins --locked
+	$(CARGO) test --locked -p larder-files --test volume
+	$(CARGO) test --locked -p larder-pool --test musts --test losses --test imports
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 test: export LARDER_CUTS := 12000
