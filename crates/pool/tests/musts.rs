@@ -199,14 +199,15 @@ fn forget_roots(sim: &SimWorld, count: u64) -> SimWorld {
 
 #[test]
 fn what_two_commits_back_refers_to_is_not_overwritten_before_the_next_root_is_durable() {
-    for (word, count) in [("single", 1), ("mirror", 2), ("raidz1", 3), ("raid14", 5)] {
+    for (word, count) in [("single", 1), ("raidz1", 3)] {
         let sim = SimWorld::new(&vec![SIZE; count]);
         let pool = create(&sim, word);
         let created = sim.trace().len();
         let mut models = vec![Model::new(); 2];
-        for version in 0..14u64 {
-            // Enough to turn over several segments a commit.
-            let files: Vec<_> = (0..8).map(|i| (10 + (i + version) % 12, version, 60_000)).collect();
+        for version in 0..8u64 {
+            // Enough to turn over a segment or more a commit: slots come back all the time.
+            let files: Vec<_> =
+                (0..10 * count as u64).map(|i| (10 + (i * 3 + version) % 48, version, 250_000)).collect();
             let mut model = models.last().unwrap().clone();
             commit(&pool, &mut model, &files);
             models.push(model);
@@ -215,9 +216,10 @@ fn what_two_commits_back_refers_to_is_not_overwritten_before_the_next_root_is_du
         drop(pool);
         let trace = sim.trace();
         let mut sweep = trace.sweep();
-        for cut in (created..=trace.len()).step_by(5) {
+        for cut in (created..=trace.len()).step_by(7) {
             sweep.advance_to(cut);
-            for survival in [Survival::KeepAll, Survival::Random { seed: cut as u64 }] {
+            let survivals = [Survival::KeepAll, Survival::Random { seed: cut as u64 }];
+            for survival in [survivals[cut % 2]] {
                 let after = SimWorld::from_images(sweep.images(survival));
                 let newest = plan(after.devices()).root.commit.get();
                 for back in (1..=2).filter(|back| back + 1 < newest) {
@@ -263,10 +265,10 @@ fn a_slot_is_not_written_again_while_a_reader_is_in_it() {
     let device = Arc::new(Held { inner: sim.device(0), armed: Mutex::new(false), read: Mutex::new(None) });
     let pool = create_on(vec![Arc::clone(&device) as Arc<dyn Device>], "single");
     let mut model = Model::new();
-    let all = |version| (0..12).map(|i| (10 + i, version, 60_000)).collect::<Vec<_>>();
+    let all = |version| (0..40).map(|i| (10 + i, version, 120_000)).collect::<Vec<_>>();
     commit(&pool, &mut model, &all(1));
     // Its segment is closed by what follows it.
-    commit(&pool, &mut model, &[(50, 1, 60_000), (51, 1, 60_000)]);
+    commit(&pool, &mut model, &[(60, 1, 120_000), (61, 1, 120_000)]);
     let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(10, EXTENT, 0)).unwrap();
     let ptr = Extent::decode(&value.unwrap()).unwrap().ptr;
     pool.drop_caches();
@@ -283,7 +285,7 @@ fn a_slot_is_not_written_again_while_a_reader_is_in_it() {
         let (request, promise) = device.read.lock().take().unwrap();
         promise.keep(device.inner.submit(request).wait());
         let read = reader.join().unwrap();
-        assert_eq!(&read.unwrap()[..], content(10, 1, 60_000));
+        assert_eq!(&read.unwrap()[..], content(10, 1, 120_000));
     });
     // With the reader gone the slot comes back.
     (12..18).for_each(|version| commit(&pool, &mut model, &all(version)));
