@@ -152,8 +152,8 @@ impl Core {
     }
 
     /// Gives a row of the first blocks a place in the stream of `kind`; a stream of data whose tail is
-    /// cheaper as copies is told so by `Ok(None)`.
-    fn place_row(&mut self, kind: SegmentKind, footprints: &[u32]) -> Result<Option<Placed>> {
+    /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`.
+    fn place_row(&mut self, kind: SegmentKind, pad: bool, footprints: &[u32]) -> Result<Option<Placed>> {
         for group in self.groups_by_room() {
             let step = self.groups[&group].step();
             let slot_size = self.groups[&group].slot_size;
@@ -183,7 +183,11 @@ impl Core {
                     continue;
                 };
                 let replicated = layout.replicated();
-                if kind == SegmentKind::Data && replicated != layout && plan.spots.len() == footprints.len() {
+                if kind == SegmentKind::Data
+                    && !pad
+                    && replicated != layout
+                    && plan.spots.len() == footprints.len()
+                {
                     let sum: u32 = footprints.iter().sum();
                     let copies = (sum + row_header_len(replicated.columns())).next_multiple_of(step);
                     let as_copies = u64::from(copies) * replicated.columns() as u64;
@@ -278,13 +282,22 @@ impl Pool {
     /// Packs records into rows and submits them; the places come in the order of the blocks.
     fn append(&self, blocks: &[Encoded], places: &mut Vec<Place>) -> Result<()> {
         let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
-        let mut kind = SegmentKind::Data;
+        let (mut kind, mut pad) = (SegmentKind::Data, false);
         while places.len() < blocks.len() {
             let next = places.len();
-            let placed = self.core.lock().place_row(kind, &footprints[next..])?;
-            let Some(placed) = placed else {
-                kind = SegmentKind::Small;
-                continue;
+            let placed = self.core.lock().place_row(kind, pad, &footprints[next..]);
+            let placed = match placed {
+                Ok(Some(placed)) => placed,
+                Ok(None) => {
+                    kind = SegmentKind::Small;
+                    continue;
+                }
+                // No room for copies at the very end: a padded row takes more, but perhaps fits.
+                Err(PoolError::NoSpace) if kind == SegmentKind::Small => {
+                    (kind, pad) = (SegmentKind::Data, true);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             let taken = &blocks[next..next + placed.plan.spots.len()];
             places.extend(

@@ -136,3 +136,37 @@ fn overwriting_a_half_full_pool_for_long_never_runs_out() {
         assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
     }
 }
+
+#[test]
+fn single_records_can_be_stored_until_avail_says_nothing() {
+    let sim = larder_sim::SimWorld::new(&[larder_format::ByteLen::new(64 << 20); 3]);
+    let pool = create(&sim, "raidz1");
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let entropy = SeededEntropy::new(4);
+    let mut offset = 0;
+    while pool.space(128 << 10).available >= 128 << 10 {
+        let op = pool.enter().unwrap();
+        let plain: Vec<u8> = (0..16 << 10).flat_map(|_| entropy.next_u64().to_le_bytes()).collect();
+        let record = NewRecord {
+            dataset: dataset.id(),
+            inode: 9,
+            offset,
+            plain,
+            codec: Codec::Off,
+            checksum: ChecksumKind::Fast,
+        };
+        let ptr = pool.store(&op, vec![record]).unwrap()[0];
+        let extent = Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10 };
+        dataset
+            .update(&op, |tree| {
+                tree.insert(Key::new(9, EXTENT, offset), &extent.encode())?;
+                tree.link_block(ptr, 128 << 10);
+                Ok::<_, PoolError>(())
+            })
+            .unwrap();
+        offset += 128 << 10;
+    }
+    pool.commit().unwrap();
+    let report = pool.check().unwrap();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+}
