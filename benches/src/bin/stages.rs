@@ -8,7 +8,7 @@ use clap::Parser;
 use larder_benches::content::Content;
 use larder_benches::device::{sparse_file, write_all};
 use larder_benches::{MIB, gb_per_s, no_op, process, timing};
-use larder_device::{ALIGN, AlignedBuf, Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy};
+use larder_device::{ALIGN, Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot};

@@ -97,11 +97,6 @@ impl Daemon {
         self.run(&["pool", "import", "-d", text(&self.folder), POOL]);
         assert_mounted(mountpoint);
     }
-
-    /// Everything written is durable.
-    pub fn sync(&self) {
-        self.run(&["pool", "sync", POOL]);
-    }
 }
 
 impl Drop for Daemon {
