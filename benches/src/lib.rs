@@ -1,6 +1,14 @@
-//! What the benchmarks share: how they measure.
+//! What the benchmarks share: how they measure, and what they measure with.
+
+pub mod content;
+pub mod device;
+pub mod no_op;
+pub mod process;
 
 use std::time::{Duration, Instant};
+
+/// One mebibyte: the block of sequential work.
+pub const MIB: usize = 1 << 20;
 
 /// The time that `work` takes, once.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -8,6 +16,13 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
+}
+
+/// What `work` gives, and the time it takes.
+pub fn timing<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let mut result = None;
+    let time = timed(|| result = Some(work()));
+    (result.expect("it was done"), time)
 }
 
 /// The shortest time of a call of each of `rivals`. They take turns, `rounds` times, so that a noisy
@@ -28,4 +43,32 @@ pub fn race<const N: usize>(rounds: usize, mut rivals: [&mut dyn FnMut(); N]) ->
 /// Bytes per nanosecond: GB/s.
 pub fn gb_per_s(bytes: usize, time: Duration) -> f64 {
     bytes as f64 / time.as_nanos().max(1) as f64
+}
+
+/// Millions of bytes a second.
+pub fn mb_per_s(bytes: usize, time: Duration) -> f64 {
+    1e3 * gb_per_s(bytes, time)
+}
+
+/// Times of single operations.
+#[derive(Debug, Clone)]
+pub struct Latencies(Vec<Duration>);
+
+impl Latencies {
+    /// Calls `operation` `count` times, with the number of the call.
+    pub fn of(count: usize, mut operation: impl FnMut(usize)) -> Self {
+        let mut times: Vec<_> = (0..count).map(|i| timed(|| operation(i))).collect();
+        times.sort_unstable();
+        Self(times)
+    }
+
+    /// The time that `percent` of the operations stayed below.
+    pub fn percentile(&self, percent: usize) -> Duration {
+        self.0[(self.0.len() * percent / 100).min(self.0.len() - 1)]
+    }
+
+    /// Operations a second, one after another.
+    pub fn per_second(&self) -> f64 {
+        self.0.len() as f64 / self.0.iter().sum::<Duration>().as_secs_f64()
+    }
 }

@@ -56,15 +56,26 @@ pub fn run(args: &Args, run_dir: &RunDir) -> Result<u8> {
 /// Starts this process over with one malloc arena, unless somebody chose how many. With glibc's default of
 /// eight a core, buffers freed by one thread are kept from the others: three files of 512 MiB written
 /// through a mount left 1,097 MB resident under a budget of 512 MiB; with one arena 365 MB, as fast.
+/// That heap is asked for in huge pages, and records are taken from it instead of being mapped and unmapped
+/// one by one: page faults were a third of a sequential write's processor time, which falls from 0.82 to
+/// 0.57 seconds a GiB, a read's from 0.51 to 0.43 (medians of three runs; peak memory 424 instead of 362 MiB, 520 instead of 497).
 /// It must be known before the first allocation, hence the new start. Failing that, it goes on as it is.
 fn share_one_heap() {
     use std::os::unix::process::CommandExt;
     const ARENAS: &str = "MALLOC_ARENA_MAX";
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    const HUGE: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:\
+                        glibc.malloc.trim_threshold=67108864";
     if std::env::var_os(ARENAS).is_none()
         && let Ok(exe) = std::env::current_exe()
     {
         let args = std::env::args_os().skip(1);
-        let error = std::process::Command::new(exe).arg0("larder").args(args).env(ARENAS, "1").exec();
+        let mut again = std::process::Command::new(exe);
+        again.arg0("larder").args(args).env(ARENAS, "1");
+        if std::env::var_os(TUNABLES).is_none() {
+            again.env(TUNABLES, HUGE);
+        }
+        let error = again.exec();
         out::complain(&format!("the daemon could not start over with one heap: {error}"));
     }
 }

@@ -1,0 +1,83 @@
+//! What is done in a mounted folder.
+
+use larder_benches::{Latencies, MIB, timed};
+use larder_device::{AlignedBuf, Entropy, SeededEntropy};
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// Writes `mib` mebibytes of `content` in 1 MiB blocks, then calls fsync; the time of both.
+pub fn write(file: &Path, content: &[u8], mib: usize) -> Duration {
+    timed(|| {
+        let mut file = File::create(file).expect("a file can be made");
+        for block in content.chunks_exact(MIB).cycle().take(mib) {
+            file.write_all(block).expect("it can be written");
+        }
+        file.sync_all().expect("it can be synced");
+    })
+}
+
+/// Reads a file in 1 MiB blocks.
+pub fn read(file: &Path) -> Duration {
+    let mut block = vec![0; MIB];
+    timed(|| {
+        let mut file = File::open(file).expect("the file is there");
+        while file.read(&mut block).expect("it can be read") > 0 {}
+    })
+}
+
+/// Reads the first `mib` mebibytes past the kernel's cache, so that each request reaches the daemon.
+pub fn read_direct(file: &Path, mib: usize) -> Duration {
+    let file = direct(file);
+    let mut block = AlignedBuf::zeroed(MIB);
+    timed(|| (0..mib).for_each(|i| file.read_exact_at(&mut block, (i * MIB) as u64).expect("it can be read")))
+}
+
+/// Reads 4 KiB at random places within `mib` mebibytes, past the kernel's cache.
+pub fn read_randomly(file: &Path, mib: usize, count: usize) -> Latencies {
+    let file = direct(file);
+    let dice = SeededEntropy::new(5);
+    let mut page = AlignedBuf::zeroed(4096);
+    Latencies::of(count, |_| {
+        let at = dice.next_u64() % (mib * MIB / 4096) as u64 * 4096;
+        file.read_exact_at(&mut page, at).expect("it can be read");
+    })
+}
+
+fn direct(file: &Path) -> File {
+    let flags = OFlags::DIRECT.bits() as i32;
+    OpenOptions::new().read(true).custom_flags(flags).open(file).expect("the file is there")
+}
+
+/// Appends 4 KiB and calls fsync, over and over.
+pub fn append(file: &Path, content: &[u8], count: usize) -> Latencies {
+    let mut file = File::create(file).expect("a file can be made");
+    Latencies::of(count, |i| {
+        file.write_all(&content[i * 4096 % (content.len() - 4096)..][..4096]).expect("it can be written");
+        file.sync_data().expect("it can be synced");
+    })
+}
+
+/// Times of many small files.
+pub struct SmallFiles {
+    /// Making them, 1 KiB each, one after another.
+    pub create: Duration,
+    /// Asking for the attributes of each.
+    pub stat: Duration,
+    /// Removing them.
+    pub unlink: Duration,
+}
+
+/// Makes, looks at and removes `count` files. `forget` is called in between, to empty caches.
+pub fn small_files(folder: &Path, content: &[u8], count: usize, forget: impl FnOnce()) -> SmallFiles {
+    let paths: Vec<_> = (0..count).map(|i| folder.join(format!("file{i:06}"))).collect();
+    let create =
+        timed(|| paths.iter().for_each(|path| fs::write(path, &content[..1024]).expect("it can be made")));
+    forget();
+    let stat = timed(|| assert!(paths.iter().all(|path| fs::metadata(path).is_ok()), "a file is gone"));
+    let unlink = timed(|| paths.iter().for_each(|path| fs::remove_file(path).expect("it is there")));
+    SmallFiles { create, stat, unlink }
+}

@@ -1,0 +1,284 @@
+//! Processor seconds a GiB, stage by stage, on the way down and up again.
+//!
+//! `cargo run --release -p larder-benches --bin stages -- FOLDER` (see benches/README.md). Each stage is
+//! done by itself, in one thread, over the same records; then the engine does all of them, without FUSE,
+//! on files in FOLDER (at most 2.5 times `--mib` at a time, removed again).
+
+use clap::Parser;
+use larder_benches::content::Content;
+use larder_benches::device::{sparse_file, write_all};
+use larder_benches::{MIB, gb_per_s, no_op, process, timing};
+use larder_device::{ALIGN, Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy};
+use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
+use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot};
+use larder_format::{
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, Incarnation, PoolGuid,
+    SegmentId, SlotIndex,
+};
+use larder_pool::codec::{self, Codec};
+use larder_pool::create::rule_for;
+use larder_pool::row;
+use larder_pool::segments::{Segment, SegmentEntry};
+use larder_pool::space::ROW_TARGET;
+use larder_pool::{GroupSpec, NewRecord, Pool, PoolSpec, ROOT_DATASET, World};
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Measures each stage of writing and reading by itself.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Where the devices lie
+    folder: PathBuf,
+    /// Mebibytes that each stage handles
+    #[arg(long, default_value_t = 512)]
+    mib: usize,
+}
+
+const RECORD: usize = 128 << 10;
+const GUID: PoolGuid = PoolGuid::new(0x1234_5678_9abc_def0);
+const STAMP: Stamp =
+    Stamp { pool: GUID, id: BlockId::new(7), incarnation: Incarnation::new(3), birth: CommitId::new(1) };
+const INFO: BlockInfo = BlockInfo {
+    kind: BlockKind::Record,
+    codec: CodecKind::Off,
+    checksum: ChecksumKind::Fast,
+    level: 0,
+    logical: RECORD as u32,
+    dataset: DatasetId::new(1),
+    object: 1,
+    offset: 0,
+    key_kind: 0,
+};
+/// Layouts by word and number of devices.
+const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz2", 6), ("raid14", 9)];
+
+fn main() {
+    let args = Args::parse();
+    let bytes = args.mib * MIB;
+    println!(
+        "{} MiB in records of {} KiB; seconds are of processors, a GiB of plain data",
+        args.mib,
+        RECORD >> 10
+    );
+    println!("stage                          seconds a GiB    GB/s (wall)");
+    for content in [Content::Random, Content::Text] {
+        let source = content.bytes(32 * MIB);
+        by_record(content, &source, bytes);
+    }
+    let random = Content::Random.bytes(32 * MIB);
+    rows(&random, bytes);
+    devices(&args, &random);
+    fuse(&random, args.mib);
+    for content in [Content::Random, Content::Text] {
+        let source = content.bytes(32 * MIB);
+        for codec in [Codec::Off, Codec::Lz4] {
+            for (word, devices) in [("single", 1), ("raidz2", 6)] {
+                engine(&args, (content, &source), codec, (word, devices));
+            }
+        }
+    }
+}
+
+/// Runs `work` over `bytes` bytes and prints a line; gives what `work` gives.
+fn stage<T>(name: &str, bytes: usize, work: impl FnOnce() -> T) -> T {
+    let before = process::own_cpu_time();
+    let (result, time) = timing(work);
+    let used = process::own_cpu_time() - before;
+    let per_gib = used.as_secs_f64() * (1 << 30) as f64 / bytes as f64;
+    println!("{name:30} {per_gib:12.3} {:14.2}", gb_per_s(bytes, time));
+    result
+}
+
+/// Calls `each` for every record of `bytes` bytes.
+fn over(source: &[u8], bytes: usize, mut each: impl FnMut(&[u8])) {
+    source.chunks_exact(RECORD).cycle().take(bytes / RECORD).for_each(&mut each);
+}
+
+/// What is done to each record by itself.
+fn by_record(content: Content, source: &[u8], bytes: usize) {
+    let name = |stage: &str| format!("{stage}, {}", content.name());
+    if content == Content::Random {
+        let mut kept = vec![0; RECORD];
+        stage("copy into a buffer kept", bytes, || {
+            over(source, bytes, |record| {
+                kept.copy_from_slice(record);
+                black_box(&kept);
+            });
+        });
+        stage("copy into a new buffer", bytes, || {
+            over(source, bytes, |record| {
+                black_box(record.to_vec());
+            });
+        });
+        stage("zeroed buffer, then copy", bytes, || {
+            over(source, bytes, |record| {
+                let mut fresh = vec![0; RECORD + 1];
+                black_box(&mut fresh)[1..].copy_from_slice(record);
+                black_box(fresh);
+            });
+        });
+        for kind in [ChecksumKind::Fast, ChecksumKind::Blake3, ChecksumKind::Sha256] {
+            stage(&format!("sum, {kind:?}"), bytes, || {
+                over(source, bytes, |record| {
+                    black_box(payload_sum(kind, GUID, record));
+                });
+            });
+        }
+        let mut out = vec![0; BLOCK_OVERHEAD as usize + RECORD];
+        stage("frame, without the sum", bytes, || {
+            over(source, bytes, |record| {
+                black_box(block::encode(&STAMP, &INFO, [0; 32], record, &mut out));
+            });
+        });
+        let stored = framed(&source[..RECORD]);
+        stage("check of a stored block", bytes, || {
+            for _ in 0..bytes / RECORD {
+                black_box(block::check(GUID, STAMP.id, &stored).expect("our own block"));
+            }
+        });
+    }
+    for codec in [Codec::Lz4, Codec::Zstd(1), Codec::Zstd(3)] {
+        let (mut payload, mut plain) = (Vec::new(), vec![0; RECORD]);
+        let mut packed = Vec::new();
+        stage(&name(&format!("{codec}")), bytes, || {
+            over(source, bytes, |record| {
+                if codec::compress(codec, record, &mut payload) != CodecKind::Off && packed.len() < 64 {
+                    packed.push((codec::compress(codec, record, &mut payload), payload.clone()));
+                }
+            });
+        });
+        if !packed.is_empty() {
+            stage(&name(&format!("{codec} back")), bytes, || {
+                for (kind, payload) in packed.iter().cycle().take(bytes / RECORD) {
+                    codec::decompress_into(*kind, payload, &mut plain).expect("our own payload");
+                }
+            });
+        }
+    }
+}
+
+/// Packing, parity and sums of rows.
+fn rows(source: &[u8], bytes: usize) {
+    let blocks: Vec<Vec<u8>> = source.chunks_exact(RECORD).map(framed).collect();
+    for (word, devices) in LAYOUTS {
+        let segment = segment(word, devices);
+        let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
+        let plan = row::plan(segment.layout, ALIGN as u32, 64 << 20, ROW_TARGET, &footprints).expect("a row");
+        let in_row = plan.spots.len();
+        let stamp = (STAMP.birth, STAMP.incarnation);
+        stage(&format!("row: {word}, {devices} devices"), bytes, || {
+            for _ in 0..bytes / (in_row * RECORD) {
+                black_box(row::build(GUID, &segment, DESCRIPTOR_LEN, stamp, &plan, &blocks[..in_row]));
+            }
+        });
+    }
+}
+
+fn framed(record: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; BLOCK_OVERHEAD as usize + record.len()];
+    block::encode(&STAMP, &INFO, payload_sum(ChecksumKind::Fast, GUID, record), record, &mut out);
+    out
+}
+
+fn segment(word: &str, devices: usize) -> Arc<Segment> {
+    let layout = rule_for(word, devices).expect("enough devices").layout;
+    let slot = |i| Slot { device: DeviceIndex::new(i as u16), index: SlotIndex::new(0) };
+    let record = SegmentRecord {
+        id: SegmentId::new(1),
+        kind: SegmentKind::Data,
+        state: SegmentState::Open,
+        group: GroupIndex::new(0),
+        layout,
+        height: DESCRIPTOR_LEN,
+        live_blocks: 0,
+        live_bytes: 0,
+        birth: STAMP.birth,
+        freed: CommitId::new(0),
+        incarnation: STAMP.incarnation,
+        slots: (0..layout.columns()).map(slot).collect(),
+    };
+    SegmentEntry::from_record(&record).segment
+}
+
+/// The device alone.
+fn devices(args: &Args, source: &[u8]) {
+    let folder = TempDir::with_prefix_in("larder-bench-", &args.folder).expect("the folder can be written");
+    let path = folder.path().join("device");
+    sparse_file(&path, (args.mib * MIB) as u64);
+    let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
+    stage("device: 1 MiB writes, flush", args.mib * MIB, || write_all(&device, source, args.mib));
+}
+
+/// FUSE alone: this process writes to a mount that it serves itself and that forgets everything.
+fn fuse(source: &[u8], mib: usize) {
+    let folder = TempDir::new().expect("a folder for the mount");
+    let mounted = no_op::mount(folder.path());
+    let path = folder.path().join("file");
+    stage("FUSE: 1 MiB writes, both ends", mib * MIB, || {
+        let mut file = File::create(&path).expect("a file can be made");
+        source
+            .chunks_exact(MIB)
+            .cycle()
+            .take(mib)
+            .for_each(|block| file.write_all(block).expect("it is taken"));
+    });
+    let path = folder.path().join("unread");
+    File::create(&path).and_then(|file| file.set_len((mib * MIB) as u64)).expect("a size");
+    stage("FUSE: reads, both ends", mib * MIB, || {
+        std::io::copy(&mut File::open(&path).expect("it is there"), &mut std::io::sink()).expect("zeros");
+    });
+    mounted.unmount().expect("nobody is in it");
+}
+
+/// The engine without files: store and commit, then reads from the devices.
+fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word, devices): (&str, usize)) {
+    let folder = TempDir::with_prefix_in("larder-bench-", &args.folder).expect("the folder can be written");
+    let rule = rule_for(word, devices).expect("enough devices");
+    let size = (args.mib * MIB / rule.layout.k()) as u64 * 2 + (1 << 30);
+    let open = |i| {
+        let path = folder.path().join(format!("device{i}"));
+        sparse_file(&path, size);
+        Arc::new(FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used"))
+            as Arc<dyn Device>
+    };
+    let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
+    let world = World {
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy),
+        workers: Arc::new(Inline),
+        host: HostId::new(1),
+        host_name: "bench".into(),
+    };
+    let pool = Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
+    let bytes = args.mib * MIB;
+    let name = |what: &str| format!("{what}: {word} {codec} {}", content.name());
+    let mut stored: Vec<BlockPtr> = Vec::new();
+    stage(&name("store"), bytes, || {
+        // As the layer above does: 32 MiB at a time.
+        let mut left = bytes / RECORD;
+        while left > 0 {
+            let batch: Vec<_> =
+                source.chunks_exact(RECORD).take(left).map(|plain| record(plain, codec)).collect();
+            left -= batch.len();
+            stored.extend(pool.store(&pool.enter().expect("writable"), batch).expect("room"));
+        }
+        pool.commit().expect("a commit");
+    });
+    pool.drop_caches();
+    stage(&name("read"), bytes, || {
+        for pointers in stored.chunks(8) {
+            pool.prefetch(pointers);
+            pointers.iter().for_each(|&ptr| drop(black_box(pool.read(ptr).expect("it is there"))));
+        }
+    });
+}
+
+fn record(plain: &[u8], codec: Codec) -> NewRecord {
+    let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
+    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec(), codec, checksum }
+}
