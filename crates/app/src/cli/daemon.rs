@@ -58,7 +58,8 @@ pub fn run(args: &Args, run_dir: &RunDir) -> Result<u8> {
 /// through a mount left 1,097 MB resident under a budget of 512 MiB; with one arena 365 MB, as fast.
 /// That heap is asked for in huge pages, and records are taken from it instead of being mapped and unmapped
 /// one by one: page faults were a third of a sequential write's processor time, which falls from 0.82 to
-/// 0.57 seconds a GiB, a read's from 0.51 to 0.43 (medians of three runs; peak memory 424 instead of 362 MiB, 520 instead of 497).
+/// 0.57 seconds a GiB, a read's from 0.51 to 0.43 (medians of three runs; peak memory 424 instead of 362 MiB
+/// after the write, 520 instead of 497 after the read).
 /// It must be known before the first allocation, hence the new start. Failing that, it goes on as it is.
 fn share_one_heap() {
     use std::os::unix::process::CommandExt;
