@@ -26,7 +26,7 @@ impl Weighter<BlockId, Arc<Node>> for ByLength {
 }
 
 /// How the budget is divided: the cache has at least two fifths, dirty data and rows a quarter.
-pub const CACHE_SHARE_PERCENT: u64 = 55;
+pub const CACHE_SHARE_PERCENT: u64 = 45;
 /// Share of the budget for dirty data, percent.
 pub const DIRTY_SHARE_PERCENT: u64 = 15;
 /// Share of the budget for rows on their way to devices, percent.
