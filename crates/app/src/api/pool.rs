@@ -1,8 +1,8 @@
 //! Requests and replies of `larder pool`.
 
 use super::{ApiError, Properties, Result, fs, name};
-use larder_format::label::{GroupRule, GroupWord, MIN_DEVICE};
-use larder_format::segment::{Layout, MAX_COLUMNS};
+use larder_format::label::{GroupRule, MIN_DEVICE};
+use larder_format::segment::MAX_COLUMNS;
 use larder_pool::property;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -55,21 +55,12 @@ impl Word {
 
     /// The rule of a group of `devices` devices, when that many make one.
     pub fn rule(self, devices: usize) -> Option<GroupRule> {
-        if devices < self.least() || devices > MAX_COLUMNS {
-            return None;
-        }
-        let (word, (k, r, m)) = match self {
-            Self::Single => (GroupWord::Single, (devices, 1, 0)),
-            Self::Mirror => (GroupWord::Mirror, (1, devices, 0)),
-            Self::Raidz1 => (GroupWord::Raidz, (devices - 1, 1, 1)),
-            Self::Raidz2 => (GroupWord::Raidz, (devices - 2, 1, 2)),
-            Self::Raidz3 => (GroupWord::Raidz, (devices - 3, 1, 3)),
-            Self::Raid10 => (GroupWord::Raid10, (devices / 2, 2, 0)),
-            Self::Raid14 => (GroupWord::Raid14, (devices / 2, 2, 1)),
-        };
-        let whole = k * r + m == devices && (word != GroupWord::Single || devices == 1);
-        let layout = Layout::new(k as u8, r as u8, m as u8).ok()?;
-        whole.then_some(GroupRule { word, layout })
+        larder_pool::create::rule_for(&self.to_string(), devices).ok()
+    }
+
+    /// The most devices that make a group: what the format allows of columns, and of data under parity.
+    fn most(self) -> usize {
+        (self.least()..=MAX_COLUMNS).rev().find(|&count| self.rule(count).is_some()).unwrap_or(self.least())
     }
 
     /// How many devices it takes, for people.
@@ -434,10 +425,9 @@ impl Group {
             return Ok(());
         }
         let (word, count) = (self.word, self.devices.len());
-        if count > MAX_COLUMNS {
-            return Err(ApiError::usage(format!(
-                "{word} takes at most {MAX_COLUMNS} devices; {count} were given"
-            )));
+        if count > word.most() {
+            let most = word.most();
+            return Err(ApiError::usage(format!("{word} takes at most {most} devices; {count} were given")));
         }
         let given = if count == 1 { "1 was given".to_owned() } else { format!("{count} were given") };
         Err(ApiError::usage(format!("{word} needs {}; {given}", word.takes())))
@@ -496,6 +486,7 @@ mod tests {
              or more each; 4 were given"
         );
         assert_eq!(told(Word::Mirror, 65), "mirror takes at most 64 devices; 65 were given");
+        assert_eq!(told(Word::Raidz2, 64), "raidz2 takes at most 63 devices; 64 were given");
     }
 
     #[test]

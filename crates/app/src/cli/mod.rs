@@ -67,7 +67,7 @@ impl Session {
     }
 }
 
-/// A storage pool in user space: redundancy, checksums, compression and snapshots without a kernel module.
+/// A storage pool in user space: redundancy, checksums, compression and datasets without a kernel module.
 #[derive(Parser)]
 #[command(name = "larder", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "A first pool, of two files:

@@ -64,7 +64,7 @@ impl Host {
                     "attach the devices, then: larder pool export {name} && larder pool import {name}"
                 )),
             ),
-            None => advice(&name, &root, &out_of_use, survives),
+            None => advice(&name, &root, &out_of_use, survives, pool.is_read_only()),
         };
         PoolStatus {
             root,
@@ -96,10 +96,17 @@ pub fn health(live: &Live) -> State {
 }
 
 /// What is wrong, and what to do about it.
-fn advice(name: &str, root: &Vdev, out_of_use: &[String], survives: u32) -> (Option<String>, Option<String>) {
+fn advice(
+    name: &str,
+    root: &Vdev,
+    out_of_use: &[String],
+    survives: u32,
+    read_only: bool,
+) -> (Option<String>, Option<String>) {
     let errors: u64 = devices(root).map(|d| d.read_errors + d.write_errors + d.checksum_errors).sum();
     if !out_of_use.is_empty() {
-        let status = format!("{}. All data can be read and written. {NO_RESILVER}", out_of_use.join("; "));
+        let can = if read_only { "read" } else { "read and written" };
+        let status = format!("{}. All data can be {can}. {NO_RESILVER}", out_of_use.join("; "));
         let action = match survives {
             0 => "copy what matters to another pool now: no further loss is survived",
             _ => "copy what matters to another pool before more devices fail",
