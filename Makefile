@@ -36,14 +36,14 @@ quick: lint
 	$(CARGO) test --locked -p larder-pool --test musts --test losses --test imports
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
-test: export LARDER_CUTS := 12000
 test: export LARDER_FULL := 1
 test: lint
 	$(CARGO) test --workspace --locked
+	LARDER_CUTS=12000 $(CARGO) test --locked -p larder-files --test volume simulation -- --nocapture
 	@$(MAKE) --no-print-directory planted real
 
 planted:
-	$(CARGO) test --locked -p larder-pool --features planted --test planted
+	$(CARGO) test --locked -p larder-pool --features planted --test planted -- --nocapture
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)
