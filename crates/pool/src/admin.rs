@@ -1,6 +1,6 @@
 //! Datasets and properties: making, naming, setting, destroying.
 
-use crate::create::{ROOT_DATASET, check_name};
+use crate::create::{ROOT_DATASET, check_name, check_record_size};
 use crate::dataset::{Dataset, settings_from};
 use crate::error::{PoolError, Result};
 use crate::pool::Pool;
@@ -279,6 +279,9 @@ impl Pool {
     }
 
     fn store_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
+        if name == "recordsize" {
+            check_record_size(value, self.max_record())?;
+        }
         let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
         self.tables.lock().insert(&TableNodes(self), Table::property_key(id, name), &record)?;
         Ok(())

@@ -55,7 +55,28 @@ pub struct PoolSpec {
     pub ashift: u8,
 }
 
+/// Refuses a record size that blocks of the pool cannot hold: a block is at most a quarter of a slot.
+pub(crate) fn check_record_size(value: &str, most: u32) -> Result<()> {
+    match value.parse::<u32>() {
+        Ok(size) if size > most => Err(PoolError::Invalid(format!(
+            "recordsize={}: records of this pool have at most {}, a quarter of a slot of its smallest group",
+            crate::property::format_size(size.into()),
+            crate::property::format_size(most.into()),
+        ))),
+        _ => Ok(()),
+    }
+}
+
 impl PoolSpec {
+    /// Refuses properties of the root dataset that such a pool cannot have.
+    ///
+    /// # Errors
+    /// [`PoolError::Invalid`] with the reason.
+    pub fn check_property(&self, name: &str, value: &str) -> Result<()> {
+        let slot = self.groups.iter().map(GroupSpec::slot_size).min().unwrap_or(MAX_SLOT);
+        if name == "recordsize" { check_record_size(value, (slot / 4).min(1 << 20)) } else { Ok(()) }
+    }
+
     /// What files could take in such a pool while it is empty, in records of `record_size` bytes.
     pub fn available(&self, record_size: u32) -> u64 {
         let groups = self.groups.iter().enumerate().map(|(number, group)| {

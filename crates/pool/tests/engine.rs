@@ -45,3 +45,16 @@ fn a_power_cut_at_any_write_loses_no_promise() {
     }
     println!("{cuts} cuts");
 }
+
+#[test]
+fn a_record_size_that_no_slot_holds_is_refused_in_plain_words() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let most = pool.max_record();
+    assert_eq!(most, 256 << 10);
+    pool.set_property(ROOT_DATASET, "recordsize", &most.to_string()).unwrap();
+    let refused = pool.set_property(ROOT_DATASET, "recordsize", "1048576").unwrap_err().to_string();
+    assert!(refused.contains("at most 256K"), "{refused}");
+    let made = pool.create_dataset("tank/big", BTreeMap::from([("recordsize".into(), "1048576".into())]));
+    assert!(made.is_err() && pool.dataset_by_name("tank/big").is_err());
+}

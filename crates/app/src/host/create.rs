@@ -52,6 +52,7 @@ impl Host {
         }
         let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
         let spec = PoolSpec { name: request.name.clone(), groups, ashift };
+        request.fs_properties.iter().try_for_each(|(name, value)| spec.check_property(name, value))?;
         let record_size =
             request.fs_properties.get("recordsize").and_then(|text| text.parse().ok()).unwrap_or(128 << 10);
         let sizes = spec.groups.iter().flat_map(|group| &group.devices).map(|device| device.size().get());
