@@ -31,15 +31,13 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 quick: lint
-	$(CARGO) test --workspace --lib --bins --locked
-	$(CARGO) test --locked -p larder-files --test volume
-	$(CARGO) test --locked -p larder-pool --test musts --test losses --test imports
+	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test imports
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 test: export LARDER_FULL := 1
 test: lint
 	$(CARGO) test --workspace --locked
-	LARDER_CUTS=12000 $(CARGO) test --locked -p larder-files --test volume simulation -- --nocapture
+	LARDER_CUTS=12000 $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@$(MAKE) --no-print-directory planted real
 
 planted:
