@@ -305,7 +305,7 @@ impl Volume {
         if !self.note_data(id)? {
             self.pool.commit()?;
         } else {
-            match self.pool.log_sync(Vec::new()) {
+            match self.pool.log_sync() {
                 // Then nothing was changed either.
                 Err(PoolError::ReadOnly) => {}
                 synced => synced?,

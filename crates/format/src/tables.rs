@@ -7,7 +7,7 @@ use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::node::Key;
-use crate::{BlockId, BlockPtr, Corrupt, DatasetId, Incarnation, Reason, SegmentId, Timestamp, layout};
+use crate::{BlockId, BlockPtr, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
 
 /// The kind of every key in the pool's tables; clear, since none of it is a file's name.
 pub const TABLE_KIND: u8 = 64;
@@ -195,9 +195,4 @@ impl PropertyRecord {
         let text = |bytes| std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| bad(Reason::Range));
         Ok(Self { name: text(name)?, value: text(value)? })
     }
-}
-
-/// An import's entry in the history table.
-pub fn encode_import(incarnation: Incarnation) -> [u8; 8] {
-    incarnation.get().to_le_bytes()
 }

@@ -50,7 +50,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
     type Error = crate::PoolError;
     fn write(&mut self, node: &Arc<Node>) -> Result<BlockPtr> {
         let mut info = own_info(self.kind, self.dataset);
-        let first = node.keys().first().copied().unwrap_or(larder_format::node::Key::MIN);
+        let first = node.first_key();
         info.level = node.level();
         (info.object, info.key_kind, info.offset) = (first.object, first.kind, first.offset);
         let ptr = self.blocks.store(info, Codec::Lz4, &node.encode())?;

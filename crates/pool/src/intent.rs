@@ -105,21 +105,15 @@ pub(crate) struct Intent {
 pub(crate) type Replayed = (DatasetId, Vec<u8>);
 
 impl Pool {
-    /// Makes every operation noted so far durable, and the operations `extra` after them. Data that is
+    /// Makes every operation noted so far ([`crate::Update::log`]) durable. Data that is
     /// logged this way must be stored by the front end at the next commit (`FrontEnd::flush_logged`).
     /// Falls back to a commit when the log is full. Must not be called while an [`Op`] is held.
     ///
     /// # Errors
     /// When the pool is suspended, or gets so.
-    pub fn log_sync(&self, extra: Vec<(DatasetId, Vec<u8>)>) -> Result<()> {
+    pub fn log_sync(&self) -> Result<()> {
         self.check_writable()?;
-        let target = {
-            let mut notes = self.notes.lock();
-            for (dataset, op) in extra {
-                notes.note(dataset, op);
-            }
-            notes.last()
-        };
+        let target = self.notes.lock().last();
         let mut intent = self.intent.lock();
         loop {
             let batch = {

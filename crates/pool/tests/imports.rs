@@ -297,7 +297,7 @@ fn an_import_for_reading_writes_nothing() {
         verify(&pool, &model);
         assert_whole(&pool, word);
         assert!(matches!(pool.enter().err(), Some(PoolError::ReadOnly)));
-        assert!(pool.commit().is_err() && pool.log_sync(Vec::new()).is_err());
+        assert!(pool.commit().is_err() && pool.log_sync().is_err());
         drop(pool);
         assert!(sim.images() == before, "{word}");
     }

@@ -219,7 +219,7 @@ fn work(
         note.unwrap();
         drop(op);
         model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
-        let promise = if step % 3 == 2 { pool.commit().map(drop) } else { pool.log_sync(Vec::new()) };
+        let promise = if step % 3 == 2 { pool.commit().map(drop) } else { pool.log_sync() };
         match promise {
             Ok(()) => promised = model.clone(),
             Err(error) => return (promised, Some(error)),
@@ -357,10 +357,7 @@ fn devices_that_die_beyond_tolerance_suspend_the_pool_and_what_was_promised_stay
                 }
             });
             assert!(matches!(refused, Some(PoolError::Suspended(_))), "{case}: {refused:?}");
-            assert!(
-                pool.commit().is_err() && pool.log_sync(Vec::new()).is_err() && pool.enter().is_err(),
-                "{case}"
-            );
+            assert!(pool.commit().is_err() && pool.log_sync().is_err() && pool.enter().is_err(), "{case}");
             drop(pool);
             let trace = sim.trace();
             let after = SimWorld::from_images(trace.crash_images(trace.len(), Survival::DropAll));

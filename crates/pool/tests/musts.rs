@@ -400,13 +400,13 @@ fn data_larger_than_the_room_of_the_log_turns_into_a_commit() {
         let sim = SimWorld::new(&vec![SIZE; count]);
         let pool = create(&sim, word);
         let before = pool.durable_commit();
-        pool.log_sync(vec![(ROOT_DATASET, vec![1; 900_000])]).unwrap();
+        sync_op(&pool, vec![1; 900_000]);
         assert!(pool.durable_commit() > before, "{word}: neither logged nor committed");
         // Small ones go to the log until it is full, and into a commit then.
         let mut logged = 0;
         let before = pool.durable_commit();
         while pool.durable_commit() == before {
-            pool.log_sync(vec![(ROOT_DATASET, vec![1; 9_000])]).unwrap();
+            sync_op(&pool, vec![1; 9_000]);
             logged += 1;
         }
         assert!(logged > 5, "{word}: the log takes {logged} records");
@@ -462,7 +462,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
             let file = (10 + synced, synced, 9_000);
             let mut op = logged(file);
             op.extend(content(file.0, file.1, file.2));
-            pool.log_sync(vec![(ROOT_DATASET, op)]).unwrap();
+            sync_op(&pool, op);
             if pool.durable_commit() != before {
                 break;
             }

@@ -79,7 +79,7 @@ pub fn sync(pool: &Pool, model: &mut Model, files: &[(u64, u64, usize)]) {
     });
     note.unwrap();
     drop(op);
-    pool.log_sync(Vec::new()).unwrap();
+    pool.log_sync().unwrap();
 }
 
 pub fn assert_whole(pool: &Pool, case: &str) {
@@ -189,4 +189,16 @@ pub type Model = BTreeMap<u64, (u64, usize)>;
 pub fn layouts() -> Vec<(&'static str, usize)> {
     let full = std::env::var_os("LARDER_FULL").is_some();
     LAYOUTS.into_iter().filter(|(word, _)| full || ["single", "raidz2"].contains(word)).collect()
+}
+
+/// Notes an operation of the root dataset and syncs it.
+pub fn sync_op(pool: &Pool, operation: Vec<u8>) {
+    let op = pool.enter().unwrap();
+    let note = |tree: &mut larder_pool::Update<'_>| {
+        tree.log(operation);
+        Ok::<_, PoolError>(())
+    };
+    pool.dataset(ROOT_DATASET).unwrap().update(&op, note).unwrap();
+    drop(op);
+    pool.log_sync().unwrap();
 }

@@ -48,7 +48,7 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<State>, seed: u64, ste
         states.push((model, datasets));
         match next(6) {
             0 => drop(pool.commit().unwrap()),
-            1 | 2 => pool.log_sync(Vec::new()).unwrap(),
+            1 | 2 => pool.log_sync().unwrap(),
             _ => continue,
         }
         sim.mark(states.len() as u64 - 1);
