@@ -109,10 +109,14 @@ impl Ops for NoOp {
         files.sizes.insert(id, 0);
         Ok((attr(NodeId::from_raw(id), 0), Handle(1)))
     }
-    fn read(&self, node: NodeId, _: Handle, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()> {
+    fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
+        Err(FsError::NotSupported)
+    }
+    fn read(&self, node: NodeId, _: Handle, offset: u64, len: u32) -> Result<ReadData> {
         let len = u64::from(len).min(self.size(node)?.saturating_sub(offset));
-        out.resize(out.len() + len as usize, 0);
-        Ok(())
+        let mut data = ReadData::default();
+        data.push_zeros(len as usize);
+        Ok(data)
     }
     fn write(&self, node: NodeId, _: Handle, offset: u64, data: &[u8], _: bool) -> Result<u32> {
         let mut files = self.0.lock();

@@ -10,6 +10,7 @@ use crate::error::{FsError, Result};
 use crate::inode::State;
 use crate::ops::{Seek, SetAttr};
 use crate::ranges::Pieces;
+use crate::read_data::ReadData;
 use crate::volume::Volume;
 use larder_format::items::{Extent, FileKind, MAX_FILE};
 use larder_format::{InodeId, Timestamp};
@@ -81,22 +82,23 @@ impl Volume {
         Ok(())
     }
 
-    /// Appends up to `len` bytes from `offset` to `out`; less only at the end of the file.
-    pub fn read(&self, id: InodeId, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()> {
+    /// Up to `len` bytes from `offset`; less only at the end of the file.
+    pub fn read(&self, id: InodeId, offset: u64, len: u32) -> Result<ReadData> {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
         check_regular(&state)?;
         let record_size = state.live.record_size;
         let range = offset..offset.saturating_add(u64::from(len)).min(state.live.size);
         state.used = true;
+        let mut data = ReadData::default();
         if range.is_empty() {
-            return Ok(());
+            return Ok(data);
         }
         self.touch_atime(id, &mut state);
-        let at = out.len();
-        out.resize(at + (range.end - range.start) as usize, 0);
+        let len = (range.end - range.start) as usize;
         if record_size == 0 {
-            return Ok(());
+            data.push_zeros(len);
+            return Ok(data);
         }
         let step = u64::from(record_size);
         let records = range.start / step..(range.end - 1) / step + 1;
@@ -107,16 +109,14 @@ impl Volume {
         };
         let layers = [pieces(&state.data.flushing), pieces(&state.data.records)];
         drop(state);
-        let result = self.read_stored(id, step, &range, &layers, &mut out[at..]);
-        if result.is_err() {
-            out.truncate(at);
-            return result;
-        }
+        let mut out = vec![0; len];
+        self.read_stored(id, step, &range, &layers, &mut out)?;
         for (record, pieces) in layers.iter().flatten() {
             let (part, to) = overlap(&range, record * step, step);
-            pieces.copy_onto(part, &mut out[at..][to]);
+            pieces.copy_onto(part, &mut out[to]);
         }
-        Ok(())
+        data.push_owned(out);
+        Ok(data)
     }
 
     /// Reads the extents of `range` onto `out`, except where `layers` will cover them.

@@ -3,8 +3,8 @@
 //! [`Ops`] is what a transport calls; [`Mount`] implements it over the volumes of a pool, and is what
 //! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories),
 //! `attr` (attributes, lengths), `xattr`, `data` (reading, writing), `flush` (storing, fsync), `orphan`
-//! (removal) and `replay` add to it. A [`View`] shows a mount from one of its datasets. `inode` says what is kept in memory and in which order it is
-//! locked.
+//! (removal) and `replay` add to it. A [`View`] shows a mount from one of its datasets. `inode` says what
+//! is kept in memory and in which order it is locked.
 
 mod attr;
 mod data;
@@ -16,6 +16,7 @@ mod names;
 mod ops;
 mod orphan;
 mod ranges;
+mod read_data;
 mod replay;
 mod view;
 mod volume;
@@ -24,5 +25,6 @@ mod xattr;
 pub use error::{FsError, Result};
 pub use mount::Mount;
 pub use ops::*;
+pub use read_data::ReadData;
 pub use view::View;
 pub use volume::Volume;

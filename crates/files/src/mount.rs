@@ -8,6 +8,7 @@
 use crate::error::{FsError, Result};
 use crate::names::check_name;
 use crate::ops::*;
+use crate::read_data::ReadData;
 use crate::volume::Volume;
 use larder_format::items::{FIRST_COOKIE, ROOT_INODE};
 use larder_format::{CommitId, DatasetId, InodeId};
@@ -384,9 +385,13 @@ impl Ops for Mount {
         Ok((self.getattr(attr.node)?, handle))
     }
 
-    fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()> {
+    fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
+        Err(FsError::NotSupported)
+    }
+
+    fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
         let (volume, inode) = self.at(node)?;
-        volume.read(inode, offset, len, out)
+        volume.read(inode, offset, len)
     }
 
     fn write(
@@ -436,11 +441,9 @@ impl Ops for Mount {
         let (source, source_inode) = self.at(from)?;
         let (target, target_inode) = self.at(to)?;
         let mut copied = 0;
-        let mut buffer = Vec::new();
         while copied < len {
-            buffer.clear();
             let now = (len - copied).min(COPY_STEP) as u32;
-            source.read(source_inode, from_offset.saturating_add(copied), now, &mut buffer)?;
+            let buffer = source.read(source_inode, from_offset.saturating_add(copied), now)?.to_vec();
             if buffer.is_empty() {
                 break;
             }

@@ -5,6 +5,7 @@
 //! POSIX says an operation does.
 
 use crate::error::Result;
+use crate::read_data::ReadData;
 use larder_format::{DatasetId, InodeId, Timestamp};
 
 pub use larder_format::items::FileKind;
@@ -286,8 +287,12 @@ pub trait Ops: Send + Sync {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Attr, Handle)>;
-    /// Appends up to `len` bytes from `offset` to `out`; less only at the end of the file.
-    fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()>;
+    /// Makes a file without a name in the dataset of the directory `parent`, and opens it: it goes with its
+    /// last descriptor unless `link` gives it a name.
+    fn tmpfile(&self, parent: NodeId, perm: u32, flags: OpenFlags, caller: &Caller)
+    -> Result<(Attr, Handle)>;
+    /// Up to `len` bytes from `offset`; less only at the end of the file.
+    fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32) -> Result<ReadData>;
     /// Writes all of `data` and gives its length. `kill_suidgid`: the writer may not keep those bits.
     fn write(
         &self,

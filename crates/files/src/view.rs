@@ -7,6 +7,7 @@
 use crate::error::Result;
 use crate::mount::Mount;
 use crate::ops::*;
+use crate::read_data::ReadData;
 use larder_format::DatasetId;
 use larder_format::items::ROOT_INODE;
 use std::sync::Arc;
@@ -118,8 +119,19 @@ impl Ops for View {
         Ok((self.show(attr), handle))
     }
 
-    fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()> {
-        self.mount.read(self.inner(node), handle, offset, len, out)
+    fn tmpfile(
+        &self,
+        parent: NodeId,
+        perm: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Attr, Handle)> {
+        let (attr, handle) = self.mount.tmpfile(self.inner(parent), perm, flags, caller)?;
+        Ok((self.show(attr), handle))
+    }
+
+    fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
+        self.mount.read(self.inner(node), handle, offset, len)
     }
 
     fn write(

@@ -361,13 +361,15 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        READ_BUFFER.with_borrow_mut(|out| {
-            out.clear();
-            match self.call(|ops| ops.read(node(ino), handle(fh), offset, size, out)) {
-                Ok(()) => reply.data(out),
-                Err(errno) => reply.error(errno),
-            }
-        });
+        match self.call(|ops| ops.read(node(ino), handle(fh), offset, size)) {
+            // One slice is what fuser takes.
+            Ok(data) => READ_BUFFER.with_borrow_mut(|out| {
+                out.clear();
+                data.slices().for_each(|slice| out.extend_from_slice(slice));
+                reply.data(out);
+            }),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn write(

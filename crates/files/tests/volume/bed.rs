@@ -111,9 +111,7 @@ impl Bed {
     }
 
     pub fn read(&self, node: NodeId, offset: u64, len: u32) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.mount.read(node, Handle(0), offset, len, &mut out).unwrap();
-        out
+        self.mount.read(node, Handle(0), offset, len).unwrap().to_vec()
     }
 
     pub fn content(&self, node: NodeId) -> Vec<u8> {

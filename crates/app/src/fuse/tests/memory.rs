@@ -1,8 +1,8 @@
 //! A tree of files in memory, as small as [`Ops`] lets it be. It counts what it is asked.
 
 use larder_files::{
-    Allocate, Attr, Caller, DirEntry, FileKind, FsError, Handle, NodeId, OpenFlags, Ops, RenameFlags, Result,
-    Seek, SetAttr, SetTime, StatFs, XattrMode,
+    Allocate, Attr, Caller, DirEntry, FileKind, FsError, Handle, NodeId, OpenFlags, Ops, ReadData,
+    RenameFlags, Result, Seek, SetAttr, SetTime, StatFs, XattrMode,
 };
 use larder_format::Timestamp;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -318,14 +318,19 @@ impl Ops for Memory {
         Ok((attr, Handle(attr.node.raw())))
     }
 
-    fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<()> {
+    fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
+        Err(FsError::NotSupported)
+    }
+
+    fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let content = self.content(node)?;
         let content = content.read();
         let from = (offset as usize).min(content.len());
         let to = (from + len as usize).min(content.len());
-        out.extend_from_slice(&content[from..to]);
-        Ok(())
+        let mut data = ReadData::default();
+        data.push_owned(content[from..to].to_vec());
+        Ok(data)
     }
 
     fn write(&self, node: NodeId, _handle: Handle, offset: u64, data: &[u8], kill: bool) -> Result<u32> {
@@ -401,8 +406,7 @@ impl Ops for Memory {
         to: (NodeId, Handle, u64),
         len: u64,
     ) -> Result<u64> {
-        let mut data = Vec::new();
-        self.read(from.0, from.1, from.2, len as u32, &mut data)?;
+        let data = self.read(from.0, from.1, from.2, len as u32)?.to_vec();
         Ok(self.write(to.0, to.1, to.2, &data, false)?.into())
     }
 
