@@ -236,6 +236,8 @@ impl Stopwatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pending;
+    use larder_format::Timestamp;
 
     fn of(durations: impl IntoIterator<Item = u64>) -> Counts {
         let histogram = Histogram::default();
@@ -283,5 +285,49 @@ mod tests {
         // A reading of another import is not compared with.
         assert_eq!(now.since(&of([5, 5, 5])), now);
         assert_eq!(before.plus(&now.since(&before)), now);
+    }
+
+    /// A clock that shows what a test sets, in nanoseconds.
+    struct Set(AtomicU64);
+
+    impl Clock for Set {
+        fn now(&self) -> Timestamp {
+            unreachable!("waits are measured by monotonic time")
+        }
+        fn monotonic(&self) -> Duration {
+            Duration::from_nanos(self.0.load(Relaxed))
+        }
+    }
+
+    #[test]
+    fn waiting_in_a_queue_is_in_the_total_wait_and_not_in_the_disk_wait() {
+        let clock = Arc::new(Set(AtomicU64::new(0)));
+        let meter = Arc::new(Meter::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let at = |ns| clock.0.store(ns, Relaxed);
+        let means = |kind| [&meter.waits(kind).total, &meter.waits(kind).disk].map(|of| of.read().mean());
+
+        let watch = meter.start(RequestKind::Write);
+        let (promise, pending) = Pending::new();
+        let pending = pending.timed(watch);
+        at(5);
+        promise.begin();
+        at(12);
+        assert_eq!(means(RequestKind::Write), [None, None]);
+        promise.keep(());
+        pending.wait();
+        assert_eq!(means(RequestKind::Write), [Some(12), Some(7)]);
+
+        // The device may be faster than its caller.
+        let watch = meter.start(RequestKind::Read);
+        let (promise, pending) = Pending::new();
+        promise.begin();
+        at(20);
+        let pending = pending.timed(watch);
+        at(21);
+        promise.keep(());
+        pending.wait();
+        assert_eq!(means(RequestKind::Read), [Some(9), Some(1)]);
+        Pending::done(()).timed(meter.start(RequestKind::Flush)).wait();
+        assert_eq!(means(RequestKind::Flush), [Some(0), Some(0)]);
     }
 }
