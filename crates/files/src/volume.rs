@@ -130,9 +130,29 @@ impl Volume {
         Ok(self.pool.enter()?)
     }
 
-    /// Refuses to make anything when the pool is full.
+    /// Refuses to make anything when the pool is full or a quota is used up.
     pub(crate) fn check_space(&self) -> Result<()> {
-        Ok(self.pool.check_space(CHANGE_SPACE, self.dataset.settings().record_size)?)
+        self.within_quota(|| Ok(self.pool.check_quota(self.id(), 1)?))?;
+        Ok(self.pool.check_room(&self.dataset, CHANGE_SPACE)?)
+    }
+
+    /// Does what a quota may refuse. Claims are by plain bytes, so what was refused is done once more when
+    /// what was claimed has been stored. Nothing of this crate is locked.
+    pub(crate) fn within_quota<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(FsError::Quota) => {}
+            done => return done,
+        }
+        let claimants = self.pool.claimants(self.id());
+        if claimants.is_empty() {
+            return Err(FsError::Quota);
+        }
+        if claimants.iter().all(|&claimant| claimant == self.id()) {
+            self.flush_all()?;
+        } else {
+            self.pool.flush_front()?;
+        }
+        attempt()
     }
 
     fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, Arc<Inode>>> {
@@ -253,8 +273,11 @@ impl Volume {
         }
     }
 
-    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`.
-    pub(crate) fn meter(&self, before: u64, state: &State) {
+    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`, and its quotas what they
+    /// will take now.
+    pub(crate) fn meter(&self, before: u64, state: &mut State) {
+        let claimed = std::mem::replace(&mut state.claimed, state.data.room);
+        self.pool.adjust_claim(self.id(), claimed, state.claimed);
         let now = state.data.bytes;
         if now >= before {
             self.pool.dirty().add(now - before);

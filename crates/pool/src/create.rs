@@ -284,6 +284,7 @@ impl Pool {
         let root = Dataset::new(pool.myself.clone(), record, BTreeMap::new(), settings);
         root.state.write().changed = true;
         pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
+        pool.open_books();
         pool.beat()?;
         pool.commit()?;
         Ok(pool)
@@ -314,6 +315,7 @@ impl Pool {
             history: Mutex::new(parts.history),
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
+            books: crate::quota::Books::default(),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),

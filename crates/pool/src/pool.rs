@@ -11,6 +11,7 @@ use crate::error::{PoolError, Result};
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
 use crate::member::Members;
+use crate::quota::Books;
 use crate::segments::Readable;
 use crate::tree::Tree;
 use crate::write::Flights;
@@ -123,6 +124,7 @@ pub struct Pool {
     pub(crate) history: Mutex<Vec<RootImport>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) dirty: Dirty,
+    pub(crate) books: Books,
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
@@ -243,6 +245,14 @@ impl Pool {
     /// The most dirty bytes that the budget allows.
     pub fn dirty_limit(&self) -> u64 {
         self.cache.dirty_limit()
+    }
+    /// Has the layer above store all its dirty data; nothing of it is durable before the next commit.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn flush_front(&self) -> Result<()> {
+        let front = self.front.read().as_ref().and_then(Weak::upgrade);
+        front.map_or(Ok(()), |front| front.flush())
     }
     /// The newest durable commit.
     pub fn durable_commit(&self) -> CommitId {
