@@ -360,6 +360,9 @@ impl Pool {
             settings.record_size = settings.record_size.min(self.max_record());
             *dataset.settings.write() = settings;
         }
+        let datasets = self.datasets();
+        self.books
+            .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));
     }
 
     /// Brings the pool's own properties into effect.

@@ -87,7 +87,7 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available(record_size.min(slot_size / 4))
+            space.available_above(space.reserve(), record_size.min(slot_size / 4))
         });
         groups.sum()
     }

@@ -13,6 +13,7 @@ use crate::map::BlockMap;
 use crate::member::Members;
 use crate::quota::Books;
 use crate::segments::Readable;
+use crate::space::GroupSpace;
 use crate::tree::Tree;
 use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
@@ -298,13 +299,18 @@ impl Pool {
 
     /// Space, for records of `record_size` bytes.
     pub fn space(&self, record_size: u32) -> Space {
+        self.space_above(record_size, GroupSpace::reserve)
+    }
+
+    /// As [`Pool::space`], with that many segments of each group for nobody.
+    pub(crate) fn space_above(&self, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
         let core = self.core.lock();
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
             let per_segment = group.writable(u64::from(group.slot_size - DESCRIPTOR_LEN), record);
-            space.size += group.total_segments().saturating_sub(group.reserve()) * per_segment;
-            space.available += group.available(record);
+            space.size += group.total_segments().saturating_sub(reserve(group)) * per_segment;
+            space.available += group.available_above(reserve(group), record);
         }
         for (&(kind, group), id) in &core.streams {
             if kind == larder_format::segment::SegmentKind::Data {

@@ -10,7 +10,7 @@
 //! tell what goes on upwards; the steps of one account telescope, whatever their order, so nobody waits
 //! for anybody. The tree itself (accounts, parents, limits) is behind a lock that is held shared by those
 //! who climb and taken alone by those who make, rename, limit or destroy datasets; these count anew.
-//! The lock is a leaf: nothing is taken under it.
+//! Nothing of other modules is taken under the lock.
 //!
 //! **Claims.** A write claims what its records may take before they are stored, and is refused when a
 //! quota would be passed; what is stored is posted without a question, and the claim given back. So a
@@ -28,6 +28,7 @@ use crate::error::{PoolError, Result};
 use crate::pool::{Pool, Space};
 use crate::property::format_size;
 use crate::row;
+use crate::space::GroupSpace;
 use larder_format::DatasetId;
 use larder_format::block::BLOCK_OVERHEAD;
 use parking_lot::RwLock;
@@ -106,6 +107,8 @@ struct Account {
     /// None for the root dataset.
     parent: Option<DatasetId>,
     limits: Limits,
+    /// Bytes of a record.
+    record_size: u32,
     own: AtomicI64,
     claimed: AtomicI64,
     used: AtomicI64,
@@ -118,6 +121,8 @@ type Accounts = BTreeMap<DatasetId, Account>;
 pub(crate) struct Books {
     accounts: RwLock<Accounts>,
     promised: AtomicI64,
+    /// Record sizes of the datasets that have reservations.
+    promised_records: RwLock<BTreeSet<u32>>,
 }
 
 /// An amount, or what is kept for it if that is more. Wraps, as the sums do: limits come from outside.
@@ -196,6 +201,21 @@ impl Books {
             promised = promised.wrapping_add(share.refreservation as i64).wrapping_add(unused);
         }
         self.promised.store(promised, Relaxed);
+        let reserving = accounts
+            .values()
+            .filter(|Account { limits, .. }| limits.reservation > 0 || limits.refreservation > 0);
+        *self.promised_records.write() = reserving.map(|account| account.record_size).collect();
+    }
+
+    /// Datasets' records are of these sizes now, bytes.
+    pub(crate) fn resize_records(&self, sizes: impl Iterator<Item = (DatasetId, u32)>) {
+        let mut accounts = self.accounts.write();
+        for (id, size) in sizes {
+            if let Some(account) = accounts.get_mut(&id) {
+                account.record_size = size;
+            }
+        }
+        self.count(&accounts);
     }
 
     /// Adds to what a dataset has of its own; gives the dataset whose limit is passed now, if one is.
@@ -265,25 +285,22 @@ impl Books {
             .collect()
     }
 
-    /// What is promised to others than a dataset, and not used.
-    fn promised_to_others(&self, id: DatasetId) -> u64 {
+    /// What is promised and not used: to a dataset, and to others.
+    fn promises(&self, id: DatasetId) -> (u64, u64) {
         let promised = self.promised.load(Relaxed);
         if promised == 0 {
-            return 0;
+            return (0, 0);
         }
         let accounts = self.accounts.read();
         let unused = |amount: &AtomicI64, promise| {
             let amount = amount.load(Relaxed);
             kept(amount, promise).wrapping_sub(amount)
         };
-        let mut others = promised;
-        if let Some(account) = accounts.get(&id) {
-            others = others.wrapping_sub(unused(&account.own, account.limits.refreservation));
-        }
-        for (_, account) in upwards(&accounts, id) {
-            others = others.wrapping_sub(unused(&account.used, account.limits.reservation));
-        }
-        others.max(0) as u64
+        let own = accounts.get(&id).map_or(0, |account| unused(&account.own, account.limits.refreservation));
+        let above =
+            upwards(&accounts, id).map(|(_, account)| unused(&account.used, account.limits.reservation));
+        let mine = above.fold(own, i64::wrapping_add);
+        (mine.max(0) as u64, promised.wrapping_sub(mine).max(0) as u64)
     }
 
     /// What of `free` bytes of the pool a dataset and its descendants could write, but for what its
@@ -433,14 +450,39 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_room(&self, dataset: &Dataset, bytes: u64) -> Result<()> {
-        let others = self.books.promised_to_others(dataset.id());
-        self.check_space(bytes.saturating_add(others), dataset.settings().record_size)
+        let (mine, others) = self.books.promises(dataset.id());
+        let record_size = dataset.settings().record_size;
+        let needed = bytes.saturating_add(others).saturating_add(self.promise_overhead(others, record_size));
+        let kept = || self.space_above(record_size, GroupSpace::reserve_of_promises).available;
+        match self.check_space(needed, record_size) {
+            Err(PoolError::NoSpace) if bytes <= mine && needed <= kept() => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// What `promised` bytes take besides themselves, in records of `record_size` bytes, where those they
+    /// are promised to have records that pack worse.
+    fn promise_overhead(&self, promised: u64, record_size: u32) -> u64 {
+        if promised == 0 {
+            return 0;
+        }
+        let records = self.books.promised_records.read().clone();
+        let fits = |size: u32| self.space(size).available;
+        let worst = records.into_iter().filter(|&size| size != record_size).map(fits).min();
+        let (here, worst) = (fits(record_size), worst.unwrap_or(u64::MAX).max(1));
+        (u128::from(promised) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
+    }
+
+    /// What of the pool is free for records of `record_size` bytes.
+    fn free(&self, record_size: u32) -> u64 {
+        let promised = self.books.promised.load(Relaxed).max(0) as u64;
+        self.space(record_size).available.saturating_sub(self.promise_overhead(promised, record_size))
     }
 
     /// Space as it is for a dataset: what its records take (and what waits in memory), and what can be
     /// written to it. The size is both together, so that it is the quota's where a quota is what bounds it.
     pub fn space_of(&self, dataset: &Dataset) -> Space {
-        let free = self.space(dataset.settings().record_size).available;
+        let free = self.free(dataset.settings().record_size);
         let available = self.books.available(dataset.id(), free);
         let own =
             self.books.accounts.read().get(&dataset.id()).map_or(0, |account| account.own.load(Relaxed));
@@ -462,12 +504,12 @@ impl Pool {
         name: &str,
         value: u64,
     ) -> Result<()> {
-        self.books.set(dataset, name, value, self.space(record_size).available)
+        self.books.set(dataset, name, value, self.free(record_size))
     }
 
     /// A dataset's account goes to another parent.
     pub(crate) fn transfer(&self, dataset: &Dataset, parent: DatasetId) -> Result<()> {
-        let free = self.space(dataset.settings().record_size).available;
+        let free = self.free(dataset.settings().record_size);
         self.books.transfer(dataset.id(), parent, free)
     }
 

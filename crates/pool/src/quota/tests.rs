@@ -131,9 +131,9 @@ fn available_is_the_least_of_what_bounds_and_the_sum_of_what_is_kept() {
     assert_eq!([2, 4].map(available), [4500, 1000]);
     books.post(id(4), 2000);
     assert_eq!(available(4), 0);
-    assert_eq!(books.promised_to_others(id(3)), 1000);
-    assert_eq!(books.promised_to_others(id(4)), 5000);
-    assert_eq!(books.promised_to_others(id(2)), 4000);
+    assert_eq!(books.promises(id(3)).1, 1000);
+    assert_eq!(books.promises(id(4)).1, 5000);
+    assert_eq!(books.promises(id(2)), (1000, 4000));
 }
 
 #[test]
