@@ -21,6 +21,8 @@ const SHARDS: usize = 32;
 const SHARD_CAPACITY: usize = 1024;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
 const CHANGE_SPACE: u64 = 64 << 10;
+/// Extents of removed files that a writer at its quota drops before it tries again.
+const REAP_STEP: usize = 1024;
 
 /// One dataset as a tree of files.
 pub struct Volume {
@@ -136,23 +138,27 @@ impl Volume {
         Ok(self.pool.check_room(&self.dataset, CHANGE_SPACE)?)
     }
 
-    /// Does what a quota may refuse. Claims are by plain bytes, so what was refused is done once more when
-    /// what was claimed has been stored. Nothing of this crate is locked.
+    /// Does what a quota may refuse. Claims are by plain bytes, and what was removed goes in steps: what was
+    /// refused is tried again when what was claimed has been stored, and while something goes. Nothing of
+    /// this crate is locked.
     pub(crate) fn within_quota<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
-        match attempt() {
-            Err(FsError::Quota) => {}
+        let mut outcome = attempt();
+        let claimants = match outcome {
+            Err(FsError::Quota) => self.pool.claimants(self.id()),
             done => return done,
-        }
-        let claimants = self.pool.claimants(self.id());
-        if claimants.is_empty() {
-            return Err(FsError::Quota);
-        }
-        if claimants.iter().all(|&claimant| claimant == self.id()) {
-            self.flush_all()?;
-        } else {
+        };
+        if claimants.iter().any(|&claimant| claimant != self.id()) {
             self.pool.flush_front()?;
+            outcome = attempt();
+        } else if !claimants.is_empty() {
+            self.flush_all()?;
+            outcome = attempt();
         }
-        attempt()
+        while matches!(outcome, Err(FsError::Quota)) && !self.orphans.lock().is_empty() {
+            self.reap_step(REAP_STEP)?;
+            outcome = attempt();
+        }
+        outcome
     }
 
     fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, Arc<Inode>>> {

@@ -55,7 +55,7 @@ fn fill(bed: &Bed, node: NodeId, piece: usize, seed: u64) -> (u64, FsError) {
 #[test]
 fn a_write_meets_the_quota_and_a_removal_gives_it_back() {
     for property in ["quota", "refquota"] {
-        let bed = Bed::new(&[]);
+        let bed = Bed::new(&[("recordsize", "16384")]);
         let (home, root) = dataset(&bed, "tank/home", &[(property, "4194304")]);
         let file = bed.file(root, "file");
         let (written, refusal) = fill(&bed, file, 64 << 10, 1);
@@ -76,6 +76,7 @@ fn a_write_meets_the_quota_and_a_removal_gives_it_back() {
         bed.resize(file, 2 * MIB);
         let (again, refusal) = fill(&bed, file, 64 << 10, 3);
         assert_eq!((again, refusal), (written, FsError::Quota));
+        // What is removed in steps (here of 64 records at once) can be written at once as well.
         bed.mount.unlink(root, b"file").unwrap();
         let (fresh, _) = fill(&bed, bed.file(root, "fresh"), 64 << 10, 4);
         assert_eq!(fresh, written);
