@@ -19,7 +19,7 @@ use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
-use larder_format::segment::{DESCRIPTOR_LEN, SegmentState};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -310,14 +310,13 @@ impl Pool {
         for group in core.groups.values() {
             let per_segment = group.writable(u64::from(group.slot_size - DESCRIPTOR_LEN), record);
             space.size += group.total_segments().saturating_sub(reserve(group)) * per_segment;
-            space.available += group.available_above(reserve(group), record);
-        }
-        for (&(kind, group), id) in &core.streams {
-            if kind == larder_format::segment::SegmentKind::Data {
-                let group = &core.groups[&group];
-                space.available +=
-                    group.writable(u64::from(group.slot_size - core.entries[id].height), record);
-            }
+            let open = core
+                .streams
+                .get(&(SegmentKind::Data, group.index))
+                .map_or(0, |id| group.writable(u64::from(group.slot_size - core.entries[id].height), record));
+            // What the reserve lacks is not there to be written, even where a segment is open for it.
+            let lacks = reserve(group).saturating_sub(group.free_segments()) * per_segment;
+            space.available += (group.available_above(reserve(group), record) + open).saturating_sub(lacks);
         }
         drop(core);
         space.available = space.available.saturating_sub(self.dirty.get());

@@ -100,8 +100,8 @@ pub enum PropertyError {
 const SWITCH: Kind = Kind::Word(&["on", "off"]);
 const YES_NO: Kind = Kind::Word(&["yes", "no"]);
 const ANY_BYTES: Kind = Kind::Bytes(0, u64::MAX);
-/// More than any pool has: an exbibyte.
-const LIMIT_MAX: u64 = 1 << 60;
+/// The most that a quota or reservation can be: an exbibyte.
+pub(crate) const LIMIT_MAX: u64 = 1 << 60;
 const ANY_NUMBER: Kind = Kind::Number(0, u64::MAX);
 
 #[rustfmt::skip]

@@ -26,7 +26,7 @@
 use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
 use crate::pool::{Pool, Space};
-use crate::property::format_size;
+use crate::property::{LIMIT_MAX, format_size};
 use crate::row;
 use crate::space::GroupSpace;
 use larder_format::DatasetId;
@@ -69,9 +69,8 @@ impl Limits {
     pub(crate) fn of(local: &BTreeMap<String, String>) -> Self {
         let mut limits = Self::default();
         for name in Self::NAMES {
-            if let Some(value) = local.get(name).and_then(|value| value.parse().ok()) {
-                *limits.field(name) = value;
-            }
+            let value = local.get(name).and_then(|value| value.parse().ok());
+            *limits.field(name) = value.unwrap_or(0).min(LIMIT_MAX);
         }
         limits
     }
@@ -125,7 +124,7 @@ pub(crate) struct Books {
     promised_records: RwLock<BTreeSet<u32>>,
 }
 
-/// An amount, or what is kept for it if that is more. Wraps, as the sums do: limits come from outside.
+/// An amount, or what is kept for it if that is more.
 fn kept(amount: i64, promise: u64) -> i64 {
     amount.max(i64::try_from(promise).unwrap_or(i64::MAX))
 }
@@ -264,8 +263,11 @@ impl Books {
     }
 
     fn adjust_claim(&self, id: DatasetId, delta: i64) {
+        if delta == 0 {
+            return;
+        }
         let accounts = self.accounts.read();
-        if let Some(account) = accounts.get(&id).filter(|_| delta != 0) {
+        if let Some(account) = accounts.get(&id) {
             account.claimed.fetch_add(delta, Relaxed);
             self.add(&accounts, id, delta);
         }

@@ -155,7 +155,7 @@ impl GroupSpace {
     /// Segments that writes must leave free when they are to go where a reservation keeps room. What lies
     /// between is for what packs worse than AVAIL supposes, and for what is dead and not worth moving.
     pub fn reserve_of_promises(&self) -> u64 {
-        self.reserve() - self.reserve() / 4
+        self.reserve() - self.reserve() / 8
     }
 
     /// What of the free space but `reserve` segments a user can fill with incompressible records of

@@ -211,7 +211,7 @@ fn many_hands_at_once_stay_balanced_and_never_pass_a_quota_together() {
                 let mut held = Vec::new();
                 for _ in 0..5000 {
                     let bytes = entropy.next_u64() % 700;
-                    if entropy.next_u64() % 2 == 0 && books.claim(at, bytes).is_ok() {
+                    if entropy.next_u64().is_multiple_of(2) && books.claim(at, bytes).is_ok() {
                         held.push(bytes);
                     } else if let Some(bytes) = held.pop() {
                         books.adjust_claim(at, -(bytes as i64));
