@@ -14,8 +14,9 @@
 //!
 //! **Claims.** A write claims what its records may take before they are stored, and is refused when a
 //! quota would be passed; what is stored is posted without a question, and the claim given back. So a
-//! flush, a commit or a replay never meets a quota. A claim is by the plain length of each dirty record;
-//! what it can miss is the rest of a record that is longer and compresses worse than before.
+//! flush, a commit or a replay never meets a quota. A claim is by the plain length of each dirty record, up
+//! to the end of what was written; what it can miss is the rest of a record that was longer and now
+//! compresses worse. So a quota is passed by at most one record for each that is dirty in part.
 //!
 //! **Promises.** What reservations keep and nobody has used yet is `promised`. Free space less what is
 //! promised to others is what a dataset can write.
