@@ -7,15 +7,17 @@ use quick_cache::sync::Cache as Shards;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A record's plain content, shared between the cache and its readers; made without a copy.
-pub type Record = Arc<Vec<u8>>;
+/// A record's plain content, shared between the cache and its readers; often a part of the buffer that it was
+/// read into.
+pub type Record = bytes::Bytes;
 
 #[derive(Clone)]
 struct ByLength;
 
 impl Weighter<BlockId, Record> for ByLength {
     fn weight(&self, _: &BlockId, record: &Record) -> u64 {
-        record.len() as u64 + 64
+        // The slack of the buffer that it may lie in.
+        (record.len() + record.len() / 8) as u64 + 64
     }
 }
 
@@ -121,6 +123,16 @@ impl Cache {
     /// A record's plain content.
     pub fn record(&self, id: BlockId) -> Option<Record> {
         self.records.get(&id)
+    }
+
+    /// Whether a record is not there; counts as no look-up.
+    pub fn lacks_record(&self, id: BlockId) -> bool {
+        !self.records.contains_key(&id)
+    }
+
+    /// Whether a node is not there; counts as no look-up.
+    pub fn lacks_node(&self, id: BlockId) -> bool {
+        !self.nodes.contains_key(&id)
     }
 
     /// Keeps a record's plain content.
