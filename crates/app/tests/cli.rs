@@ -550,6 +550,74 @@ fn figures_have_the_forms_of_zpool_iostat_and_arcstat() {
 }
 
 #[test]
+fn quotas_refuse_and_reservations_keep() {
+    let Some(bed) = Bed::new("quotas_refuse_and_reservations_keep") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 160));
+    bed.ok("fs create -o quota=10M tank/home");
+    let piece = noise(5, 1 << 20);
+    let fill = |name: &str| {
+        let mut file = File::create(bed.path(name)).unwrap();
+        let mut written = 0;
+        let refusal = loop {
+            match file.write_all(&piece) {
+                Ok(()) => written += MIB,
+                Err(refusal) => break refusal.raw_os_error(),
+            }
+        };
+        file.sync_all().unwrap();
+        (written, refusal.map(rustix::io::Errno::from_raw_os_error))
+    };
+    let (no_space, quota) = (Some(rustix::io::Errno::NOSPC), Some(rustix::io::Errno::DQUOT));
+    assert_eq!(fill("mnt/home/file"), (9 * MIB, quota));
+    let df = rustix::fs::statvfs(bed.path("mnt/home")).unwrap();
+    assert_eq!(df.f_blocks * df.f_frsize, 10 * MIB, "df shows the quota");
+    assert!(df.f_bavail * df.f_frsize < MIB);
+    let error = bed.fails(2, "fs set quota=5M tank/home");
+    assert!(error.contains("quota=5M is less than the 9.") && error.contains("used or reserved"), "{error}");
+    let error = bed.fails(2, "fs set reservation=1T tank/home");
+    assert!(error.contains("reservation=1T is more than the quota of 10M"), "{error}");
+
+    fs::remove_file(bed.path("mnt/home/file")).unwrap();
+    bed.ok("pool wait -t free tank");
+    assert_eq!(fill("mnt/home/again"), (9 * MIB, quota));
+
+    // In the words of zfs: what is set, where, and what it comes to.
+    symlink(bed.larder(), bed.path("zfs")).unwrap();
+    let zfs = |line: &str| {
+        let mut command = Command::new(bed.path("zfs"));
+        command.args(line.split_whitespace()).env("LARDER_RUN_DIR", bed.path("run"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "zfs {line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    zfs("set refreservation=12M quota=none tank/home");
+    zfs("create -o reservation=20M tank/safe");
+    assert_eq!(
+        zfs("get -H -o property,value,source quota,refquota,reservation,refreservation tank/home"),
+        "quota\tnone\tdefault\nrefquota\tnone\tdefault\nreservation\tnone\tdefault\n\
+         refreservation\t12M\tlocal\n"
+    );
+    let sizes = zfs("list -Hp -o used,usedbydataset,usedbychildren,usedbyrefreservation,usedbysnapshots");
+    let sizes: Vec<Vec<u64>> =
+        (sizes.lines()).map(|line| line.split('\t').map(|size| size.parse().unwrap()).collect()).collect();
+    assert_eq!(sizes[0][0], 32 * MIB, "what is reserved below is used: {sizes:?}");
+    assert_eq!((sizes[1][0], sizes[1][1] + sizes[1][3], sizes[2][0]), (12 * MIB, 12 * MIB, 0), "{sizes:?}");
+    let error = bed.fails(2, "fs set reservation=1T tank/safe");
+    assert!(error.contains("reservation=1T is more than the") && error.contains("available"), "{error}");
+
+    // Everybody else meets a full pool early; what was kept can be written.
+    let (others, refusal) = fill("mnt/filler");
+    assert_eq!(refusal, no_space);
+    assert_eq!(fill("mnt/safe/file").1, no_space);
+    let used: u64 = zfs("get -Hp -o value usedbydataset tank/safe").trim().parse().unwrap();
+    assert!(used >= 19 * MIB, "{used} of 20M, after {others} by others");
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    assert_eq!(zfs("get -H -o value,source reservation tank/safe"), "20M\tlocal\n");
+    assert_eq!(bed.ok("pool check tank"), "tank: healthy\n");
+}
+
+#[test]
 fn a_read_only_import_writes_nothing() {
     let Some(bed) = Bed::new("a_read_only_import_writes_nothing") else { return };
     let devices = bed.devices("disks", 2, 64);

@@ -212,7 +212,8 @@ impl Volume {
             Allocate::KeepSize | Allocate::Punch | Allocate::Zero { keep_size: true } => false,
         };
         if matches!(mode, Allocate::Extend | Allocate::KeepSize) {
-            self.pool.check_space(len, self.dataset.settings().record_size)?;
+            self.within_quota(|| Ok(self.pool.check_quota(self.id(), len)?))?;
+            self.pool.check_room(&self.dataset, len)?;
         }
         if matches!(mode, Allocate::Punch | Allocate::Zero { .. }) {
             let op = self.enter()?;
@@ -256,7 +257,7 @@ impl Volume {
             // The operation below says all this to the log.
             state.data.unlogged.remove(range);
         }
-        self.meter(dirty, &state);
+        self.meter(dirty, &mut state);
         if !state.data.is_empty() {
             self.queue(id, &mut state);
             self.logged.lock().insert(id);

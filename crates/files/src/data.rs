@@ -8,6 +8,7 @@
 use crate::attr::{check_regular, extents, killed};
 use crate::error::{FsError, Result};
 use crate::inode::State;
+use crate::names::Origin;
 use crate::ops::{Seek, SetAttr};
 use crate::ranges::Pieces;
 use crate::read_data::ReadData;
@@ -32,7 +33,7 @@ impl Volume {
             return Err(FsError::ReadOnly);
         }
         self.make_room(data.len() as u64)?;
-        self.pool.check_space(data.len() as u64, settings.record_size)?;
+        self.pool.check_room(&self.dataset, data.len() as u64)?;
         let inode = self.inode(id)?;
         if kill_suidgid {
             let perm = inode.lock()?.live.perm;
@@ -40,16 +41,18 @@ impl Volume {
                 self.setattr(id, &SetAttr { kill_suidgid, ..SetAttr::default() })?;
             }
         }
-        let mut state = inode.lock()?;
-        if state.live.nlink == 0 && state.open == 0 {
-            return Err(FsError::NotFound);
-        }
-        let offset = offset.unwrap_or(state.live.size);
-        self.accept(id, &mut state, offset, data, self.now())?;
+        self.within_quota(|| {
+            let mut state = inode.lock()?;
+            if state.live.nlink == 0 && state.open == 0 {
+                return Err(FsError::NotFound);
+            }
+            let offset = offset.unwrap_or(state.live.size);
+            self.accept(id, &mut state, offset, data, self.now(), Origin::Live)
+        })?;
         Ok(data.len() as u32)
     }
 
-    /// Takes written data into memory.
+    /// Takes written data into memory. What is replayed was within the quotas, or is let in regardless.
     pub(crate) fn accept(
         &self,
         id: InodeId,
@@ -57,6 +60,7 @@ impl Volume {
         offset: u64,
         data: &[u8],
         time: Timestamp,
+        origin: Origin,
     ) -> Result<()> {
         check_regular(state)?;
         if data.is_empty() {
@@ -64,14 +68,19 @@ impl Volume {
         }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= MAX_FILE);
         let end = end.ok_or(FsError::TooBig)?;
-        if state.live.record_size == 0 {
+        let mut record_size = state.live.record_size;
+        if record_size == 0 {
             // A power of two: the pool's limit need not be one.
             let limit = 1 << self.pool.max_record().ilog2();
-            let record_size = self.dataset.settings().record_size.min(limit);
-            state.change(|item| item.record_size = record_size);
+            record_size = self.dataset.settings().record_size.min(limit);
         }
+        if origin == Origin::Live {
+            let growth = state.data.growth(record_size, offset, data.len() as u64);
+            self.pool.claim(self.id(), growth)?;
+            state.claimed += growth;
+        }
+        state.change(|item| item.record_size = record_size);
         let before = state.data.bytes;
-        let record_size = state.live.record_size;
         state.data.write(record_size, offset, data);
         self.meter(before, state);
         state.grown |= end > state.live.size;

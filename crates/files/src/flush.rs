@@ -188,7 +188,7 @@ impl Volume {
         let before = state.data.bytes;
         state.data.take_back();
         taken.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
-        self.meter(before, &state);
+        self.meter(before, &mut state);
     }
 
     /// Stores what was taken and brings the trees up to date.

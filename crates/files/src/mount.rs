@@ -556,7 +556,7 @@ impl Ops for Mount {
 
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
         let (volume, _) = self.at(node)?;
-        let space = self.pool.space(volume.dataset().settings().record_size);
+        let space = self.pool.space_of(volume.dataset());
         let unit = u64::from(STATFS_UNIT);
         Ok(StatFs {
             block_size: STATFS_UNIT,

@@ -211,7 +211,7 @@ pub struct DirEntry<'a> {
     pub attr: Option<&'a Attr>,
 }
 
-/// The space of a mount, as `statfs` shows it.
+/// The space of a dataset, as `statfs` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatFs {
     /// Bytes of a unit.
@@ -347,7 +347,7 @@ pub trait Ops: Send + Sync {
     /// Takes an extended attribute away.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
 
-    /// The space of the pool.
+    /// The space of the dataset that the node is in.
     fn statfs(&self, node: NodeId) -> Result<StatFs>;
     /// Makes everything durable (`sync`, `syncfs`).
     fn sync(&self) -> Result<()>;

@@ -39,7 +39,7 @@ impl Volume {
     fn apply_write(&self, write: &Write) -> Result<()> {
         let inode = self.inode(write.inode)?;
         let mut state = inode.lock()?;
-        self.accept(write.inode, &mut state, write.offset, &write.data, write.mtime)?;
+        self.accept(write.inode, &mut state, write.offset, &write.data, write.mtime, Replay)?;
         state.live.size = state.live.size.max(write.size);
         Ok(())
     }

@@ -21,6 +21,8 @@ const SHARDS: usize = 32;
 const SHARD_CAPACITY: usize = 1024;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
 const CHANGE_SPACE: u64 = 64 << 10;
+/// Extents of removed files that a writer at its quota drops before it tries again.
+const REAP_STEP: usize = 1024;
 
 /// One dataset as a tree of files.
 pub struct Volume {
@@ -130,9 +132,33 @@ impl Volume {
         Ok(self.pool.enter()?)
     }
 
-    /// Refuses to make anything when the pool is full.
+    /// Refuses to make anything when the pool is full or a quota is used up.
     pub(crate) fn check_space(&self) -> Result<()> {
-        Ok(self.pool.check_space(CHANGE_SPACE, self.dataset.settings().record_size)?)
+        self.within_quota(|| Ok(self.pool.check_quota(self.id(), 1)?))?;
+        Ok(self.pool.check_room(&self.dataset, CHANGE_SPACE)?)
+    }
+
+    /// Does what a quota may refuse. Claims are by plain bytes, and what was removed goes in steps: what was
+    /// refused is tried again when what was claimed has been stored, and while something goes. Nothing of
+    /// this crate is locked.
+    pub(crate) fn within_quota<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        let mut outcome = attempt();
+        let claimants = match outcome {
+            Err(FsError::Quota) => self.pool.claimants(self.id()),
+            done => return done,
+        };
+        if claimants.iter().any(|&claimant| claimant != self.id()) {
+            self.pool.flush_front()?;
+            outcome = attempt();
+        } else if !claimants.is_empty() {
+            self.flush_all()?;
+            outcome = attempt();
+        }
+        while matches!(outcome, Err(FsError::Quota)) && !self.orphans.lock().is_empty() {
+            self.reap_step(REAP_STEP)?;
+            outcome = attempt();
+        }
+        outcome
     }
 
     fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, Arc<Inode>>> {
@@ -253,8 +279,11 @@ impl Volume {
         }
     }
 
-    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`.
-    pub(crate) fn meter(&self, before: u64, state: &State) {
+    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`, and its quotas what they
+    /// will take now.
+    pub(crate) fn meter(&self, before: u64, state: &mut State) {
+        let claimed = std::mem::replace(&mut state.claimed, state.data.room);
+        self.pool.adjust_claim(self.id(), claimed, state.claimed);
         let now = state.data.bytes;
         if now >= before {
             self.pool.dirty().add(now - before);

@@ -87,7 +87,7 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available(record_size.min(slot_size / 4))
+            space.available_above(space.reserve(), record_size.min(slot_size / 4))
         });
         groups.sum()
     }
@@ -285,6 +285,7 @@ impl Pool {
         let root = Dataset::new(pool.myself.clone(), record, BTreeMap::new(), settings);
         root.state.write().changed = true;
         pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
+        pool.open_books();
         pool.beat()?;
         pool.commit()?;
         Ok(pool)
@@ -315,6 +316,7 @@ impl Pool {
             history: Mutex::new(parts.history),
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
+            books: crate::quota::Books::default(),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),

@@ -157,9 +157,12 @@ impl Dataset {
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = self.state.write();
+        let before = state.record.referenced;
         let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
-        if result.is_err() && update.touched {
+        let (touched, after) = (update.touched, state.record.referenced);
+        op.pool().books.post(self.id, after.wrapping_sub(before) as i64);
+        if result.is_err() && touched {
             drop(op.pool().suspend("an operation failed halfway; the last commit is intact".into()));
         }
         result

@@ -566,6 +566,7 @@ impl Pool {
             self.datasets.write().insert(dataset.id(), Arc::new(dataset));
         }
         self.check_parents()?;
+        self.open_books();
         self.refresh_settings();
         if root.log_open {
             let slot_size = |segment: &SegmentRecord| self.members.get(segment.slots[0].device).slot_size;

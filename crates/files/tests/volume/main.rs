@@ -3,5 +3,6 @@
 mod bed;
 mod crash;
 mod model;
+mod quota;
 mod semantics;
 mod threads;
