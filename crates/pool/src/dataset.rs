@@ -39,6 +39,10 @@ pub struct Settings {
     pub readonly: bool,
     /// When reading updates access times.
     pub atime: Atime,
+    /// Whether access control lists are in force.
+    pub acl: bool,
+    /// Whether extended attributes can be set.
+    pub xattr: bool,
 }
 
 /// What a dataset amounts to, bytes.
@@ -297,6 +301,8 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             }
             "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
             "readonly" => settings.readonly = value == "on",
+            "acltype" => settings.acl = value != "off",
+            "xattr" => settings.xattr = value != "off",
             "atime" => {
                 settings.atime = match value.as_str() {
                     "off" => Atime::Off,

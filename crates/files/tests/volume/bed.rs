@@ -39,7 +39,7 @@ fn world(clock: &Arc<SimClock>, seed: u64) -> World {
 }
 
 fn mount(pool: &Arc<Pool>) -> Arc<Mount> {
-    let mount = Mount::new(Arc::clone(pool)).unwrap();
+    let mount = Mount::new(Arc::clone(pool), (0, 0)).unwrap();
     mount.attach(pool.dataset(ROOT_DATASET).unwrap(), None).unwrap();
     mount
 }

@@ -2,6 +2,7 @@
 
 mod bed;
 mod crash;
+mod lists;
 mod model;
 mod semantics;
 mod threads;
