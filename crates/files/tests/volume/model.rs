@@ -656,6 +656,7 @@ fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
     while run.bed.mount.reap_step(1000).unwrap() {}
     run.bed.pool.commit().unwrap();
     run.bed.check();
+    run.bed.check_tree();
     assert_eq!(run.bed.pool.dirty().get(), 0);
 }
 

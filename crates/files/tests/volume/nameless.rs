@@ -31,6 +31,7 @@ fn it_goes_with_its_last_descriptor() {
     let bed = bed.reopen(2);
     assert!(!bed.mount.reap_step(1).unwrap(), "no mark is left");
     bed.check();
+    bed.check_tree();
 }
 
 #[test]
@@ -48,6 +49,7 @@ fn a_crash_removes_it_wherever_it_was() {
         assert_eq!((bed.mount.getattr(node), stored(&bed)), (Err(FsError::NotFound), 0));
         bed.pool.commit().unwrap();
         bed.check();
+        bed.check_tree();
     }
 }
 
@@ -76,6 +78,7 @@ fn its_first_name_is_as_good_as_any() {
         assert_eq!((found.node, found.nlink), (node, 1));
         assert_eq!(bed.content(node), b"report");
         bed.check();
+        bed.check_tree();
     }
 }
 
