@@ -4,6 +4,7 @@ mod access;
 mod attributes;
 mod bed;
 mod crash;
+mod large;
 mod lists;
 mod model;
 mod nameless;
