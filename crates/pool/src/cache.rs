@@ -7,15 +7,17 @@ use quick_cache::sync::Cache as Shards;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A record's plain content, shared between the cache and its readers; made without a copy.
-pub type Record = Arc<Vec<u8>>;
+/// A record's plain content, shared between the cache and its readers; often a part of the buffer that it was
+/// read into.
+pub type Record = bytes::Bytes;
 
 #[derive(Clone)]
 struct ByLength;
 
 impl Weighter<BlockId, Record> for ByLength {
     fn weight(&self, _: &BlockId, record: &Record) -> u64 {
-        record.len() as u64 + 64
+        // The slack of the buffer that it may lie in.
+        (record.len() + record.len() / 8) as u64 + 64
     }
 }
 
