@@ -262,10 +262,14 @@ impl FrontEnd for Mount {
     }
 
     fn flush_logged(&self, op: &Op<'_>) -> Result<(), PoolError> {
-        self.all().iter().try_for_each(|volume| Ok(volume.flush_logged(op)?))
+        self.all().iter().try_for_each(|volume| {
+            volume.ids.seal(volume.dataset().next_inode());
+            Ok(volume.flush_logged(op)?)
+        })
     }
 
     fn committed(&self, _commit: CommitId) {
+        self.all().iter().for_each(|volume| volume.ids.renew());
         if !self.tree.read().leaving.is_empty() {
             self.tree.write().let_go();
         }

@@ -220,6 +220,7 @@ impl Volume {
             return Err(FsError::NotFound);
         }
         self.check_space()?;
+        self.lease_ids()?;
         let op = self.enter()?;
         let _names = self.names.lock();
         let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
@@ -238,6 +239,7 @@ impl Volume {
     /// Makes a file without a name, and opens it: an orphan from birth. `linkable`: it may get a name.
     pub fn tmpfile(&self, parent: InodeId, perm: u32, linkable: bool, caller: &Caller) -> Result<Attr> {
         self.check_space()?;
+        self.lease_ids()?;
         let op = self.enter()?;
         // Nobody looks for it before its number is given out, so it has all of its state by then.
         let _names = self.names.lock();

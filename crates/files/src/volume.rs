@@ -10,15 +10,20 @@ use crate::ops::{Attr, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{BlockId, CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
-use larder_pool::{Dataset, Look, Op, Pool};
+use larder_pool::{Dataset, Look, Op, Pool, PoolError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Parts of the inode cache, each with a lock of its own.
 const SHARDS: usize = 32;
 /// Inodes that a shard of the cache holds before it looks for some to drop.
 const SHARD_CAPACITY: usize = 1024;
+/// Inode ids that import passes over after a crash.
+const ID_LEASE: u64 = 1 << 16;
+/// Ids that callers may take together after each of them has looked at the lease.
+const ID_MARGIN: u64 = 1 << 12;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
 const CHANGE_SPACE: u64 = 64 << 10;
 
@@ -45,6 +50,33 @@ pub struct Volume {
     pub(crate) orphans: Mutex<BTreeSet<InodeId>>,
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
+    pub(crate) ids: IdLease,
+}
+
+/// Which inode ids may be given out. Import after a crash passes over [`ID_LEASE`] ids, counted from what
+/// the last commit has as the next one; so no more than those are given out before another commit is
+/// durable. Ids that somebody has seen do not come back, though their files be lost.
+#[derive(Debug, Default)]
+pub(crate) struct IdLease {
+    /// The next id, as the commit under way has it; 0 before the first.
+    sealed: AtomicU64,
+    /// The first id that must not be given out yet.
+    end: AtomicU64,
+}
+
+impl IdLease {
+    /// A commit takes `next` along.
+    pub fn seal(&self, next: InodeId) {
+        self.sealed.store(next.get(), Ordering::Relaxed);
+    }
+
+    /// That commit is durable.
+    pub fn renew(&self) {
+        let sealed = self.sealed.load(Ordering::Relaxed);
+        if sealed > 0 {
+            self.end.store(sealed + ID_LEASE, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The key of an inode's value.
@@ -97,7 +129,17 @@ impl Volume {
             logged: Mutex::default(),
             orphans: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
+            ids: IdLease::default(),
         });
+        match volume.pool.enter() {
+            // One id is given up, so that the next commit has the others: import may have moved them.
+            Ok(op) => volume.dataset.update(&op, |tree| {
+                tree.allocate_inode();
+                Ok::<_, FsError>(())
+            })?,
+            Err(PoolError::ReadOnly) => {}
+            Err(error) => return Err(error.into()),
+        }
         let empty = volume.dataset.view()?.get(&inode_key(ROOT_INODE))?.is_none();
         if empty {
             let root = new_item(FileKind::Directory, 0o755, owner, volume.now());
@@ -136,6 +178,14 @@ impl Volume {
             return Err(FsError::ReadOnly);
         }
         Ok(self.pool.enter()?)
+    }
+
+    /// Sees to it that inode ids may be given out. Not under an operation: it may have to commit.
+    pub(crate) fn lease_ids(&self) -> Result<()> {
+        if self.dataset.next_inode().get() + ID_MARGIN > self.ids.end.load(Ordering::Relaxed) {
+            self.pool.commit()?;
+        }
+        Ok(())
     }
 
     /// Refuses to make anything when the pool is full.

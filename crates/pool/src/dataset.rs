@@ -122,6 +122,10 @@ impl Dataset {
     pub fn last_name(&self) -> String {
         self.state.read().record.name.clone()
     }
+    /// The next inode id to be given out.
+    pub fn next_inode(&self) -> InodeId {
+        InodeId::new(self.state.read().record.next_inode)
+    }
     /// What the write path needs of its properties.
     pub fn settings(&self) -> Settings {
         *self.settings.read()

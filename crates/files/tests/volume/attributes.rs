@@ -188,6 +188,12 @@ fn numbers_stay_over_imports_and_never_come_back() {
         // These have been seen, and are lost by the crash.
         gone.extend((0..50).map(|i| bed.file(dir, &format!("lost-{i}"))));
         bed = if round % 2 == 0 { bed.crash(round + 2) } else { bed.reopen(round + 2) };
+        // Nothing but lost files from one crash to the next.
+        for seed in 0..2 {
+            let lost = bed.file(ROOT, "lost");
+            assert!(gone.insert(lost), "{lost:?} came back");
+            bed = bed.crash(10 * round + seed + 10);
+        }
         while bed.mount.reap_step(100).unwrap() {}
         for (path, &node) in &kept {
             assert_eq!(bed.find(path).unwrap().node, node);
@@ -206,4 +212,21 @@ fn a_new_root_directory_belongs_to_whom_the_mount_was_told() {
     assert_eq!((found.uid, found.gid, found.perm), (1000, 100, 0o755));
     assert_eq!(mount.getattr(ROOT).unwrap().uid, 0, "one that is there stays as it is");
     drop(child);
+}
+
+#[test]
+fn a_commit_comes_before_more_numbers_than_import_passes_over() {
+    let bed = Bed::new(&[]);
+    let mut last = bed.pool.durable_commit();
+    let (mut commits, mut seen) = (0, 0);
+    for i in 0..140_000 {
+        seen = bed.mount.tmpfile(ROOT, 0o600, crate::bed::READ_WRITE, &USER).unwrap().0.node.raw();
+        bed.mount.release(NodeId::from_raw(seen), Handle(0)).unwrap();
+        commits += u32::from(bed.pool.durable_commit() > last);
+        last = bed.pool.durable_commit();
+        assert!(commits >= i / 65_536, "{i} made, {commits} commits");
+    }
+    assert!(commits < 5, "{commits}");
+    let bed = bed.crash(2);
+    assert!(bed.file(ROOT, "f").raw() > seen);
 }
