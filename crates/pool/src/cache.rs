@@ -125,6 +125,16 @@ impl Cache {
         self.records.get(&id)
     }
 
+    /// Whether a record is not there; counts as no look-up.
+    pub fn lacks_record(&self, id: BlockId) -> bool {
+        !self.records.contains_key(&id)
+    }
+
+    /// Whether a node is not there; counts as no look-up.
+    pub fn lacks_node(&self, id: BlockId) -> bool {
+        !self.nodes.contains_key(&id)
+    }
+
     /// Keeps a record's plain content.
     pub fn keep_record(&self, id: BlockId, record: Record) {
         self.records.insert(id, record);

@@ -321,6 +321,7 @@ impl Pool {
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             cleaned: AtomicU64::new(0),
+            misses: Default::default(),
             myself: myself.clone(),
         })
     }

@@ -1,5 +1,6 @@
 //! The way up: a block from the device that has it, else from a replica, else rebuilt from parity.
 
+use crate::around::{self, Wanted};
 use crate::cache::Record;
 use crate::codec;
 use crate::core::Core;
@@ -20,6 +21,15 @@ use std::sync::atomic::Ordering;
 /// The most plain bytes that a block can hold; headers that claim more are refused.
 const MAX_LOGICAL: usize = 16 << 20;
 
+/// The node that a verified block holds.
+pub(crate) fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<Node>> {
+    let node = Node::decode(plain)?;
+    if node.level() != header.info.level {
+        return Err(Corrupt::new("tree node", Reason::Identity).into());
+    }
+    Ok(Arc::new(node))
+}
+
 /// From this many bytes on a block stays in the buffer that it was read into, which is at most a quarter
 /// larger; smaller ones are copied out of it.
 const SHARE_FROM: usize = 48 << 10;
@@ -35,7 +45,7 @@ fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
 }
 
 /// The plain content of a verified block that must be of `kind`.
-fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -> Result<Bytes> {
+pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -> Result<Bytes> {
     let wrong = |reason| PoolError::Corrupt(Corrupt::new("block", reason));
     if header.info.kind != kind {
         return Err(wrong(Reason::Identity));
@@ -88,7 +98,7 @@ impl Pool {
         if let Some(record) = self.cache.record(ptr.id) {
             return Ok(record);
         }
-        let (_, record) = self.read_plain(ptr, BlockKind::Record)?;
+        let (_, record) = self.read_missed(ptr, BlockKind::Record)?;
         self.cache.keep_record(ptr.id, record.clone());
         Ok(record)
     }
@@ -109,19 +119,28 @@ impl Pool {
             if segment.is_in_flight(replica, place.offset, place.stored as usize) {
                 return None;
             }
-            let (pending, from) = self.start_read(&segment, replica, place)?;
-            Some((ptr.id, segment, place, pending, from))
+            Some(Wanted { id: ptr.id, segment, replica, place })
         };
-        let in_flight: Vec<_> = ptrs.iter().filter_map(start).collect();
-        let arrived: Vec<_> = in_flight
-            .into_iter()
-            .filter_map(|(id, segment, place, pending, from)| {
-                // The segment stays pinned until its bytes are here.
-                let bytes = pending.wait().ok()?;
-                drop(segment);
-                Some((id, stored(bytes, from, place)))
-            })
-            .collect();
+        let spans = around::gather(ptrs.iter().filter_map(start).collect());
+        let start = |wanted: Vec<Wanted>| {
+            let (first, whole) = (&wanted[0], around::span(&wanted));
+            let (pending, from) = self.start_read(&first.segment, first.replica, whole)?;
+            Some((wanted, whole, pending, from))
+        };
+        let in_flight: Vec<_> = spans.into_iter().filter_map(start).collect();
+        let mut arrived = Vec::new();
+        for (wanted, whole, pending, from) in in_flight {
+            // The segments stay pinned until their bytes are here.
+            let Ok(bytes) = pending.wait() else { continue };
+            if let [one] = wanted.as_slice() {
+                arrived.push((one.id, stored(bytes, from, one.place)));
+                continue;
+            }
+            for Wanted { id, place, .. } in wanted {
+                let at = from + (place.offset - whole.offset) as usize;
+                arrived.push((id, Bytes::copy_from_slice(&bytes[at..at + place.stored as usize])));
+            }
+        }
         self.world.workers.for_each(arrived.len(), &|i| {
             let (id, bytes) = &arrived[i];
             let Ok((header, _)) = block::check(self.guid, *id, bytes) else { return };
@@ -129,6 +148,18 @@ impl Pool {
                 self.cache.keep_record(*id, plain);
             }
         });
+    }
+
+    /// A block's header and plain content, with whatever is worth keeping around it put into the cache.
+    fn read_missed(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
+        let (segment, place) = self.locate(ptr)?;
+        let ptr = BlockPtr { id: ptr.id, place };
+        let (header, bytes) = match self.read_around(&segment, ptr) {
+            Some(found) => found,
+            None => self.read_stored(&segment, ptr)?,
+        };
+        let plain = plain_of(&header, &bytes, kind)?;
+        Ok((header, plain))
     }
 
     /// A block's header and plain content, past the cache.
@@ -194,7 +225,7 @@ impl Pool {
     }
 
     /// The range of `place` from one column; `None` when the device does not give it.
-    fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
+    pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         let (pending, from) = self.start_read(segment, column, place)?;
         match pending.wait() {
             Ok(bytes) => Some(stored(bytes, from, place)),
@@ -294,12 +325,8 @@ impl Pool {
         if let Some(node) = self.cache.node(ptr.id) {
             return Ok(node);
         }
-        let (header, plain) = self.read_plain(ptr, kind)?;
-        let node = Node::decode(&plain)?;
-        if node.level() != header.info.level {
-            return Err(Corrupt::new("tree node", Reason::Identity).into());
-        }
-        let node = Arc::new(node);
+        let (header, plain) = self.read_missed(ptr, kind)?;
+        let node = decode_node(&header, &plain)?;
         self.cache.keep_node(ptr.id, &node);
         Ok(node)
     }
