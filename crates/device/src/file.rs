@@ -231,6 +231,7 @@ impl Shared {
                 }
             };
             drop(queue);
+            promise.begin();
             promise.keep(self.perform(request));
         }
     }

@@ -24,9 +24,9 @@ use std::sync::Arc;
 /// Stored bytes of a block that counts as small.
 pub(crate) const SMALL: u32 = 32 << 10;
 /// Bytes of a column that are read at once; a multiple of [`ALIGN`].
-const WINDOW: u32 = 256 << 10;
+const WINDOW: u32 = 64 << 10;
 /// Misses in one column that are no further apart than this belong together.
-const NEAR: u32 = 1 << 20;
+const NEAR: u32 = 128 << 10;
 /// Misses that are remembered: so many readers may go on side by side.
 const MISSES: usize = 16;
 /// Bytes between two wanted blocks that are read along rather than asked for twice.

@@ -233,6 +233,7 @@ impl Pool {
                     label,
                     MemberState::Online,
                     CommitId::new(0),
+                    &world.clock,
                 ));
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));

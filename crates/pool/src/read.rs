@@ -107,7 +107,7 @@ impl Pool {
     /// together, their checksums and codecs run on all workers. What fails is left to [`Pool::read`].
     pub fn prefetch(&self, ptrs: &[BlockPtr]) {
         let start = |ptr: &BlockPtr| {
-            if self.cache.record(ptr.id).is_some() {
+            if self.cache.record_ahead(ptr.id) {
                 return None;
             }
             let (segment, place) = self.locate(*ptr).ok()?;
