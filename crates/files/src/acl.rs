@@ -74,8 +74,8 @@ pub(crate) fn inherited_perm(acl: &Acl, perm: u16) -> u16 {
 pub(crate) fn inherit(tree: &mut Update<'_>, id: InodeId, kind: FileKind, acl: &Acl) -> Result<u32> {
     let (access, default) = (!acl.is_mode(), kind == FileKind::Directory);
     let value = acl.encode();
-    for (list, _) in [(List::Access, access), (List::Default, default)].iter().filter(|(_, wanted)| *wanted) {
-        let name = list.name();
+    let wanted = [access.then_some(List::Access), default.then_some(List::Default)];
+    for name in wanted.into_iter().flatten().map(List::name) {
         let key = Key::new(id.get(), XATTR, items::name_cookie(name));
         tree.insert(key, &Xattr { name, value: XattrValue::Inline(&value) }.encode())?;
     }
