@@ -121,7 +121,7 @@ impl Volume {
                 }
             }
         }
-        todo.retain(|id, _| !skipped.contains(id));
+        todo.retain(|id, _| skipped.binary_search(id).is_err());
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
         let mut room = limit;
         let mut taken = Vec::new();
@@ -221,9 +221,11 @@ impl Volume {
         for record in built.iter_mut().filter(|record| record.len > 0) {
             record.ptr = Some(pointers.next().expect("the pool gives one pointer for each record"));
         }
+        let mut rest = built.as_slice();
         for (index, from) in taken.iter().enumerate() {
-            let mine = built.iter().filter(|record| record.inode == index).collect::<Vec<_>>();
-            self.settle(op, from, &mine)?;
+            let (mine, others) = rest.split_at(rest.partition_point(|record| record.inode == index));
+            self.settle(op, from, mine)?;
+            rest = others;
         }
         Ok(())
     }
@@ -249,7 +251,7 @@ impl Volume {
     }
 
     /// Puts an inode's new extents into the tree; what was taken from it is dirty no more.
-    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[&Built]) -> Result<()> {
+    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[Built]) -> Result<()> {
         let id = taken.inode.id;
         let mut guard = taken.inode.state.lock();
         let state: &mut State = &mut guard;

@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub open: u32,
     /// It was removed from the tree.
     pub gone: bool,
+    /// It was made without a name, and may still get its first.
+    pub nameless: bool,
     pub data: DirtyData,
     /// Writes made it longer, and the log does not say so; the bytes that did may be zeros by now.
     pub grown: bool,
@@ -178,6 +180,7 @@ impl Inode {
                 live: item,
                 open: 0,
                 gone: false,
+                nameless: false,
                 data: DirtyData::default(),
                 grown: false,
                 stored_in: CommitId::new(0),

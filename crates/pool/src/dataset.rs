@@ -39,6 +39,10 @@ pub struct Settings {
     pub readonly: bool,
     /// When reading updates access times.
     pub atime: Atime,
+    /// Whether access control lists are in force.
+    pub acl: bool,
+    /// Whether extended attributes can be set.
+    pub xattr: bool,
 }
 
 /// What a dataset amounts to, bytes.
@@ -117,6 +121,10 @@ impl Dataset {
     /// The last part of its name.
     pub fn last_name(&self) -> String {
         self.state.read().record.name.clone()
+    }
+    /// The next inode id to be given out.
+    pub fn next_inode(&self) -> InodeId {
+        InodeId::new(self.state.read().record.next_inode)
     }
     /// What the write path needs of its properties.
     pub fn settings(&self) -> Settings {
@@ -300,6 +308,8 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             }
             "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
             "readonly" => settings.readonly = value == "on",
+            "acltype" => settings.acl = value != "off",
+            "xattr" => settings.xattr = value != "off",
             "atime" => {
                 settings.atime = match value.as_str() {
                     "off" => Atime::Off,

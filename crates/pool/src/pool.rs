@@ -401,6 +401,8 @@ impl Pool {
             record_size: (128 << 10).min(self.max_record()),
             readonly: false,
             atime: crate::dataset::Atime::On,
+            acl: true,
+            xattr: true,
         }
     }
 }

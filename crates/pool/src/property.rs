@@ -164,6 +164,12 @@ pub static DATASET: &[Property] = &[
     settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",
         "when reading a file moves its access time: on, at every read; relatime, only when it would pass the \
          last change or is a day old; off, never"),
+    settable("acltype", Kind::Word(&["posix", "off"]), Some("posix"), true, "posix | off",
+        "whether files have access control lists (posixacl = posix); off, those that are there have no effect and \
+         stay; takes effect at once"),
+    settable("xattr", Kind::Word(&["on", "off", "sa"]), Some("on"), true, "on | off | sa",
+        "whether extended attributes can be set (sa = on: all are kept with the inode); off, those that are there \
+         can still be read and removed; takes effect at once"),
     settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once").column("rdonly"),
     settable("canmount", Kind::Word(&["on", "off", "noauto"]), Some("on"), false, "on | off | noauto",
         "whether it is mounted: on, by itself; noauto, only when asked by name; off, never"),
@@ -300,6 +306,12 @@ impl Property {
         if self.name == "checksum" && given == "off" {
             return Err(PropertyError::ChecksumOff);
         }
+        // zfs knows these by two names.
+        let given = match (self.name, given) {
+            ("acltype", "posixacl") => "posix",
+            ("acltype", "noacl") => "off",
+            _ => given,
+        };
         let number = |range: std::ops::RangeInclusive<u64>, given: Option<u64>| {
             given.filter(|number| range.contains(number)).map(|number| number.to_string())
         };
@@ -519,6 +531,8 @@ mod tests {
         assert_eq!(exact("reservation", "1.5G"), "1610612736");
         assert_eq!(dataset("refquota").unwrap().display("0"), "none");
         assert_eq!(dataset("refquota").unwrap().display("10485760"), "10M");
+        assert_eq!(exact("acltype", "posixacl"), "posix");
+        assert_eq!(exact("acltype", "noacl"), "off");
         assert_eq!(exact("org.example:keep", "two weeks"), "two weeks");
         assert_eq!(parse_pool("metadata_share", "40%", false).unwrap().1, "40");
     }
