@@ -79,6 +79,9 @@ const FULL: Sizes = Sizes {
     rounds: 3,
 };
 
+/// Open files that a daemon needs beside those of its files.
+const SPARE_FILES: u64 = 1000;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let mut sizes = match args.size.as_str() {
@@ -96,6 +99,10 @@ fn main() -> ExitCode {
         Ok(peers) => peers,
         Err(word) => return refuse(&format!("no such peer: {word}")),
     };
+    if peers.contains(&Peer::Passthrough) && sizes.files as u64 + SPARE_FILES > peer::open_files() {
+        sizes.files = (peer::open_files().saturating_sub(SPARE_FILES)) as usize;
+        eprintln!("{} small files: the passthrough may not open more here", sizes.files);
+    }
     let beside = std::env::current_exe().map(|own| own.with_file_name("larder"));
     let larder = args.larder.clone().or(beside.ok()).expect("a path");
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -171,6 +178,11 @@ fn measure(
                 order.reverse();
             }
             for peer in order {
+                let too_many = materials.tree.files as u64 + SPARE_FILES > peer::open_files();
+                if work == Work::Tree && peer == Peer::Passthrough && too_many {
+                    absent.push(format!("{}, tree: not so many open files are allowed here", peer.name()));
+                    continue;
+                }
                 // What fails on one peer (a panic that was told) leaves the others to be measured.
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     let mut bed = Bed::new(peer, site);

@@ -72,7 +72,7 @@ impl Peer {
             Self::LarderRaidz2 => "Larder, raidz2 over six files; compression=off",
             Self::Passthrough => {
                 "libfuse's example `passthrough_ll`, gcc -O2, `-f -o source=FOLDER,cache=auto`, \
-                 multi-threaded (default), over the ext4 below"
+                 multi-threaded (default), over the ext4 below; with the highest limit of open files, as it keeps one a file"
             }
             Self::Ext4 => "the folder below itself, on the machine's ext4: the ceiling",
             Self::Xfs => "mkfs.xfs' defaults, on a loop device with direct I/O",
@@ -155,6 +155,16 @@ impl Site {
         let told = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("").to_owned();
         output.status.success().then_some(()).ok_or(format!("passthrough_ll does not compile: {told}"))
     }
+}
+
+/// How many files the passthrough may have open, which keeps one open for each that the kernel knows.
+pub fn open_files() -> u64 {
+    const MOST: u64 = 1 << 20;
+    let raised = Command::new("prlimit").arg(format!("--nofile={MOST}")).arg("true").output();
+    if raised.is_ok_and(|output| output.status.success()) {
+        return MOST;
+    }
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(MOST)
 }
 
 /// Runs a command that must succeed.
@@ -275,7 +285,10 @@ impl Bed {
         match &mut self.kind {
             Kind::Passthrough { program, source, child } => {
                 let options = format!("source={},cache=auto", source.display());
-                let started = Command::new(program)
+                // prlimit becomes the program that it starts.
+                let started = Command::new("prlimit")
+                    .arg(format!("--nofile={}", open_files()))
+                    .arg(program)
                     .args(["-f", "-o", &options])
                     .arg(&self.mountpoint)
                     .stdin(Stdio::null())
