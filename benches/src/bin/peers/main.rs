@@ -180,7 +180,8 @@ fn measure(
             for peer in order {
                 let too_many = materials.tree.files as u64 + SPARE_FILES > peer::open_files();
                 if work == Work::Tree && peer == Peer::Passthrough && too_many {
-                    absent.push(format!("{}, tree: not so many open files are allowed here", peer.name()));
+                    let why = format!("{}, tree: not so many open files are allowed here", peer.name());
+                    absent.extend((!absent.contains(&why)).then_some(why));
                     continue;
                 }
                 // What fails on one peer (a panic that was told) leaves the others to be measured.

@@ -251,9 +251,11 @@ fn rand(bench: &mut Bench<'_>, sizes: &Sizes, random: &[u8]) {
 fn fio(file: &Path, direction: &str, jobs: usize, sizes: &Sizes) -> Value {
     let mut fio = Command::new("fio");
     fio.args(["--name=random", "--bs=4k", "--ioengine=psync", "--direct=0", "--group_reporting"])
-        .args(["--fallocate=none", "--runtime=20", "--end_fsync=1", "--output-format=json"])
+        .args(["--fallocate=none", "--end_fsync=1", "--output-format=json"])
         .arg(format!("--rw=rand{direction}"))
         .arg(format!("--filename={}", file.display()))
+        // Who does less than 1,500 a second is stopped early.
+        .arg(format!("--runtime={}", sizes.operations / 1500))
         .arg(format!("--numjobs={jobs}"))
         .arg(format!("--size={}m", sizes.random_mib))
         .arg(format!("--io_size={}k", sizes.operations / jobs * 4));
