@@ -59,7 +59,7 @@ const SMALL: Sizes = Sizes {
     stream_mib: 512,
     random_mib: 768,
     operations: 12_000,
-    appends: 500,
+    appends: 2000,
     files: 20_000,
     tree_mib: 320,
     repository_mib: 32,
@@ -71,7 +71,7 @@ const FULL: Sizes = Sizes {
     stream_mib: 2048,
     random_mib: 3072,
     operations: 40_000,
-    appends: 2000,
+    appends: 5000,
     files: 100_000,
     tree_mib: 1536,
     repository_mib: 96,
@@ -224,9 +224,11 @@ fn machine(dir: &Path) -> String {
     let kernel = release.split('-').next().unwrap_or("?").trim();
     let memory = read("/proc/meminfo");
     let kib = memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    let below = peer::run("stat", ["-f", "-c", "%T", &dir.display().to_string()]);
+    let dir = dir.display().to_string();
+    let below = peer::run("findmnt", ["-n", "-o", "FSTYPE,OPTIONS", "-T", &dir]);
+    let below = below.split_whitespace().collect::<Vec<_>>().join(", ");
     format!(
-        "Linux {kernel}, {cores} cores ({model}), {} GiB of memory; the folder below is on {below}.",
+        "Linux {kernel}, {cores} cores ({model}), {} GiB of memory; the folder below: {below}.",
         kib.unwrap_or(0) >> 20
     )
 }

@@ -101,11 +101,11 @@ pub fn svg(results: &Results) -> String {
         ),
     );
     put(&mut out, &format!("<text x=\"{LEFT}\" y=\"14\">Larder's speed, times that of</text>"));
-    let mut at = LEFT + 160.0;
+    let mut at = LEFT + 176.0;
     for (rival, colour) in RIVALS {
         put(&mut out, &format!("<rect x=\"{at}\" y=\"6\" width=\"9\" height=\"9\" fill=\"{colour}\"/>"));
         put(&mut out, &format!("<text x=\"{}\" y=\"14\">{rival}</text>", at + 12.0));
-        at += 24.0 + 6.0 * rival.len() as f64;
+        at += 20.0 + 5.6 * rival.len() as f64;
     }
     put(
         &mut out,
