@@ -166,7 +166,33 @@ impl Device for FileDevice {
     }
 
     fn submit(&self, request: Request) -> Pending<Outcome> {
-        let span = match &request {
+        if let Err(refused) = self.check(&request) {
+            return Pending::done(Err(refused));
+        }
+        let mut queue = self.shared.queue.lock();
+        if !queue.open {
+            return Pending::done(Err(DeviceError::Gone));
+        }
+        let (promise, pending) = Pending::new();
+        queue.waiting.push_back((request, promise));
+        drop(queue);
+        self.shared.ready.notify_one();
+        pending
+    }
+
+    fn perform(&self, request: Request) -> Outcome {
+        self.check(&request)?;
+        if !self.shared.queue.lock().open {
+            return Err(DeviceError::Gone);
+        }
+        self.shared.perform(request)
+    }
+}
+
+impl FileDevice {
+    /// Refuses what lies beyond the end.
+    fn check(&self, request: &Request) -> Result<(), DeviceError> {
+        let span = match request {
             Request::Read { offset, len } => Some((offset.get(), len.get())),
             Request::Write { offset, data } => Some((offset.get(), data.len() as u64)),
             Request::Flush => None,
@@ -179,18 +205,10 @@ impl Device for FileDevice {
                 "unaligned: {len} bytes at {offset}"
             );
             if offset.checked_add(len).is_none_or(|end| end > self.shared.size.get()) {
-                return Pending::done(Err(DeviceError::Range));
+                return Err(DeviceError::Range);
             }
         }
-        let mut queue = self.shared.queue.lock();
-        if !queue.open {
-            return Pending::done(Err(DeviceError::Gone));
-        }
-        let (promise, pending) = Pending::new();
-        queue.waiting.push_back((request, promise));
-        drop(queue);
-        self.shared.ready.notify_one();
-        pending
+        Ok(())
     }
 }
 

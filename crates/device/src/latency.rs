@@ -219,12 +219,12 @@ pub struct Stopwatch {
 
 impl Stopwatch {
     /// The device takes the request up.
-    pub(crate) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.begun = self.meter.clock.monotonic();
     }
 
     /// The request is completed.
-    pub(crate) fn done(self) {
+    pub fn done(self) {
         let now = self.meter.clock.monotonic();
         let ns = |since: Duration| u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
         let waits = self.meter.waits(self.kind);

@@ -25,7 +25,8 @@ use larder_pool::{Look, NewRecord, Op, PoolError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Dirty bytes that one batch stores at most, but for a record.
+/// Bytes of records that one batch stores at most, but for one record: whole ones, however little of each
+/// was written.
 const BATCH: u64 = 32 << 20;
 /// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
 const LOG_AT_MOST: u64 = 1 << 20;
@@ -161,7 +162,8 @@ impl Volume {
                 next = Some(record);
                 break;
             }
-            *room = room.saturating_sub(pieces.len());
+            let whole = state.live.size.saturating_sub(record * record_size).min(record_size);
+            *room = room.saturating_sub(whole.max(pieces.len()));
             let pieces = state.data.records.remove(&record).expect("it was just found");
             let range = record * record_size..(record + 1).saturating_mul(record_size);
             taken.unlogged.extend(state.data.unlogged.within(range.clone()));
@@ -195,11 +197,22 @@ impl Volume {
     fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<()> {
         let settings = self.dataset.settings();
         let (mut built, mut records) = (Vec::new(), Vec::new());
-        for (index, from) in taken.iter().enumerate() {
+        let mut olds = Vec::new();
+        for from in taken {
             for (record, pieces) in &from.records {
                 let offset = record * from.record_size;
                 let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
-                let old = old.map(|(_, extent)| extent);
+                olds.push(old.map(|(_, extent)| (extent, pieces.covers(0..extent.len))));
+            }
+        }
+        // What was written in part is read first, all of it at once.
+        let partial = olds.iter().flatten().filter(|(_, covered)| !covered);
+        self.pool.prefetch(&partial.map(|(extent, _)| extent.ptr).collect::<Vec<_>>());
+        let mut olds = olds.into_iter();
+        for (index, from) in taken.iter().enumerate() {
+            for (record, pieces) in &from.records {
+                let offset = record * from.record_size;
+                let old = olds.next().expect("one for each record").map(|(extent, _)| extent);
                 let Some(plain) = self.build(from, pieces, old)? else { continue };
                 let hole = settings.codec != Codec::Off && is_zero(&plain);
                 let len = if hole { 0 } else { plain.len() as u32 };

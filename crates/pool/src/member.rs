@@ -177,6 +177,18 @@ impl Member {
         self.submit(RequestKind::Read, request)
     }
 
+    /// Reads, in the calling thread where the device allows that; `None` when the member is not online.
+    pub fn read_now(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
+        let device = self.device.as_ref().filter(|_| self.is_online())?;
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        let mut watch = self.meter.start(RequestKind::Read);
+        watch.begin();
+        let outcome = device.perform(Request::Read { offset, len: ByteLen::new(len as u64) });
+        watch.done();
+        Some(outcome)
+    }
+
     /// Starts a write; `None` when the member is not online.
     pub fn write(&self, offset: DeviceOffset, data: Arc<AlignedBuf>) -> Option<Pending<Outcome>> {
         if !self.is_online() {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
-use larder_format::{BlockPtr, Corrupt, Place, Reason};
+use larder_format::{BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -226,12 +226,11 @@ impl Pool {
 
     /// The range of `place` from one column; `None` when the device does not give it.
     pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
-        let (pending, from) = self.start_read(segment, column, place)?;
-        match pending.wait() {
+        let (device, offset, len, from) = self.span_of(segment, column, place)?;
+        match self.members.get(device).read_now(offset, len)? {
             Ok(bytes) => Some(stored(bytes, from, place)),
             Err(_) => {
-                let member = self.members.get(segment.slots[column].device);
-                member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                self.members.get(device).counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 None
             }
         }
@@ -244,6 +243,18 @@ impl Pool {
         column: usize,
         place: Place,
     ) -> Option<(Pending<Outcome>, usize)> {
+        let (device, offset, len, from) = self.span_of(segment, column, place)?;
+        Some((self.members.get(device).read(offset, len)?, from))
+    }
+
+    /// What to ask of which device for the range of `place` from one column, and where in the answer that
+    /// will begin; `None` beyond the slot's end.
+    fn span_of(
+        &self,
+        segment: &Segment,
+        column: usize,
+        place: Place,
+    ) -> Option<(DeviceIndex, DeviceOffset, usize, usize)> {
         let slot = segment.slots[column];
         let member = self.members.get(slot.device);
         let start = place.offset as usize / ALIGN * ALIGN;
@@ -251,8 +262,8 @@ impl Pool {
         if end > member.slot_size as usize {
             return None;
         }
-        let pending = member.read(member.slot_offset(slot.index, start as u32), end - start)?;
-        Some((pending, place.offset as usize - start))
+        let offset = member.slot_offset(slot.index, start as u32);
+        Some((slot.device, offset, end - start, place.offset as usize - start))
     }
 
     /// The range of `place`, from a replica or computed, whichever `accept` takes; else from the first
