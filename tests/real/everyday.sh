@@ -1,7 +1,7 @@
 #!/bin/bash
 # everyday.sh: what people do with files, by the tools they do it with.
 . "$(dirname "$0")/bed.sh"
-need root fuse git cc tar
+need root fuse transport git cc tar
 make_bed 3 2G
 "$LARDER" pool create -m "$MNT" tank raidz1 $(devices)
 "$LARDER" fs create -o compression=zstd tank/work
