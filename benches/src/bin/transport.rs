@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// Measures a mount that does nothing over each transport.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Transports to compare
+    /// Transports to compare; a path is another build of this program
     #[arg(long, value_delimiter = ',', default_value = "classic,io_uring")]
     transports: Vec<String>,
     /// Mebibytes of each sequential turn
@@ -44,11 +44,16 @@ struct Server {
 impl Server {
     fn start(transport: &str) -> Self {
         let folder = TempDir::new().expect("a folder for the mount");
-        let own = std::env::current_exe().expect("a path");
-        let mut child = Command::new(own)
+        let mut command = if transport.contains('/') {
+            Command::new(transport)
+        } else {
+            let mut own = Command::new(std::env::current_exe().expect("a path"));
+            own.env("LARDER_FUSE", transport);
+            own
+        };
+        let mut child = command
             .arg("--serve")
             .arg(folder.path())
-            .env("LARDER_FUSE", transport)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -126,8 +131,9 @@ fn main() {
         let best: Vec<Best> = best.into_iter().flatten().collect();
         for (transport, one) in args.transports.iter().zip(&best) {
             let cpu = |best: &Best| (best.server + best.client).as_secs_f64() / units;
+            let transport = transport.rsplit('/').next().expect("at least one part");
             println!(
-                "{name:22} {transport:9} {:8.4} + {:.4} s/{unit:4} ({:4.2})  {:9.1} {unit}/s ({:4.2})",
+                "{name:22} {transport:15} {:8.4} + {:.4} s/{unit:4} ({:4.2})  {:9.1} {unit}/s ({:4.2})",
                 one.server.as_secs_f64() / units,
                 one.client.as_secs_f64() / units,
                 cpu(one) / cpu(&best[0]),

@@ -16,7 +16,7 @@
 //! otherwise. [`Ring::exchange`] is both moments in one call, so no reference into the memory can be alive while the
 //! kernel writes; and if the call ever fails with the command under way, the memory is left behind, not freed.
 
-use crate::session::{Service, respond};
+use crate::session::{Service, ended, respond};
 use crate::wire::abi::{self, OutHeader, UringCmdReq, UringEntInOut};
 use crate::wire::{Body, Data, Layout, Malformed, Request, Response};
 use io_uring::squeue::Entry128;
@@ -106,7 +106,7 @@ pub(crate) fn prepare<S: Service>(
                 let _ = ready.send(outcome);
                 drop(ready);
                 match (made, start.recv()) {
-                    (Some(ring), Ok(())) => run(ring, &*service),
+                    (Some(ring), Ok(())) => ended(run(ring, &*service)),
                     _ => Ok(()),
                 }
             })?;

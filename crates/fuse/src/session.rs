@@ -149,7 +149,7 @@ pub fn serve<S: Service>(device: OwnedFd, service: Arc<S>, options: &Options) ->
     for number in 0..count {
         let (device, service) = (Arc::clone(&device), Arc::clone(&service));
         let thread = Builder::new().name(format!("fuse-{number}"));
-        threads.push(thread.spawn(move || classic::run(&device, &*service, max_write))?);
+        threads.push(thread.spawn(move || ended(classic::run(&device, &*service, max_write)))?);
     }
     Ok(Session { device, transport, threads })
 }
@@ -210,6 +210,14 @@ fn send_init(device: &OwnedFd, unique: u64, out: &abi::InitOut) -> io::Result<()
     let header = abi::OutHeader { len, error: 0, unique };
     rustix::io::write(device, &[header.as_bytes(), out.as_bytes()].concat())?;
     Ok(())
+}
+
+/// What a thread ends with. Whoever joins it hears of trouble late, if ever: so it is said at once.
+pub(crate) fn ended(outcome: io::Result<()>) -> io::Result<()> {
+    if let Err(error) = &outcome {
+        eprintln!("larder: a thread of FUSE has ended: {error}");
+    }
+    outcome
 }
 
 /// Asks the service, unless the answer is known.
