@@ -87,6 +87,7 @@ check "names that are not text" touch "$W/$(printf 'a\001\377b')"
 check "flock" flock -x "$W/random" true
 check "touch -d to the nanosecond" touch -d '2001-02-03 04:05:06.123456789 UTC' "$W/hello.c"
 same "stat says so" <(echo 981173106.123456789) <(find "$W/hello.c" -printf '%T@\n' | sed 's/0$//')
+check "a file has its birth time" test "$(stat -c %W "$W/hello.c")" -ge "$(stat -c %W "$W")"
 exec 7<"$W/random"
 rm "$W/random"
 check "a removed file that is open can be read" cmp "$W/direct" /dev/fd/7

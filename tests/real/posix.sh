@@ -24,7 +24,6 @@ cat >"$BED/pjd.toml" <<'T'
 [features]
 posix_fallocate = {}
 rename_ctime = {}
-stat_st_birthtime = {}
 utime_now = {}
 utimensat = {}
 [settings]

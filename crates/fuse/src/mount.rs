@@ -75,14 +75,10 @@ impl Mount<'_> {
     /// # Errors
     /// [`io::ErrorKind::NotFound`] without the program; its own words when it refuses.
     pub fn by_fusermount(&self) -> io::Result<OwnedFd> {
-        let (ours, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // As standard input it is handed over to this one child, whoever else starts programs meanwhile.
-        let mut child = Command::new("fusermount3")
+        let child = Command::new("fusermount3")
             .env("_FUSE_COMMFD", "0")
             .args(["-o", &self.words(), "--"])
             .arg(self.mountpoint)
@@ -91,7 +87,6 @@ impl Mount<'_> {
             .stderr(Stdio::piped())
             .spawn()?;
         let device = receive(&ours);
-        drop(child.stdin.take());
         let output = child.wait_with_output()?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();

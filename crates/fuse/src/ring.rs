@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn processors_are_counted_as_the_kernel_lists_them() {
-        for (list, count) in [("0-1\n", Some(2)), ("0", Some(1)), ("0-3,8-11,16", Some(9)), ("", None), ("3-1", None)]
+        for (list, count) in
+            [("0-1\n", Some(2)), ("0", Some(1)), ("0-3,8-11,16", Some(9)), ("", None), ("3-1", None)]
         {
             assert_eq!(count_processors(list), count, "{list}");
         }

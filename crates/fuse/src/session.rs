@@ -172,7 +172,10 @@ fn receive_init(device: &OwnedFd) -> io::Result<Init> {
             Err(errno) => return Err(errno.into()),
         };
         let Some(init) = Init::decode(&buffer[..len]) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel does not begin with FUSE_INIT"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the kernel does not begin with FUSE_INIT",
+            ));
         };
         if init.major > abi::MAJOR {
             let out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
@@ -180,14 +183,21 @@ fn receive_init(device: &OwnedFd) -> io::Result<Init> {
             continue;
         }
         if init.major < abi::MAJOR || init.minor < abi::OLDEST_MINOR {
-            let said = format!("the kernel's FUSE is too old ({}.{}): Linux 5.12 is needed", init.major, init.minor);
+            let said =
+                format!("the kernel's FUSE is too old ({}.{}): Linux 5.12 is needed", init.major, init.minor);
             return Err(io::Error::new(io::ErrorKind::Unsupported, said));
         }
         return Ok(init);
     }
 }
 
-fn answer_init(device: &OwnedFd, init: &Init, flags: u64, max_write: u32, options: &Options) -> io::Result<()> {
+fn answer_init(
+    device: &OwnedFd,
+    init: &Init,
+    flags: u64,
+    max_write: u32,
+    options: &Options,
+) -> io::Result<()> {
     let out = abi::InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,

@@ -40,8 +40,8 @@ mod session;
 mod tests;
 
 pub use errno::errno;
-pub use mountpoint::{clear_stale, is_ours};
 pub use larder_fuse::Transport;
+pub use mountpoint::{clear_stale, is_ours};
 pub use session::{Invalidator, MountHandle, NotUnmounted, mount};
 
 use larder_files::Ops;

@@ -94,7 +94,7 @@ fn value(value: Vec<u8>, room: u32) -> FsResult<Response<Data>> {
 fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
     let node = NodeId::from_raw(request.node);
     let as_caller = |umask| caller(request, umask);
-    let done = |()| Response::Done;
+    let done = |result: FsResult<()>| result.map(|()| Response::Done);
     Ok(match request.operation {
         Operation::Lookup { name } => {
             // By number and `.` the kernel finds again what a file handle of NFS names.
@@ -104,9 +104,13 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
                 found => Response::Entry(entry(&found?)),
             }
         }
-        Operation::Forget { lookups } => done(ops.forget(node, lookups)),
+        Operation::Forget { lookups } => {
+            ops.forget(node, lookups);
+            Response::Done
+        }
         Operation::BatchForget(forgets) => {
-            done(forgets.iter().for_each(|one| ops.forget(NodeId::from_raw(one.node), one.lookups)))
+            forgets.iter().for_each(|one| ops.forget(NodeId::from_raw(one.node), one.lookups));
+            Response::Done
         }
         Operation::GetAttr { .. } => Response::Attr(convert::attr(&ops.getattr(node)?), TTL),
         Operation::Statx { .. } => Response::Statx(convert::attr(&ops.getattr(node)?), TTL),
@@ -135,11 +139,11 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         Operation::MkDir { name, mode, umask } => {
             Response::Entry(entry(&ops.mkdir(node, name, mode & 0o7777, &as_caller(umask))?))
         }
-        Operation::Unlink { name } => done(ops.unlink(node, name)?),
-        Operation::RmDir { name } => done(ops.rmdir(node, name)?),
+        Operation::Unlink { name } => done(ops.unlink(node, name))?,
+        Operation::RmDir { name } => done(ops.rmdir(node, name))?,
         Operation::Rename { name, new_parent, new_name, flags } => {
             let flags = convert::rename_flags(flags)?;
-            done(ops.rename(node, name, NodeId::from_raw(new_parent), new_name, flags)?)
+            done(ops.rename(node, name, NodeId::from_raw(new_parent), new_name, flags))?
         }
         Operation::Link { from, name } => {
             Response::Entry(entry(&ops.link(NodeId::from_raw(from), node, name)?))
@@ -178,9 +182,9 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
                 name_max: s.name_max,
             })
         }
-        Operation::Flush { handle } => done(ops.flush(node, Handle(handle))?),
-        Operation::Release { handle } => done(ops.release(node, Handle(handle))?),
-        Operation::Fsync { handle, datasync } => done(ops.fsync(node, Handle(handle), datasync)?),
+        Operation::Flush { handle } => done(ops.flush(node, Handle(handle)))?,
+        Operation::Release { handle } => done(ops.release(node, Handle(handle)))?,
+        Operation::Fsync { handle, datasync } => done(ops.fsync(node, Handle(handle), datasync))?,
         Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
             ops.setxattr(node, check_xattr(name)?, value, convert::xattr_mode(flags)?)?;
             if acl_kill_sgid {
@@ -194,7 +198,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         }
         Operation::GetXattr { name, size } => value(ops.getxattr(node, check_xattr(name)?)?, size)?,
         Operation::ListXattr { size } => value(ops.listxattr(node)?, size)?,
-        Operation::RemoveXattr { name } => done(ops.removexattr(node, check_xattr(name)?)?),
+        Operation::RemoveXattr { name } => done(ops.removexattr(node, check_xattr(name)?))?,
         Operation::OpenDir { .. } => {
             Response::Opened(Opened { handle: ops.opendir(node)?.0, ..Opened::default() })
         }
@@ -214,10 +218,10 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             ops.readdir(node, Handle(handle), cookie, plus, &mut emit)?;
             Response::Listing(listing)
         }
-        Operation::ReleaseDir { handle } => done(ops.releasedir(node, Handle(handle))?),
-        Operation::FsyncDir { handle, datasync } => done(ops.fsyncdir(node, Handle(handle), datasync)?),
+        Operation::ReleaseDir { handle } => done(ops.releasedir(node, Handle(handle)))?,
+        Operation::FsyncDir { handle, datasync } => done(ops.fsyncdir(node, Handle(handle), datasync))?,
         Operation::Fallocate { handle, offset, length, mode } => {
-            done(ops.fallocate(node, Handle(handle), offset, length, convert::allocate(mode)?)?)
+            done(ops.fallocate(node, Handle(handle), offset, length, convert::allocate(mode)?))?
         }
         Operation::Lseek { handle, offset, whence } => {
             let seek = match whence {
@@ -241,8 +245,10 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             let to = (NodeId::from_raw(to.0), Handle(to.1), to.2);
             Response::Copied(ops.copy_file_range(from, to, length)?)
         }
-        Operation::SyncFs => done(ops.sync()?),
+        Operation::SyncFs => done(ops.sync())?,
         // Answered before they come here.
-        Operation::Interrupt { .. } | Operation::Destroy | Operation::Unknown => Response::Error(Errno::NOSYS),
+        Operation::Interrupt { .. } | Operation::Destroy | Operation::Unknown => {
+            Response::Error(Errno::NOSYS)
+        }
     })
 }

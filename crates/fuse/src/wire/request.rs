@@ -89,6 +89,7 @@ pub struct Request<'a> {
 
 /// What is asked. Names are not empty and hold no NUL; `flags` and modes are those of system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[rustfmt::skip] // one line each
 #[allow(missing_docs, reason = "as the system calls have them")]
 pub enum Operation<'a> {
     /// Answered by `Entry` or `NoEntry`, as are all that make something.

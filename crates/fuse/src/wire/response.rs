@@ -141,6 +141,7 @@ pub enum Response<D = Vec<u8>> {
 const CAPACITY: usize = size_of::<abi::StatxOut>();
 
 /// An answer as bytes.
+#[allow(clippy::large_enum_variant, reason = "it is looked at once, where it is made")]
 pub(crate) enum Body<'a, D> {
     Structure(Structure),
     Bytes(&'a [u8]),
@@ -358,10 +359,12 @@ mod tests {
         let rdev = rustix::fs::makedev(300, 70_000) as u32;
         let attr = Attr { node: 5, mtime: time, btime: time, mode: 0o020_640, rdev, ..Attr::default() };
         let ttl = Duration::from_millis(10_500);
-        let out = abi::AttrOut::read_from_bytes(&structure(Response::Attr(attr, ttl), opcode::GETATTR)).unwrap();
+        let out =
+            abi::AttrOut::read_from_bytes(&structure(Response::Attr(attr, ttl), opcode::GETATTR)).unwrap();
         assert_eq!((out.attr_valid, out.attr_valid_nsec), (10, 500_000_000));
         assert_eq!((out.attr.mtime as i64, out.attr.mtimensec, out.attr.rdev), (-2, 800_000_000, rdev));
-        let out = abi::StatxOut::read_from_bytes(&structure(Response::Statx(attr, ttl), opcode::STATX)).unwrap();
+        let out =
+            abi::StatxOut::read_from_bytes(&structure(Response::Statx(attr, ttl), opcode::STATX)).unwrap();
         assert_eq!((out.stat.btime.tv_sec, out.stat.btime.tv_nsec), (-2, 800_000_000));
         assert_eq!((out.stat.rdev_major, out.stat.rdev_minor), (300, 70_000));
         assert_eq!(out.stat.mask, abi::STATX_BASIC_STATS | abi::STATX_BTIME);

@@ -53,6 +53,7 @@ over_both! {
     the_umask_is_left_to_the_engine,
     acls_are_enforced_by_the_kernel,
     many_threads_at_once_get_what_is_theirs,
+    a_connection_that_is_aborted_ends_every_thread,
 }
 
 /// A mount under a directory of its own; unmounted when dropped, also by a panic.
@@ -90,7 +91,8 @@ fn can_mount(test: &str) -> bool {
 fn has_io_uring(test: &str) -> bool {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
     let switch = fs::read_to_string(SWITCH).ok();
-    let forbidden = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|word| word.trim() == "2");
+    let forbidden =
+        fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|word| word.trim() == "2");
     let why = match switch.as_deref().map(str::trim) {
         _ if forbidden => "io_uring is forbidden (kernel.io_uring_disabled)",
         Some("Y") => return true,
@@ -480,7 +482,8 @@ fn files_without_a_name_and_birth_times(over: Transport) {
     let Some(m) = mounted(over, "files_without_a_name") else { return };
     use rustix::fs::{Mode, OFlags, StatxFlags, statx};
     let born = |path: &str| {
-        let found = statx(CWD, m.path(path), AtFlags::empty(), StatxFlags::BTIME | StatxFlags::BASIC_STATS).unwrap();
+        let found =
+            statx(CWD, m.path(path), AtFlags::empty(), StatxFlags::BTIME | StatxFlags::BASIC_STATS).unwrap();
         assert!(found.stx_mask & StatxFlags::BTIME.bits() != 0);
         (found.stx_btime.tv_sec, found.stx_btime.tv_nsec, found.stx_size)
     };
@@ -535,6 +538,21 @@ fn acls_are_enforced_by_the_kernel(over: Transport) {
     assert!(can_read(), "the entry for this user counts");
     rustix::fs::removexattr(m.path("f"), name).unwrap();
     assert!(!can_read());
+}
+
+fn a_connection_that_is_aborted_ends_every_thread(over: Transport) {
+    let Some(mut m) = mounted(over, "a_connection_that_is_aborted") else { return };
+    let kept = File::create(m.path("open")).unwrap();
+    let number = rustix::fs::minor(kept.metadata().unwrap().dev());
+    let abort = format!("/sys/fs/fuse/connections/{number}/abort");
+    if !Path::new(&abort).exists() {
+        eprintln!("SKIPPED a_connection_that_is_aborted: there is no {abort}");
+        return;
+    }
+    fs::write(abort, b"1").unwrap();
+    m.handle.take().unwrap().wait().unwrap();
+    assert!(kept.sync_all().is_err());
+    assert!(clear_stale(m.dir.path()).unwrap());
 }
 
 fn many_threads_at_once_get_what_is_theirs(over: Transport) {

@@ -31,7 +31,12 @@ fn all() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
     };
     let copied = |length| Op::CopyFileRange { from: (1, 2), to: (3, 4, 5), length, flags: 0 };
     let set = abi::SetattrIn {
-        valid: fattr::MODE | fattr::SIZE | fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::KILL_SUIDGID,
+        valid: fattr::MODE
+            | fattr::SIZE
+            | fattr::ATIME
+            | fattr::ATIME_NOW
+            | fattr::MTIME
+            | fattr::KILL_SUIDGID,
         mode: 0o100_600,
         size: 9,
         mtime: (-2i64).cast_unsigned(),
@@ -47,12 +52,8 @@ fn all() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
         kill_suidgid: true,
         ..SetAttr::default()
     };
-    let two_forgets: &[u8] = &[
-        [1u64.to_ne_bytes(), 2u64.to_ne_bytes()].concat(),
-        [3u64.to_ne_bytes(), 4u64.to_ne_bytes()].concat(),
-    ]
-    .concat()
-    .leak();
+    let two_forgets = [1u64, 2, 3, 4].map(u64::to_ne_bytes).concat().leak();
+    let two_forgets: &[u8] = two_forgets;
     vec![
         (opcode::LOOKUP, vec![], b"name\0", Op::Lookup { name: b"name" }),
         (opcode::FORGET, structure(&abi::ForgetIn { nlookup: 3 }), b"", Op::Forget { lookups: 3 }),
@@ -192,12 +193,7 @@ fn all() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
         (opcode::COPY_FILE_RANGE, structure(&copy), b"", copied(MAX_NARROW_COPY)),
         (opcode::COPY_FILE_RANGE_64, structure(&copy), b"", copied(u64::MAX)),
         (opcode::SYNCFS, vec![0; 8], b"", Op::SyncFs),
-        (
-            opcode::INTERRUPT,
-            structure(&abi::InterruptIn { unique: 70 }),
-            b"",
-            Op::Interrupt { unique: 70 },
-        ),
+        (opcode::INTERRUPT, structure(&abi::InterruptIn { unique: 70 }), b"", Op::Interrupt { unique: 70 }),
         (opcode::DESTROY, vec![], b"", Op::Destroy),
         (4711, vec![], b"anything", Op::Unknown),
     ]
@@ -230,7 +226,9 @@ fn a_request_that_ends_too_early_is_refused_with_its_number() {
             let cut = Request::decode(&bytes[..len]);
             let needed = !matches!(wanted, Operation::SyncFs | Operation::Unknown);
             match cut {
-                Err(Malformed { unique }) => assert_eq!(unique, (len >= 40).then_some(77), "{wanted:?} at {len}"),
+                Err(Malformed { unique }) => {
+                    assert_eq!(unique, (len >= 40).then_some(77), "{wanted:?} at {len}")
+                }
                 Ok(_) => assert!(len >= 40 && !needed, "{wanted:?} is read from {len} bytes"),
             }
         }
