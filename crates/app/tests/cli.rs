@@ -454,6 +454,169 @@ fn space_that_was_freed_can_be_written_again() {
     bed.ok("pool export tank");
 }
 
+/// Fields of the one line that a command prints, by tabs, as numbers.
+fn numbers(line: &str) -> Vec<u64> {
+    line.trim_end().split('\t').filter_map(|cell| cell.parse().ok()).collect()
+}
+
+#[test]
+fn memory_and_its_shares_change_live_and_the_figures_show_it() {
+    let Some(bed) = Bed::new("memory_and_its_shares_change_live_and_the_figures_show_it") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 256));
+    let cache = || numbers(&bed.ok("cachestat -Hp -f size,c,datatg,metatg tank"))[..4].try_into().unwrap();
+    let [_, c, data, metadata]: [u64; 4] = cache();
+    assert!((c / MIB, data) == (230, c - metadata) && metadata.abs_diff(c / 2) < 1024, "{metadata} of {c}");
+    (0..60).for_each(|n| fs::write(bed.path(&format!("mnt/{n}")), noise(n, MIB as usize)).unwrap());
+    bed.ok("pool sync tank");
+    let [before, ..] = cache();
+    assert!(before > 40 * MIB, "{before}");
+    bed.ok("pool set memory=64M tank");
+    let [size, c, ..] = cache();
+    assert!((c / MIB, size <= c) == (28, true), "{size} of {c}");
+    bed.ok("pool set metadata_share=20 tank");
+    let [_, c, data, metadata] = cache();
+    assert!(metadata.abs_diff(c / 5) < 1024 && data == c - metadata, "{data} and {metadata} of {c}");
+    bed.ok("pool set memory=1G tank");
+    let [after, c, ..] = cache();
+    assert!(after < before / 2 && c / MIB == 460, "{after} of {c}: what went does not come back by itself");
+    assert_eq!(bed.ok("pool get -Hp -o value memory tank"), "1073741824\n");
+
+    // What went is read anew, once the kernel lets go of its copies, and both figures tell.
+    for n in 0..60 {
+        let mut file = File::open(bed.path(&format!("mnt/{n}"))).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == noise(n, MIB as usize));
+    }
+    let [misses, hits] = numbers(&bed.ok("cachestat -Hp -f miss,hits tank"))[..] else {
+        panic!("two fields")
+    };
+    assert!(misses > 100 && hits > misses, "{hits} hits, {misses} misses");
+    let shown = bed.ok("pool iostat -Hplv tank");
+    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [22; 4], "{shown}");
+    for row in &rows {
+        let [p50, p99, p999] = [13, 14, 15].map(|at| row[at].parse::<u64>().unwrap());
+        assert!(0 < p50 && p50 <= p99 && p99 <= p999, "{row:?}");
+        let [total, disk] = [7, 9].map(|at| row[at].parse::<u64>().unwrap());
+        assert!(0 < disk && disk <= total, "{row:?}");
+    }
+}
+
+#[test]
+fn figures_have_the_forms_of_zpool_iostat_and_arcstat() {
+    let Some(bed) = Bed::new("figures_have_the_forms_of_zpool_iostat_and_arcstat") else { return };
+    assert_eq!(bed.ok("cachestat"), "no pools available\n");
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 64));
+    fs::write(bed.path("mnt/file"), noise(1, 100_000)).unwrap();
+    bed.ok("pool sync tank");
+
+    let shown = bed.ok("pool iostat -wv tank");
+    let sheets: Vec<&str> = shown.lines().filter(|line| line.contains("total_wait")).collect();
+    assert_eq!(sheets.len(), 4, "the pool, its group, two devices: {shown}");
+    let counted = |line: &str| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap();
+    let rows = shown.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    assert!(rows.map(counted).sum::<u64>() > 0, "writes are counted: {shown}");
+
+    // The first sample is left out, the second begins with heads, the third does not.
+    let shown = bed.ok("pool iostat -y -T u tank 0.05 2");
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 7, "{shown}");
+    assert!(lines[0].parse::<u64>().is_ok() && lines[5].parse::<u64>().is_ok(), "{shown}");
+
+    let shown: serde_json::Value = serde_json::from_str(&bed.ok("pool iostat -wj tank")).unwrap();
+    let disk = &shown["pools"]["tank"]["vdevs"]["mirror-0"]["vdevs"];
+    let disk = disk.as_object().unwrap().values().next().unwrap();
+    let waits = &disk["latency"]["write"]["total_wait"];
+    assert!(waits["p99_ns"].as_u64() >= waits["p50_ns"].as_u64() && waits["p50_ns"].is_u64(), "{waits}");
+    assert!(!waits["histogram"].as_array().unwrap().is_empty());
+    let shown: serde_json::Value = serde_json::from_str(&bed.ok("cachestat -j tank")).unwrap();
+    assert!(shown["pools"]["tank"]["demand_metadata"]["hits"].is_u64(), "{shown}");
+
+    bed.ok("personalities DIR/bin");
+    let arcstat = |args: &[&str]| {
+        let mut command = Command::new(bed.path("bin/arcstat"));
+        let output = command.args(args).env("LARDER_RUN_DIR", bed.path("run")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = arcstat(&["0.05", "2"]);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[0], "    time  read  ddread  ddh%  dmread  dmh%  pread  ph%   size      c  avail");
+    assert_eq!((lines.len(), lines[1].len(), lines[2].len()), (3, lines[0].len(), lines[0].len()));
+    assert_eq!(arcstat(&["-p", "-s", ",", "-f", "c,hit%"]).lines().next(), Some("c,hit%"));
+}
+
+#[test]
+fn quotas_refuse_and_reservations_keep() {
+    let Some(bed) = Bed::new("quotas_refuse_and_reservations_keep") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 160));
+    bed.ok("fs create -o quota=10M tank/home");
+    let piece = noise(5, 1 << 20);
+    let fill = |name: &str| {
+        let mut file = File::create(bed.path(name)).unwrap();
+        let mut written = 0;
+        let refusal = loop {
+            match file.write_all(&piece) {
+                Ok(()) => written += MIB,
+                Err(refusal) => break refusal.raw_os_error(),
+            }
+        };
+        file.sync_all().unwrap();
+        (written, refusal.map(rustix::io::Errno::from_raw_os_error))
+    };
+    let (no_space, quota) = (Some(rustix::io::Errno::NOSPC), Some(rustix::io::Errno::DQUOT));
+    assert_eq!(fill("mnt/home/file"), (9 * MIB, quota));
+    let df = rustix::fs::statvfs(bed.path("mnt/home")).unwrap();
+    assert_eq!(df.f_blocks * df.f_frsize, 10 * MIB, "df shows the quota");
+    assert!(df.f_bavail * df.f_frsize < MIB);
+    let error = bed.fails(2, "fs set quota=5M tank/home");
+    assert!(error.contains("quota=5M is less than the 9.") && error.contains("used or reserved"), "{error}");
+    let error = bed.fails(2, "fs set reservation=1T tank/home");
+    assert!(error.contains("reservation=1T is more than the quota of 10M"), "{error}");
+
+    fs::remove_file(bed.path("mnt/home/file")).unwrap();
+    bed.ok("pool wait -t free tank");
+    assert_eq!(fill("mnt/home/again"), (9 * MIB, quota));
+
+    // In the words of zfs: what is set, where, and what it comes to.
+    symlink(bed.larder(), bed.path("zfs")).unwrap();
+    let zfs = |line: &str| {
+        let mut command = Command::new(bed.path("zfs"));
+        command.args(line.split_whitespace()).env("LARDER_RUN_DIR", bed.path("run"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "zfs {line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    zfs("set refreservation=12M quota=none tank/home");
+    zfs("create -o reservation=20M tank/safe");
+    assert_eq!(
+        zfs("get -H -o property,value,source quota,refquota,reservation,refreservation tank/home"),
+        "quota\tnone\tdefault\nrefquota\tnone\tdefault\nreservation\tnone\tdefault\n\
+         refreservation\t12M\tlocal\n"
+    );
+    let sizes = zfs("list -Hp -o used,usedbydataset,usedbychildren,usedbyrefreservation,usedbysnapshots");
+    let sizes: Vec<Vec<u64>> =
+        (sizes.lines()).map(|line| line.split('\t').map(|size| size.parse().unwrap()).collect()).collect();
+    assert_eq!(sizes[0][0], 32 * MIB, "what is reserved below is used: {sizes:?}");
+    assert_eq!((sizes[1][0], sizes[1][1] + sizes[1][3], sizes[2][0]), (12 * MIB, 12 * MIB, 0), "{sizes:?}");
+    let error = bed.fails(2, "fs set reservation=1T tank/safe");
+    assert!(error.contains("reservation=1T is more than the") && error.contains("available"), "{error}");
+
+    // Everybody else meets a full pool early; what was kept can be written.
+    let (others, refusal) = fill("mnt/filler");
+    assert_eq!(refusal, no_space);
+    assert_eq!(fill("mnt/safe/file").1, no_space);
+    let used: u64 = zfs("get -Hp -o value usedbydataset tank/safe").trim().parse().unwrap();
+    assert!(used >= 19 * MIB, "{used} of 20M, after {others} by others");
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    assert_eq!(zfs("get -H -o value,source reservation tank/safe"), "20M\tlocal\n");
+    assert_eq!(bed.ok("pool check tank"), "tank: healthy\n");
+}
+
 #[test]
 fn a_read_only_import_writes_nothing() {
     let Some(bed) = Bed::new("a_read_only_import_writes_nothing") else { return };

@@ -20,6 +20,8 @@ use std::ops::{ControlFlow, Range};
 /// Extents that are dropped in one update of the tree.
 const CUT_STEP: usize = 1024;
 
+/// Nanoseconds of a second.
+const NANOS: u32 = 1_000_000_000;
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
@@ -48,8 +50,16 @@ impl Volume {
         Ok(self.attr(id, &state))
     }
 
-    /// Changes attributes and gives the new ones.
+    /// Changes attributes and gives the new ones. A new owner or group takes set-user-id and set-group-id
+    /// of anything but a directory away, unless the permissions are set, too.
     pub fn setattr(&self, id: InodeId, set: &SetAttr) -> Result<Attr> {
+        let given = [set.atime, set.mtime].into_iter().flatten().filter_map(|time| match time {
+            SetTime::Now => None,
+            SetTime::To(time) => Some(time),
+        });
+        if given.chain(set.ctime).chain(set.btime).any(|time| time.nanos >= NANOS) {
+            return Err(FsError::Invalid);
+        }
         if set.size.is_some_and(|size| size > MAX_FILE) {
             return Err(FsError::TooBig);
         }
@@ -83,7 +93,10 @@ impl Volume {
             btime: set.btime,
             ctime: set.ctime.unwrap_or(now),
         };
-        if set.kill_suidgid {
+        let moves = set.perm.is_none()
+            && (set.uid.is_some() || set.gid.is_some())
+            && state.live.kind != FileKind::Directory;
+        if set.kill_suidgid || moves {
             let before = change.perm.unwrap_or(state.live.perm);
             change.perm = Some(killed(before)).filter(|&perm| perm != before).or(change.perm);
         }
@@ -212,7 +225,8 @@ impl Volume {
             Allocate::KeepSize | Allocate::Punch | Allocate::Zero { keep_size: true } => false,
         };
         if matches!(mode, Allocate::Extend | Allocate::KeepSize) {
-            self.pool.check_space(len, self.dataset.settings().record_size)?;
+            self.within_quota(|| Ok(self.pool.check_quota(self.id(), len)?))?;
+            self.pool.check_room(&self.dataset, len)?;
         }
         if matches!(mode, Allocate::Punch | Allocate::Zero { .. }) {
             let op = self.enter()?;
@@ -256,7 +270,7 @@ impl Volume {
             // The operation below says all this to the log.
             state.data.unlogged.remove(range);
         }
-        self.meter(dirty, &state);
+        self.meter(dirty, &mut state);
         if !state.data.is_empty() {
             self.queue(id, &mut state);
             self.logged.lock().insert(id);

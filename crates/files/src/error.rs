@@ -88,6 +88,7 @@ impl From<PoolError> for FsError {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::NoSpace => Self::NoSpace,
+            PoolError::Quota(_) => Self::Quota,
             PoolError::ReadOnly => Self::ReadOnly,
             PoolError::NotFound(_) => Self::NotFound,
             PoolError::Exists(_) => Self::Exists,

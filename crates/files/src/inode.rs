@@ -21,6 +21,7 @@ use crate::error::{FsError, Result};
 use crate::ranges::{Pieces, RangeSet};
 use larder_format::items;
 use larder_format::{CommitId, InodeId};
+use larder_pool::quota::record_claim;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub(crate) struct State {
     pub open: u32,
     /// It was removed from the tree.
     pub gone: bool,
+    /// It was made without a name, and may still get its first.
+    pub nameless: bool,
     pub data: DirtyData,
     /// Writes made it longer, and the log does not say so; the bytes that did may be zeros by now.
     pub grown: bool,
@@ -56,6 +59,8 @@ pub(crate) struct State {
     pub queued: bool,
     /// It was used since the cache last looked for something to drop.
     pub used: bool,
+    /// Bytes claimed from the dataset's quotas for `data`.
+    pub claimed: u64,
 }
 
 /// Data that was written and not stored.
@@ -69,11 +74,32 @@ pub(crate) struct DirtyData {
     pub unlogged: RangeSet,
     /// Bytes held.
     pub bytes: u64,
+    /// Bytes that its records take when they are stored, if nothing compresses.
+    pub room: u64,
+}
+
+/// What a dirty record is taken to need when it is stored.
+fn room(pieces: &Pieces) -> u64 {
+    record_claim(pieces.end())
 }
 
 impl DirtyData {
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.flushing.is_empty()
+    }
+
+    /// By how much `room` grows when `len` bytes are written at `offset`.
+    pub fn growth(&self, record_size: u32, offset: u64, len: u64) -> u64 {
+        let size = u64::from(record_size);
+        let (mut at, mut growth) = (offset, 0);
+        while at < offset + len {
+            let record = at / size;
+            let next = (offset + len).min((record + 1) * size);
+            let held = self.records.get(&record).map_or(0, |pieces| pieces.end());
+            growth += record_claim(held.max((next - record * size) as u32)) - record_claim(held);
+            at = next;
+        }
+        growth
     }
 
     /// Writes `data` at `offset` of a file with records of `record_size` bytes.
@@ -85,9 +111,10 @@ impl DirtyData {
             let within = at % size;
             let (now, rest) = data.split_at(data.len().min((size - within) as usize));
             let pieces = Arc::make_mut(self.records.entry(at / size).or_default());
-            let before = pieces.len();
+            let (before, room_before) = (pieces.len(), room(pieces));
             pieces.write(within as u32, now);
             self.bytes += pieces.len() - before;
+            self.room += room(pieces) - room_before;
             at += now.len() as u64;
             data = rest;
         }
@@ -100,10 +127,12 @@ impl DirtyData {
         let (boundary, within) = (len / u64::from(record_size), len % u64::from(record_size));
         let mut beyond = self.records.split_off(&boundary);
         self.bytes -= beyond.values().map(|pieces| pieces.len()).sum::<u64>();
+        self.room -= beyond.values().map(|pieces| room(pieces)).sum::<u64>();
         if let Some(mut pieces) = beyond.remove(&boundary).filter(|_| within > 0) {
             Arc::make_mut(&mut pieces).cut(within as u32);
             if pieces.len() > 0 {
                 self.bytes += pieces.len();
+                self.room += room(&pieces);
                 self.records.insert(boundary, pieces);
             }
         }
@@ -113,6 +142,7 @@ impl DirtyData {
     pub fn forget(&mut self, record: u64) {
         if let Some(pieces) = self.records.remove(&record) {
             self.bytes -= pieces.len();
+            self.room -= room(&pieces);
         }
     }
 
@@ -124,13 +154,19 @@ impl DirtyData {
             }
             self.records.insert(record, older);
         }
-        self.bytes = self.records.values().map(|pieces| pieces.len()).sum();
+        self.count();
     }
 
     /// The store of `flushing` is done.
     pub fn settle(&mut self) {
         self.flushing.clear();
+        self.count();
+    }
+
+    /// Counts anew; nothing is being flushed.
+    fn count(&mut self) {
         self.bytes = self.records.values().map(|pieces| pieces.len()).sum();
+        self.room = self.records.values().map(|pieces| room(pieces)).sum();
     }
 }
 
@@ -144,12 +180,14 @@ impl Inode {
                 live: item,
                 open: 0,
                 gone: false,
+                nameless: false,
                 data: DirtyData::default(),
                 grown: false,
                 stored_in: CommitId::new(0),
                 error: None,
                 queued: false,
                 used: true,
+                claimed: 0,
             }),
         })
     }

@@ -2,10 +2,11 @@
 //!
 //! [`Ops`] is what a transport calls; [`Mount`] implements it over the volumes of a pool, and is what
 //! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories),
-//! `attr` (attributes, lengths), `xattr`, `data` (reading, writing), `flush` (storing, fsync), `orphan`
+//! `attr` (attributes, lengths), `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `orphan`
 //! (removal) and `replay` add to it. A [`View`] shows a mount from one of its datasets. `inode` says what
 //! is kept in memory and in which order it is locked.
 
+mod acl;
 mod attr;
 mod data;
 mod error;

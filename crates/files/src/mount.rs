@@ -32,6 +32,8 @@ const APPEND: Handle = Handle(1);
 /// The volumes of a pool as one tree.
 pub struct Mount {
     pool: Arc<Pool>,
+    /// User and group of new datasets' root directories.
+    owner: (u32, u32),
     tree: RwLock<Tree>,
 }
 
@@ -94,11 +96,11 @@ impl Tree {
 
 impl Mount {
     /// A mount without volumes. Does again what the pool's intent log holds and commits it; becomes the
-    /// pool's front end.
+    /// pool's front end. Root directories of new datasets will belong to `owner`: user and group.
     ///
     /// # Errors
     /// When a logged operation does not fit, or the pool fails.
-    pub fn new(pool: Arc<Pool>) -> Result<Arc<Self>> {
+    pub fn new(pool: Arc<Pool>, owner: (u32, u32)) -> Result<Arc<Self>> {
         let mut tree = Tree::default();
         let replay = pool.take_replay();
         let replayed = !replay.is_empty();
@@ -107,14 +109,14 @@ impl Mount {
                 Some(volume) => Arc::clone(volume),
                 None => {
                     let dataset = pool.dataset(id).ok_or(FsError::Stale)?;
-                    let volume = Volume::open(Arc::clone(&pool), dataset)?;
+                    let volume = Volume::open(Arc::clone(&pool), dataset, owner)?;
                     tree.leaving.push(Arc::clone(&volume));
                     volume
                 }
             };
             volume.replay(&bytes)?;
         }
-        let mount = Arc::new(Self { pool, tree: RwLock::new(tree) });
+        let mount = Arc::new(Self { pool, owner, tree: RwLock::new(tree) });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
         mount.pool.set_front_end(front);
         if replayed {
@@ -147,7 +149,7 @@ impl Mount {
         // Not under the lock: opening waits for commits, which ask for the volumes.
         self.tree.write().let_go();
         self.tree.read().check_place(id, parent.as_ref())?;
-        let volume = Volume::open(Arc::clone(&self.pool), dataset)?;
+        let volume = Volume::open(Arc::clone(&self.pool), dataset, self.owner)?;
         let mut tree = self.tree.write();
         tree.check_place(id, parent.as_ref())?;
         tree.root = tree.root.or(parent.is_none().then_some(id));
@@ -189,6 +191,12 @@ impl Mount {
             }
         }
         Ok(false)
+    }
+
+    /// Inodes in memory with something that the trees do not have: written data, or no more than that
+    /// they were read.
+    pub fn unstored(&self) -> usize {
+        self.all().iter().map(|volume| volume.dirty.lock().len()).sum()
     }
 
     fn all(&self) -> Vec<Arc<Volume>> {
@@ -254,10 +262,14 @@ impl FrontEnd for Mount {
     }
 
     fn flush_logged(&self, op: &Op<'_>) -> Result<(), PoolError> {
-        self.all().iter().try_for_each(|volume| Ok(volume.flush_logged(op)?))
+        self.all().iter().try_for_each(|volume| {
+            volume.ids.seal(volume.dataset().next_inode());
+            Ok(volume.flush_logged(op)?)
+        })
     }
 
     fn committed(&self, _commit: CommitId) {
+        self.all().iter().for_each(|volume| volume.ids.renew());
         if !self.tree.read().leaving.is_empty() {
             self.tree.write().let_go();
         }
@@ -385,8 +397,16 @@ impl Ops for Mount {
         Ok((self.getattr(attr.node)?, handle))
     }
 
-    fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
-        Err(FsError::NotSupported)
+    fn tmpfile(
+        &self,
+        parent: NodeId,
+        perm: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Attr, Handle)> {
+        let (volume, dir) = self.at(parent)?;
+        let attr = volume.tmpfile(dir, perm, !flags.exclusive, caller)?;
+        Ok((self.show(attr), if flags.append { APPEND } else { Handle(0) }))
     }
 
     fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
@@ -556,7 +576,7 @@ impl Ops for Mount {
 
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
         let (volume, _) = self.at(node)?;
-        let space = self.pool.space(volume.dataset().settings().record_size);
+        let space = self.pool.space_of(volume.dataset());
         let unit = u64::from(STATFS_UNIT);
         Ok(StatFs {
             block_size: STATFS_UNIT,

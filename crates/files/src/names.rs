@@ -4,6 +4,7 @@
 //! tree, under the lock on names, and only then carried out, so that a refusal changes nothing. The
 //! `apply_…` functions are what replay calls; the others build the operation and pass it on.
 
+use crate::acl::{inherit, inherited_perm};
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, Locked};
 use crate::ops::{Attr, Caller, RenameFlags};
@@ -175,6 +176,7 @@ impl Volume {
     /// Up to a few hundred entries of `dir` after `cookie`, ascending; none at the end.
     pub(crate) fn list(&self, dir: InodeId, cookie: u64) -> Result<Vec<Listed>> {
         let from = (cookie + 1).max(FIRST_COOKIE);
+        self.touch_atime(dir, &mut *self.inode(dir)?.lock()?);
         let mut listed = Vec::new();
         let mut bad = None;
         self.dataset.view()?.scan(&Key::new(dir.get(), ENTRY, from), &mut |key, value| {
@@ -218,18 +220,49 @@ impl Volume {
             return Err(FsError::NotFound);
         }
         self.check_space()?;
+        self.lease_ids()?;
         let op = self.enter()?;
         let _names = self.names.lock();
-        let dir = self.directory(parent)?;
-        let (dir_perm, dir_gid) = {
-            let state = dir.lock()?;
-            (state.live.perm, state.live.gid)
-        };
+        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let plan = self.plan(parent, kind, perm, caller)?;
         self.free_key(parent, name)?;
-        let mut perm = (perm & 0o7777 & !(caller.umask & 0o777)) as u16;
+        let create = Create {
+            inode: self.next_inode(&op)?,
+            name: name.to_vec(),
+            rdev: if device { rdev } else { 0 },
+            target: target.to_vec(),
+            ..plan
+        };
+        self.apply_create(&op, create, Origin::Live)
+    }
+
+    /// Makes a file without a name, and opens it: an orphan from birth. `linkable`: it may get a name.
+    pub fn tmpfile(&self, parent: InodeId, perm: u32, linkable: bool, caller: &Caller) -> Result<Attr> {
+        self.check_space()?;
+        self.lease_ids()?;
+        let op = self.enter()?;
+        // Nobody looks for it before its number is given out, so it has all of its state by then.
+        let _names = self.names.lock();
+        let plan = self.plan(parent, FileKind::Regular, perm, caller)?;
+        let create = Create { inode: self.next_inode(&op)?, ..plan };
+        let id = create.inode;
+        let attr = self.apply_create(&op, create, Origin::Live)?;
+        self.inode(id)?.lock()?.nameless = linkable;
+        Ok(attr)
+    }
+
+    fn next_inode(&self, op: &Op<'_>) -> Result<InodeId> {
+        self.dataset.update(op, |tree| Ok(tree.allocate_inode()))
+    }
+
+    /// What an inode made in `parent` gets from there and from its maker; what it is made of is left out.
+    fn plan(&self, parent: InodeId, kind: FileKind, perm: u32, caller: &Caller) -> Result<Create> {
+        let dir = self.directory(parent)?;
+        let state = dir.lock()?;
+        let mut perm = (perm & 0o7777) as u16;
         let mut gid = caller.gid;
-        if dir_perm & SETGID != 0 {
-            gid = dir_gid;
+        if state.live.perm & SETGID != 0 {
+            gid = state.live.gid;
             let executable = perm & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
             if kind == FileKind::Directory {
                 perm |= SETGID;
@@ -237,42 +270,64 @@ impl Volume {
                 perm &= !SETGID;
             }
         }
-        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        let create = Create {
-            inode: self.dataset.update(&op, |tree| Ok::<_, FsError>(tree.allocate_inode()))?,
+        let acl = if kind == FileKind::Symlink { None } else { self.default_list(parent, &state)? };
+        perm = match &acl {
+            Some(acl) => inherited_perm(acl, perm),
+            None => perm & !(caller.umask & 0o777) as u16,
+        };
+        Ok(Create {
+            inode: parent,
             parent,
-            name: name.to_vec(),
+            name: Vec::new(),
             kind,
             perm,
             uid: caller.uid,
             gid,
-            rdev: if device { rdev } else { 0 },
-            target: target.to_vec(),
+            rdev: 0,
+            target: Vec::new(),
+            acl,
             time: self.now(),
-        };
-        self.apply_create(&op, create, Origin::Live)
+        })
     }
 
     pub(crate) fn apply_create(&self, op: &Op<'_>, create: Create, origin: Origin) -> Result<Attr> {
         let Create { inode: id, parent, kind, time, .. } = create;
         let dir = self.directory(parent)?;
-        let key = self.free_key(parent, &create.name)?;
+        let named = !create.name.is_empty();
+        let key = if named { Some(self.free_key(parent, &create.name)?) } else { None };
         let mut item = new_item(kind, create.perm, (create.uid, create.gid), time);
         item.rdev = create.rdev;
         item.parent = parent;
         item.size = create.target.len() as u64;
         let inode = Inode::new(id, item);
+        if !named {
+            let mut state = inode.lock()?;
+            state.change(|item| item.nlink = 0);
+            state.open = u32::from(origin == Origin::Live);
+        }
         let entry = Entry { inode: id, kind, name: &create.name }.encode();
         // In the cache before it has a name: nobody else may load it from the tree meanwhile.
         self.adopt(&inode);
-        let result = Locked::lock([&dir, &inode]).and_then(|mut states| {
+        let locked = if named { Locked::lock([&dir, &inode]) } else { Locked::lock([&inode]) };
+        let result = locked.and_then(|mut states| {
             self.dataset.update(op, |tree| {
                 warm(tree, &states)?;
-                touch_directory(&mut states, parent, 1, i32::from(kind == FileKind::Directory), time);
+                tree.get(&orphan_key(id))?;
                 tree.note_inode(id);
-                tree.insert(key, &entry)?;
+                match key {
+                    Some(key) => {
+                        let subdirs = i32::from(kind == FileKind::Directory);
+                        touch_directory(&mut states, parent, 1, subdirs, time);
+                        tree.insert(key, &entry)?;
+                    }
+                    None => tree.insert(orphan_key(id), &[])?,
+                }
                 if kind == FileKind::Symlink {
                     tree.insert(Key::new(id.get(), items::SYMLINK, 0), &create.target)?;
+                }
+                if let Some(acl) = &create.acl {
+                    let flags = inherit(tree, id, kind, acl)?;
+                    states.of(id).change(|item| item.flags |= flags);
                 }
                 store(tree, &states)?;
                 note(tree, origin, || LogOp::Create(create));
@@ -285,7 +340,7 @@ impl Volume {
         result
     }
 
-    /// Gives an inode another name.
+    /// Gives an inode another name, or its first one while it is open.
     pub fn link(&self, inode: InodeId, parent: InodeId, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         self.check_space()?;
@@ -302,16 +357,24 @@ impl Volume {
         let key = self.free_key(parent, &link.name)?;
         let mut states = Locked::lock([&dir, &inode])?;
         let item = states.of(id).live;
+        // What nobody has open any more is being removed.
+        let unborn = states.of(id).nameless && states.of(id).open > 0 || origin == Origin::Replay;
         match item.nlink {
             _ if item.kind == FileKind::Directory => return Err(FsError::Permission),
-            0 => return Err(FsError::NotFound),
+            0 if !unborn => return Err(FsError::NotFound),
             MAX_LINKS.. => return Err(FsError::TooManyLinks),
             _ => {}
         }
         let entry = Entry { inode: id, kind: item.kind, name: &link.name }.encode();
         self.dataset.update(op, |tree| {
             warm(tree, &states)?;
+            tree.get(&orphan_key(id))?;
             touch_directory(&mut states, parent, 1, 0, time);
+            if item.nlink == 0 {
+                tree.remove(&orphan_key(id))?;
+                states.of(id).change(|item| item.parent = parent);
+            }
+            states.of(id).nameless = false;
             states.of(id).change(|item| {
                 item.nlink += 1;
                 item.ctime = time;
@@ -529,9 +592,13 @@ impl Volume {
 
     /// A symbolic link's target.
     pub fn readlink(&self, id: InodeId) -> Result<Vec<u8>> {
-        if self.inode(id)?.lock()?.live.kind != FileKind::Symlink {
+        let inode = self.inode(id)?;
+        let mut state = inode.lock()?;
+        if state.live.kind != FileKind::Symlink {
             return Err(FsError::Invalid);
         }
+        self.touch_atime(id, &mut state);
+        drop(state);
         let target = self.dataset.view()?.get(&Key::new(id.get(), items::SYMLINK, 0))?;
         target.ok_or_else(|| FsError::Io(format!("inode {id} has no target")))
     }

@@ -96,7 +96,8 @@ pub struct Caller {
     pub gid: u32,
     /// Process; for messages.
     pub pid: u32,
-    /// Taken off the permissions of what is created. 0 when the transport has applied it.
+    /// Taken off the permissions of what is created, unless its directory has a default access list. 0 when
+    /// the transport has applied it.
     pub umask: u32,
 }
 
@@ -143,7 +144,7 @@ pub struct OpenFlags {
     pub append: bool,
     /// Cut to length 0 first.
     pub truncate: bool,
-    /// `create` only: an existing name is an error.
+    /// `create`: an existing name is an error. `tmpfile`: it can never get a name.
     pub exclusive: bool,
     /// With `truncate`: take set-user-id and set-group-id away.
     pub kill_suidgid: bool,
@@ -168,6 +169,8 @@ pub enum XattrMode {
     Create,
     /// It must exist.
     Replace,
+    /// Either; and an access list that is set takes set-group-id away, since the caller may not keep it.
+    KillSetgid,
 }
 
 /// What `fallocate` does to the range.
@@ -211,7 +214,7 @@ pub struct DirEntry<'a> {
     pub attr: Option<&'a Attr>,
 }
 
-/// The space of a mount, as `statfs` shows it.
+/// The space of a dataset, as `statfs` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatFs {
     /// Bytes of a unit.
@@ -260,7 +263,7 @@ pub trait Ops: Send + Sync {
     fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr>;
     /// Makes a symbolic link to `target` (1 to 4095 bytes).
     fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr>;
-    /// Gives `node` another name.
+    /// Gives `node` another name, or its first one: a file from [`Ops::tmpfile`] that is open.
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
     /// Takes a name away; the last one takes the file, once nobody has it open.
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()>;
@@ -287,8 +290,9 @@ pub trait Ops: Send + Sync {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Attr, Handle)>;
-    /// Makes a file without a name in the dataset of the directory `parent`, and opens it: it goes with its
-    /// last descriptor unless `link` gives it a name.
+    /// Makes a file without a name in the dataset of the directory `parent`, whose group and default access
+    /// list it inherits, and opens it: it goes with its last descriptor unless `link` gives it a name, which
+    /// `flags.exclusive` forbids.
     fn tmpfile(&self, parent: NodeId, perm: u32, flags: OpenFlags, caller: &Caller)
     -> Result<(Attr, Handle)>;
     /// Up to `len` bytes from `offset`; less only at the end of the file.
@@ -338,7 +342,9 @@ pub trait Ops: Send + Sync {
     /// Returns when the directory's names are durable.
     fn fsyncdir(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
 
-    /// The value of an extended attribute.
+    /// The value of an extended attribute. Access lists are those of Linux (`system.posix_acl_access`,
+    /// `system.posix_acl_default`), kept in step with the permissions; where the dataset has none, they are
+    /// absent ([`crate::FsError::NoAttr`]), and cannot be set ([`crate::FsError::NotSupported`]).
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
     /// Sets an extended attribute: name 1 to 255 bytes, value up to 64 KiB.
     fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
@@ -347,7 +353,7 @@ pub trait Ops: Send + Sync {
     /// Takes an extended attribute away.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
 
-    /// The space of the pool.
+    /// The space of the dataset that the node is in.
     fn statfs(&self, node: NodeId) -> Result<StatFs>;
     /// Makes everything durable (`sync`, `syncfs`).
     fn sync(&self) -> Result<()>;

@@ -21,7 +21,11 @@ impl Volume {
         let op = self.pool.enter()?;
         let _names = self.names.lock();
         let orphan = match logged {
-            LogOp::Create(create) => self.apply_create(&op, create, Replay).map(|_| None),
+            LogOp::Create(create) => {
+                // Without a name it is an orphan, unless a later operation links it.
+                let orphan = create.name.is_empty().then_some(create.inode);
+                self.apply_create(&op, create, Replay).map(|_| orphan)
+            }
             LogOp::Link(link) => self.apply_link(&op, link, Replay).map(|_| None),
             LogOp::Unlink(unlink) => self.apply_unlink(&op, unlink, Replay),
             LogOp::Rename(rename) => self.apply_rename(&op, rename, Replay),
@@ -39,7 +43,7 @@ impl Volume {
     fn apply_write(&self, write: &Write) -> Result<()> {
         let inode = self.inode(write.inode)?;
         let mut state = inode.lock()?;
-        self.accept(write.inode, &mut state, write.offset, &write.data, write.mtime)?;
+        self.accept(write.inode, &mut state, write.offset, &write.data, write.mtime, Replay)?;
         state.live.size = state.live.size.max(write.size);
         Ok(())
     }

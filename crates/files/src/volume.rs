@@ -10,23 +10,38 @@ use crate::ops::{Attr, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{BlockId, CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
-use larder_pool::{Dataset, Look, Op, Pool};
+use larder_pool::{Dataset, Look, Op, Pool, PoolError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Parts of the inode cache, each with a lock of its own.
 const SHARDS: usize = 32;
 /// Inodes that a shard of the cache holds before it looks for some to drop.
 const SHARD_CAPACITY: usize = 1024;
+/// Inode ids that import passes over after a crash.
+const ID_LEASE: u64 = 1 << 16;
+/// Ids that callers may take together after each of them has looked at the lease.
+const ID_MARGIN: u64 = 1 << 12;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
 const CHANGE_SPACE: u64 = 64 << 10;
+/// Extents of removed files that a writer at its quota drops before it tries again.
+const REAP_STEP: usize = 1024;
+
+/// A part of the inode cache.
+#[derive(Default)]
+struct Shard {
+    inodes: BTreeMap<InodeId, Arc<Inode>>,
+    /// How many inodes could not be dropped the last time.
+    needed: usize,
+}
 
 /// One dataset as a tree of files.
 pub struct Volume {
     pub(crate) pool: Arc<Pool>,
     pub(crate) dataset: Arc<Dataset>,
-    cache: Vec<Mutex<BTreeMap<InodeId, Arc<Inode>>>>,
+    cache: Vec<Mutex<Shard>>,
     /// Held by whoever changes names. See [`crate::inode`] for the order of locks.
     pub(crate) names: Mutex<()>,
     /// Inodes with something that the tree does not have.
@@ -37,6 +52,33 @@ pub struct Volume {
     pub(crate) orphans: Mutex<BTreeSet<InodeId>>,
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
+    pub(crate) ids: IdLease,
+}
+
+/// Which inode ids may be given out. Import after a crash passes over [`ID_LEASE`] ids, counted from what
+/// the last commit has as the next one; so no more than those are given out before another commit is
+/// durable. Ids that somebody has seen do not come back, though their files be lost.
+#[derive(Debug, Default)]
+pub(crate) struct IdLease {
+    /// The next id, as the commit under way has it; 0 before the first.
+    sealed: AtomicU64,
+    /// The first id that must not be given out yet.
+    end: AtomicU64,
+}
+
+impl IdLease {
+    /// A commit takes `next` along.
+    pub fn seal(&self, next: InodeId) {
+        self.sealed.store(next.get(), Ordering::Relaxed);
+    }
+
+    /// That commit is durable.
+    pub fn renew(&self) {
+        let sealed = self.sealed.load(Ordering::Relaxed);
+        if sealed > 0 {
+            self.end.store(sealed + ID_LEASE, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The key of an inode's value.
@@ -75,11 +117,11 @@ pub(crate) fn new_item(kind: FileKind, perm: u16, (uid, gid): (u32, u32), time: 
 }
 
 impl Volume {
-    /// Opens a dataset. An empty one gets its root directory.
+    /// Opens a dataset. An empty one gets its root directory, which belongs to `owner`: user and group.
     ///
     /// # Errors
     /// When its tree cannot be read, or not be written though it is empty.
-    pub fn open(pool: Arc<Pool>, dataset: Arc<Dataset>) -> Result<Arc<Self>> {
+    pub fn open(pool: Arc<Pool>, dataset: Arc<Dataset>, owner: (u32, u32)) -> Result<Arc<Self>> {
         let volume = Arc::new(Self {
             pool,
             dataset,
@@ -89,10 +131,20 @@ impl Volume {
             logged: Mutex::default(),
             orphans: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
+            ids: IdLease::default(),
         });
+        match volume.pool.enter() {
+            // One id is given up, so that the next commit has the others: import may have moved them.
+            Ok(op) => volume.dataset.update(&op, |tree| {
+                tree.allocate_inode();
+                Ok::<_, FsError>(())
+            })?,
+            Err(PoolError::ReadOnly) => {}
+            Err(error) => return Err(error.into()),
+        }
         let empty = volume.dataset.view()?.get(&inode_key(ROOT_INODE))?.is_none();
         if empty {
-            let root = new_item(FileKind::Directory, 0o755, (0, 0), volume.now());
+            let root = new_item(FileKind::Directory, 0o755, owner, volume.now());
             let op = volume.pool.enter()?;
             volume.dataset.update(&op, |tree| {
                 tree.note_inode(ROOT_INODE);
@@ -130,12 +182,44 @@ impl Volume {
         Ok(self.pool.enter()?)
     }
 
-    /// Refuses to make anything when the pool is full.
-    pub(crate) fn check_space(&self) -> Result<()> {
-        Ok(self.pool.check_space(CHANGE_SPACE, self.dataset.settings().record_size)?)
+    /// Sees to it that inode ids may be given out. Not under an operation: it may have to commit.
+    pub(crate) fn lease_ids(&self) -> Result<()> {
+        if self.dataset.next_inode().get() + ID_MARGIN > self.ids.end.load(Ordering::Relaxed) {
+            self.pool.commit()?;
+        }
+        Ok(())
     }
 
-    fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, Arc<Inode>>> {
+    /// Refuses to make anything when the pool is full or a quota is used up.
+    pub(crate) fn check_space(&self) -> Result<()> {
+        self.within_quota(|| Ok(self.pool.check_quota(self.id(), 1)?))?;
+        Ok(self.pool.check_room(&self.dataset, CHANGE_SPACE)?)
+    }
+
+    /// Does what a quota may refuse. Claims are by plain bytes, and what was removed goes in steps: what was
+    /// refused is tried again when what was claimed has been stored, and while something goes. Nothing of
+    /// this crate is locked.
+    pub(crate) fn within_quota<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        let mut outcome = attempt();
+        let claimants = match outcome {
+            Err(FsError::Quota) => self.pool.claimants(self.id()),
+            done => return done,
+        };
+        if claimants.iter().any(|&claimant| claimant != self.id()) {
+            self.pool.flush_front()?;
+            outcome = attempt();
+        } else if !claimants.is_empty() {
+            self.flush_all()?;
+            outcome = attempt();
+        }
+        while matches!(outcome, Err(FsError::Quota)) && !self.orphans.lock().is_empty() {
+            self.reap_step(REAP_STEP)?;
+            outcome = attempt();
+        }
+        outcome
+    }
+
+    fn shard(&self, id: InodeId) -> &Mutex<Shard> {
         &self.cache[(id.get() % SHARDS as u64) as usize]
     }
 
@@ -143,7 +227,7 @@ impl Volume {
     pub(crate) fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
         // The lock is kept while the tree is read: two images of one inode must not exist.
         let mut shard = self.shard(id).lock();
-        if let Some(inode) = shard.get(&id) {
+        if let Some(inode) = shard.inodes.get(&id) {
             return Ok(Arc::clone(inode));
         }
         let value = self.dataset.view()?.get(&inode_key(id))?.ok_or(FsError::NotFound)?;
@@ -151,21 +235,21 @@ impl Volume {
             return Err(Corrupt::new("inode", Reason::Range).into());
         }
         let inode = Inode::new(id, items::Inode::decode(&value)?);
-        shrink(&mut shard, self.pool.durable_commit());
-        shard.insert(id, Arc::clone(&inode));
+        shard.shrink(self.pool.durable_commit());
+        shard.inodes.insert(id, Arc::clone(&inode));
         Ok(inode)
     }
 
     /// Puts an inode that is about to be made into the cache.
     pub(crate) fn adopt(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.id).lock();
-        shrink(&mut shard, self.pool.durable_commit());
-        shard.insert(inode.id, Arc::clone(inode));
+        shard.shrink(self.pool.durable_commit());
+        shard.inodes.insert(inode.id, Arc::clone(inode));
     }
 
     /// Drops an inode that is not in the tree from the cache.
     pub(crate) fn disown(&self, id: InodeId) {
-        self.shard(id).lock().remove(&id);
+        self.shard(id).lock().inodes.remove(&id);
     }
 
     /// The directory, which must be one and have a name.
@@ -234,8 +318,7 @@ impl Volume {
     /// How many files and directories are open.
     pub fn open_count(&self) -> usize {
         // Not under a shard's lock: states are locked before it.
-        let cached =
-            |shard: &Mutex<BTreeMap<_, Arc<Inode>>>| shard.lock().values().cloned().collect::<Vec<_>>();
+        let cached = |shard: &Mutex<Shard>| shard.lock().inodes.values().cloned().collect::<Vec<_>>();
         let inodes = self.cache.iter().flat_map(cached);
         inodes.filter(|inode| inode.state.lock().open > 0).count()
     }
@@ -253,8 +336,11 @@ impl Volume {
         }
     }
 
-    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`.
-    pub(crate) fn meter(&self, before: u64, state: &State) {
+    /// Tells the pool's meter that an inode's dirty bytes are no longer `before`, and its quotas what they
+    /// will take now.
+    pub(crate) fn meter(&self, before: u64, state: &mut State) {
+        let claimed = std::mem::replace(&mut state.claimed, state.data.room);
+        self.pool.adjust_claim(self.id(), claimed, state.claimed);
         let now = state.data.bytes;
         if now >= before {
             self.pool.dirty().add(now - before);
@@ -264,18 +350,25 @@ impl Volume {
     }
 }
 
-/// Drops inodes that nobody uses from a full shard, those first that were not used lately. Data stored
-/// after the commit `durable` is not durable, which only the cached inode knows.
-fn shrink(shard: &mut BTreeMap<InodeId, Arc<Inode>>, durable: CommitId) {
-    if shard.len() < SHARD_CAPACITY {
-        return;
-    }
-    shard.retain(|_, inode| {
-        if Arc::strong_count(inode) > 1 {
-            return true;
+impl Shard {
+    /// Drops inodes that nobody uses from a full shard, those first that were not used lately. Data stored
+    /// after the commit `durable` is not durable, which only the cached inode knows.
+    fn shrink(&mut self, durable: CommitId) {
+        // Looking again before it has doubled would cost a look at all of them for each that comes.
+        if self.inodes.len() < SHARD_CAPACITY.max(2 * self.needed) {
+            return;
         }
-        let mut state = inode.state.lock();
-        let needed = state.open > 0 || state.queued || state.stored_in > durable || state.error.is_some();
-        needed || std::mem::take(&mut state.used)
-    });
+        let mut needed = 0;
+        self.inodes.retain(|_, inode| {
+            if Arc::strong_count(inode) > 1 {
+                needed += 1;
+                return true;
+            }
+            let mut state = inode.state.lock();
+            let busy = state.open > 0 || state.queued || state.stored_in > durable || state.error.is_some();
+            needed += usize::from(busy);
+            busy || std::mem::take(&mut state.used)
+        });
+        self.needed = needed;
+    }
 }

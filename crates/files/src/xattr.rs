@@ -1,8 +1,9 @@
 //! Extended attributes.
 //!
 //! A small value lies next to its name; a larger one in pieces under a number of its own, so that names
-//! can be listed without reading values.
+//! can be listed without reading values. Access lists are attributes of their own kind: see `acl`.
 
+use crate::acl::List;
 use crate::error::{FsError, Result};
 use crate::inode::State;
 use crate::names::Origin;
@@ -23,13 +24,23 @@ struct Slot {
     value: Vec<u8>,
 }
 
-/// Refuses what cannot name an attribute.
-fn check_xattr_name(name: &[u8]) -> Result<()> {
-    match items::valid_xattr_name(name) {
-        true => Ok(()),
-        false if name.len() > items::MAX_NAME => Err(FsError::Range),
-        false => Err(FsError::Invalid),
+/// Namespaces whose attributes are kept and not looked into.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Refuses what cannot name an attribute; tells which access list it is, if it is one.
+fn check_xattr_name(name: &[u8]) -> Result<Option<List>> {
+    if name.len() > items::MAX_NAME {
+        return Err(FsError::Range);
     }
+    if let Some(list) = List::named(name) {
+        return Ok(Some(list));
+    }
+    let prefix = NAMESPACES.into_iter().find(|prefix| name.starts_with(prefix));
+    let prefix = prefix.ok_or(FsError::NotSupported)?;
+    if name.len() == prefix.len() || !items::valid_xattr_name(name) {
+        return Err(FsError::Invalid);
+    }
+    Ok(None)
 }
 
 /// Finds an attribute, or else a free key for it.
@@ -80,16 +91,25 @@ fn remove_pieces(tree: &mut Update<'_>, id: InodeId, value: &[u8]) -> Result<()>
 impl Volume {
     /// The value of an extended attribute.
     pub fn getxattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let list = check_xattr_name(name)?;
         let inode = self.inode(id)?;
         // The state is held so that no piece of a value is replaced meanwhile.
         let state = inode.lock()?;
         if state.live.flags & Inode::HAS_XATTRS == 0 {
             return Err(FsError::NoAttr);
         }
+        match list {
+            Some(list) => self.get_list(id, &state, list),
+            None => self.xattr_value(id, name)?.ok_or(FsError::NoAttr),
+        }
+    }
+
+    /// The value of an attribute as it is stored; the caller holds the inode's state.
+    pub(crate) fn xattr_value(&self, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let view = self.dataset.view()?;
-        let slot = find(&view, id, name)?.map_err(|_| FsError::NoAttr)?;
+        let Ok(slot) = find(&view, id, name)? else { return Ok(None) };
         match Xattr::decode(&slot.value)?.value {
-            XattrValue::Inline(value) => Ok(value.to_vec()),
+            XattrValue::Inline(value) => Ok(Some(value.to_vec())),
             XattrValue::Pieces { number, len } => {
                 let mut value = Vec::with_capacity(len as usize);
                 for piece in 0..(len as usize).div_ceil(MAX_VALUE) as u64 {
@@ -98,7 +118,7 @@ impl Volume {
                 if value.len() != len as usize {
                     return Err(FsError::Io(format!("inode {id} lacks pieces of an attribute")));
                 }
-                Ok(value)
+                Ok(Some(value))
             }
         }
     }
@@ -109,6 +129,7 @@ impl Volume {
         if inode.lock()?.live.flags & Inode::HAS_XATTRS == 0 {
             return Ok(Vec::new());
         }
+        let lists = self.dataset.settings().acl;
         let mut names = Ok(Vec::new());
         self.dataset.view()?.scan(&Key::new(id.get(), XATTR, 0), &mut |key, value| {
             let Ok(list) = &mut names else { return ControlFlow::Break(()) };
@@ -116,6 +137,7 @@ impl Volume {
                 return ControlFlow::Break(());
             }
             match Xattr::decode(value) {
+                Ok(xattr) if !lists && List::named(xattr.name).is_some() => {}
                 Ok(xattr) => {
                     list.extend_from_slice(xattr.name);
                     list.push(0);
@@ -129,9 +151,15 @@ impl Volume {
 
     /// Sets an extended attribute.
     pub fn setxattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        check_xattr_name(name)?;
+        let list = check_xattr_name(name)?;
         if value.len() > MAX_XATTR {
             return Err(FsError::AttrTooBig);
+        }
+        if let Some(list) = list {
+            return self.set_list(id, list, Some(value), mode);
+        }
+        if !self.dataset.settings().xattr {
+            return Err(FsError::NotSupported);
         }
         self.check_space()?;
         self.change_xattr(id, name, Some(value), mode)
@@ -139,7 +167,10 @@ impl Volume {
 
     /// Takes an extended attribute away.
     pub fn removexattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
-        self.change_xattr(id, name, None, XattrMode::Replace)
+        match check_xattr_name(name)? {
+            Some(list) => self.set_list(id, list, None, XattrMode::Set),
+            None => self.change_xattr(id, name, None, XattrMode::Replace),
+        }
     }
 
     fn change_xattr(&self, id: InodeId, name: &[u8], value: Option<&[u8]>, mode: XattrMode) -> Result<()> {
@@ -152,8 +183,8 @@ impl Volume {
             (XattrMode::Replace, false) => return Err(FsError::NoAttr),
             _ => {}
         }
-        let change =
-            SetXattr { inode: id, name: name.to_vec(), value: value.map(<[u8]>::to_vec), time: self.now() };
+        let (name, value) = (name.to_vec(), value.map(<[u8]>::to_vec));
+        let change = SetXattr { inode: id, name, value, perm: None, time: self.now() };
         self.set_in(&op, &mut state, change, Origin::Live)
     }
 
@@ -163,28 +194,37 @@ impl Volume {
         self.set_in(op, &mut state, change, origin)
     }
 
-    fn set_in(&self, op: &Op<'_>, state: &mut State, change: SetXattr, origin: Origin) -> Result<()> {
+    /// Sets or removes an attribute, and with an access list the permissions.
+    pub(crate) fn set_in(
+        &self,
+        op: &Op<'_>,
+        state: &mut State,
+        change: SetXattr,
+        origin: Origin,
+    ) -> Result<()> {
         self.dataset.update(op, |tree| {
             let (id, name) = (change.inode, change.name.as_slice());
             let slot = find(tree, id, name)?;
             let number = next_number(tree, id)?;
             tree.get(&inode_key(id))?;
             let key = match (&slot, &change.value) {
-                (Ok(slot), _) => slot.key,
-                (Err(free), Some(_)) => free.ok_or(FsError::NoSpace)?,
+                (Ok(slot), _) => Some(slot.key),
+                (Err(free), Some(_)) => Some(free.ok_or(FsError::NoSpace)?),
+                (Err(_), None) if change.perm.is_some() => None,
                 (Err(_), None) => return Err(FsError::NoAttr),
             };
             if let Ok(slot) = &slot {
                 remove_pieces(tree, id, &slot.value)?;
             }
-            match &change.value {
-                None => {
+            match (key, &change.value) {
+                (None, _) => {}
+                (Some(key), None) => {
                     tree.remove(&key)?;
                 }
-                Some(value) if Xattr::fits_inline(name, value.len()) => {
+                (Some(key), Some(value)) if Xattr::fits_inline(name, value.len()) => {
                     tree.insert(key, &Xattr { name, value: XattrValue::Inline(value) }.encode())?;
                 }
-                Some(value) => {
+                (Some(key), Some(value)) => {
                     for (piece, bytes) in value.chunks(MAX_VALUE).enumerate() {
                         tree.insert(piece_key(id, number, piece as u64), bytes)?;
                     }
@@ -194,6 +234,7 @@ impl Volume {
             }
             state.change(|item| {
                 item.flags |= Inode::HAS_XATTRS;
+                item.perm = change.perm.unwrap_or(item.perm);
                 item.ctime = change.time;
             });
             tree.insert(inode_key(id), &state.tree.encode())?;

@@ -1,5 +1,6 @@
 #![doc = include_str!("../SPEC.md")]
 
+pub mod acl;
 pub mod block;
 pub mod checksum;
 pub mod error;

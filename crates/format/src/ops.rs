@@ -8,6 +8,7 @@
 //! names with a u8 length, other byte strings with a u32 length, absent options as a 0 byte and present
 //! ones as 1 and the value. Nothing may follow.
 
+use crate::acl::Acl;
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
@@ -17,9 +18,9 @@ use crate::{Corrupt, InodeId, Reason, Timestamp};
 /// A logged operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogOp {
-    /// An inode was made and named.
+    /// An inode was made, and named unless it is an orphan yet.
     Create(Create),
-    /// An inode got another name.
+    /// An inode got a name: another one, or the first.
     Link(Link),
     /// A name was taken away; `directory` tells `rmdir` from `unlink`.
     Unlink(Unlink),
@@ -42,7 +43,7 @@ pub struct Create {
     pub inode: InodeId,
     /// The directory it is named in.
     pub parent: InodeId,
-    /// Its name.
+    /// Its name; empty for a file that has none yet.
     pub name: Vec<u8>,
     /// What it is.
     pub kind: FileKind,
@@ -56,6 +57,8 @@ pub struct Create {
     pub rdev: u32,
     /// A symbolic link's target; empty for all else.
     pub target: Vec<u8>,
+    /// The directory's default access list, which it inherits; `perm` has the rest of what that gives.
+    pub acl: Option<Acl>,
     /// When.
     pub time: Timestamp,
 }
@@ -144,6 +147,8 @@ pub struct SetXattr {
     pub name: Vec<u8>,
     /// Its value; `None` takes it away.
     pub value: Option<Vec<u8>>,
+    /// Permissions, 12 bits, that an access list sets. With them, there may be nothing to take away.
+    pub perm: Option<u16>,
     /// When.
     pub time: Timestamp,
 }
@@ -242,6 +247,12 @@ impl<'a> Reader<'a> {
         let len = self.get::<u32>()?;
         Ok(self.take(len as usize)?.to_vec())
     }
+    fn acl(&mut self) -> Result<Acl, Corrupt> {
+        let bytes = self.bytes()?;
+        let acl = Acl::decode(&bytes)?;
+        ensure(acl.encode() == bytes, WHAT, Reason::Range)?;
+        Ok(acl)
+    }
     fn inode(&mut self) -> Result<InodeId, Corrupt> {
         let inode: InodeId = self.get()?;
         ensure_countable(&[inode.get()], WHAT)?;
@@ -271,7 +282,12 @@ impl LogOp {
         match self {
             Self::Create(op) => {
                 out.put(1u8).put(op.inode).put(op.parent).name(&op.name).put(op.kind as u8).put(op.perm);
-                out.put(op.uid).put(op.gid).put(op.rdev).bytes(&op.target).put(op.time);
+                out.put(op.uid).put(op.gid).put(op.rdev).bytes(&op.target);
+                match &op.acl {
+                    None => out.put(0u8),
+                    Some(acl) => out.put(1u8).bytes(&acl.encode()),
+                };
+                out.put(op.time);
             }
             Self::Link(op) => {
                 out.put(2u8).put(op.inode).put(op.parent).name(&op.name).put(op.time);
@@ -298,7 +314,7 @@ impl LogOp {
                     None => out.put(0u8),
                     Some(value) => out.put(1u8).bytes(value),
                 };
-                out.put(op.time);
+                out.option(op.perm).put(op.time);
             }
             Self::Write(op) => {
                 out.put(7u8).put(op.inode).put(op.offset).bytes(&op.data).put(op.size).put(op.mtime);
@@ -317,13 +333,14 @@ impl LogOp {
             1 => Self::Create(Create {
                 inode: from.inode()?,
                 parent: from.inode()?,
-                name: from.name()?,
+                name: from.raw_name()?,
                 kind: FileKind::from_byte(from.get()?)?,
                 perm: from.perm()?,
                 uid: from.get()?,
                 gid: from.get()?,
                 rdev: from.get()?,
                 target: from.bytes()?,
+                acl: from.option(Reader::acl)?,
                 time: from.time()?,
             }),
             2 => Self::Link(Link {
@@ -366,6 +383,7 @@ impl LogOp {
                 inode: from.inode()?,
                 name: from.raw_name()?,
                 value: from.option(Reader::bytes)?,
+                perm: from.option(Reader::perm)?,
                 time: from.time()?,
             }),
             7 => Self::Write(Write {
@@ -391,10 +409,16 @@ impl LogOp {
     /// What single fields cannot say.
     fn check(&self) -> Result<(), Corrupt> {
         let ok = match self {
-            Self::Create(op) => match op.kind {
-                FileKind::Symlink => (1..=MAX_TARGET).contains(&op.target.len()),
-                _ => op.target.is_empty(),
-            },
+            Self::Create(op) => {
+                let named = valid_name(&op.name);
+                match op.kind {
+                    FileKind::Symlink => {
+                        named && op.acl.is_none() && (1..=MAX_TARGET).contains(&op.target.len())
+                    }
+                    FileKind::Regular => (named || op.name.is_empty()) && op.target.is_empty(),
+                    _ => named && op.target.is_empty(),
+                }
+            }
             Self::SetXattr(op) => {
                 valid_xattr_name(&op.name) && op.value.as_ref().is_none_or(|value| value.len() <= MAX_XATTR)
             }
@@ -409,11 +433,15 @@ impl LogOp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::{ACL_NO_ID, AclEntry, AclTag};
     use proptest::prelude::*;
 
     fn samples() -> Vec<LogOp> {
         let time = Timestamp { secs: -5, nanos: 17 };
         let (inode, parent, name) = (InodeId::new(12), InodeId::new(1), b"n\xffme".to_vec());
+        let entry = |tag, perm| AclEntry { tag, perm, id: ACL_NO_ID };
+        let entries = vec![entry(AclTag::Owner, 7), entry(AclTag::Group, 5), entry(AclTag::Other, 0)];
+        let acl = Acl::new(entries).ok();
         let create = |kind, target: &[u8]| {
             LogOp::Create(Create {
                 inode,
@@ -425,6 +453,7 @@ mod tests {
                 gid: 2,
                 rdev: 3,
                 target: target.to_vec(),
+                acl: acl.clone().filter(|_| kind == FileKind::Directory),
                 time,
             })
         };
@@ -442,6 +471,7 @@ mod tests {
         vec![
             create(FileKind::Regular, b""),
             create(FileKind::Symlink, b"../there"),
+            create(FileKind::Directory, b""),
             LogOp::Link(Link { inode, parent, name: name.clone(), time }),
             LogOp::Unlink(Unlink { parent, name: name.clone(), directory: true, time }),
             LogOp::Rename(Rename {
@@ -465,8 +495,20 @@ mod tests {
                 btime: Some(time),
                 ..set_attr
             }),
-            LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value: Some(vec![1; 5000]), time }),
-            LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value: None, time }),
+            LogOp::SetXattr(SetXattr {
+                inode,
+                name: b"user.x".to_vec(),
+                value: Some(vec![1; 5000]),
+                perm: None,
+                time,
+            }),
+            LogOp::SetXattr(SetXattr {
+                inode,
+                name: b"user.x".to_vec(),
+                value: None,
+                perm: Some(0o640),
+                time,
+            }),
             LogOp::Write(Write { inode, offset: 5, data: b"data".to_vec(), size: 9, mtime: time }),
             LogOp::Zero(Zero { inode, offset: 1 << 40, len: 4096, time }),
         ]

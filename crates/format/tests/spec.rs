@@ -104,6 +104,7 @@ macro_rules! numbers {
 /// What `layout!` made, by name.
 fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
     let list = structures![
+        acl::AclRecord,
         label::LabelHead,
         label::HeartbeatHead,
         root::RootHead,
@@ -230,6 +231,9 @@ fn every_field_has_its_line_and_every_line_its_field() {
 /// Every public number of the crate.
 fn coded_constants() -> BTreeMap<String, u128> {
     let list = numbers![
+        acl::ACL_NO_ID,
+        acl::ACL_VERSION,
+        acl::MAX_ACL_ENTRIES,
         block::BLOCK_MAGIC,
         block::BLOCK_OVERHEAD,
         checksum::SUM_LEN,
@@ -412,6 +416,7 @@ fn walk<'a>(mut bytes: &'a [u8], fields: &str) -> &'a [u8] {
 
 #[test]
 fn operations_are_laid_out_as_documented() {
+    use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
     use larder_format::items::FileKind;
     use larder_format::ops::*;
     let time = Timestamp { secs: 1, nanos: 2 };
@@ -429,8 +434,11 @@ fn operations_are_laid_out_as_documented() {
             ctime: time,
         })
     };
-    let set_xattr = |value| LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value, time });
-    let samples = [
+    let set_xattr =
+        |value, perm| LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value, perm, time });
+    let entry = |tag| AclEntry { tag, perm: 5, id: ACL_NO_ID };
+    let acl = Acl::new([AclTag::Owner, AclTag::Group, AclTag::Other].map(entry).to_vec()).ok();
+    let create = |acl| {
         LogOp::Create(Create {
             inode,
             parent,
@@ -441,8 +449,13 @@ fn operations_are_laid_out_as_documented() {
             gid: 2,
             rdev: 3,
             target: b"there".to_vec(),
+            acl,
             time,
-        }),
+        })
+    };
+    let samples = [
+        create(None),
+        create(acl),
         LogOp::Link(Link { inode, parent, name: name.clone(), time }),
         LogOp::Unlink(Unlink { parent, name: name.clone(), directory: true, time }),
         LogOp::Rename(Rename {
@@ -456,8 +469,8 @@ fn operations_are_laid_out_as_documented() {
         set_attr(None, None, None),
         set_attr(Some(0o600), Some(Resize::Cut(7)), Some(time)),
         set_attr(Some(0o600), Some(Resize::Grow(7)), Some(time)),
-        set_xattr(None),
-        set_xattr(Some(b"value".to_vec())),
+        set_xattr(None, Some(0o600)),
+        set_xattr(Some(b"value".to_vec()), None),
         LogOp::Write(Write { inode, offset: 1, data: b"data".to_vec(), size: 5, mtime: time }),
         LogOp::Zero(Zero { inode, offset: 1, len: 2, time }),
     ];

@@ -1,6 +1,7 @@
 //! One body a decoder.
 
 use crate::{Decoder, samples};
+use larder_format::acl::Acl;
 use larder_format::block::{self, BlockHeader, CheckedHeader, CodecKind};
 use larder_format::checksum::{ChecksumKind, fast64, payload_sum};
 use larder_format::field::{Field, FieldInfo};
@@ -40,6 +41,7 @@ pub const ALL: &[Decoder] = &[
     decoder("index_page", samples::index_pages, unsealed, index_page),
     decoder("run_descriptor", samples::run_descriptors, unsealed, run_descriptor),
     decoder("item", samples::items, unsealed, item),
+    decoder("acl", samples::acls, unsealed, acl),
     decoder("dataset_record", samples::datasets, unsealed, dataset_record),
     decoder("property_record", samples::properties, unsealed, property_record),
     decoder("fuse_request", samples::requests, unsealed, fuse_request),
@@ -261,6 +263,12 @@ fn item(bytes: &[u8]) -> bool {
         accepted = true;
     }
     accepted
+}
+
+fn acl(bytes: &[u8]) -> bool {
+    let Ok(acl) = Acl::decode(bytes) else { return false };
+    assert_eq!(acl.clone().with_mode(acl.mode()), acl);
+    same(acl.clone(), Acl::decode(&acl.encode()))
 }
 
 fn dataset_record(bytes: &[u8]) -> bool {

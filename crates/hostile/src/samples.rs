@@ -1,6 +1,7 @@
 //! Valid encodings of everything.
 
 use crate::decoders::POOL;
+use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::items::{Entry, Extent, FileKind, Inode, Xattr, XattrValue};
@@ -204,6 +205,26 @@ pub fn logs() -> Vec<Vec<u8>> {
     vec![record(vec![]).encode(), record(vec![vec![], vec![0; 20]]).encode(), record(ops()).encode()]
 }
 
+fn acl() -> Acl {
+    let entry = |tag: AclTag, id| AclEntry { tag, perm: 6, id };
+    let entries = vec![
+        entry(AclTag::Owner, ACL_NO_ID),
+        entry(AclTag::User, 1000),
+        entry(AclTag::User, 7),
+        entry(AclTag::Group, ACL_NO_ID),
+        entry(AclTag::NamedGroup, 100),
+        entry(AclTag::Mask, ACL_NO_ID),
+        entry(AclTag::Other, ACL_NO_ID),
+    ];
+    Acl::new(entries).expect("a sound list")
+}
+
+pub fn acls() -> Vec<Vec<u8>> {
+    let plain = [AclTag::Owner, AclTag::Group, AclTag::Other];
+    let plain = plain.map(|tag| AclEntry { tag, perm: 5, id: ACL_NO_ID }).to_vec();
+    vec![acl().encode(), Acl::new(plain).expect("a sound list").encode()]
+}
+
 pub fn ops() -> Vec<Vec<u8>> {
     let (inode, parent, name) = (InodeId::new(9), InodeId::new(1), b"name".to_vec());
     let create = |kind, target: &[u8]| {
@@ -217,6 +238,7 @@ pub fn ops() -> Vec<Vec<u8>> {
             gid: 2,
             rdev: 3,
             target: target.to_vec(),
+            acl: Some(acl()).filter(|_| kind == FileKind::Directory),
             time: TIME,
         })
     };
@@ -233,10 +255,12 @@ pub fn ops() -> Vec<Vec<u8>> {
             ctime: TIME,
         })
     };
-    let set_xattr = |value| LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value, time: TIME });
+    let set_xattr =
+        |value, perm| LogOp::SetXattr(SetXattr { inode, name: b"user.x".to_vec(), value, perm, time: TIME });
     let ops = [
         create(FileKind::Regular, b""),
         create(FileKind::Symlink, b"there"),
+        create(FileKind::Directory, b""),
         LogOp::Link(Link { inode, parent, name: name.clone(), time: TIME }),
         LogOp::Unlink(Unlink { parent, name: name.clone(), directory: true, time: TIME }),
         LogOp::Rename(Rename {
@@ -250,8 +274,8 @@ pub fn ops() -> Vec<Vec<u8>> {
         set_attr(None, None),
         set_attr(Some(Resize::Cut(7)), Some(TIME)),
         set_attr(Some(Resize::Grow(7)), None),
-        set_xattr(None),
-        set_xattr(Some(b"value".to_vec())),
+        set_xattr(None, Some(0o640)),
+        set_xattr(Some(b"value".to_vec()), None),
         LogOp::Write(Write { inode, offset: 1, data: b"data".to_vec(), size: 5, mtime: TIME }),
         LogOp::Zero(Zero { inode, offset: 1, len: 2, time: TIME }),
     ];

@@ -5,11 +5,12 @@ use crate::dataset::{Dataset, settings_from};
 use crate::error::{PoolError, Result};
 use crate::pool::Pool;
 use crate::property;
+use crate::quota::{Limits, is_limit, parse_limit};
 use crate::read::{DatasetNodes, TableNodes};
 use crate::tree::Tree;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
-use larder_format::{BlockId, DatasetId};
+use larder_format::{BlockId, BlockPtr, DatasetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -87,7 +88,8 @@ impl Pool {
     /// Makes a dataset; durable with the next commit.
     ///
     /// # Errors
-    /// When the name cannot be, is taken, or its parent does not exist.
+    /// When the name cannot be, is taken, or its parent does not exist; when a reservation is more than
+    /// is free.
     pub fn create_dataset(&self, name: &str, properties: BTreeMap<String, String>) -> Result<Arc<Dataset>> {
         let _op = self.enter()?;
         let (parent, last) =
@@ -115,8 +117,11 @@ impl Pool {
             name: last.to_owned(),
         };
         let id = record.id;
+        let mut properties = properties;
+        properties.retain(|name, value| !(is_limit(name) && value == "0"));
+        self.open_account(&parent, id, &properties)?;
         for (property, value) in &properties {
-            self.store_property(id, property, value)?;
+            self.store_property(id, property, value).inspect_err(|_| self.books.close(id))?;
         }
         let dataset = Dataset::new(self.myself.clone(), record, properties, self.default_settings());
         dataset.state.write().changed = true;
@@ -166,6 +171,11 @@ impl Pool {
                 }
             })?;
             state.changed = true;
+            let record = &mut state.record;
+            let freed = dead.iter().map(|ptr: &BlockPtr| u64::from(ptr.place.footprint())).sum::<u64>();
+            let freed = freed.min(record.referenced);
+            record.referenced -= freed;
+            self.books.post(id, -(freed as i64));
             self.core.lock().dropped.append(&mut dead);
             drop(state);
             drop(op);
@@ -189,13 +199,15 @@ impl Pool {
         }
         drop(tables);
         self.datasets.write().remove(&id);
+        self.books.close(id);
         Ok(())
     }
 
     /// Gives a dataset another full name.
     ///
     /// # Errors
-    /// When the name cannot be or is taken, or would put the dataset inside of itself.
+    /// When the name cannot be or is taken, or would put the dataset inside of itself; when what it takes
+    /// would pass a quota there.
     pub fn rename_dataset(&self, id: DatasetId, name: &str) -> Result<()> {
         let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
@@ -217,6 +229,7 @@ impl Pool {
         if self.child(parent.id(), last).is_some() {
             return Err(PoolError::Exists(name.to_owned()));
         }
+        self.transfer(&dataset, parent.id())?;
         let mut state = dataset.state.write();
         state.record.parent = parent.id();
         last.clone_into(&mut state.record.name);
@@ -226,10 +239,21 @@ impl Pool {
         Ok(())
     }
 
-    /// Sets a property, given in its exact form, on a dataset.
+    /// Sets a property, given in its exact form, on a dataset. A limit of 0 is none: it takes the
+    /// property away.
+    ///
+    /// # Errors
+    /// When a quota is less than what is used, or a reservation more than what is free.
     pub fn set_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
         let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        if is_limit(name) {
+            let limit = parse_limit(name, value)?;
+            self.set_limit(id, dataset.settings().record_size, name, limit)?;
+            if limit == 0 {
+                return self.drop_property(&dataset, name);
+            }
+        }
         self.store_property(id, name, value)?;
         dataset.local.write().insert(name.to_owned(), value.to_owned());
         dataset.state.write().changed = true;
@@ -241,11 +265,28 @@ impl Pool {
     pub fn inherit_property(&self, id: DatasetId, name: &str) -> Result<()> {
         let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-        self.tables.lock().remove(&TableNodes(self), &Table::property_key(id, name))?;
+        if is_limit(name) {
+            self.set_limit(id, dataset.settings().record_size, name, 0)?;
+        }
+        self.drop_property(&dataset, name)
+    }
+
+    fn drop_property(&self, dataset: &Dataset, name: &str) -> Result<()> {
+        self.tables.lock().remove(&TableNodes(self), &Table::property_key(dataset.id(), name))?;
         dataset.local.write().remove(name);
         dataset.state.write().changed = true;
         self.refresh_settings();
         Ok(())
+    }
+
+    /// Opens the account of a dataset that is being made.
+    fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
+        self.books.open(id, Some(parent.id()), Limits::default(), 0);
+        let mut limits = Limits::NAMES.into_iter().filter_map(|name| Some((name, local.get(name)?)));
+        let set = |(name, value): (&str, &String)| {
+            self.set_limit(id, parent.settings().record_size, name, parse_limit(name, value)?)
+        };
+        limits.try_for_each(set).inspect_err(|_| self.books.close(id))
     }
 
     /// Sets a property of the pool, given in its exact form.
@@ -310,7 +351,7 @@ impl Pool {
     /// Works out what the write path needs of every dataset's properties.
     pub(crate) fn refresh_settings(&self) {
         for dataset in self.datasets() {
-            let names = ["compression", "checksum", "recordsize", "readonly", "atime"];
+            let names = ["compression", "checksum", "recordsize", "readonly", "atime", "acltype", "xattr"];
             let values: BTreeMap<String, String> = names
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
@@ -319,6 +360,9 @@ impl Pool {
             settings.record_size = settings.record_size.min(self.max_record());
             *dataset.settings.write() = settings;
         }
+        let datasets = self.datasets();
+        self.books
+            .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));
     }
 
     /// Brings the pool's own properties into effect.
@@ -335,7 +379,7 @@ impl Pool {
 }
 
 /// The committed nodes that an emptied tree still reaches or has dropped.
-fn dead_nodes(pool: &Pool, mut tree: Tree) -> Result<Vec<larder_format::BlockPtr>> {
+fn dead_nodes(pool: &Pool, mut tree: Tree) -> Result<Vec<BlockPtr>> {
     let mut dead = tree.take_dropped();
     tree.for_each_node(
         &DatasetNodes(pool),

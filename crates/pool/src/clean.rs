@@ -68,6 +68,16 @@ impl Core {
             .any(|group| group.free_segments() < group.reserve() + group.total_segments() / START_AT)
     }
 
+    /// Whether the cleaner may open a segment and still leave room to `dirty` bytes that were accepted: a
+    /// commit that cannot store them would fail, and nothing be freed ever after.
+    fn can_spare(&self, dirty: u64) -> bool {
+        let room = self.groups.values().map(|group| {
+            let segments = group.free_segments().saturating_sub(group.reserve() / 2 + 1);
+            segments * u64::from(group.slot_size) * group.rule.layout.k() as u64
+        });
+        room.sum::<u64>() > dirty
+    }
+
     /// Segments that are free as soon as enough commits are durable.
     pub(crate) fn waiting_to_be_free(&self) -> bool {
         let dead = |entry: &crate::segments::SegmentEntry| match entry.state {
@@ -89,6 +99,7 @@ impl Pool {
     /// much has been moved since the last commit.
     fn clean(&self, go_on: impl Fn(&Core) -> bool) -> Result<()> {
         let mut moved = 0;
+        let go_on = |core: &Core| go_on(core) && core.can_spare(self.dirty.get());
         while moved < BYTES_PER_COMMIT && go_on(&self.core.lock()) {
             match self.clean_one() {
                 Ok(Some(bytes)) => moved += bytes.max(1),
@@ -116,6 +127,8 @@ impl Pool {
                 return Err(PoolError::NoSpace);
             }
             let before = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
+            // What was accepted is stored before the cleaner takes room.
+            self.commit()?;
             {
                 let _commits_wait = self.commit_lock.lock();
                 self.clean(|_| true)?;
@@ -200,7 +213,7 @@ impl Pool {
                 let ptr = BlockPtr { id: header.id, place };
                 if Core::look_up(self, header.id)? == Some(place) {
                     let (_, block) = self.read_stored(segment, ptr)?;
-                    live.push((ptr, block));
+                    live.push((ptr, Encoded::Whole(block)));
                 }
                 at += header.footprint() as usize;
             }

@@ -1,7 +1,7 @@
 //! What of the pool changes with every write, under one lock: segments, free slots, ids, dropped blocks.
 //!
 //! Locking order, outermost first: commit lock, gate, intent log, dataset trees, tables, block map,
-//! rows in flight, core. The core's lock is never held over I/O.
+//! rows in flight, core; the books of quotas alone. The core's lock is never held over I/O.
 
 use crate::error::Result;
 use crate::map::{Location, Update};

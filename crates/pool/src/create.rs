@@ -87,7 +87,7 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available(record_size.min(slot_size / 4))
+            space.available_above(space.reserve(), record_size.min(slot_size / 4))
         });
         groups.sum()
     }
@@ -233,6 +233,7 @@ impl Pool {
                     label,
                     MemberState::Online,
                     CommitId::new(0),
+                    &world.clock,
                 ));
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
@@ -284,6 +285,7 @@ impl Pool {
         let root = Dataset::new(pool.myself.clone(), record, BTreeMap::new(), settings);
         root.state.write().changed = true;
         pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
+        pool.open_books();
         pool.beat()?;
         pool.commit()?;
         Ok(pool)
@@ -314,6 +316,7 @@ impl Pool {
             history: Mutex::new(parts.history),
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
+            books: crate::quota::Books::default(),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
@@ -321,6 +324,7 @@ impl Pool {
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             cleaned: AtomicU64::new(0),
+            misses: Default::default(),
             myself: myself.clone(),
         })
     }

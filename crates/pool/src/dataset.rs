@@ -39,6 +39,10 @@ pub struct Settings {
     pub readonly: bool,
     /// When reading updates access times.
     pub atime: Atime,
+    /// Whether access control lists are in force.
+    pub acl: bool,
+    /// Whether extended attributes can be set.
+    pub xattr: bool,
 }
 
 /// What a dataset amounts to, bytes.
@@ -118,6 +122,10 @@ impl Dataset {
     pub fn last_name(&self) -> String {
         self.state.read().record.name.clone()
     }
+    /// The next inode id to be given out.
+    pub fn next_inode(&self) -> InodeId {
+        InodeId::new(self.state.read().record.next_inode)
+    }
     /// What the write path needs of its properties.
     pub fn settings(&self) -> Settings {
         *self.settings.read()
@@ -157,9 +165,12 @@ impl Dataset {
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = self.state.write();
+        let before = state.record.referenced;
         let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
-        if result.is_err() && update.touched {
+        let (touched, after) = (update.touched, state.record.referenced);
+        op.pool().books.post(self.id, after.wrapping_sub(before) as i64);
+        if result.is_err() && touched {
             drop(op.pool().suspend("an operation failed halfway; the last commit is intact".into()));
         }
         result
@@ -297,6 +308,8 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             }
             "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
             "readonly" => settings.readonly = value == "on",
+            "acltype" => settings.acl = value != "off",
+            "xattr" => settings.xattr = value != "off",
             "atime" => {
                 settings.atime = match value.as_str() {
                     "off" => Atime::Off,

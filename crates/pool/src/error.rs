@@ -1,7 +1,7 @@
 //! What can go wrong in a pool, by what the caller can do about it.
 
 use larder_device::DeviceError;
-use larder_format::{BlockId, Corrupt};
+use larder_format::{BlockId, Corrupt, DatasetId};
 use thiserror::Error;
 
 /// An error of the pool. Committed data is intact unless a variant says otherwise.
@@ -10,6 +10,9 @@ pub enum PoolError {
     /// Free space and try again.
     #[error("no space left in the pool")]
     NoSpace,
+    /// Free space in this dataset or below it, or raise its quota.
+    #[error("the quota of dataset {0} is used up")]
+    Quota(DatasetId),
     /// A block could not be read from any of its copies, nor rebuilt. Only this block is affected.
     #[error("block {id} cannot be read: {cause}")]
     Unreadable {

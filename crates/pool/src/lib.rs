@@ -4,6 +4,7 @@
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
 pub mod admin;
+mod around;
 pub mod cache;
 pub mod check;
 pub mod clean;
@@ -22,6 +23,7 @@ pub mod parity;
 pub mod planted;
 pub mod pool;
 pub mod property;
+pub mod quota;
 pub mod read;
 pub mod row;
 pub mod runs;
@@ -35,4 +37,5 @@ pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
 pub use error::{PoolError, Result};
 pub use open::{ImportOptions, Importable};
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
+pub use quota::{Limits, Share};
 pub use write::NewRecord;

@@ -4,6 +4,7 @@
 //! takes the gate exclusively for as long as it needs to turn what changed into blocks, so that each
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
+use crate::around::Misses;
 use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
@@ -11,13 +12,15 @@ use crate::error::{PoolError, Result};
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
 use crate::member::Members;
+use crate::quota::Books;
 use crate::segments::Readable;
+use crate::space::GroupSpace;
 use crate::tree::Tree;
 use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
-use larder_format::segment::{DESCRIPTOR_LEN, SegmentState};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,6 +126,7 @@ pub struct Pool {
     pub(crate) history: Mutex<Vec<RootImport>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) dirty: Dirty,
+    pub(crate) books: Books,
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
@@ -133,6 +137,7 @@ pub struct Pool {
     /// The commit at which nothing more could be won back.
     pub(crate) exhausted: AtomicU64,
     pub(crate) cleaned: AtomicU64,
+    pub(crate) misses: Misses,
     pub(crate) myself: Weak<Pool>,
 }
 
@@ -244,6 +249,14 @@ impl Pool {
     pub fn dirty_limit(&self) -> u64 {
         self.cache.dirty_limit()
     }
+    /// Has the layer above store all its dirty data; nothing of it is durable before the next commit.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn flush_front(&self) -> Result<()> {
+        let front = self.front.read().as_ref().and_then(Weak::upgrade);
+        front.map_or(Ok(()), |front| front.flush())
+    }
     /// The newest durable commit.
     pub fn durable_commit(&self) -> CommitId {
         CommitId::new(self.durable.load(Ordering::Acquire))
@@ -288,20 +301,24 @@ impl Pool {
 
     /// Space, for records of `record_size` bytes.
     pub fn space(&self, record_size: u32) -> Space {
+        self.space_above(record_size, GroupSpace::reserve)
+    }
+
+    /// As [`Pool::space`], with that many segments of each group for nobody.
+    pub(crate) fn space_above(&self, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
         let core = self.core.lock();
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
             let per_segment = group.writable(u64::from(group.slot_size - DESCRIPTOR_LEN), record);
-            space.size += group.total_segments().saturating_sub(group.reserve()) * per_segment;
-            space.available += group.available(record);
-        }
-        for (&(kind, group), id) in &core.streams {
-            if kind == larder_format::segment::SegmentKind::Data {
-                let group = &core.groups[&group];
-                space.available +=
-                    group.writable(u64::from(group.slot_size - core.entries[id].height), record);
-            }
+            space.size += group.total_segments().saturating_sub(reserve(group)) * per_segment;
+            let open = core
+                .streams
+                .get(&(SegmentKind::Data, group.index))
+                .map_or(0, |id| group.writable(u64::from(group.slot_size - core.entries[id].height), record));
+            // What the reserve lacks is not there to be written, even where a segment is open for it.
+            let lacks = reserve(group).saturating_sub(group.free_segments()) * per_segment;
+            space.available += (group.available_above(reserve(group), record) + open).saturating_sub(lacks);
         }
         drop(core);
         space.available = space.available.saturating_sub(self.dirty.get());
@@ -384,6 +401,8 @@ impl Pool {
             record_size: (128 << 10).min(self.max_record()),
             readonly: false,
             atime: crate::dataset::Atime::On,
+            acl: true,
+            xattr: true,
         }
     }
 }

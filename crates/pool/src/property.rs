@@ -17,6 +17,8 @@ pub enum Kind {
     PowerOfTwo(u64, u64),
     /// Bytes, from the first number to the second.
     Bytes(u64, u64),
+    /// Bytes that are not to be passed, or to be kept; 0 is `none`.
+    Limit,
     /// A plain number, from the first to the second.
     Number(u64, u64),
     /// Per cent, from the first to the second.
@@ -98,6 +100,8 @@ pub enum PropertyError {
 const SWITCH: Kind = Kind::Word(&["on", "off"]);
 const YES_NO: Kind = Kind::Word(&["yes", "no"]);
 const ANY_BYTES: Kind = Kind::Bytes(0, u64::MAX);
+/// The most that a quota or reservation can be: an exbibyte.
+pub(crate) const LIMIT_MAX: u64 = 1 << 60;
 const ANY_NUMBER: Kind = Kind::Number(0, u64::MAX);
 
 #[rustfmt::skip]
@@ -137,13 +141,14 @@ const fn told(
 }
 
 const SIZE: &str = "<size>";
+const LIMIT: &str = "<size> | none";
 
 /// Datasets' properties, in the order in which `get all` shows them.
 #[rustfmt::skip]
 pub static DATASET: &[Property] = &[
     told("type", "type", Kind::Word(&["filesystem", "snapshot"]), "filesystem | snapshot", "what the dataset is"),
     told("creation", "creation", Kind::Time, "<date>", "when it was made"),
-    told("used", "used", ANY_BYTES, SIZE, "space that the dataset and all below it take, after compression"),
+    told("used", "used", ANY_BYTES, SIZE, "space that the dataset and all below it take, after compression, and have reserved"),
     told("available", "avail", ANY_BYTES, SIZE, "space that can still be written here"),
     told("referenced", "refer", ANY_BYTES, SIZE, "space that its files take, after compression"),
     told("compressratio", "ratio", Kind::Ratio, "<1.00x or more>", "what compression saves: logicalused / used"),
@@ -159,9 +164,26 @@ pub static DATASET: &[Property] = &[
     settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",
         "when reading a file moves its access time: on, at every read; relatime, only when it would pass the \
          last change or is a day old; off, never"),
+    settable("acltype", Kind::Word(&["posix", "off"]), Some("posix"), true, "posix | off",
+        "whether files have access control lists (posixacl = posix); off, those that are there have no effect and \
+         stay; takes effect at once"),
+    settable("xattr", Kind::Word(&["on", "off", "sa"]), Some("on"), true, "on | off | sa",
+        "whether extended attributes can be set (sa = on: all are kept with the inode); off, those that are there \
+         can still be read and removed; takes effect at once"),
     settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once").column("rdonly"),
     settable("canmount", Kind::Word(&["on", "off", "noauto"]), Some("on"), false, "on | off | noauto",
         "whether it is mounted: on, by itself; noauto, only when asked by name; off, never"),
+    settable("quota", Kind::Limit, Some("0"), false, LIMIT,
+        "what it and all below it may take, reservations included; a write that would pass it fails (EDQUOT)"),
+    settable("refquota", Kind::Limit, Some("0"), false, LIMIT, "what its own files may take, without what is below it"),
+    settable("reservation", Kind::Limit, Some("0"), false, LIMIT,
+        "what is kept for it and all below it; for everybody else it is used").column("reserv"),
+    settable("refreservation", Kind::Limit, Some("0"), false, LIMIT,
+        "what is kept for its own files, without what is below it").column("refreserv"),
+    told("usedbysnapshots", "usedsnap", ANY_BYTES, SIZE, "of used: what only snapshots hold"),
+    told("usedbydataset", "usedds", ANY_BYTES, SIZE, "of used: what its own files take"),
+    told("usedbychildren", "usedchild", ANY_BYTES, SIZE, "of used: what is below it takes, or has reserved"),
+    told("usedbyrefreservation", "usedrefreserv", ANY_BYTES, SIZE, "of used: what its refreservation keeps and nothing takes yet"),
     told("createtxg", "createtxg", ANY_NUMBER, "<number>", "the commit in which it was made"),
     told("guid", "guid", ANY_NUMBER, "<number>", "the number that names it for ever"),
     told("logicalused", "lused", ANY_BYTES, SIZE, "used, before compression"),
@@ -284,6 +306,12 @@ impl Property {
         if self.name == "checksum" && given == "off" {
             return Err(PropertyError::ChecksumOff);
         }
+        // zfs knows these by two names.
+        let given = match (self.name, given) {
+            ("acltype", "posixacl") => "posix",
+            ("acltype", "noacl") => "off",
+            _ => given,
+        };
         let number = |range: std::ops::RangeInclusive<u64>, given: Option<u64>| {
             given.filter(|number| range.contains(number)).map(|number| number.to_string())
         };
@@ -293,6 +321,8 @@ impl Property {
                 number(least..=most, parse_size(given).filter(|size| size.is_power_of_two()))
             }
             Kind::Bytes(least, most) => number(least..=most, parse_size(given)),
+            Kind::Limit if given == "none" => Some("0".to_owned()),
+            Kind::Limit => number(0..=LIMIT_MAX, parse_size(given)),
             Kind::Number(least, most) => number(least..=most, given.parse().ok()),
             Kind::Percent(least, most) => {
                 number(least..=most, given.strip_suffix('%').unwrap_or(given).parse().ok())
@@ -315,7 +345,8 @@ impl Property {
     pub fn display(&self, exact: &str) -> String {
         let number = exact.parse::<u64>().ok();
         match (self.kind, number) {
-            (Kind::Bytes(..) | Kind::PowerOfTwo(..), Some(number)) => format_size(number),
+            (Kind::Limit, Some(0)) => "none".to_owned(),
+            (Kind::Bytes(..) | Kind::PowerOfTwo(..) | Kind::Limit, Some(number)) => format_size(number),
             (Kind::Percent(..), Some(_)) => format!("{exact}%"),
             (Kind::Ratio, _) if exact != "-" => format!("{exact}x"),
             _ => exact.to_owned(),
@@ -470,6 +501,8 @@ mod tests {
             ("mountpoint", "/a/../b"),
             ("canmount", "yes"),
             ("used", "1"),
+            ("quota", "all"),
+            ("reservation", "2E"),
             ("nonsense", "1"),
             ("Org:name", "x"),
         ] {
@@ -494,6 +527,12 @@ mod tests {
         assert_eq!(exact("recordsize", "1M"), "1048576");
         assert_eq!(exact("mountpoint", "/srv/media//"), "/srv/media");
         assert_eq!(exact("mountpoint", "/"), "/");
+        assert_eq!(exact("quota", "none"), "0");
+        assert_eq!(exact("reservation", "1.5G"), "1610612736");
+        assert_eq!(dataset("refquota").unwrap().display("0"), "none");
+        assert_eq!(dataset("refquota").unwrap().display("10485760"), "10M");
+        assert_eq!(exact("acltype", "posixacl"), "posix");
+        assert_eq!(exact("acltype", "noacl"), "off");
         assert_eq!(exact("org.example:keep", "two weeks"), "two weeks");
         assert_eq!(parse_pool("metadata_share", "40%", false).unwrap().1, "40");
     }

@@ -152,9 +152,16 @@ impl GroupSpace {
         per_column * layout.k() as u64 * u64::from(record)
     }
 
-    /// What of the free space a user can fill with incompressible records of `record` bytes.
-    pub fn available(&self, record: u32) -> u64 {
-        let segments = self.free_segments().saturating_sub(self.reserve());
+    /// Segments that writes must leave free when they are to go where a reservation keeps room. What lies
+    /// between is for what packs worse than AVAIL supposes, and for what is dead and not worth moving.
+    pub fn reserve_of_promises(&self) -> u64 {
+        self.reserve() - self.reserve() / 8
+    }
+
+    /// What of the free space but `reserve` segments a user can fill with incompressible records of
+    /// `record` bytes.
+    pub fn available_above(&self, reserve: u64, record: u32) -> u64 {
+        let segments = self.free_segments().saturating_sub(reserve);
         let layout = self.rule.layout;
         let data = self.writable(u64::from(self.slot_size - DESCRIPTOR_LEN), record);
         // Metadata takes slots on as many devices as it has copies; spread over all, that is its share.

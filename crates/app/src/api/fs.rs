@@ -200,8 +200,9 @@ impl Inherit {
         }
         if !known.inherited {
             let name = known.name;
+            let value = known.default.map_or_else(|| "VALUE".to_owned(), |default| known.display(default));
             return Err(ApiError::usage(format!("'{name}' is not inherited from the parent"))
-                .hint(format!("larder fs set {name}={} NAME", known.default.unwrap_or("VALUE"))));
+                .hint(format!("larder fs set {name}={value} NAME")));
         }
         Ok(Self { property: known.name.to_owned(), ..self })
     }

@@ -4,6 +4,7 @@ use super::convert;
 use super::errno::errno;
 use larder_files::{
     Caller, DirEntry, FsError, Handle, NodeId, OpenFlags, Ops, ReadData, Result as FsResult, Seek, SetAttr,
+    XattrMode,
 };
 use larder_fuse::{Attr, Entry, Listing, Opened, Operation, Request, Response, Service, Space};
 use rustix::io::Errno;
@@ -21,7 +22,6 @@ const NEGATIVE_TTL: Duration = Duration::from_secs(1);
 /// `whence` of lseek(2), as Linux numbers it.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-const SETGID: u32 = 0o2000;
 
 /// What a session shares with its handle.
 pub(super) struct Server {
@@ -186,14 +186,8 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         Operation::Release { handle } => done(ops.release(node, Handle(handle)))?,
         Operation::Fsync { handle, datasync } => done(ops.fsync(node, Handle(handle), datasync))?,
         Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
-            ops.setxattr(node, check_xattr(name)?, value, convert::xattr_mode(flags)?)?;
-            if acl_kill_sgid {
-                let perm = ops.getattr(node)?.perm;
-                if perm & SETGID != 0 {
-                    let set = SetAttr { perm: Some(perm & !SETGID), ..SetAttr::default() };
-                    ops.setattr(node, &set, &as_caller(0))?;
-                }
-            }
+            let mode = if acl_kill_sgid { XattrMode::KillSetgid } else { convert::xattr_mode(flags)? };
+            ops.setxattr(node, check_xattr(name)?, value, mode)?;
             Response::Done
         }
         Operation::GetXattr { name, size } => value(ops.getxattr(node, check_xattr(name)?)?, size)?,

@@ -15,6 +15,9 @@ impl From<PoolError> for ApiError {
             PoolError::NoSpace => Self::new(ErrorKind::NoSpace, message)
                 .safe("everything that is stored")
                 .hint("delete files, then: larder pool wait -t free POOL"),
+            PoolError::Quota(_) => Self::new(ErrorKind::NoSpace, message)
+                .safe("everything that is stored")
+                .hint("delete files, or raise the quota: larder fs get -r quota,refquota POOL"),
             PoolError::Unreadable { .. } | PoolError::Corrupt(_) => Self::new(ErrorKind::Corrupt, message)
                 .safe("everything else: damage is kept to the block that it hit")
                 .hint("larder pool status shows which device gives wrong data"),
@@ -38,7 +41,10 @@ impl From<PoolError> for ApiError {
 impl From<FsError> for ApiError {
     fn from(error: FsError) -> Self {
         match error {
-            FsError::NoSpace | FsError::Quota => PoolError::NoSpace.into(),
+            FsError::NoSpace => PoolError::NoSpace.into(),
+            FsError::Quota => Self::new(ErrorKind::NoSpace, "a quota is used up")
+                .safe("everything that is stored")
+                .hint("delete files, or raise the quota: larder fs get -r quota,refquota POOL"),
             FsError::ReadOnly => PoolError::ReadOnly.into(),
             FsError::Busy => Self::new(ErrorKind::Busy, "it is in use"),
             FsError::Io(text) => Self::new(ErrorKind::Corrupt, text)

@@ -23,6 +23,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(100);
 /// Bytes of noted operations that make a commit come early: they wait in memory.
 const NOTES_AT_MOST: usize = 16 << 20;
+/// Inodes that were only read since the last commit; more take one, so that they can leave memory.
+const ATIMES_AT_MOST: usize = 16 << 10;
 /// Extents of an orphan that are dropped in one operation.
 const REAP_EXTENTS: usize = 1024;
 /// Commits that bring freed space back: one that frees, two until slots may be written.
@@ -66,7 +68,8 @@ impl Live {
     /// # Errors
     /// When the log cannot be replayed, or threads not be made.
     pub fn start(pool: Arc<Pool>) -> Result<Arc<Self>> {
-        let mount = Mount::new(Arc::clone(&pool)).map_err(ApiError::from)?;
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let mount = Mount::new(Arc::clone(&pool), owner).map_err(ApiError::from)?;
         let mounts = Mutex::new(Mounts::new(Arc::clone(&pool), Arc::clone(&mount)));
         let since = pool.clock().monotonic();
         let live = Self { pool, mount, mounts, since, stop: Arc::default(), threads: Mutex::default() };
@@ -116,6 +119,12 @@ impl Live {
         Arc::downgrade(&self.pool)
     }
 
+    /// Nanoseconds since it was imported, by a clock that never goes back.
+    pub fn uptime_ns(&self) -> u64 {
+        let uptime = self.pool.clock().monotonic().saturating_sub(self.since);
+        u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Returns when freed space can be written again.
     ///
     /// # Errors
@@ -154,7 +163,7 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         let due = pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
         let result = if due || pool.noted_bytes() > NOTES_AT_MOST {
             last = pool.clock().monotonic();
-            let wanted = pool.is_dirty() || pool.is_freeing();
+            let wanted = pool.is_dirty() || pool.is_freeing() || mount.unstored() > ATIMES_AT_MOST;
             if wanted { pool.commit().map(drop) } else { Ok(()) }
         } else if pool.dirty().get() > pool.dirty_limit() / 2 {
             // Full rows stream out before the commit that refers to them.

@@ -2,11 +2,15 @@
 
 use larder_device::{Inline, SeededEntropy};
 use larder_files::*;
+use larder_format::items;
+use larder_format::node::Key;
 use larder_format::{ByteLen, HostId};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, assemble, scan};
-use larder_pool::{GroupSpec, ImportOptions, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{GroupSpec, ImportOptions, Look, Pool, PoolSpec, ROOT_DATASET, World};
 use larder_sim::{SimClock, SimWorld};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,8 +43,10 @@ fn world(clock: &Arc<SimClock>, seed: u64) -> World {
 }
 
 fn mount(pool: &Arc<Pool>) -> Arc<Mount> {
-    let mount = Mount::new(Arc::clone(pool)).unwrap();
+    let mount = Mount::new(Arc::clone(pool), (0, 0)).unwrap();
     mount.attach(pool.dataset(ROOT_DATASET).unwrap(), None).unwrap();
+    // Else the first inode that is made would take this commit, which no test asked for.
+    pool.commit().unwrap();
     mount
 }
 
@@ -155,6 +161,43 @@ impl Bed {
             if names.len() == before {
                 return names;
             }
+        }
+    }
+
+    /// Nothing is open and all orphans are reaped: the tree holds what names lead to, counted right, and
+    /// nothing else.
+    pub fn check_tree(&self) {
+        let (mut inodes, mut named, mut holds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut stored, mut others) = (BTreeMap::new(), BTreeSet::new());
+        let dataset = self.pool.dataset(ROOT_DATASET).unwrap();
+        let mut scan = |key: &Key, value: &[u8]| {
+            match key.kind {
+                items::ORPHAN => panic!("the mark of inode {} is left", key.offset),
+                items::INODE => drop(inodes.insert(key.object, items::Inode::decode(value).unwrap())),
+                items::ENTRY => {
+                    let entry = items::Entry::decode(value).unwrap();
+                    *named.entry(entry.inode.get()).or_insert(0) += 1;
+                    let (all, dirs) = holds.entry(key.object).or_insert((0, 0));
+                    (*all, *dirs) = (*all + 1, *dirs + u32::from(entry.kind == FileKind::Directory));
+                }
+                items::EXTENT => {
+                    let extent = items::Extent::decode(value).unwrap();
+                    *stored.entry(key.object).or_insert(0) += u64::from(extent.ptr.place.stored);
+                }
+                _ => drop(others.insert(key.object)),
+            }
+            ControlFlow::Continue(())
+        };
+        dataset.view().unwrap().scan(&Key::new(0, 0, 0), &mut scan).unwrap();
+        named.insert(items::ROOT_INODE.get(), 1);
+        assert_eq!(inodes.keys().collect::<Vec<_>>(), named.keys().collect::<Vec<_>>(), "inodes and names");
+        let kept = stored.keys().chain(holds.keys()).chain(&others).all(|id| inodes.contains_key(id));
+        assert!(kept, "something of an inode that is gone");
+        for (id, inode) in inodes {
+            let (entries, dirs) = holds.get(&id).copied().unwrap_or_default();
+            let links = if inode.kind == FileKind::Directory { 2 + dirs } else { named[&id] };
+            let counted = (links, entries, stored.get(&id).copied().unwrap_or(0));
+            assert_eq!((inode.nlink, inode.entries, inode.stored), counted, "inode {id}");
         }
     }
 

@@ -84,6 +84,7 @@ fn run_seed((word, count): (&str, usize), seed: u64, coverage: &Mutex<Coverage>)
         while bed.mount.reap_step(100).unwrap() {}
         bed.pool.commit().unwrap();
         bed.check();
+        bed.check_tree();
     }
     (trace.len() + 1 - start) as u64
 }

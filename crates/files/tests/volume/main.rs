@@ -1,7 +1,13 @@
 //! Mounts over simulated devices.
 
+mod access;
+mod attributes;
 mod bed;
 mod crash;
+mod large;
+mod lists;
 mod model;
+mod nameless;
+mod quota;
 mod semantics;
 mod threads;

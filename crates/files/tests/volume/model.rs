@@ -1,7 +1,8 @@
 //! Random operations against an in-memory model: everything that can be seen is the same, through
 //! flushes, commits, imports and crashes of the process.
 
-use crate::bed::{Bed, ROOT, USER};
+use crate::bed::{Bed, READ_WRITE, ROOT, USER};
+use crate::lists::{self, ACCESS, DEFAULT};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,8 @@ pub struct Object {
     pub entries: BTreeMap<Vec<u8>, Id>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub open: u32,
+    /// It was made without a name and may get one.
+    pub nameless: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -38,6 +41,30 @@ impl Object {
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             open: 0,
+            nameless: false,
+        }
+    }
+
+    /// Made in `dir` by a caller with this umask.
+    fn made_in(dir: &Object, kind: FileKind, perm: u32, umask: u32) -> Self {
+        let mut object = Self::new(kind, perm);
+        match dir.xattrs.get(DEFAULT).filter(|_| kind != FileKind::Symlink) {
+            None => object.perm &= !umask,
+            Some(inherited) => {
+                let access = lists::create(inherited, &mut object.perm);
+                object.xattrs.extend(access.map(|access| (ACCESS.to_vec(), access)));
+                if kind == FileKind::Directory {
+                    object.xattrs.insert(DEFAULT.to_vec(), inherited.clone());
+                }
+            }
+        }
+        object
+    }
+
+    fn chmod(&mut self, perm: u32) {
+        self.perm = perm;
+        if let Some(access) = self.xattrs.get_mut(ACCESS) {
+            lists::chmod(access, perm);
         }
     }
 }
@@ -213,7 +240,9 @@ impl Run {
         self.bed.tick();
         let (name, run): (_, fn(&mut Self)) = match self.below(100) {
             0..12 => ("make", Self::make),
-            12..40 => ("write", Self::write),
+            12..34 => ("write", Self::write),
+            34..37 => ("tmpfile", Self::tmpfile),
+            37..40 => ("access list", Self::access_list),
             40..48 => ("resize", Self::resize),
             48..53 => ("fallocate", Self::zero),
             53..61 => ("rename", Self::rename),
@@ -241,23 +270,40 @@ impl Run {
         let (dir, name) = (self.pick_dir(), self.name());
         let perm = 0o600 + self.below(64) as u32;
         let parent = self.node(dir);
+        let umask = self.below(64) as u32;
+        let caller = Caller { umask, ..USER };
         let (kind, made) = match self.below(8) {
-            0 | 1 => (FileKind::Directory, self.bed.mount.mkdir(parent, &name, perm, &USER)),
-            2 => (FileKind::Symlink, self.bed.mount.symlink(parent, &name, b"some/where", &USER)),
-            3 => (FileKind::Fifo, self.bed.mount.mknod(parent, &name, FileKind::Fifo, perm, 0, &USER)),
-            _ => (FileKind::Regular, self.bed.mount.mknod(parent, &name, FileKind::Regular, perm, 0, &USER)),
+            0 | 1 => (FileKind::Directory, self.bed.mount.mkdir(parent, &name, perm, &caller)),
+            2 => (FileKind::Symlink, self.bed.mount.symlink(parent, &name, b"some/where", &caller)),
+            3 => (FileKind::Fifo, self.bed.mount.mknod(parent, &name, FileKind::Fifo, perm, 0, &caller)),
+            _ => {
+                (FileKind::Regular, self.bed.mount.mknod(parent, &name, FileKind::Regular, perm, 0, &caller))
+            }
         };
         if self.model.objects[&dir].entries.contains_key(&name) {
             assert_eq!(made, Err(FsError::Exists));
             return;
         }
-        let mut object = Object::new(kind, if kind == FileKind::Symlink { 0o777 } else { perm });
+        let (perm, umask) = if kind == FileKind::Symlink { (0o777, 0) } else { (perm, umask) };
+        let mut object = Object::made_in(&self.model.objects[&dir], kind, perm, umask);
         if kind == FileKind::Symlink {
             object.content = b"some/where".to_vec();
         }
         self.nodes.insert(self.next, made.unwrap().node);
         self.model.objects.insert(self.next, object);
         self.model.objects.get_mut(&dir).unwrap().entries.insert(name, self.next);
+        self.next += 1;
+    }
+
+    fn tmpfile(&mut self) {
+        let (dir, perm, umask) = (self.pick_dir(), 0o600 + self.below(64) as u32, self.below(64) as u32);
+        let flags = OpenFlags { exclusive: self.below(4) == 0, ..READ_WRITE };
+        let caller = Caller { umask, ..USER };
+        let (made, _) = self.bed.mount.tmpfile(self.node(dir), perm, flags, &caller).unwrap();
+        let object = Object::made_in(&self.model.objects[&dir], FileKind::Regular, perm, umask);
+        assert_eq!((made.nlink, made.perm), (0, object.perm));
+        self.nodes.insert(self.next, made.node);
+        self.model.objects.insert(self.next, Object { open: 1, nameless: !flags.exclusive, ..object });
         self.next += 1;
     }
 
@@ -369,15 +415,18 @@ impl Run {
     }
 
     fn link(&mut self) {
-        let Some(id) = self.pick(|object| object.kind != FileKind::Directory) else { return };
+        let nameless = self.pick(|object| object.nameless).filter(|_| self.below(2) == 0);
+        let any = || self.pick(|object| object.kind != FileKind::Directory);
+        let Some(id) = nameless.or_else(any) else { return };
         let (dir, name) = (self.pick_dir(), self.name());
         let result = self.bed.mount.link(self.node(id), self.node(dir), &name);
         if self.model.objects[&dir].entries.contains_key(&name) {
             assert_eq!(result, Err(FsError::Exists));
-        } else if self.model.links(id) == 0 {
+        } else if self.model.links(id) == 0 && !self.model.objects[&id].nameless {
             assert_eq!(result, Err(FsError::NotFound));
         } else {
             assert_eq!(result.unwrap().node, self.node(id));
+            self.model.objects.get_mut(&id).unwrap().nameless = false;
             self.model.objects.get_mut(&dir).unwrap().entries.insert(name, id);
         }
     }
@@ -404,7 +453,7 @@ impl Run {
         self.model.objects.get_mut(&dir).unwrap().entries.remove(&name);
         self.model.sweep();
         if !self.model.objects.contains_key(&id) {
-            assert!(self.bed.mount.open(self.node(id), crate::bed::READ_WRITE).is_err());
+            assert!(self.bed.mount.open(self.node(id), READ_WRITE).is_err());
         }
     }
 
@@ -433,15 +482,56 @@ impl Run {
         }
     }
 
+    fn access_list(&mut self) {
+        let Some(id) = self.pick(|_| true) else { return };
+        let node = self.node(id);
+        let name = if self.below(2) == 0 { ACCESS } else { DEFAULT };
+        let list = match self.below(4) {
+            0 => None,
+            1 => Some(lists::plain(self.below(0o1000) as u32)),
+            _ => Some(lists::random(|n| self.below(n))),
+        };
+        let result = match &list {
+            None => self.bed.mount.removexattr(node, name),
+            Some(list) => self.bed.mount.setxattr(node, name, list, XattrMode::Set),
+        };
+        let object = self.model.objects.get_mut(&id).unwrap();
+        match (object.kind, list) {
+            (FileKind::Symlink, _) => assert_eq!(result, Err(FsError::NotSupported)),
+            (FileKind::Directory, Some(list)) if name == DEFAULT => {
+                object.xattrs.insert(name.to_vec(), list);
+            }
+            (_, Some(_)) if name == DEFAULT => assert_eq!(result, Err(FsError::Access)),
+            (_, Some(list)) => {
+                object.perm = object.perm & 0o7000 | lists::mode(&list);
+                if lists::is_mode(&list) {
+                    object.xattrs.remove(name);
+                } else {
+                    object.xattrs.insert(name.to_vec(), list);
+                }
+            }
+            (_, None) => {
+                result.unwrap();
+                object.xattrs.remove(name);
+            }
+        }
+    }
+
     fn set_perm(&mut self) {
         let Some(id) = self.pick(|_| true) else { return };
-        let (perm, uid) = (self.below(0o10000) as u32, self.below(3) as u32);
-        let perm = perm & !0o2000;
-        let set = SetAttr { perm: Some(perm), uid: Some(uid), ..SetAttr::default() };
+        let what = self.below(3);
+        let perm = Some(self.below(0o10000) as u32 & !0o2000).filter(|_| what != 0);
+        let uid = Some(self.below(3) as u32).filter(|_| what != 1);
+        let set = SetAttr { perm, uid, ..SetAttr::default() };
         let attr = self.bed.mount.setattr(self.node(id), &set, &USER).unwrap();
-        assert_eq!((attr.perm, attr.uid), (perm, uid));
         let object = self.model.objects.get_mut(&id).unwrap();
-        (object.perm, object.uid) = (perm, uid);
+        object.uid = uid.unwrap_or(object.uid);
+        match perm {
+            Some(perm) => object.chmod(perm),
+            None if object.kind != FileKind::Directory => object.perm &= !0o4000,
+            None => {}
+        }
+        assert_eq!((attr.perm, attr.uid), (object.perm, object.uid));
     }
 
     fn open_or_close(&mut self) {
@@ -451,7 +541,7 @@ impl Run {
             self.model.objects.get_mut(&id).unwrap().open -= 1;
             self.model.sweep();
         } else if let Some(id) = self.pick_file() {
-            self.bed.mount.open(self.node(id), crate::bed::READ_WRITE).unwrap();
+            self.bed.mount.open(self.node(id), READ_WRITE).unwrap();
             self.model.objects.get_mut(&id).unwrap().open += 1;
         }
     }
@@ -566,6 +656,7 @@ fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
     while run.bed.mount.reap_step(1000).unwrap() {}
     run.bed.pool.commit().unwrap();
     run.bed.check();
+    run.bed.check_tree();
     assert_eq!(run.bed.pool.dirty().get(), 0);
 }
 

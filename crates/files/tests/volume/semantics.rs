@@ -160,11 +160,24 @@ fn names_and_values_have_limits() {
     assert_eq!(bed.mount.symlink(ROOT, b"l", &[b'x'; 4096], &USER), Err(FsError::NameTooLong));
     bed.mount.symlink(ROOT, b"l", &[b'x'; 4095], &USER).unwrap();
     let node = mknod(b"f").unwrap().node;
-    let set = |len| bed.mount.setxattr(node, &long[..255], &vec![1; len], XattrMode::Set);
+    let name = [&b"user."[..], &long[..250]].concat();
+    let set = |len| bed.mount.setxattr(node, &name, &vec![1; len], XattrMode::Set);
     assert_eq!(set((64 << 10) + 1), Err(FsError::AttrTooBig));
     for len in [64 << 10, 3839, 3840, 0] {
         set(len).unwrap();
-        assert_eq!(bed.mount.getxattr(node, &long[..255]).unwrap(), vec![1; len]);
+        assert_eq!(bed.mount.getxattr(node, &name).unwrap(), vec![1; len]);
+    }
+    for (name, refused) in [
+        ([&b"user."[..], &long[..251]].concat(), FsError::Range),
+        (b"user.".to_vec(), FsError::Invalid),
+        (b"user.a\0b".to_vec(), FsError::Invalid),
+        (b"system.nfs4_acl".to_vec(), FsError::NotSupported),
+        (b"name".to_vec(), FsError::NotSupported),
+        (Vec::new(), FsError::NotSupported),
+    ] {
+        assert_eq!(bed.mount.setxattr(node, &name, b"", XattrMode::Set), Err(refused.clone()));
+        assert_eq!(bed.mount.getxattr(node, &name), Err(refused.clone()));
+        assert_eq!(bed.mount.removexattr(node, &name), Err(refused));
     }
 }
 
