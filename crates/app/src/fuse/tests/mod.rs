@@ -544,12 +544,12 @@ fn a_connection_that_is_aborted_ends_every_thread(over: Transport) {
     let Some(mut m) = mounted(over, "a_connection_that_is_aborted") else { return };
     let kept = File::create(m.path("open")).unwrap();
     let number = rustix::fs::minor(kept.metadata().unwrap().dev());
-    let abort = format!("/sys/fs/fuse/connections/{number}/abort");
-    if !Path::new(&abort).exists() {
-        eprintln!("SKIPPED a_connection_that_is_aborted: there is no {abort}");
-        return;
-    }
-    fs::write(abort, b"1").unwrap();
+    let control = tempfile::tempdir().unwrap();
+    let (none, no_flags) = (c"", rustix::mount::MountFlags::empty());
+    rustix::mount::mount("none", control.path(), "fusectl", no_flags, none).unwrap();
+    let aborted = fs::write(control.path().join(format!("{number}/abort")), b"1");
+    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+    aborted.unwrap();
     m.handle.take().unwrap().wait().unwrap();
     assert!(kept.sync_all().is_err());
     assert!(clear_stale(m.dir.path()).unwrap());
