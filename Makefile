@@ -1,6 +1,8 @@
 # make run     a pool on six files, real files in it, and what became of them; `make clean-run` takes it away
 # make quick   for every commit: format, lints, unit tests (3 minutes at most)
 # make test    what CI runs: quick, every test, and the real mounts of tests/real (45 minutes at most)
+# make peers   the same work on Larder and on what else is installed: docs/peers.md and docs/peers.svg. Needs root.
+#              SIZE=full for more of it, DIR=FOLDER on the disk that is to be measured, PEERS="--only seq" for a part
 # make soak    the same with every count in full (hours)
 #
 # Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.
@@ -11,8 +13,11 @@ export LARDER := $(CARGO_TARGET_DIR)/release/larder
 
 CARGO := cargo
 SRC :=
+SIZE := small
+DIR := $(or $(TMPDIR),/var/tmp)
+PEERS := --out docs
 
-.PHONY: build run clean-run lint quick test planted real soak help
+.PHONY: build run clean-run lint quick test planted real peers soak help
 .NOTPARALLEL:
 
 build:
@@ -50,6 +55,12 @@ real:
 
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
 REAL_NEEDS := cc:gcc fusermount3:fuse3 setfattr:attr strace fio git sqlite3
+
+peers:
+	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
+	@[ -e /usr/include/fuse3 ] || scripts/need.sh passthrough_ll:libfuse3-dev
+	$(CARGO) build --release --locked -p larder-app -p larder-benches
+	$(CARGO_TARGET_DIR)/release/peers --dir $(DIR) --size $(SIZE) $(PEERS)
 
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000

@@ -1,9 +1,11 @@
 //! What the benchmarks share: how they measure, and what they measure with.
 
 pub mod content;
+pub mod daemon;
 pub mod device;
 pub mod no_op;
 pub mod process;
+pub mod work;
 
 use std::time::{Duration, Instant};
 

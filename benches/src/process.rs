@@ -1,5 +1,6 @@
 //! What a process has used: processor time and memory, as proc_pid_stat(5) and proc_pid_status(5) tell.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -10,11 +11,47 @@ use std::time::Duration;
 /// When there is no such process.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may hold anything; the fields after it are counted from the third.
+    Ok(ticks(fields(&stat)[11..13].iter().sum()))
+}
+
+/// Processor time of the children of this process that have ended and were waited for, in ticks.
+pub fn children_cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").expect("our own process");
+    ticks(fields(&stat)[13..15].iter().sum())
+}
+
+/// Processor time of each kernel thread so far, in ticks.
+pub fn kernel_threads() -> HashMap<u32, Duration> {
+    // PF_KTHREAD of the kernel's sched.h.
+    const KERNEL_THREAD: u64 = 0x20_0000;
+    let processes = fs::read_dir("/proc").expect("Linux has it").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let thread = |pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = fields(&stat);
+        (fields[6] & KERNEL_THREAD != 0).then(|| (pid, ticks(fields[11..13].iter().sum())))
+    };
+    pids.filter_map(thread).collect()
+}
+
+/// Processor time of the whole machine so far: user, system and interrupts, not idle time.
+pub fn machine_cpu_time() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").expect("Linux has it");
+    let line = stat.lines().next().unwrap_or("");
+    let columns: Vec<u64> = line.split_whitespace().skip(1).map(|n| n.parse().unwrap_or(0)).collect();
+    // user, nice, system, then idle and iowait, then irq and softirq.
+    ticks(columns[..3].iter().chain(&columns[5..7]).sum())
+}
+
+/// The fields of a stat file after the name, which is in parentheses and may hold anything: field 3 of
+/// proc_pid_stat(5) is the first here. What is no number is 0.
+fn fields(stat: &str) -> Vec<u64> {
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks: u64 =
-        fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
+}
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_secs_f64(count as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Processor time of this process so far, exactly.

@@ -4,14 +4,11 @@
 //! fusermount3. Starts a daemon of its own; FOLDER holds its devices, at most about 2.5 times `--mib` at
 //! a time, and is left as it was.
 
-mod daemon;
-mod work;
-
 use clap::Parser;
-use daemon::{Daemon, Layout};
 use larder_benches::content::Content;
+use larder_benches::daemon::{Daemon, Layout};
 use larder_benches::device::{self, DeviceSpeed};
-use larder_benches::{Latencies, MIB, mb_per_s, no_op, process};
+use larder_benches::{Latencies, MIB, mb_per_s, no_op, process, work};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;

@@ -1,6 +1,6 @@
 //! A daemon of the benchmark's own, with one pool.
 
-use larder_benches::device::sparse_file;
+use crate::device::sparse_file;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -97,6 +97,11 @@ impl Daemon {
         self.run(&["pool", "import", "-d", text(&self.folder), POOL]);
         assert_mounted(mountpoint);
     }
+
+    /// Commits: what was written before survives a crash.
+    pub fn sync(&self) {
+        self.run(&["pool", "sync", POOL]);
+    }
 }
 
 impl Drop for Daemon {
@@ -112,16 +117,21 @@ impl Drop for Daemon {
 
 /// Nothing may be written into a mountpoint on which nothing is mounted.
 fn assert_mounted(mountpoint: &Path) {
+    assert!(is_mounted(mountpoint), "nothing is mounted at {}", mountpoint.display());
+}
+
+/// Whether something is mounted at this path, which must be absolute.
+pub fn is_mounted(mountpoint: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("Linux tells what is mounted");
-    let mounted = mounts.lines().any(|line| line.split(' ').nth(1) == Some(text(mountpoint)));
-    assert!(mounted, "nothing is mounted at {}", mountpoint.display());
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some(text(mountpoint)))
 }
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a path of this benchmark's own")
 }
 
+/// Waits.
 #[allow(clippy::disallowed_methods, reason = "waits for another process")]
-fn pause(duration: Duration) {
+pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }

@@ -1,12 +1,12 @@
 //! What is done in a mounted folder.
 
-use larder_benches::{Latencies, MIB, timed};
+use crate::{Latencies, MIB, timed};
 use larder_device::{AlignedBuf, Entropy, SeededEntropy};
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Writes `mib` mebibytes of `content` in 1 MiB blocks, then calls fsync; the time of both.
@@ -73,11 +73,30 @@ pub struct SmallFiles {
 
 /// Makes, looks at and removes `count` files. `forget` is called in between, to empty caches.
 pub fn small_files(folder: &Path, content: &[u8], count: usize, forget: impl FnOnce()) -> SmallFiles {
-    let paths: Vec<_> = (0..count).map(|i| folder.join(format!("file{i:06}"))).collect();
-    let create =
-        timed(|| paths.iter().for_each(|path| fs::write(path, &content[..1024]).expect("it can be made")));
+    let paths = small_paths(folder, count);
+    let create = timed(|| create(&paths, content));
     forget();
-    let stat = timed(|| assert!(paths.iter().all(|path| fs::metadata(path).is_ok()), "a file is gone"));
-    let unlink = timed(|| paths.iter().for_each(|path| fs::remove_file(path).expect("it is there")));
+    let stat = timed(|| stat(&paths));
+    let unlink = timed(|| unlink(&paths));
     SmallFiles { create, stat, unlink }
+}
+
+/// Names for `count` small files in one folder.
+pub fn small_paths(folder: &Path, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|i| folder.join(format!("file{i:06}"))).collect()
+}
+
+/// Makes files of 1 KiB, one after another.
+pub fn create(paths: &[PathBuf], content: &[u8]) {
+    paths.iter().for_each(|path| fs::write(path, &content[..1024]).expect("it can be made"));
+}
+
+/// Asks for the attributes of each.
+pub fn stat(paths: &[PathBuf]) {
+    assert!(paths.iter().all(|path| fs::metadata(path).is_ok()), "a file is gone");
+}
+
+/// Removes them.
+pub fn unlink(paths: &[PathBuf]) {
+    paths.iter().for_each(|path| fs::remove_file(path).expect("it is there"));
 }
