@@ -162,7 +162,7 @@ impl Ops for NoOp {
         Ok(())
     }
     fn getxattr(&self, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
-        Err(FsError::NotSupported)
+        Err(FsError::NoAttr)
     }
     fn setxattr(&self, _: NodeId, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
         Err(FsError::NotSupported)

@@ -18,13 +18,24 @@ skip() {
     exit 77
 }
 
-# need WHAT...: root, fuse, or the name of a command.
+# io_uring: ends the script where FUSE over io_uring is not to be had; that is no failure unless root could help.
+io_uring() {
+    local switch=/sys/module/fuse/parameters/enable_uring
+    if [ ! -e $switch ] || [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null)" = 2 ]; then
+        echo "SKIPPED $NAME: needs FUSE over io_uring (Linux 6.14)"
+        exit 77
+    fi
+    [ "$(cat $switch)" = Y ] || skip "needs FUSE over io_uring: write Y to $switch"
+}
+
+# need WHAT...: root, fuse, transport (the one that LARDER_FUSE names), or the name of a command.
 need() {
     local what
     for what in "$@"; do
         case $what in
         root) [ "$(id -u)" = 0 ] || skip "needs root" ;;
         fuse) [ -c /dev/fuse ] || skip "needs /dev/fuse" ;;
+        transport) [ "${LARDER_FUSE:-}" != io_uring ] || io_uring ;;
         *) command -v "$what" >/dev/null || skip "needs the command $what" ;;
         esac
     done

@@ -1,7 +1,7 @@
 #!/bin/bash
 # everyday.sh: what people do with files, by the tools they do it with.
 . "$(dirname "$0")/bed.sh"
-need root fuse git cc tar
+need root fuse transport git cc tar
 make_bed 3 2G
 "$LARDER" pool create -m "$MNT" tank raidz1 $(devices)
 "$LARDER" fs create -o compression=zstd tank/work
@@ -87,6 +87,7 @@ check "names that are not text" touch "$W/$(printf 'a\001\377b')"
 check "flock" flock -x "$W/random" true
 check "touch -d to the nanosecond" touch -d '2001-02-03 04:05:06.123456789 UTC' "$W/hello.c"
 same "stat says so" <(echo 981173106.123456789) <(find "$W/hello.c" -printf '%T@\n' | sed 's/0$//')
+check "a file has its birth time" test "$(stat -c %W "$W/hello.c")" -ge "$(stat -c %W "$W")"
 exec 7<"$W/random"
 rm "$W/random"
 check "a removed file that is open can be read" cmp "$W/direct" /dev/fd/7

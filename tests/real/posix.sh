@@ -4,7 +4,7 @@
 # fails, and so does a known one that passes, so that the list stays true.
 # FSX_OPS (20,000) operations for each of FSX_SEEDS (4) seeds.
 . "$(dirname "$0")/bed.sh"
-need root fuse cargo fio
+need root fuse transport cargo fio
 FSX_OPS=${FSX_OPS:-20000} FSX_SEEDS=${FSX_SEEDS:-4}
 
 # The suites are tools, not dependencies: built once, kept beside the build.

@@ -1,18 +1,27 @@
 #!/bin/bash
 # run.sh [NAME...]: runs the scripts of this folder (all of them unless named) and sums up. Fails if any did.
+# Those that go through most of a file system run over each of FUSE's transports, unless LARDER_FUSE names one.
 set -uo pipefail
 cd "$(dirname "$0")"
 
 scripts=("$@")
 [ $# -gt 0 ] || scripts=(everyday rename flushes kill9 posix)
 passed=0 skipped=() failed=()
-for script in "${scripts[@]}"; do
-    echo "== $script"
+run() {
+    echo "== $1"
     "./$script.sh"
     case $? in
     0) passed=$((passed + 1)) ;;
-    77) skipped+=("$script") ;;
-    *) failed+=("$script") ;;
+    77) skipped+=("$1") ;;
+    *) failed+=("$1") ;;
+    esac
+}
+for script in "${scripts[@]}"; do
+    case ${LARDER_FUSE:-}$script in
+    everyday | posix)
+        for transport in classic io_uring; do LARDER_FUSE=$transport run "$script over $transport"; done
+        ;;
+    *) run "$script" ;;
     esac
 done
 echo "real mounts: $passed passed, ${#failed[@]} failed${failed[*]:+ (${failed[*]})}, ${#skipped[@]} skipped${skipped[*]:+ (${skipped[*]})}"

@@ -19,6 +19,7 @@ use larder_format::segment::{
 };
 use larder_format::tables::{DatasetRecord, PropertyRecord};
 use larder_format::{BlockId, PoolGuid};
+use larder_fuse::{Operation, Request};
 use std::fmt::Debug;
 
 /// The pool that everything here belongs to.
@@ -43,6 +44,7 @@ pub const ALL: &[Decoder] = &[
     decoder("acl", samples::acls, unsealed, acl),
     decoder("dataset_record", samples::datasets, unsealed, dataset_record),
     decoder("property_record", samples::properties, unsealed, property_record),
+    decoder("fuse_request", samples::requests, unsealed, fuse_request),
     Decoder {
         name: "payload",
         seeds: samples::payloads,
@@ -279,6 +281,21 @@ fn property_record(bytes: &[u8]) -> bool {
     let Ok(record) = PropertyRecord::decode(bytes) else { return false };
     let again = PropertyRecord::decode(&record.encode());
     same(record, again)
+}
+
+fn fuse_request(bytes: &[u8]) -> bool {
+    let Ok(request) = Request::decode(bytes) else { return false };
+    match request.operation {
+        Operation::Lookup { name } | Operation::Create { name, .. } | Operation::SetXattr { name, .. } => {
+            assert!(!name.is_empty() && !name.contains(&0));
+        }
+        Operation::BatchForget(forgets) => {
+            assert!(forgets.iter().count() * 16 <= bytes.len() && !request.wants_answer());
+        }
+        Operation::Write { data, .. } => assert!(data.len() < bytes.len()),
+        _ => {}
+    }
+    true
 }
 
 fn payload(bytes: &[u8]) -> bool {

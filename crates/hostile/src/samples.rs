@@ -427,3 +427,42 @@ pub fn payloads() -> Vec<Vec<u8>> {
         .map(encode)
         .to_vec()
 }
+
+/// A request of the kernel: its kind, its structure in fields of 4 bytes, and what follows.
+fn request(opcode: u32, fields: &[u32], rest: &[u8]) -> Vec<u8> {
+    let len = 40 + fields.len() * 4 + rest.len();
+    // Length, kind; number and node, 8 bytes each; user, group, process; two fields of 2 bytes.
+    let header = [len as u32, opcode, 77, 0, 1, 0, 1000, 1000, 4711, 0];
+    let words = header.iter().chain(fields).flat_map(|word| word.to_ne_bytes());
+    words.chain(rest.iter().copied()).collect()
+}
+
+/// Requests of each shape.
+pub fn requests() -> Vec<Vec<u8>> {
+    let mut set_attr = vec![0; 22];
+    set_attr[0] = 0b1101_1111_1111;
+    vec![
+        request(1, &[], b"name\0"),
+        request(3, &[1, 0, 6, 0], b""),
+        request(4, &set_attr, b""),
+        request(6, &[], b"name\0target\0"),
+        request(8, &[0o100_644, 7, 0o22, 0], b"name\0"),
+        request(9, &[0o755, 0o22], b"name\0"),
+        request(14, &[2, 1], b""),
+        request(15, &[6, 0, 4096, 0, 512, 0, 0, 0, 0, 0], b""),
+        request(16, &[6, 0, 4096, 0, 9, 4, 0, 0, 0, 0], b"nine of it"),
+        request(17, &[], b""),
+        request(18, &[6, 0, 0, 0, 0, 0], b""),
+        request(20, &[6, 0, 1, 0], b""),
+        request(21, &[5, 1, 1, 0], b"user.name\0value"),
+        request(22, &[0, 0], b"user.name\0"),
+        request(35, &[2, 0o100_644, 0o22, 1], b"name\0"),
+        request(36, &[70, 0], b""),
+        request(42, &[2, 0], &[7; 32]),
+        request(43, &[6, 0, 0, 0, 1, 0, 3, 0], b""),
+        request(44, &[6, 0, 0, 0, 4096, 0, 0, 0, 0, 0], b""),
+        request(45, &[8, 0, 1, 0], b"old\0new\0"),
+        request(47, &[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 0, 0], b""),
+        request(52, &[1, 0, 6, 0, 0, 0xfff], b""),
+    ]
+}

@@ -33,11 +33,6 @@ pub fn errno(error: &FsError) -> Errno {
     }
 }
 
-/// The same as fuser wants it.
-pub(super) fn reply_errno(error: &FsError) -> fuser::Errno {
-    fuser::Errno::from_i32(errno(error).raw_os_error())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,7 +68,6 @@ mod tests {
         ];
         for (error, number) in table {
             assert_eq!(errno(&error).raw_os_error(), number, "{error:?}");
-            assert_eq!(i32::from(reply_errno(&error)), number, "{error:?}");
         }
     }
 }

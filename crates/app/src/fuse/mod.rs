@@ -1,33 +1,28 @@
-//! The classic FUSE transport: [`Ops`] behind `/dev/fuse`, by way of fuser.
+//! [`Ops`] as a FUSE mount, by way of `larder-fuse`.
 //!
 //! # How requests are served
-//! [`mount`] starts a fixed set of threads, each of which reads one request, calls [`Ops`] and writes the
-//! reply; so as many requests are under way as there are threads, and one that waits for a disk holds up
-//! nobody else. The threads share one descriptor: one for each (`clone_fd`) brought nothing clear on two
-//! cores. A thread costs two buffers of `max_write` bytes once it has read and written that much.
+//! [`mount`] starts a fixed set of threads, each of which takes one request, calls [`Ops`] and hands in the answer;
+//! so as many requests are under way as there are threads, and one that waits for a disk holds up nobody else. How
+//! requests come, through `/dev/fuse` or by io_uring, is `larder-fuse`'s to know. A thread costs a buffer of
+//! `max_write` bytes once that much came through it; what is read goes out from where it lies in the cache.
 //!
 //! # What the kernel keeps
-//! The kernel checks permissions (`default_permissions`, always on) and keeps flock and fcntl locks, which
-//! therefore hold within this machine. Writes go through to us at once (no write-back cache: it would take
-//! mtime and size out of our hands). Names, attributes and pages stay cached, as all changes go through the
+//! The kernel checks permissions and POSIX ACLs (`default_permissions`, always on) and keeps flock and fcntl
+//! locks, which therefore hold within this machine. Writes go through to us at once (no write-back cache: it would
+//! take mtime and size out of our hands). Names, attributes and pages stay cached, as all changes go through the
 //! mount; what changes from below (rollback, receive) is announced by [`Invalidator`], from a thread that
 //! holds no lock and serves no request: the kernel may wait in it for requests that are under way.
 //!
-//! Setting the owner, writing and truncating clear set-user-id bits here and not in the kernel, which
-//! otherwise asks for `security.capability` before every write(2).
+//! Set-user-id bits are cleared here, when the kernel says so: otherwise it would ask for `security.capability`
+//! before every write(2). The umask, too, is taken off here, where a default ACL may stand in its place.
 //!
 //! # What does not reach us
+//! - close(2): no file is flushed, so close reports no trouble with earlier writes. fsync does.
 //! - sync(2) and syncfs(2): on a `fuse` mount they return at once and the kernel sends nothing. It sends
-//!   SYNCFS on `fuseblk` mounts. One needs a block device as its source, which the kernel opens
-//!   exclusively; a loop device over a small file will do (tried: it mounts, and SYNCFS arrives). But fuser
-//!   0.18 does not know the request and answers ENOSYS, after which the kernel asks no more and lets syncfs
-//!   succeed. So nothing is gained until a transport of our own reads the device, and the loop device
-//!   would be one more thing to clean up. The pool's commit timer bounds what a sync(2) may lose; `fsync`
-//!   is honoured in full.
-//! - POSIX ACLs: everything named `system.*` is refused with EOPNOTSUPP. The kernel would let
-//!   `system.posix_acl_access` be stored as any attribute, and nobody would enforce it.
-//! - Birth times (statx), O_TMPFILE: fuser 0.18 does not know the requests; statx shows no birth time, and
-//!   O_TMPFILE is EOPNOTSUPP. File handles for NFS live as long as the kernel has the inode cached.
+//!   SYNCFS, which we honour, on `fuseblk` mounts. One needs a block device as its source, which the kernel opens
+//!   exclusively: a loop device over a small file would do, and would be one more thing to clean up. The pool's
+//!   commit timer bounds what a sync(2) may lose; `fsync` is honoured in full.
+//! - Of extended attributes in `system` only POSIX ACLs are let through; the others are refused with EOPNOTSUPP.
 //!
 //! # When something dies
 //! A panic in [`Ops`] is a broken invariant: that request and all after it answer EIO, nothing more reaches
@@ -45,6 +40,7 @@ mod session;
 mod tests;
 
 pub use errno::errno;
+pub use larder_fuse::Transport;
 pub use mountpoint::{clear_stale, is_ours};
 pub use session::{Invalidator, MountHandle, NotUnmounted, mount};
 
@@ -55,6 +51,8 @@ use thiserror::Error;
 
 /// The type of our mounts in `/proc/mounts`.
 const FS_TYPE: &str = "fuse.larder";
+/// What of it is ours.
+const SUBTYPE: &str = "larder";
 
 /// What to mount where, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +73,10 @@ pub struct MountOptions {
     pub exec: bool,
     /// Whether reads set access times. Only shown in the table of mounts: the engine does the setting.
     pub atime: bool,
-    /// Requests served at once.
+    /// How requests come. Without one, what the environment's `LARDER_FUSE` says (`classic` or `io_uring`), and
+    /// else what is better of what there is.
+    pub transport: Option<Transport>,
+    /// Requests served at once; with io_uring, for each processor.
     pub threads: usize,
     /// Bytes that the kernel reads ahead. More than it offers by itself (128 KiB) takes root.
     pub max_readahead: u32,
@@ -95,6 +96,7 @@ impl MountOptions {
             suid: false,
             exec: true,
             atime: true,
+            transport: None,
             threads: 16,
             max_readahead: 1 << 20,
             max_write: 1 << 20,

@@ -68,7 +68,7 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, MountError> {
         Some(Errno::NOENT) => MountError::NoMountpoint(named()),
         Some(Errno::NOTDIR) => MountError::NotDirectory(named()),
         Some(Errno::ACCESS) => MountError::NotAllowed(named()),
-        Some(Errno::NOTCONN) => MountError::Dead(named()),
+        Some(Errno::NOTCONN | Errno::CONNABORTED) => MountError::Dead(named()),
         _ => MountError::Io { doing: format!("looking at {}", path.display()), source: error },
     })?;
     let inspecting = |error| MountError::Io { doing: "reading the table of mounts".into(), source: error };
@@ -83,9 +83,10 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// Whether the process that served the mount at `path` is gone. Asks for space, which the kernel does
-/// not answer from a cache, as it may do with attributes.
+/// not answer from a cache, as it may do with attributes. ECONNABORTED is what it says when the mount dies while we
+/// ask: over io_uring, the kernel lets go of it only some time after the process has gone.
 fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN))
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Takes away the mount that a daemon of ours left at `mountpoint` when it died: everything in it

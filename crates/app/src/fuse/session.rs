@@ -1,43 +1,62 @@
 //! Mounting, and the life of a mount.
 //!
-//! Root mounts by mount(2) itself, so that the mount's type is `fuse.larder` and no fusermount3 is needed;
-//! others go through fuser's way with fusermount3. A handle unmounts only what it mounted: the mount is
-//! known by its device number, which is unique while the mount lives.
+//! Root mounts by mount(2) itself, so that no fusermount3 is needed; others go by fusermount3. A handle unmounts
+//! only what it mounted: the mount is known by its device number, which is unique while the mount lives.
 
 use super::mountpoint::{check, mounted_at};
 use super::server::Server;
-use super::{FS_TYPE, MountError, MountOptions, Ops};
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use super::{MountError, MountOptions, Ops, SUBTYPE};
 use larder_files::NodeId;
-use rustix::fs::{Mode, OFlags};
+use larder_fuse::mount::{Mount, open_device};
+use larder_fuse::{Notifier, Options, Session, Transport};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
-use std::ffi::{CString, OsStr};
+use rustix::mount::UnmountFlags;
+use std::env;
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Requests that the kernel keeps under way without a process waiting for each: read-ahead and asynchronous
+/// direct I/O. Enough for read-ahead to keep several disks busy.
+const MAX_BACKGROUND: u16 = 64;
+/// Names a transport, if one is to be forced.
+const TRANSPORT_VARIABLE: &str = "LARDER_FUSE";
+
 /// Mounts `ops` and serves it on threads of its own, until it is unmounted.
 pub fn mount(ops: Arc<dyn Ops>, options: MountOptions) -> Result<MountHandle, MountError> {
+    let transport = options.transport.map_or_else(wished_transport, |one| Ok(Some(one)))?;
     let mountpoint = check(&options.mountpoint)?;
     let broken = Arc::new(AtomicBool::new(false));
-    let server = Server {
-        ops,
-        max_readahead: options.max_readahead,
-        max_write: options.max_write,
-        broken: broken.clone(),
+    let server = Server { ops, broken: Arc::clone(&broken) };
+    let what = Mount {
+        mountpoint: &mountpoint,
+        source: &options.source,
+        subtype: SUBTYPE,
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        dev: options.dev,
+        suid: options.suid,
+        exec: options.exec,
+        atime: options.atime,
     };
     let direct = rustix::process::geteuid().is_root();
-    let session = if direct {
-        mount_directly(server, &mountpoint, &options)?
-    } else {
-        mount_by_fusermount(server, &mountpoint, &options)?
+    let fuse = if direct { mount_directly(&what)? } else { mount_by_fusermount(&what)? };
+    let serving = Options {
+        transport,
+        threads: options.threads.max(1),
+        max_write: options.max_write,
+        max_readahead: options.max_readahead,
+        max_background: MAX_BACKGROUND,
     };
+    let session = larder_fuse::serve(fuse, Arc::new(server), &serving).map_err(|source| {
+        // Nobody can be in it yet, but a busybody who looks in must not keep it.
+        let _ = take_away(&mountpoint, direct, true);
+        MountError::Io { doing: "starting to serve the mount".into(), source }
+    })?;
     let invalidator = Invalidator(session.notifier());
     let device = match mounted_at(&mountpoint) {
         Ok(mounted) => mounted.map(|mount| mount.device),
@@ -50,93 +69,52 @@ pub fn mount(ops: Arc<dyn Ops>, options: MountOptions) -> Result<MountHandle, Mo
     Ok(MountHandle { session: Some(session), mountpoint, device, direct, invalidator, broken })
 }
 
-fn acl(options: &MountOptions) -> SessionACL {
-    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
-}
-
-fn config(options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.acl = acl(options);
-    config.n_threads = Some(options.threads.max(1));
-    config
-}
-
-/// Mounts as root: opens the device, mounts it, shakes hands.
-fn mount_directly(
-    server: Server,
-    mountpoint: &Path,
-    options: &MountOptions,
-) -> Result<BackgroundSession, MountError> {
-    let device =
-        rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
-            match errno {
-                Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
-                Errno::ACCESS | Errno::PERM => MountError::NotAllowed(mountpoint.to_owned()),
-                _ => MountError::Io { doing: "opening /dev/fuse".into(), source: errno.into() },
-            }
-        })?;
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NOEXEC, !options.exec);
-    flags.set(MountFlags::NOATIME, !options.atime);
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
-        rustix::process::getuid().as_raw(),
-        rustix::process::getgid().as_raw(),
-    );
-    if options.allow_other {
-        data.push_str(",allow_other");
+/// The transport that the environment forces.
+fn wished_transport() -> Result<Option<Transport>, MountError> {
+    match env::var_os(TRANSPORT_VARIABLE) {
+        None => Ok(None),
+        Some(word) if word.is_empty() => Ok(None),
+        Some(word) if word == "classic" => Ok(Some(Transport::Classic)),
+        Some(word) if word == "io_uring" => Ok(Some(Transport::IoUring)),
+        Some(word) => {
+            let said = format!("{} is neither classic nor io_uring", word.to_string_lossy());
+            let source = io::Error::new(io::ErrorKind::InvalidInput, said);
+            Err(MountError::Io { doing: TRANSPORT_VARIABLE.into(), source })
+        }
     }
-    let data = CString::new(data).expect("numbers and words");
-    rustix::mount::mount(options.source.as_str(), mountpoint, FS_TYPE, flags, data.as_c_str()).map_err(
-        |errno| match errno {
-            Errno::PERM | Errno::ACCESS => MountError::NotAllowed(mountpoint.to_owned()),
-            Errno::NODEV => MountError::NoFuse,
-            _ => MountError::Io {
-                doing: format!("mounting at {}", mountpoint.display()),
-                source: errno.into(),
-            },
-        },
-    )?;
-    Session::from_fd(server, device, acl(options), config(options)).and_then(Session::spawn).map_err(
-        |source| {
-            // Nobody can be in it yet, but a busybody who looks in must not keep it.
-            let _ = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
-            MountError::Io { doing: "starting to serve the mount".into(), source }
-        },
-    )
+}
+
+/// Mounts as root.
+fn mount_directly(what: &Mount<'_>) -> Result<OwnedFd, MountError> {
+    let not_allowed = || MountError::NotAllowed(what.mountpoint.to_owned());
+    let device = open_device().map_err(|errno| match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
+        Errno::ACCESS | Errno::PERM => not_allowed(),
+        _ => MountError::Io { doing: "opening /dev/fuse".into(), source: errno.into() },
+    })?;
+    what.directly(&device).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => not_allowed(),
+        Errno::NODEV => MountError::NoFuse,
+        _ => mounting(what, errno.into()),
+    })?;
+    Ok(device)
 }
 
 /// Mounts as a user, by the set-user-id program fusermount3.
-fn mount_by_fusermount(
-    server: Server,
-    mountpoint: &Path,
-    options: &MountOptions,
-) -> Result<BackgroundSession, MountError> {
-    let mut config = config(options);
-    config.mount_options = vec![
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("larder".into()),
-        MountOption::DefaultPermissions,
-        if options.read_only { MountOption::RO } else { MountOption::RW },
-        if options.dev { MountOption::Dev } else { MountOption::NoDev },
-        if options.suid { MountOption::Suid } else { MountOption::NoSuid },
-        if options.exec { MountOption::Exec } else { MountOption::NoExec },
-        if options.atime { MountOption::Atime } else { MountOption::NoAtime },
-    ];
-    let refused = |source: io::Error| match source.kind() {
+fn mount_by_fusermount(what: &Mount<'_>) -> Result<OwnedFd, MountError> {
+    what.by_fusermount().map_err(|source| match source.kind() {
         _ if source.to_string().contains("user_allow_other") => MountError::OthersNotAllowed,
         _ if !Path::new("/dev/fuse").exists() => MountError::NoFuse,
         // Also when there is no fusermount3: that we could mount by ourselves is ruled out.
         io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
-            MountError::NotAllowed(mountpoint.to_owned())
+            MountError::NotAllowed(what.mountpoint.to_owned())
         }
-        _ => MountError::Io { doing: format!("mounting at {}", mountpoint.display()), source },
-    };
-    Session::new(server, mountpoint, &config).and_then(Session::spawn).map_err(refused)
+        _ => mounting(what, source),
+    })
+}
+
+fn mounting(what: &Mount<'_>, source: io::Error) -> MountError {
+    MountError::Io { doing: format!("mounting at {}", what.mountpoint.display()), source }
 }
 
 /// Lets the kernel read ahead `bytes`. In the handshake it offers its default of 128 KiB as the most; the
@@ -153,17 +131,17 @@ pub struct Invalidator(Notifier);
 impl Invalidator {
     /// `name` in `parent` is another object now, or there, or gone.
     pub fn entry(&self, parent: NodeId, name: &[u8]) -> io::Result<()> {
-        self.0.inval_entry(INodeNo(parent.raw()), OsStr::from_bytes(name))
+        self.0.entry(parent.raw(), name)
     }
 
     /// Attributes and content of `node` are others now.
     pub fn node(&self, node: NodeId) -> io::Result<()> {
-        self.0.inval_inode(INodeNo(node.raw()), 0, 0)
+        self.0.node(node.raw())
     }
 
     /// Attributes of `node` are others now; its content is not.
     pub fn attributes(&self, node: NodeId) -> io::Result<()> {
-        self.0.inval_inode(INodeNo(node.raw()), -1, 0)
+        self.0.attributes(node.raw())
     }
 }
 
@@ -171,7 +149,7 @@ impl Invalidator {
 /// served until he leaves.
 pub struct MountHandle {
     /// None once it is unmounted.
-    session: Option<BackgroundSession>,
+    session: Option<Session>,
     mountpoint: PathBuf,
     device: String,
     /// Mounted by mount(2), not by fusermount3.
@@ -188,7 +166,12 @@ impl MountHandle {
 
     /// Whether requests are still served; false after somebody has unmounted it from outside.
     pub fn is_alive(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
+        self.session.as_ref().is_some_and(|session| !session.is_finished())
+    }
+
+    /// How its requests come.
+    pub fn transport(&self) -> Transport {
+        self.session.as_ref().expect("a handle has its session").transport()
     }
 
     /// Whether a request has panicked; everything answers EIO since.
@@ -228,21 +211,24 @@ impl MountHandle {
             // Somebody has detached it.
             None => Ok(()),
             Some(top) if top.device != self.device => Err(Errno::BUSY.into()),
-            Some(_) if self.direct => {
-                let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-                Ok(rustix::mount::unmount(&self.mountpoint, flags)?)
-            }
-            Some(_) => {
-                let mut command = Command::new("fusermount3");
-                command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(&self.mountpoint);
-                let output = command.output()?;
-                if output.status.success() {
-                    return Ok(());
-                }
-                Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
-            }
+            Some(_) => take_away(&self.mountpoint, self.direct, lazily),
         }
     }
+}
+
+/// Unmounts what is at `mountpoint`.
+fn take_away(mountpoint: &Path, direct: bool, lazily: bool) -> io::Result<()> {
+    if direct {
+        let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return Ok(rustix::mount::unmount(mountpoint, flags)?);
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(mountpoint);
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 impl Drop for MountHandle {

@@ -203,11 +203,12 @@ impl Mounts {
             ..MountOptions::new(path, name)
         };
         let view = View::new(Arc::clone(&self.mount), dataset.id());
-        fuse::mount(Arc::new(view), options).map_err(|error| {
+        let handle = fuse::mount(Arc::new(view), options).inspect_err(|_| {
             // It was attached a moment ago and nobody has seen it.
             let _ = self.mount.detach(dataset.id());
-            error.into()
-        })
+        })?;
+        eprintln!("larder: {name} is mounted at {} (FUSE: {})", path.display(), handle.transport());
+        Ok(handle)
     }
 
     /// Unmounts a dataset and all that hangs on its mount.

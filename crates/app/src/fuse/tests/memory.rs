@@ -111,7 +111,7 @@ fn new_node(node: NodeId, kind: FileKind, perm: u32, caller: &Caller, now: Times
             ctime: now,
             btime: now,
             kind,
-            perm,
+            perm: if kind == FileKind::Symlink { perm } else { perm & !caller.umask },
             nlink: if kind == FileKind::Directory { 2 } else { 1 },
             uid: caller.uid,
             gid: caller.gid,
@@ -318,8 +318,19 @@ impl Ops for Memory {
         Ok((attr, Handle(attr.node.raw())))
     }
 
-    fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
-        Err(FsError::NotSupported)
+    fn tmpfile(
+        &self,
+        parent: NodeId,
+        perm: u32,
+        _flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Attr, Handle)> {
+        let mut tree = self.tree.lock();
+        let attr = tree.make(parent, b"nameless", FileKind::Regular, perm, caller)?.attr;
+        tree.detach(parent, b"nameless")?;
+        let node = tree.get(attr.node)?;
+        node.attr.nlink = 0;
+        Ok((node.attr, Handle(attr.node.raw())))
     }
 
     fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
