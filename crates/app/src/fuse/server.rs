@@ -6,7 +6,7 @@ use larder_files::{
     Caller, DirEntry, FsError, Handle, NodeId, OpenFlags, Ops, ReadData, Result as FsResult, Seek, SetAttr,
     XattrMode,
 };
-use larder_fuse::{Attr, Entry, Listing, Opened, Operation, Request, Response, Service, Space};
+use larder_fuse::{Entry, Listing, Opened, Operation, Request, Response, Service, Space};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -89,6 +89,17 @@ fn value(value: Vec<u8>, room: u32) -> FsResult<Response<Data>> {
         Ok(len) if len <= room => Ok(Response::Bytes(value)),
         _ => Err(FsError::Range),
     }
+}
+
+/// Takes set-user-id and set-group-id away before a change of content whose request does not say whether the
+/// caller may keep them: being root stands for that.
+fn kill_suidgid(ops: &dyn Ops, node: NodeId, request: &Request<'_>) -> FsResult<()> {
+    const SUIDGID: u32 = 0o6000;
+    if request.uid != 0 && ops.getattr(node)?.perm & SUIDGID != 0 {
+        let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+        ops.setattr(node, &set, &caller(request, 0))?;
+    }
+    Ok(())
 }
 
 fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
@@ -199,15 +210,13 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         Operation::ReadDir { handle, cookie, size, plus } => {
             let mut listing = Listing::new(size);
             let mut emit = |found: DirEntry<'_>| {
-                let mode = convert::type_bits(found.kind);
+                let (node, mode) = (found.node.raw(), convert::type_bits(found.kind));
                 if !plus {
-                    return listing.add(found.node.raw(), mode, found.name, found.next_cookie);
+                    return listing.add(node, mode, found.name, found.next_cookie);
                 }
-                let dots = matches!(found.name, b"." | b"..");
-                assert!(dots || found.attr.is_some(), "a listing with attributes has them for every name");
-                let bare = Attr { node: found.node.raw(), mode, ..Attr::default() };
-                let known = found.attr.map_or(Entry { attr: bare, ..Entry::default() }, entry);
-                listing.add_plus(&known, found.name, found.next_cookie)
+                // What is being removed has none.
+                let known = found.attr.map(entry);
+                listing.add_plus(known.as_ref(), node, mode, found.name, found.next_cookie)
             };
             ops.readdir(node, Handle(handle), cookie, plus, &mut emit)?;
             Response::Listing(listing)
@@ -215,6 +224,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         Operation::ReleaseDir { handle } => done(ops.releasedir(node, Handle(handle)))?,
         Operation::FsyncDir { handle, datasync } => done(ops.fsyncdir(node, Handle(handle), datasync))?,
         Operation::Fallocate { handle, offset, length, mode } => {
+            kill_suidgid(ops, node, request)?;
             done(ops.fallocate(node, Handle(handle), offset, length, convert::allocate(mode)?))?
         }
         Operation::Lseek { handle, offset, whence } => {
@@ -237,6 +247,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             }
             let from = (node, Handle(from.0), from.1);
             let to = (NodeId::from_raw(to.0), Handle(to.1), to.2);
+            kill_suidgid(ops, to.0, request)?;
             Response::Copied(ops.copy_file_range(from, to, length)?)
         }
         Operation::SyncFs => done(ops.sync())?,

@@ -316,10 +316,19 @@ impl Listing {
         self.push(None, node, mode, name, next_cookie)
     }
 
-    /// The same with attributes, to a request that asks for them. `.` and `..` come with number and type alone.
-    pub fn add_plus(&mut self, entry: &Entry, name: &[u8], next_cookie: u64) -> bool {
-        let out = if matches!(name, b"." | b"..") { abi::EntryOut::default() } else { entry.out() };
-        self.push(Some(out), entry.attr.node, entry.attr.mode, name, next_cookie)
+    /// The same to a request that asks for attributes as well, which counts as a look-up. Without them (`.` and
+    /// `..` never have any) the kernel looks the name up when somebody wants it.
+    pub fn add_plus(
+        &mut self,
+        known: Option<&Entry>,
+        node: u64,
+        mode: u32,
+        name: &[u8],
+        next_cookie: u64,
+    ) -> bool {
+        let dots = matches!(name, b"." | b"..");
+        let out = known.filter(|_| !dots).map_or_else(abi::EntryOut::default, Entry::out);
+        self.push(Some(out), node, mode, name, next_cookie)
     }
 
     fn push(&mut self, entry: Option<abi::EntryOut>, node: u64, mode: u32, name: &[u8], next: u64) -> bool {
@@ -388,12 +397,19 @@ mod tests {
 
         let mut plus = Listing::new(4096);
         let entry = Entry { attr: Attr { node: 9, mode: 0o040_755, ..Attr::default() }, ..Entry::default() };
-        assert!(plus.add_plus(&entry, b"..", 1) && plus.add_plus(&entry, b"name", 2));
+        let known = Some(&entry);
+        assert!(
+            plus.add_plus(known, 9, 0o040_755, b"..", 1) && plus.add_plus(known, 9, 0o040_755, b"name", 2)
+        );
         let (dots, rest) = abi::EntryOut::read_from_prefix(&plus.bytes).unwrap();
         assert_eq!(dots.nodeid, 0, "not a look-up");
         let (dirent, rest) = abi::Dirent::read_from_prefix(rest).unwrap();
         assert_eq!((dirent.ino, dirent.r#type), (9, 4));
         let (named, _) = abi::EntryOut::read_from_prefix(&rest[8..]).unwrap();
         assert_eq!(named.nodeid, 9);
+
+        let mut removed = Listing::new(4096);
+        assert!(removed.add_plus(None, 7, 0o100_000, b"gone", 3));
+        assert_eq!(abi::EntryOut::read_from_prefix(&removed.bytes).unwrap().0.nodeid, 0);
     }
 }
