@@ -192,7 +192,7 @@ impl Volume {
     }
 
     /// Brings the access time up to date in memory; it is stored with whatever is stored next.
-    fn touch_atime(&self, id: InodeId, state: &mut State) {
+    pub(crate) fn touch_atime(&self, id: InodeId, state: &mut State) {
         let settings = self.dataset.settings();
         if settings.readonly || settings.atime == Atime::Off {
             return;

@@ -23,13 +23,16 @@ struct Slot {
     value: Vec<u8>,
 }
 
-/// Refuses what cannot name an attribute.
+/// The namespaces that there are. Who may do what in them is the kernel's to check.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Refuses what cannot name an attribute, with what Linux says of it.
 fn check_xattr_name(name: &[u8]) -> Result<()> {
-    match items::valid_xattr_name(name) {
-        true => Ok(()),
-        false if name.len() > items::MAX_NAME => Err(FsError::Range),
-        false => Err(FsError::Invalid),
+    if name.len() > items::MAX_NAME {
+        return Err(FsError::Range);
     }
+    let within = NAMESPACES.iter().find_map(|space| name.strip_prefix(*space)).ok_or(FsError::NotSupported)?;
+    if within.is_empty() || !items::valid_xattr_name(name) { Err(FsError::Invalid) } else { Ok(()) }
 }
 
 /// Finds an attribute, or else a free key for it.
@@ -80,6 +83,7 @@ fn remove_pieces(tree: &mut Update<'_>, id: InodeId, value: &[u8]) -> Result<()>
 impl Volume {
     /// The value of an extended attribute.
     pub fn getxattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        check_xattr_name(name)?;
         let inode = self.inode(id)?;
         // The state is held so that no piece of a value is replaced meanwhile.
         let state = inode.lock()?;
@@ -139,6 +143,7 @@ impl Volume {
 
     /// Takes an extended attribute away.
     pub fn removexattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        check_xattr_name(name)?;
         self.change_xattr(id, name, None, XattrMode::Replace)
     }
 

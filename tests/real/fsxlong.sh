@@ -1,0 +1,58 @@
+#!/bin/bash
+# posix.sh: pjdfstest (what system calls promise), fsx (random operations against a model) and fio (verified
+# writes by several jobs) on a mount. Failures that are known, with their reasons, are in posix-known.txt; any other
+# fails, and so does a known one that passes, so that the list stays true.
+# fsx: FSX_OPS (100,000) operations on files of up to 16 MiB at each of two record sizes, side by side; FSX_SEED (1).
+. "$(dirname "$0")/bed.sh"
+need root fuse
+FSX_OPS=${FSX_OPS:-100000} FSX_SEED=${FSX_SEED:-1}
+
+# The suites are tools, not dependencies: built once, kept beside the build.
+TOOLS=${LARDER_TOOLS:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools}
+tool() {
+    [ -x "$TOOLS/bin/$1" ] ||
+        CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --root "$TOOLS" "$1@$2"
+}
+
+make_bed 4 2G
+"$LARDER" pool create -m "$MNT" tank raidz1 $(devices)
+
+
+cat >"$BED/fsx.toml" <<'T'
+flen = 16777216
+[opsize]
+max = 131072
+[weights]
+fsync = 1
+fdatasync = 1
+close_open = 1
+write = 10
+read = 10
+mapread = 10
+mapwrite = 10
+truncate = 3
+invalidate = 2
+punch_hole = 4
+posix_fallocate = 2
+posix_fadvise = 2
+sendfile = 3
+copy_file_range = 4
+T
+runs=()
+for recordsize in 4K 128K; do
+    "$LARDER" fs create -o recordsize=$recordsize "tank/fsx$recordsize"
+    mountpoint -q "$MNT" || exit 1
+    "$TOOLS/bin/fsx" -f "$BED/fsx.toml" -qq -S "$FSX_SEED" -N "$FSX_OPS" -P "$BED/out" \
+        "$MNT/fsx$recordsize/file" >"$BED/out/fsx$recordsize" 2>&1 &
+    runs+=($recordsize:$!)
+done
+for run in "${runs[@]}"; do
+    what="fsx: $FSX_OPS operations at recordsize ${run%:*}, seed $FSX_SEED"
+    if wait "${run#*:}"; then ok "$what"; else
+        bad "$what"
+        tail -n 20 "$BED/out/fsx${run%:*}" | sed 's/^/    /'
+    fi
+done
+fsx="fsx: 2 × $FSX_OPS operations in $SECONDS s"
+
+healthy; "$LARDER" pool export tank; "$LARDER" pool import -d "$DEVICES" tank; healthy; finish "$fsx"
