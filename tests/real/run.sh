@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 
 scripts=("$@")
-[ $# -gt 0 ] || scripts=(everyday rename flushes kill9 posix)
+[ $# -gt 0 ] || scripts=(everyday rename flushes twins kill9 posix)
 passed=0 skipped=() failed=()
 for script in "${scripts[@]}"; do
     echo "== $script"

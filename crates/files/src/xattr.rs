@@ -31,7 +31,8 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.len() > items::MAX_NAME {
         return Err(FsError::Range);
     }
-    let within = NAMESPACES.iter().find_map(|space| name.strip_prefix(*space)).ok_or(FsError::NotSupported)?;
+    let within =
+        NAMESPACES.iter().find_map(|space| name.strip_prefix(*space)).ok_or(FsError::NotSupported)?;
     if within.is_empty() || !items::valid_xattr_name(name) { Err(FsError::Invalid) } else { Ok(()) }
 }
 

@@ -66,6 +66,9 @@ pub static MISSING: &[Known] = &[
 /// The kernel serves a read from its cache without telling a FUSE file system, whose access times so stay.
 pub const CACHED_READS: &str = "atime of cached reads";
 
+/// Setting an extended attribute to the value that it has moves ctime here, as on xfs; ext4 sees that nothing changes.
+pub const SAME_VALUE: &str = "attributes set to what they are";
+
 /// Reads by a descriptor with O_NOATIME move access times: the engine is not told of the flag.
 pub const NOATIME: &str = "O_NOATIME";
 

@@ -135,7 +135,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn folder(&mut self, dir: i32, below: Vec<u8>) {
-        let open = |dir, name: &[u8], flags| sys::openat(dir, name, flags | O_CLOEXEC, 0).expect("root may") as i32;
+        let open =
+            |dir, name: &[u8], flags| sys::openat(dir, name, flags | O_CLOEXEC, 0).expect("root may") as i32;
         let fd = open(dir, b".", O_RDONLY | O_DIRECTORY);
         for (name, _) in list(fd, 32 << 10).expect("a directory can be listed") {
             if name == b"." || name == b".." {
@@ -197,7 +198,11 @@ fn hash(sum: u64, offset: u64, bytes: &[u8]) -> u64 {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
         let (word, at) = (u64::from_le_bytes(word), offset + 8 * index as u64);
-        if word == 0 { 0 } else { (word ^ at.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ at }
+        if word == 0 {
+            0
+        } else {
+            (word ^ at.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ at
+        }
     });
     words.fold(sum, u64::wrapping_add)
 }
@@ -226,7 +231,8 @@ fn digest(file: i32) -> u64 {
 
 /// Where two files differ first, and what each has there.
 pub fn first_difference(tops: [i32; 2], path: &[u8]) -> Option<String> {
-    let open = |top| sys::openat(top, &path[1..], O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0).ok().map(|fd| fd as i32);
+    let open =
+        |top| sys::openat(top, &path[1..], O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0).ok().map(|fd| fd as i32);
     let files = [open(tops[0])?, open(tops[1])?];
     let mut at = 0;
     let mut words = None;
@@ -238,7 +244,11 @@ pub fn first_difference(tops: [i32; 2], path: &[u8]) -> Option<String> {
             let got = sys::pread(file, &mut bytes, start).unwrap_or(0);
             bytes[..got as usize].to_vec()
         });
-        let differs = a.iter().zip(&b).position(|(a, b)| a != b).or((a.len() != b.len()).then_some(a.len().min(b.len())));
+        let differs = a
+            .iter()
+            .zip(&b)
+            .position(|(a, b)| a != b)
+            .or((a.len() != b.len()).then_some(a.len().min(b.len())));
         words = differs.map(|at| {
             let show = |bytes: &[u8]| format!("{:?}", bytes.get(at..).map(|b| &b[..b.len().min(16)]));
             format!(", at {}: {} on the mount, {} on the disk", start + at as i64, show(&a), show(&b))

@@ -74,31 +74,47 @@ struct Run {
     number: std::cell::Cell<usize>,
 }
 
+/// Steps of a trace.
+const TRACE: usize = 1000;
+
+/// How often each known difference was met.
+type Met = BTreeMap<&'static str, usize>;
+
 /// Where a trace came to, and what differed there.
 type Stop = (usize, String);
 
 impl Run {
+    /// Traces of some steps each, in fresh folders: what is long in use has lost its permissions and names.
     fn seed(&self, seed: u64, count: usize) -> ExitCode {
-        let mut maker = Maker::new(seed, self.remount.is_some());
-        let steps = (0..count).map(|_| maker.step()).collect::<Vec<_>>();
-        let begun = Instant::now();
-        let (met, stop) = self.trace(&steps);
-        let met = met.iter().map(|(name, times)| format!("{name} {times}")).collect::<Vec<_>>().join(", ");
-        let Some((at, what)) = stop else {
-            println!("seed {seed}: {count} steps alike in {:.0?}; known: {met}", begun.elapsed());
-            return ExitCode::SUCCESS;
-        };
-        println!("seed {seed}, step {at}: {:?}\n  differs: {what}", steps[at]);
-        let (steps, what) = self.shorten(&steps[..=at], what);
-        println!("{} steps are enough ({} tries): {what}", steps.len(), self.number.get());
-        for (number, step) in steps.iter().enumerate() {
-            println!("  {number:3} as {} umask {:03o}: {:?}", step.who.uid, step.umask, step.op);
+        let (begun, mut total) = (Instant::now(), Met::new());
+        let mut succeeded = 0;
+        for (trace, from) in (0..count).step_by(TRACE).enumerate() {
+            let mut maker = Maker::new(seed.wrapping_mul(1 << 20) + trace as u64, self.remount.is_some());
+            let steps = (0..TRACE.min(count - from)).map(|_| maker.step()).collect::<Vec<_>>();
+            let (met, done, stop) = self.trace(&steps);
+            if let Some((at, what)) = stop {
+                println!("seed {seed}, step {}: {:?}\n  differs: {what}", from + at, steps[at]);
+                let (steps, what) = self.shorten(&steps[..=at], what);
+                println!("{} steps are enough ({} tries): {what}", steps.len(), self.number.get());
+                for (number, step) in steps.iter().enumerate() {
+                    println!("  {number:3} as {} umask {:03o}: {:?}", step.who.uid, step.umask, step.op);
+                }
+                return ExitCode::FAILURE;
+            }
+            succeeded += done;
+            met.into_iter().for_each(|(name, times)| *total.entry(name).or_default() += times);
         }
-        ExitCode::FAILURE
+        let met = total.iter().map(|(name, times)| format!("{name} {times}")).collect::<Vec<_>>().join(", ");
+        let took = begun.elapsed();
+        println!(
+            "seed {seed}: {count} steps alike, {succeeded} of them not refused, in {took:.0?}; known: {met}"
+        );
+        ExitCode::SUCCESS
     }
 
-    /// Does steps in fresh folders, up to the first difference.
-    fn trace(&self, steps: &[Step]) -> (BTreeMap<&'static str, usize>, Option<Stop>) {
+    /// Does steps in fresh folders, up to the first difference. Gives the known differences that were met, how
+    /// many steps were not refused, and where it stopped.
+    fn trace(&self, steps: &[Step]) -> (Met, usize, Option<Stop>) {
         self.number.set(self.number.get() + 1);
         let remount = || {
             let _pool = POOL.lock().expect("nobody panics with it");
@@ -110,7 +126,9 @@ impl Run {
         if stop.is_none() {
             stop = twins.compare_trees().err().map(|what| (steps.len() - 1, what));
         }
-        (twins.remove(), stop)
+        let (met, succeeded) = (std::mem::take(&mut twins.met), twins.succeeded);
+        twins.remove();
+        (met, succeeded, stop)
     }
 
     /// Leaves out what is not needed for a difference of the same kind, the last step kept.
@@ -125,7 +143,7 @@ impl Run {
             while from < best.len() && Instant::now() < end {
                 let to = (from + piece).min(best.len());
                 let fewer = [&best[..from], &best[to..]].concat();
-                match self.trace(&fewer).1 {
+                match self.trace(&fewer).2 {
                     Some((at, what)) if kind(&what) == kind(&words) => {
                         best = fewer[..=at].to_vec();
                         words = what;

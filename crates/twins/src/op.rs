@@ -103,66 +103,260 @@ pub struct Step {
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    Open { slot: usize, at: At, flags: i32, mode: u32 },
-    Tmpfile { slot: usize, at: At, flags: i32, mode: u32 },
+    Open {
+        slot: usize,
+        at: At,
+        flags: i32,
+        mode: u32,
+    },
+    Tmpfile {
+        slot: usize,
+        at: At,
+        flags: i32,
+        mode: u32,
+    },
     /// Gives what a slot has open a (further) name.
-    LinkOpen { slot: usize, to: At },
-    Close { slot: usize },
-    Dup { from: usize, to: usize },
-    SetFlags { slot: usize, flags: i32 },
-    Write { slot: usize, offset: Option<i64>, len: usize, fill: u64, pieces: usize, how: i32 },
-    Read { slot: usize, offset: Option<i64>, len: usize, pieces: usize },
-    Seek { slot: usize, offset: i64, whence: i32 },
-    Truncate { at: At, len: i64 },
-    TruncateOpen { slot: usize, len: i64 },
-    Allocate { slot: usize, mode: i32, offset: i64, len: i64 },
-    Sync { slot: usize, how: Sync },
-    Forget { slot: usize },
-    Mkdir { at: At, mode: u32 },
-    Rmdir { at: At },
-    Mknod { at: At, mode: u32, device: u64 },
-    BindSocket { at: At },
-    Symlink { at: At, target: Bytes },
-    Link { from: At, to: At, flags: i32 },
-    Unlink { at: At },
-    Rename { from: At, to: At, flags: u32 },
-    Readlink { at: At, room: usize },
-    Chmod { at: At, mode: u32 },
-    ChmodOpen { slot: usize, mode: u32 },
-    Chown { at: At, uid: u32, gid: u32, flags: i32 },
-    Utimes { at: At, times: [[i64; 2]; 2], flags: i32 },
-    UtimesOpen { slot: usize, times: [[i64; 2]; 2] },
-    Access { at: At, mode: i32 },
-    Stat { at: At, flags: i32 },
-    SetXattr { at: At, name: Bytes, value: Bytes, flags: i32 },
-    SetXattrOpen { slot: usize, name: Bytes, value: Bytes, flags: i32 },
-    GetXattr { at: At, name: Bytes, room: usize },
-    ListXattr { at: At, room: usize },
-    RemoveXattr { at: At, name: Bytes },
+    LinkOpen {
+        slot: usize,
+        to: At,
+    },
+    Close {
+        slot: usize,
+    },
+    Dup {
+        from: usize,
+        to: usize,
+    },
+    SetFlags {
+        slot: usize,
+        flags: i32,
+    },
+    Write {
+        slot: usize,
+        offset: Option<i64>,
+        len: usize,
+        fill: u64,
+        pieces: usize,
+        how: i32,
+    },
+    Read {
+        slot: usize,
+        offset: Option<i64>,
+        len: usize,
+        pieces: usize,
+    },
+    Seek {
+        slot: usize,
+        offset: i64,
+        whence: i32,
+    },
+    Truncate {
+        at: At,
+        len: i64,
+    },
+    TruncateOpen {
+        slot: usize,
+        len: i64,
+    },
+    Allocate {
+        slot: usize,
+        mode: i32,
+        offset: i64,
+        len: i64,
+    },
+    Sync {
+        slot: usize,
+        how: Sync,
+    },
+    Forget {
+        slot: usize,
+    },
+    Mkdir {
+        at: At,
+        mode: u32,
+    },
+    Rmdir {
+        at: At,
+    },
+    Mknod {
+        at: At,
+        mode: u32,
+        device: u64,
+    },
+    BindSocket {
+        at: At,
+    },
+    Symlink {
+        at: At,
+        target: Bytes,
+    },
+    Link {
+        from: At,
+        to: At,
+        flags: i32,
+    },
+    Unlink {
+        at: At,
+    },
+    Rename {
+        from: At,
+        to: At,
+        flags: u32,
+    },
+    Readlink {
+        at: At,
+        room: usize,
+    },
+    Chmod {
+        at: At,
+        mode: u32,
+    },
+    ChmodOpen {
+        slot: usize,
+        mode: u32,
+    },
+    Chown {
+        at: At,
+        uid: u32,
+        gid: u32,
+        flags: i32,
+    },
+    Utimes {
+        at: At,
+        times: [[i64; 2]; 2],
+        flags: i32,
+    },
+    UtimesOpen {
+        slot: usize,
+        times: [[i64; 2]; 2],
+    },
+    Access {
+        at: At,
+        mode: i32,
+    },
+    Stat {
+        at: At,
+        flags: i32,
+    },
+    SetXattr {
+        at: At,
+        name: Bytes,
+        value: Bytes,
+        flags: i32,
+    },
+    SetXattrOpen {
+        slot: usize,
+        name: Bytes,
+        value: Bytes,
+        flags: i32,
+    },
+    GetXattr {
+        at: At,
+        name: Bytes,
+        room: usize,
+    },
+    ListXattr {
+        at: At,
+        room: usize,
+    },
+    RemoveXattr {
+        at: At,
+        name: Bytes,
+    },
     /// Reads a whole directory with a buffer of `room` bytes.
-    List { at: At, room: usize },
+    List {
+        at: At,
+        room: usize,
+    },
     /// Reads a directory, goes back to where `index` entries were read, reads again.
-    SeekDir { at: At, index: usize, room: usize },
+    SeekDir {
+        at: At,
+        index: usize,
+        room: usize,
+    },
     /// Makes and removes names while a directory is being read.
-    Churn { at: At, count: usize, room: usize },
-    CopyRange { from: usize, from_at: Option<i64>, to: usize, to_at: Option<i64>, len: usize },
-    SendFile { from: usize, from_at: Option<i64>, to: usize, len: usize },
+    Churn {
+        at: At,
+        count: usize,
+        room: usize,
+    },
+    CopyRange {
+        from: usize,
+        from_at: Option<i64>,
+        to: usize,
+        to_at: Option<i64>,
+        len: usize,
+    },
+    SendFile {
+        from: usize,
+        from_at: Option<i64>,
+        to: usize,
+        len: usize,
+    },
     /// File to pipe to file.
-    Splice { from: usize, from_at: i64, to: usize, to_at: i64, len: usize },
-    Map { map: usize, slot: usize, offset: i64, len: usize, shared: bool, writable: bool },
-    Unmap { map: usize },
-    MapRead { map: usize, offset: usize, len: usize },
-    MapWrite { map: usize, offset: usize, len: usize, fill: u64 },
-    Msync { map: usize, wait: bool },
-    Flock { slot: usize, how: i32 },
+    Splice {
+        from: usize,
+        from_at: i64,
+        to: usize,
+        to_at: i64,
+        len: usize,
+    },
+    Map {
+        map: usize,
+        slot: usize,
+        offset: i64,
+        len: usize,
+        shared: bool,
+        writable: bool,
+    },
+    Unmap {
+        map: usize,
+    },
+    MapRead {
+        map: usize,
+        offset: usize,
+        len: usize,
+    },
+    MapWrite {
+        map: usize,
+        offset: usize,
+        len: usize,
+        fill: u64,
+    },
+    Msync {
+        map: usize,
+        wait: bool,
+    },
+    Flock {
+        slot: usize,
+        how: i32,
+    },
     /// A lock of the open file description.
-    FileLock { slot: usize, kind: i32, start: i64, len: i64, test: bool },
+    FileLock {
+        slot: usize,
+        kind: i32,
+        start: i64,
+        len: i64,
+        test: bool,
+    },
     /// A lock of this process, held against by what another does.
-    ProcessLock { at: At, slot: usize, mine: (i32, i64, i64), theirs: (i32, i64, i64) },
-    Ioctl { slot: usize, request: u64 },
-    StatFs { slot: usize },
+    ProcessLock {
+        at: At,
+        slot: usize,
+        mine: (i32, i64, i64),
+        theirs: (i32, i64, i64),
+    },
+    Ioctl {
+        slot: usize,
+        request: u64,
+    },
+    StatFs {
+        slot: usize,
+    },
     /// A path of `len` bytes through folders inside each other, all made and removed.
-    Deep { len: usize },
+    Deep {
+        len: usize,
+    },
     /// All is closed, and the pool exported and imported.
     Remount,
 }
@@ -190,9 +384,8 @@ pub fn content(fill: u64, out: &mut [u8]) {
 }
 
 const MARKS: [i64; 6] = [4096, 8192, 128 << 10, 256 << 10, 1 << 20, 2 << 20];
-const MODES: [u32; 14] = [
-    0o644, 0o600, 0o666, 0o777, 0o755, 0o000, 0o4755, 0o2755, 0o6777, 0o2644, 0o1777, 0o444, 0o070, 0o4711,
-];
+const MODES: [u32; 14] =
+    [0o644, 0o600, 0o666, 0o777, 0o755, 0o000, 0o4755, 0o2755, 0o6777, 0o2644, 0o1777, 0o444, 0o070, 0o4711];
 const XATTRS: [&[u8]; 9] = [
     b"user.a",
     b"user.b",
@@ -321,20 +514,21 @@ impl Maker {
 
     fn open_flags(&mut self) -> i32 {
         let n = &mut self.numbers;
-        let mut flags = n.pick(&[O_RDWR, O_RDWR, O_RDWR, O_RDWR, O_WRONLY, O_RDONLY]) | O_NONBLOCK | O_CLOEXEC;
-        if n.one_in(2) {
+        let mut flags =
+            n.pick(&[O_RDWR, O_RDWR, O_RDWR, O_RDWR, O_WRONLY, O_RDONLY]) | O_NONBLOCK | O_CLOEXEC;
+        if !n.one_in(4) {
             flags |= O_CREAT;
         }
         for (rare, flag) in [
             (8, O_TRUNC),
-            (10, O_EXCL),
+            (14, O_EXCL),
             (8, O_APPEND),
             (12, O_NOFOLLOW),
             (12, O_SYNC),
             (12, O_DSYNC),
             (16, O_NOATIME),
-            (20, O_DIRECTORY),
-            (20, O_PATH),
+            (24, O_DIRECTORY),
+            (24, O_PATH),
         ] {
             if n.one_in(rare) {
                 flags |= flag;
@@ -414,8 +608,8 @@ impl Maker {
     /// The next step.
     pub fn step(&mut self) -> Step {
         let n = &mut self.numbers;
-        let who = if n.one_in(3) { n.pick(&USERS) } else { ROOT };
-        let umask = n.pick(&[0o022, 0o022, 0, 0o077, 0o777, 0o007]);
+        let who = if n.one_in(4) { n.pick(&USERS) } else { ROOT };
+        let umask = n.pick(&[0o022, 0o022, 0o022, 0o022, 0o022, 0o022, 0, 0o077, 0o777, 0o007]);
         Step { who, umask, op: self.op() }
     }
 
@@ -459,8 +653,10 @@ impl Maker {
             455..510 => {
                 let (keep, punch, zero) = (FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE);
                 let n = &mut self.numbers;
-                let mode = n.pick(&[0, keep, punch | keep, punch | keep, punch | keep, zero, zero | keep, zero]);
-                let odd = [FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE, punch, punch | zero | keep, 1 << 10];
+                let mode =
+                    n.pick(&[0, keep, punch | keep, punch | keep, punch | keep, zero, zero | keep, zero]);
+                let odd =
+                    [FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE, punch, punch | zero | keep, 1 << 10];
                 let mode = if n.one_in(12) { n.pick(&odd) } else { mode };
                 // Space is not reserved here, and a terabyte of it is not on the other side.
                 let offset = if offset > 1 << 39 { offset % (1 << 20) } else { offset };
@@ -475,7 +671,8 @@ impl Maker {
             555..565 => Op::Rmdir { at: self.at() },
             565..580 => {
                 let n = &mut self.numbers;
-                let mode = n.pick(&[S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK, S_IFREG, 0, S_IFDIR]) | n.pick(&MODES);
+                let mode =
+                    n.pick(&[S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK, S_IFREG, 0, S_IFDIR]) | n.pick(&MODES);
                 let device = n.pick(&[0, 0x103, 0xfff, 0xf_ff01, 0xfff0_0fff]);
                 Op::Mknod { at: self.at(), mode, device }
             }
@@ -507,7 +704,9 @@ impl Maker {
             705..713 => Op::ChmodOpen { slot, mode: self.mode() },
             713..738 => {
                 let n = &mut self.numbers;
-                let (uid, gid) = (n.pick(&IDS), n.pick(&IDS));
+                let uid = n.pick(&IDS);
+                // Not neither: that takes set-user-id away on a disk, and does not reach a FUSE file system.
+                let gid = n.pick(if uid == u32::MAX { &IDS[..6] } else { &IDS });
                 let flags = n.pick(&[0, 0, AT_SYMLINK_NOFOLLOW]);
                 Op::Chown { at: self.file(), uid, gid, flags }
             }
@@ -536,9 +735,11 @@ impl Maker {
             825..832 => Op::ListXattr { at: self.file(), room: self.numbers.pick(&[0, 10, 70_000]) },
             832..842 => Op::RemoveXattr { at: self.file(), name: self.xattr_name() },
             842..852 => Op::List { at: self.folder(), room: self.numbers.pick(&[30, 280, 600, 32_768]) },
-            852..858 => {
-                Op::SeekDir { at: self.folder(), index: self.numbers.below(12), room: self.numbers.pick(&[280, 400]) }
-            }
+            852..858 => Op::SeekDir {
+                at: self.folder(),
+                index: self.numbers.below(12),
+                room: self.numbers.pick(&[280, 400]),
+            },
             858..861 => Op::Churn { at: self.folder(), count: self.numbers.below(60) + 20, room: 500 },
             861..885 => {
                 let from_at = here(&mut self.numbers, offset);
@@ -546,9 +747,7 @@ impl Maker {
                 let to_at = here(&mut self.numbers, to_at);
                 Op::CopyRange { from: slot, from_at, to: other, to_at, len }
             }
-            885..895 => {
-                Op::SendFile { from: slot, from_at: here(&mut self.numbers, offset), to: other, len }
-            }
+            885..895 => Op::SendFile { from: slot, from_at: here(&mut self.numbers, offset), to: other, len },
             895..905 => Op::Splice { from: slot, from_at: offset, to: other, to_at: self.offset(), len },
             905..920 => {
                 let n = &mut self.numbers;
@@ -558,7 +757,9 @@ impl Maker {
                 Op::Map { map, slot, offset, len: pages * 4096, shared, writable }
             }
             920..924 => Op::Unmap { map: self.numbers.below(MAPS) },
-            924..939 => Op::MapRead { map: self.numbers.below(MAPS), offset: self.numbers.below(300_000), len },
+            924..939 => {
+                Op::MapRead { map: self.numbers.below(MAPS), offset: self.numbers.below(300_000), len }
+            }
             939..957 => {
                 let n = &mut self.numbers;
                 let (map, fill) = (n.below(MAPS), n.next());
@@ -577,12 +778,13 @@ impl Maker {
             982..986 => Op::ProcessLock { at: self.file(), slot, mine: self.lock(), theirs: self.lock() },
             986..991 => {
                 // FIONREAD, FICLONE, FS_IOC_GETFLAGS, FS_IOC_GETVERSION, one that nobody knows.
-                let request = self.numbers.pick(&[0x541B, 0x4004_9409, 0x8008_6601, 0x8008_7601, 0x1234_5678]);
+                let request =
+                    self.numbers.pick(&[0x541B, 0x4004_9409, 0x8008_6601, 0x8008_7601, 0x1234_5678]);
                 Op::Ioctl { slot, request }
             }
             991..994 => Op::StatFs { slot },
             994..996 => Op::Deep { len: self.numbers.pick(&[1000, 4094, 4095, 4096]) },
-            996..997 if self.remounts && self.numbers.one_in(3) => Op::Remount,
+            996..997 if self.remounts => Op::Remount,
             _ => Op::Stat { at: self.file(), flags: 0 },
         }
     }

@@ -59,7 +59,8 @@ impl Side {
     /// Opens the top folder, after a mount came back.
     pub fn open_top(&mut self) {
         let path = self.root.to_str().expect("a path of ours").as_bytes();
-        self.top = sys::openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0).expect("the top folder") as i32;
+        self.top = sys::openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0).expect("the top folder")
+            as i32;
     }
 
     /// The top folder's descriptor.
@@ -224,7 +225,11 @@ impl Side {
                 self.start(at)?;
                 let path = self.full(at);
                 // The two folders' own paths are not of one length.
-                plain(if at.path.len() > 40 || path.len() > 107 { Err(ENAMETOOLONG) } else { sys::bind_socket(&path) })
+                plain(if at.path.len() > 40 || path.len() > 107 {
+                    Err(ENAMETOOLONG)
+                } else {
+                    sys::bind_socket(&path)
+                })
             }
             Op::Symlink { ref at, ref target } => plain(sys::symlinkat(target, self.start(at)?, &at.path)),
             Op::Link { ref from, ref to, flags } => {
@@ -434,8 +439,11 @@ impl Side {
 
 impl Outcome {
     fn showing(mut self, names: &BTreeSet<(Vec<u8>, u8)>) -> Self {
-        self.shown = format!("{:?}", names.iter().map(|(name, kind)| (look::readable(name), kind)).collect::<Vec<_>>())
-            .into_bytes();
+        self.shown = format!(
+            "{:?}",
+            names.iter().map(|(name, kind)| (look::readable(name), kind)).collect::<Vec<_>>()
+        )
+        .into_bytes();
         self
     }
 }

@@ -250,7 +250,8 @@ pub fn sendfile(to: i32, from: i32, offset: Option<i64>, len: usize) -> Answer {
 
 pub fn pipe() -> Option<[i32; 2]> {
     let mut ends = [0i32; 2];
-    call(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize]).ok()?;
+    call(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize])
+        .ok()?;
     Some(ends)
 }
 
@@ -344,5 +345,6 @@ fn capabilities(all: bool) {
     for half in [0, 3] {
         sets[half] = if all { sets[half + 1] } else { 0 };
     }
-    call(libc::SYS_capset, [header.as_ptr() as usize, sets.as_ptr() as usize]).expect("no more than permitted");
+    call(libc::SYS_capset, [header.as_ptr() as usize, sets.as_ptr() as usize])
+        .expect("no more than permitted");
 }

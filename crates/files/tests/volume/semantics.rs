@@ -118,6 +118,72 @@ fn times_move_with_what_they_are_of() {
 }
 
 #[test]
+fn fallocate_moves_times_even_where_nothing_else_changes() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "f");
+    bed.write(node, 0, &[1; 5000]);
+    let modes = [
+        Allocate::Extend,
+        Allocate::KeepSize,
+        Allocate::Punch,
+        Allocate::Zero { keep_size: true },
+        Allocate::Zero { keep_size: false },
+    ];
+    for mode in modes {
+        let before = bed.mount.getattr(node).unwrap();
+        bed.tick();
+        bed.mount.fallocate(node, Handle(0), 100, 200, mode).unwrap();
+        let after = bed.mount.getattr(node).unwrap();
+        assert!(after.mtime > before.mtime && after.ctime == after.mtime, "{mode:?}");
+        assert_eq!(after.size, 5000, "{mode:?}");
+    }
+    bed.mount.fallocate(node, Handle(0), 0, 6000, Allocate::Extend).unwrap();
+    assert_eq!(bed.mount.getattr(node).unwrap().size, 6000);
+    let bed = bed.reopen(2);
+    assert_eq!(bed.mount.getattr(node).unwrap().size, 6000);
+}
+
+#[test]
+fn listing_a_directory_moves_its_access_time() {
+    let bed = Bed::new(&[]);
+    let dir = bed.dir(ROOT, "dir");
+    bed.file(dir, "f");
+    let made = bed.mount.getattr(dir).unwrap();
+    bed.tick();
+    bed.names(dir);
+    let listed = bed.mount.getattr(dir).unwrap();
+    assert!(listed.atime > made.atime && (listed.mtime, listed.ctime) == (made.mtime, made.ctime));
+    let bed = bed.reopen(2);
+    assert_eq!(bed.mount.getattr(dir).unwrap().atime, listed.atime);
+}
+
+#[test]
+fn a_new_file_keeps_its_bits_though_it_is_opened_to_be_cut() {
+    let bed = Bed::new(&[]);
+    let flags = OpenFlags { truncate: true, kill_suidgid: true, ..READ_WRITE };
+    let (made, _) = bed.mount.create(ROOT, b"program", 0o6755, flags, &USER).unwrap();
+    assert_eq!(made.perm, 0o6755);
+    let (cut, _) = bed.mount.create(ROOT, b"program", 0o644, flags, &USER).unwrap();
+    assert_eq!((cut.node, cut.perm), (made.node, 0o755));
+}
+
+#[test]
+fn attributes_have_the_namespaces_that_linux_has() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "f");
+    let set = |name: &[u8]| bed.mount.setxattr(node, name, b"v", XattrMode::Set);
+    for name in [&b"user.a"[..], b"trusted.a", b"security.a"] {
+        assert_eq!(set(name), Ok(()));
+    }
+    for name in [&b"nodot"[..], b"other.a", b"system.a", b"user"] {
+        assert_eq!(set(name), Err(FsError::NotSupported));
+        assert_eq!(bed.mount.getxattr(node, name), Err(FsError::NotSupported));
+        assert_eq!(bed.mount.removexattr(node, name), Err(FsError::NotSupported));
+    }
+    assert_eq!(set(b"user."), Err(FsError::Invalid));
+}
+
+#[test]
 fn a_small_fsync_needs_no_commit_and_a_large_one_gets_one() {
     let bed = Bed::new(&[]);
     let node = bed.file(ROOT, "f");
@@ -161,11 +227,12 @@ fn names_and_values_have_limits() {
     assert_eq!(bed.mount.symlink(ROOT, b"l", &[b'x'; 4096], &USER), Err(FsError::NameTooLong));
     bed.mount.symlink(ROOT, b"l", &[b'x'; 4095], &USER).unwrap();
     let node = mknod(b"f").unwrap().node;
-    let set = |len| bed.mount.setxattr(node, &long[..255], &vec![1; len], XattrMode::Set);
+    let long = [b"user.", &long[..250]].concat();
+    let set = |len| bed.mount.setxattr(node, &long, &vec![1; len], XattrMode::Set);
     assert_eq!(set((64 << 10) + 1), Err(FsError::AttrTooBig));
     for len in [64 << 10, 3839, 3840, 0] {
         set(len).unwrap();
-        assert_eq!(bed.mount.getxattr(node, &long[..255]).unwrap(), vec![1; len]);
+        assert_eq!(bed.mount.getxattr(node, &long).unwrap(), vec![1; len]);
     }
 }
 
