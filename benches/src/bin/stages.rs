@@ -18,7 +18,7 @@ use larder_format::{
 };
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
-use larder_pool::row;
+use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;
 use larder_pool::{GroupSpec, NewRecord, Pool, PoolSpec, ROOT_DATASET, World};
@@ -164,7 +164,8 @@ fn by_record(content: Content, source: &[u8], bytes: usize) {
 
 /// Packing, parity and sums of rows.
 fn rows(source: &[u8], bytes: usize) {
-    let blocks: Vec<Vec<u8>> = source.chunks_exact(RECORD).map(framed).collect();
+    let blocks = source.chunks_exact(RECORD).map(|record| Encoded::Whole(framed(record).into()));
+    let blocks: Vec<Encoded> = blocks.collect();
     for (word, devices) in LAYOUTS {
         let segment = segment(word, devices);
         let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
@@ -280,5 +281,5 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
 
 fn record(plain: &[u8], codec: Codec) -> NewRecord {
     let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
-    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec(), codec, checksum }
+    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum }
 }

@@ -3,6 +3,7 @@
 //! Everything above (command line, socket, dashboard) speaks to an [`Engine`]; [`crate::host`] is the
 //! real one. Methods block; the daemon calls them from threads that may.
 
+use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -15,6 +16,10 @@ pub trait Engine: Send + Sync {
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done>;
     /// The state of pools. An unknown name is an error.
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses>;
+    /// The state of pools with how long requests took.
+    fn pool_iostat(&self, request: Iostat) -> Result<pool::Statuses>;
+    /// What the caches of pools did and hold.
+    fn pool_cache(&self, request: Cache) -> Result<Caches>;
     /// Properties of pools.
     fn pool_get(&self, request: pool::Get) -> Result<Items>;
     /// Sets properties; `memory` and `metadata_share` take effect before this returns.
@@ -97,6 +102,8 @@ verbs! {
     pool::Create, pool_create, "/v1/pool/create" => pool::Created, checked;
     pool::Destroy, pool_destroy, "/v1/pool/destroy" => Done;
     pool::Status, pool_status, "/v1/pool/status" => pool::Statuses;
+    Iostat, pool_iostat, "/v1/pool/iostat" => pool::Statuses;
+    Cache, pool_cache, "/v1/pool/cache" => Caches;
     pool::Get, pool_get, "/v1/pool/get" => Items;
     pool::Set, pool_set, "/v1/pool/set" => Done, checked;
     pool::Importable, pool_importable, "/v1/pool/importable" => pool::ImportablePools;

@@ -1,5 +1,6 @@
 //! An engine that only remembers: for tests of what is above engines.
 
+use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
@@ -68,6 +69,7 @@ impl Engine for MemoryEngine {
                 allocated: 0,
                 fragmentation: 0,
                 io: pool::Io::default(),
+                waits: Waits::default(),
                 children: vec![],
             },
             commit: 1,
@@ -96,6 +98,15 @@ impl Engine for MemoryEngine {
     fn pool_set(&self, request: pool::Set) -> Result<Done> {
         self.known(&request.name)?;
         Ok(Done {})
+    }
+
+    fn pool_iostat(&self, request: Iostat) -> Result<pool::Statuses> {
+        self.pool_status(pool::Status { names: request.names })
+    }
+
+    fn pool_cache(&self, request: Cache) -> Result<Caches> {
+        let cache = |name| PoolCache { name, ..PoolCache::default() };
+        Ok(Caches { pools: self.asked(&request.names)?.into_iter().map(cache).collect() })
     }
 
     fn pool_importable(&self, _: pool::Importable) -> Result<pool::ImportablePools> {

@@ -454,6 +454,101 @@ fn space_that_was_freed_can_be_written_again() {
     bed.ok("pool export tank");
 }
 
+/// Fields of the one line that a command prints, by tabs, as numbers.
+fn numbers(line: &str) -> Vec<u64> {
+    line.trim_end().split('\t').filter_map(|cell| cell.parse().ok()).collect()
+}
+
+#[test]
+fn memory_and_its_shares_change_live_and_the_figures_show_it() {
+    let Some(bed) = Bed::new("memory_and_its_shares_change_live_and_the_figures_show_it") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 256));
+    let cache = || numbers(&bed.ok("cachestat -Hp -f size,c,datatg,metatg tank"))[..4].try_into().unwrap();
+    let [_, c, data, metadata]: [u64; 4] = cache();
+    assert!((c / MIB, data) == (230, c - metadata) && metadata.abs_diff(c / 2) < 1024, "{metadata} of {c}");
+    (0..60).for_each(|n| fs::write(bed.path(&format!("mnt/{n}")), noise(n, MIB as usize)).unwrap());
+    bed.ok("pool sync tank");
+    let [before, ..] = cache();
+    assert!(before > 40 * MIB, "{before}");
+    bed.ok("pool set memory=64M tank");
+    let [size, c, ..] = cache();
+    assert!((c / MIB, size <= c) == (28, true), "{size} of {c}");
+    bed.ok("pool set metadata_share=20 tank");
+    let [_, c, data, metadata] = cache();
+    assert!(metadata.abs_diff(c / 5) < 1024 && data == c - metadata, "{data} and {metadata} of {c}");
+    bed.ok("pool set memory=1G tank");
+    let [after, c, ..] = cache();
+    assert!(after < before / 2 && c / MIB == 460, "{after} of {c}: what went does not come back by itself");
+    assert_eq!(bed.ok("pool get -Hp -o value memory tank"), "1073741824\n");
+
+    // What went is read anew, once the kernel lets go of its copies, and both figures tell.
+    for n in 0..60 {
+        let mut file = File::open(bed.path(&format!("mnt/{n}"))).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == noise(n, MIB as usize));
+    }
+    let [misses, hits] = numbers(&bed.ok("cachestat -Hp -f miss,hits tank"))[..] else {
+        panic!("two fields")
+    };
+    assert!(misses > 100 && hits > misses, "{hits} hits, {misses} misses");
+    let shown = bed.ok("pool iostat -Hplv tank");
+    let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [22; 4], "{shown}");
+    for row in &rows {
+        let [p50, p99, p999] = [13, 14, 15].map(|at| row[at].parse::<u64>().unwrap());
+        assert!(0 < p50 && p50 <= p99 && p99 <= p999, "{row:?}");
+        let [total, disk] = [7, 9].map(|at| row[at].parse::<u64>().unwrap());
+        assert!(0 < disk && disk <= total, "{row:?}");
+    }
+}
+
+#[test]
+fn figures_have_the_forms_of_zpool_iostat_and_arcstat() {
+    let Some(bed) = Bed::new("figures_have_the_forms_of_zpool_iostat_and_arcstat") else { return };
+    assert_eq!(bed.ok("cachestat"), "no pools available\n");
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 64));
+    fs::write(bed.path("mnt/file"), noise(1, 100_000)).unwrap();
+    bed.ok("pool sync tank");
+
+    let shown = bed.ok("pool iostat -wv tank");
+    let sheets: Vec<&str> = shown.lines().filter(|line| line.contains("total_wait")).collect();
+    assert_eq!(sheets.len(), 4, "the pool, its group, two devices: {shown}");
+    let counted = |line: &str| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap();
+    let rows = shown.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    assert!(rows.map(counted).sum::<u64>() > 0, "writes are counted: {shown}");
+
+    // The first sample is left out, the second begins with heads, the third does not.
+    let shown = bed.ok("pool iostat -y -T u tank 0.05 2");
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 7, "{shown}");
+    assert!(lines[0].parse::<u64>().is_ok() && lines[5].parse::<u64>().is_ok(), "{shown}");
+
+    let shown: serde_json::Value = serde_json::from_str(&bed.ok("pool iostat -wj tank")).unwrap();
+    let disk = &shown["pools"]["tank"]["vdevs"]["mirror-0"]["vdevs"];
+    let disk = disk.as_object().unwrap().values().next().unwrap();
+    let waits = &disk["latency"]["write"]["total_wait"];
+    assert!(waits["p99_ns"].as_u64() >= waits["p50_ns"].as_u64() && waits["p50_ns"].is_u64(), "{waits}");
+    assert!(!waits["histogram"].as_array().unwrap().is_empty());
+    let shown: serde_json::Value = serde_json::from_str(&bed.ok("cachestat -j tank")).unwrap();
+    assert!(shown["pools"]["tank"]["demand_metadata"]["hits"].is_u64(), "{shown}");
+
+    bed.ok("personalities DIR/bin");
+    let arcstat = |args: &[&str]| {
+        let mut command = Command::new(bed.path("bin/arcstat"));
+        let output = command.args(args).env("LARDER_RUN_DIR", bed.path("run")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = arcstat(&["0.05", "2"]);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[0], "    time  read  ddread  ddh%  dmread  dmh%  pread  ph%   size      c  avail");
+    assert_eq!((lines.len(), lines[1].len(), lines[2].len()), (3, lines[0].len(), lines[0].len()));
+    assert_eq!(arcstat(&["-p", "-s", ",", "-f", "c,hit%"]).lines().next(), Some("c,hit%"));
+}
+
 #[test]
 fn a_read_only_import_writes_nothing() {
     let Some(bed) = Bed::new("a_read_only_import_writes_nothing") else { return };

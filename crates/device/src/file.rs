@@ -231,6 +231,7 @@ impl Shared {
                 }
             };
             drop(queue);
+            promise.begin();
             promise.keep(self.perform(request));
         }
     }
@@ -244,7 +245,7 @@ impl Shared {
     }
 
     fn read(&self, offset: DeviceOffset, len: ByteLen) -> Outcome {
-        let mut bytes = AlignedBuf::zeroed(usize::try_from(len.get()).expect("a request fits memory"));
+        let mut bytes = AlignedBuf::stale(usize::try_from(len.get()).expect("a request fits memory"));
         let mut done = 0;
         while done < bytes.len() {
             let at = offset.get() + done as u64;

@@ -6,12 +6,14 @@
 
 mod buffer;
 mod file;
+mod latency;
 mod pending;
 mod system;
 mod world;
 
 pub use buffer::{ALIGN, AlignedBuf};
 pub use file::{FileDevice, OpenError, OpenMode};
+pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
 pub use pending::{Pending, Promise};
 pub use system::{SystemClock, SystemEntropy};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};

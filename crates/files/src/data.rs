@@ -109,67 +109,69 @@ impl Volume {
         };
         let layers = [pieces(&state.data.flushing), pieces(&state.data.records)];
         drop(state);
-        let mut out = vec![0; len];
-        self.read_stored(id, step, &range, &layers, &mut out)?;
-        for (record, pieces) in layers.iter().flatten() {
-            let (part, to) = overlap(&range, record * step, step);
-            pieces.copy_onto(part, &mut out[to]);
+        let mut stored = self.stored(id, step, &range, &layers)?.into_iter().peekable();
+        for record in records {
+            let offset = record * step;
+            let (part, _) = overlap(&range, offset, step);
+            let below = stored.next_if(|(at, _)| *at == offset).and_then(|(_, extent)| extent);
+            let below = match below {
+                Some(extent) => self.read_extent(id, offset, extent, &part)?,
+                None => Record::new(),
+            };
+            let mut above = layers.iter().flatten().filter(|(at, _)| *at == record).peekable();
+            if above.peek().is_some() {
+                let mut out = vec![0; part.len()];
+                out[..below.len()].copy_from_slice(&below);
+                above.for_each(|(_, pieces)| pieces.copy_onto(part.clone(), &mut out));
+                data.push(out.into());
+            } else {
+                let missing = part.len() - below.len();
+                data.push(below);
+                data.push_zeros(missing);
+            }
         }
-        data.push_owned(out);
         Ok(data)
     }
 
-    /// Reads the extents of `range` onto `out`, except where `layers` will cover them.
-    fn read_stored(
+    /// The extents that a read of `range` needs, by offset, with their blocks on the way into the cache;
+    /// none where `layers` cover what it wants.
+    fn stored(
         &self,
         id: InodeId,
         step: u64,
         range: &Range<u64>,
         layers: &[Vec<(u64, Arc<Pieces>)>],
-        out: &mut [u8],
-    ) -> Result<()> {
-        let covered = |record: u64, part: &Range<u32>| {
-            layers.iter().flatten().any(|(at, pieces)| *at == record && pieces.covers(part.clone()))
-        };
+    ) -> Result<Vec<(u64, Option<Extent>)>> {
         let first = range.start / step * step;
         let found = extents(&self.dataset.view()?, id, first..range.end, usize::MAX)?;
-        let wanted: Vec<_> = found.iter().map(|(_, extent)| extent.ptr).collect();
+        let needed = |offset: u64, extent: &Extent| {
+            let (part, _) = overlap(range, offset, step);
+            let mut above = layers.iter().flatten().filter(|(at, _)| *at == offset / step);
+            part.start < extent.len && !above.any(|(_, pieces)| pieces.covers(part.clone()))
+        };
+        let found = found.into_iter().map(|(at, extent)| (at, Some(extent).filter(|e| needed(at, e))));
+        let found: Vec<_> = found.collect();
+        let wanted: Vec<_> = found.iter().filter_map(|(_, extent)| extent.map(|extent| extent.ptr)).collect();
         if wanted.len() > 1 {
             self.pool.prefetch(&wanted);
         }
-        for (offset, extent) in found {
-            let (part, to) = overlap(range, offset, step);
-            if part.start < extent.len && !covered(offset / step, &part) {
-                self.read_extent(id, offset, extent, part, &mut out[to])?;
-            }
-        }
-        Ok(())
+        Ok(found)
     }
 
-    /// Reads `part` of the record at `offset` onto `out`. The extent may have been replaced, and its
-    /// block freed, since it was looked up.
-    fn read_extent(
-        &self,
-        id: InodeId,
-        offset: u64,
-        mut extent: Extent,
-        part: Range<u32>,
-        out: &mut [u8],
-    ) -> Result<()> {
+    /// What `part` of the record at `offset` shows; zeros at its end are left off. The extent may have been
+    /// replaced, and its block freed, since it was looked up.
+    fn read_extent(&self, id: InodeId, offset: u64, mut extent: Extent, part: &Range<u32>) -> Result<Record> {
         for _ in 0..READ_TRIES {
             let failed = match self.plain(&extent) {
                 Ok(plain) => {
                     let end = part.end.min(extent.len);
-                    if part.start < end {
-                        let plain = &plain[part.start as usize..end as usize];
-                        out[..plain.len()].copy_from_slice(plain);
-                    }
-                    return Ok(());
+                    let range = part.start.min(end) as usize..end as usize;
+                    return Ok(plain.slice(range));
                 }
                 Err(error) => error,
             };
             match extents(&self.dataset.view()?, id, offset..offset + 1, 1)?.pop() {
-                None => return Ok(()),
+                None => return Ok(Record::new()),
                 Some((_, again)) if again.ptr.id == extent.ptr.id => {
                     self.pool.note_damage(self.dataset.id(), id.get());
                     return Err(failed);
@@ -181,14 +183,14 @@ impl Volume {
     }
 
     /// The bytes that an extent covers.
-    pub(crate) fn plain(&self, extent: &Extent) -> Result<Plain> {
+    pub(crate) fn plain(&self, extent: &Extent) -> Result<Record> {
         let block = self.pool.read(extent.ptr)?;
         let range = extent.block_offset as usize..(extent.block_offset + extent.len) as usize;
         if block.len() < range.end {
             let id = extent.ptr.id;
             return Err(PoolError::Unreadable { id, cause: "shorter than its extent".into() }.into());
         }
-        Ok(Plain { block, range })
+        Ok(block.slice(range))
     }
 
     /// Brings the access time up to date in memory; it is stored with whatever is stored next.
@@ -254,19 +256,6 @@ impl Volume {
         let candidates = [stored.next(), written.next(), written.next()];
         let first = candidates.into_iter().flatten().min_by_key(|data| data.start);
         Ok(first.map(|data| data.start.max(at)..data.end))
-    }
-}
-
-/// What an extent covers of a block's plain content.
-pub(crate) struct Plain {
-    block: Record,
-    range: Range<usize>,
-}
-
-impl std::ops::Deref for Plain {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.block[self.range.clone()]
     }
 }
 

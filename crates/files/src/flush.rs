@@ -19,6 +19,7 @@ use larder_format::items::{EXTENT, Extent, MAX_RECORD};
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, Resize, SetAttr, Write};
 use larder_format::{BlockPtr, InodeId};
+use larder_pool::cache::Record;
 use larder_pool::codec::Codec;
 use larder_pool::{Look, NewRecord, Op, PoolError};
 use std::collections::BTreeMap;
@@ -50,6 +51,12 @@ struct Built {
     /// Plain length; 0 when it becomes a hole.
     len: u32,
     ptr: Option<BlockPtr>,
+}
+
+/// Whether all bytes are zero; most that are not say so in their first word.
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }
 
 impl Volume {
@@ -194,7 +201,7 @@ impl Volume {
                 let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
                 let old = old.map(|(_, extent)| extent);
                 let Some(plain) = self.build(from, pieces, old)? else { continue };
-                let hole = settings.codec != Codec::Off && plain.iter().all(|&byte| byte == 0);
+                let hole = settings.codec != Codec::Off && is_zero(&plain);
                 let len = if hole { 0 } else { plain.len() as u32 };
                 built.push(Built { inode: index, record: *record, old, len, ptr: None });
                 if !hole {
@@ -222,8 +229,11 @@ impl Volume {
     }
 
     /// The whole content of a record; `None` when the part that was not written cannot be read.
-    fn build(&self, from: &Taken, pieces: &Pieces, old: Option<Extent>) -> Result<Option<Vec<u8>>> {
+    fn build(&self, from: &Taken, pieces: &Pieces, old: Option<Extent>) -> Result<Option<Record>> {
         let len = pieces.end().max(old.map_or(0, |extent| extent.len));
+        if let Some(whole) = pieces.whole(len) {
+            return Ok(Some(whole));
+        }
         let mut plain = vec![0; len as usize];
         if let Some(extent) = old.filter(|_| !pieces.covers(0..len)) {
             match self.plain(&extent) {
@@ -235,7 +245,7 @@ impl Volume {
             }
         }
         pieces.copy_onto(0..len, &mut plain);
-        Ok(Some(plain))
+        Ok(Some(plain.into()))
     }
 
     /// Puts an inode's new extents into the tree; what was taken from it is dirty no more.

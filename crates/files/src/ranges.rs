@@ -1,7 +1,9 @@
 //! Sets of ranges, and the bytes written to one record.
 
+use larder_pool::cache::Record;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A set of numbers, kept as disjoint ranges that do not touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl RangeSet {
 /// Bytes written to a record and not stored yet: pieces by their offset in the record, which neither
 /// overlap nor touch. What lies between them is whatever the file's tree says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Pieces(BTreeMap<u32, Vec<u8>>);
+pub(crate) struct Pieces(BTreeMap<u32, Arc<Vec<u8>>>);
 
 impl Pieces {
     /// Writes `data` at `at`; what was there is replaced.
@@ -81,16 +83,17 @@ impl Pieces {
             Some((&start, piece)) if start + piece.len() as u32 >= at => {
                 (start, self.0.remove(&start).expect("it was just found"))
             }
-            _ => (at, Vec::with_capacity(data.len())),
+            _ => (at, Arc::new(Vec::with_capacity(data.len()))),
         };
+        let grown = Arc::make_mut(&mut piece);
         let from = (at - start) as usize;
-        let overlap = data.len().min(piece.len() - from);
-        piece[from..from + overlap].copy_from_slice(&data[..overlap]);
-        piece.extend_from_slice(&data[overlap..]);
+        let overlap = data.len().min(grown.len() - from);
+        grown[from..from + overlap].copy_from_slice(&data[..overlap]);
+        grown.extend_from_slice(&data[overlap..]);
         while let Some((&next, _)) = self.0.range(start..=end).next() {
             let later = self.0.remove(&next).expect("it was just found");
-            let keep = (start as usize + piece.len() - next as usize).min(later.len());
-            piece.extend_from_slice(&later[keep..]);
+            let keep = (start as usize + grown.len() - next as usize).min(later.len());
+            grown.extend_from_slice(&later[keep..]);
         }
         self.0.insert(start, piece);
     }
@@ -99,7 +102,7 @@ impl Pieces {
     pub fn cut(&mut self, len: u32) {
         self.0.split_off(&len);
         if let Some((&start, piece)) = self.0.iter_mut().next_back() {
-            piece.truncate((len - start) as usize);
+            Arc::make_mut(piece).truncate((len - start) as usize);
         }
     }
 
@@ -133,6 +136,18 @@ impl Pieces {
             .range(first..range.end.max(first))
             .map(move |(&at, piece)| at.max(range.start)..(at + piece.len() as u32).min(range.end))
             .filter(|part| !part.is_empty())
+    }
+
+    /// The first `len` bytes of the record without a copy, when one piece is just that.
+    pub fn whole(&self, len: u32) -> Option<Record> {
+        struct Whole(Arc<Vec<u8>>);
+        impl AsRef<[u8]> for Whole {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        let piece = self.0.get(&0).filter(|piece| piece.len() == len as usize)?;
+        Some(Record::from_owner(Whole(Arc::clone(piece))))
     }
 
     /// Where the last piece ends; 0 without any.

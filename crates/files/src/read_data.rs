@@ -2,7 +2,6 @@
 //! bytes are copied once, into the reply.
 
 use larder_pool::cache::Record;
-use std::ops::Range;
 
 /// Zeros that holes are shown from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -16,8 +15,7 @@ pub struct ReadData {
 
 #[derive(Debug)]
 enum Part {
-    Shared(Record, Range<usize>),
-    Owned(Vec<u8>),
+    Bytes(Record),
     Zeros(usize),
 }
 
@@ -32,17 +30,10 @@ impl ReadData {
         self.len == 0
     }
 
-    /// Adds a range of a record that others see, too.
-    pub fn push_shared(&mut self, record: Record, range: Range<usize>) {
-        debug_assert!(range.end <= record.len());
-        self.len += range.len();
-        self.parts.push(Part::Shared(record, range));
-    }
-
-    /// Adds bytes of its own.
-    pub fn push_owned(&mut self, bytes: Vec<u8>) {
+    /// Adds bytes.
+    pub fn push(&mut self, bytes: Record) {
         self.len += bytes.len();
-        self.parts.push(Part::Owned(bytes));
+        self.parts.push(Part::Bytes(bytes));
     }
 
     /// Adds `len` zeros.
@@ -55,8 +46,7 @@ impl ReadData {
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let chunks = self.parts.iter().flat_map(|part| {
             let (bytes, zeros) = match part {
-                Part::Shared(record, range) => (&record[range.clone()], 0),
-                Part::Owned(bytes) => (bytes.as_slice(), 0),
+                Part::Bytes(bytes) => (bytes.as_ref(), 0),
                 Part::Zeros(len) => (&[][..], *len),
             };
             let pieces = (0..zeros.div_ceil(ZEROS.len())).map(move |i| {
@@ -91,15 +81,14 @@ impl ReadData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn parts_come_in_order_and_zeros_count() {
         let mut data = ReadData::default();
-        data.push_owned(vec![1, 2]);
-        data.push_shared(Arc::new(vec![9, 3, 4, 9]), 1..3);
+        data.push(vec![1, 2].into());
+        data.push(Record::from(vec![9, 3, 4, 9]).slice(1..3));
         data.push_zeros(ZEROS.len() + 5);
-        data.push_owned(Vec::new());
+        data.push(Record::new());
         let mut wanted = vec![1, 2, 3, 4];
         wanted.resize(4 + ZEROS.len() + 5, 0);
         assert_eq!(data.len(), wanted.len());

@@ -149,11 +149,13 @@ pub struct Stamp {
     pub birth: CommitId,
 }
 
-/// Writes header and payload at the start of `out` and returns the stored length.
-///
-/// # Panics
-/// When `out` is shorter than header and payload.
-pub fn encode(stamp: &Stamp, info: &BlockInfo, sum: [u8; SUM_LEN], payload: &[u8], out: &mut [u8]) -> u32 {
+/// The header of a block with `payload` bytes of payload that sum to `sum`.
+pub fn encode_header(
+    stamp: &Stamp,
+    info: &BlockInfo,
+    sum: [u8; SUM_LEN],
+    payload: u32,
+) -> [u8; BLOCK_OVERHEAD as usize] {
     let mut header = BlockHeader {
         magic: BLOCK_MAGIC,
         kind: info.kind as u8,
@@ -164,7 +166,7 @@ pub fn encode(stamp: &Stamp, info: &BlockInfo, sum: [u8; SUM_LEN], payload: &[u8
         incarnation: stamp.incarnation,
         birth: stamp.birth,
         logical: info.logical,
-        payload: payload.len() as u32,
+        payload,
         payload_sum: sum,
         owner_dataset: info.dataset,
         owner_object: info.object,
@@ -175,10 +177,21 @@ pub fn encode(stamp: &Stamp, info: &BlockInfo, sum: [u8; SUM_LEN], payload: &[u8
         tag: [0; 16],
         header_sum: 0,
     };
-    header.put(out);
+    let mut out = [0; BLOCK_OVERHEAD as usize];
+    header.put(&mut out);
     header.header_sum = checksum::fast64(stamp.pool, &out[..BlockHeader::SIZE - 8]);
-    header.put(out);
-    out[BlockHeader::SIZE..BlockHeader::SIZE + payload.len()].copy_from_slice(payload);
+    header.put(&mut out);
+    out
+}
+
+/// Writes header and payload at the start of `out` and returns the stored length.
+///
+/// # Panics
+/// When `out` is shorter than header and payload.
+pub fn encode(stamp: &Stamp, info: &BlockInfo, sum: [u8; SUM_LEN], payload: &[u8], out: &mut [u8]) -> u32 {
+    let header = encode_header(stamp, info, sum, payload.len() as u32);
+    out[..header.len()].copy_from_slice(&header);
+    out[header.len()..header.len() + payload.len()].copy_from_slice(payload);
     BLOCK_OVERHEAD + payload.len() as u32
 }
 

@@ -7,15 +7,17 @@ use quick_cache::sync::Cache as Shards;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A record's plain content, shared between the cache and its readers; made without a copy.
-pub type Record = Arc<Vec<u8>>;
+/// A record's plain content, shared between the cache and its readers; often a part of the buffer that it was
+/// read into.
+pub type Record = bytes::Bytes;
 
 #[derive(Clone)]
 struct ByLength;
 
 impl Weighter<BlockId, Record> for ByLength {
     fn weight(&self, _: &BlockId, record: &Record) -> u64 {
-        record.len() as u64 + 64
+        // The slack of the buffer that it may lie in.
+        (record.len() + record.len() / 8) as u64 + 64
     }
 }
 
@@ -38,6 +40,18 @@ pub struct Cache {
     nodes: Shards<BlockId, Arc<Node>, ByLength>,
     memory: AtomicU64,
     metadata_percent: AtomicU64,
+    /// Of the look-ups that the records' shards count, those of [`Cache::record_ahead`].
+    ahead_hits: AtomicU64,
+    ahead_misses: AtomicU64,
+}
+
+/// Look-ups since import.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// Answered.
+    pub hits: u64,
+    /// Not answered.
+    pub misses: u64,
 }
 
 /// What the cache did since import.
@@ -51,14 +65,12 @@ pub struct CacheStats {
     pub record_limit: u64,
     /// The most bytes of nodes.
     pub node_limit: u64,
-    /// Record look-ups answered.
-    pub record_hits: u64,
-    /// Record look-ups not answered.
-    pub record_misses: u64,
-    /// Node look-ups answered.
-    pub node_hits: u64,
-    /// Node look-ups not answered.
-    pub node_misses: u64,
+    /// Look-ups of records that somebody waited for.
+    pub demand_data: Lookups,
+    /// Look-ups of nodes; nodes are not prefetched.
+    pub demand_metadata: Lookups,
+    /// Look-ups of records by [`crate::Pool::prefetch`]: a miss is a read.
+    pub prefetch_data: Lookups,
 }
 
 impl Cache {
@@ -69,6 +81,8 @@ impl Cache {
             nodes: Shards::with_weighter(1024, 1 << 20, ByLength),
             memory: AtomicU64::new(memory),
             metadata_percent: AtomicU64::new(metadata_percent),
+            ahead_hits: AtomicU64::new(0),
+            ahead_misses: AtomicU64::new(0),
         };
         cache.resize();
         cache
@@ -123,6 +137,24 @@ impl Cache {
         self.records.get(&id)
     }
 
+    /// Whether a record need not be fetched ahead of its reader.
+    pub fn record_ahead(&self, id: BlockId) -> bool {
+        let found = self.records.get(&id).is_some();
+        let counter = if found { &self.ahead_hits } else { &self.ahead_misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// Whether a record is not there; counts as no look-up.
+    pub fn lacks_record(&self, id: BlockId) -> bool {
+        !self.records.contains_key(&id)
+    }
+
+    /// Whether a node is not there; counts as no look-up.
+    pub fn lacks_node(&self, id: BlockId) -> bool {
+        !self.nodes.contains_key(&id)
+    }
+
     /// Keeps a record's plain content.
     pub fn keep_record(&self, id: BlockId, record: Record) {
         self.records.insert(id, record);
@@ -153,15 +185,21 @@ impl Cache {
     /// What it did and holds.
     pub fn stats(&self) -> CacheStats {
         let (record_limit, node_limit) = self.limits();
+        let ahead = Lookups {
+            hits: self.ahead_hits.load(Ordering::Relaxed),
+            misses: self.ahead_misses.load(Ordering::Relaxed),
+        };
         CacheStats {
             record_bytes: self.records.weight(),
             node_bytes: self.nodes.weight(),
             record_limit,
             node_limit,
-            record_hits: self.records.hits(),
-            record_misses: self.records.misses(),
-            node_hits: self.nodes.hits(),
-            node_misses: self.nodes.misses(),
+            demand_data: Lookups {
+                hits: self.records.hits().saturating_sub(ahead.hits),
+                misses: self.records.misses().saturating_sub(ahead.misses),
+            },
+            demand_metadata: Lookups { hits: self.nodes.hits(), misses: self.nodes.misses() },
+            prefetch_data: ahead,
         }
     }
 }

@@ -200,7 +200,7 @@ impl Pool {
                 let ptr = BlockPtr { id: header.id, place };
                 if Core::look_up(self, header.id)? == Some(place) {
                     let (_, block) = self.read_stored(segment, ptr)?;
-                    live.push((ptr, block));
+                    live.push((ptr, Encoded::Whole(block)));
                 }
                 at += header.footprint() as usize;
             }

@@ -233,6 +233,7 @@ impl Pool {
                     label,
                     MemberState::Online,
                     CommitId::new(0),
+                    &world.clock,
                 ));
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
@@ -321,6 +322,7 @@ impl Pool {
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             cleaned: AtomicU64::new(0),
+            misses: Default::default(),
             myself: myself.clone(),
         })
     }

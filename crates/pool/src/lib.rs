@@ -4,6 +4,7 @@
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
 pub mod admin;
+mod around;
 pub mod cache;
 pub mod check;
 pub mod clean;

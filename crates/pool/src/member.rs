@@ -4,7 +4,7 @@
 //! member that fails a write or a flush is faulted for the rest of the import: it is neither read nor
 //! written, and the next root says through which commit it is good.
 
-use larder_device::{AlignedBuf, Device, DeviceError, Outcome, Pending, Request};
+use larder_device::{AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind};
 use larder_format::label::{LABEL_AREA, Label, label_areas};
 use larder_format::{
     ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, PoolGuid, SlotIndex,
@@ -65,6 +65,8 @@ pub struct Member {
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
+    /// How long its requests take.
+    meter: Arc<Meter>,
     label: Mutex<Option<Label>>,
     state: AtomicU8,
 }
@@ -76,6 +78,7 @@ impl Member {
         label: Label,
         state: MemberState,
         good_through: CommitId,
+        clock: &Arc<dyn Clock>,
     ) -> Self {
         Self {
             index: label.index,
@@ -86,13 +89,14 @@ impl Member {
             good_through: AtomicU64::new(good_through.get()),
             counters: Counters::default(),
             device: Some(device),
+            meter: Arc::new(Meter::new(Arc::clone(clock))),
             label: Mutex::new(Some(label)),
             state: AtomicU8::new(state as u8),
         }
     }
 
     /// A member whose device was not found; `root` is what the root record tells of it.
-    pub fn missing(root: &larder_format::root::RootDevice, slot_size: u32) -> Self {
+    pub fn missing(root: &larder_format::root::RootDevice, slot_size: u32, clock: &Arc<dyn Clock>) -> Self {
         Self {
             index: root.index,
             group: root.group,
@@ -102,6 +106,7 @@ impl Member {
             good_through: AtomicU64::new(root.good_through.get()),
             counters: Counters::default(),
             device: None,
+            meter: Arc::new(Meter::new(Arc::clone(clock))),
             label: Mutex::new(None),
             state: AtomicU8::new(MemberState::Missing as u8),
         }
@@ -169,7 +174,7 @@ impl Member {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
-        self.device.as_ref().map(|device| device.submit(request))
+        self.submit(RequestKind::Read, request)
     }
 
     /// Starts a write; `None` when the member is not online.
@@ -179,7 +184,7 @@ impl Member {
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.device.as_ref().map(|device| device.submit(Request::Write { offset, data }))
+        self.submit(RequestKind::Write, Request::Write { offset, data })
     }
 
     /// Starts a flush; `None` when the member is not online.
@@ -188,7 +193,18 @@ impl Member {
             return None;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        self.device.as_ref().map(|device| device.submit(Request::Flush))
+        self.submit(RequestKind::Flush, Request::Flush)
+    }
+
+    fn submit(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {
+        let device = self.device.as_ref()?;
+        let watch = self.meter.start(kind);
+        Some(device.submit(request).timed(watch))
+    }
+
+    /// How long the requests counted in [`Counters`] took.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// Waits for a write or flush; a failure faults the member. Returns whether it succeeded.

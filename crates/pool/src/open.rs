@@ -446,12 +446,14 @@ impl Pool {
             Members::new(plan.devices.into_iter().zip(&root.devices).map(|(candidate, known)| {
                 match (candidate.found, candidate.standing) {
                     (Some(found), Standing::Stale(through)) => {
-                        Member::present(found.device, found.label, MemberState::Stale, through)
+                        let stale = MemberState::Stale;
+                        Member::present(found.device, found.label, stale, through, &world.clock)
                     }
                     (Some(found), _) => {
-                        Member::present(found.device, found.label, MemberState::Online, known.good_through)
+                        let (online, through) = (MemberState::Online, known.good_through);
+                        Member::present(found.device, found.label, online, through, &world.clock)
                     }
-                    (None, _) => Member::missing(known, slot_size(known.group)),
+                    (None, _) => Member::missing(known, slot_size(known.group), &world.clock),
                 }
             }));
         let groups: BTreeMap<_, _> = root

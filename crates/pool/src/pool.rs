@@ -4,6 +4,7 @@
 //! takes the gate exclusively for as long as it needs to turn what changed into blocks, so that each
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
+use crate::around::Misses;
 use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
@@ -133,6 +134,7 @@ pub struct Pool {
     /// The commit at which nothing more could be won back.
     pub(crate) exhausted: AtomicU64,
     pub(crate) cleaned: AtomicU64,
+    pub(crate) misses: Misses,
     pub(crate) myself: Weak<Pool>,
 }
 

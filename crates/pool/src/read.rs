@@ -1,5 +1,6 @@
 //! The way up: a block from the device that has it, else from a replica, else rebuilt from parity.
 
+use crate::around::{self, Wanted};
 use crate::cache::Record;
 use crate::codec;
 use crate::core::Core;
@@ -9,8 +10,9 @@ use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::Segment;
 use crate::tree::NodeStore;
-use larder_device::{ALIGN, Outcome, Pending};
-use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader};
+use bytes::Bytes;
+use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
+use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
 use larder_format::{BlockPtr, Corrupt, Place, Reason};
 use std::sync::Arc;
@@ -19,13 +21,53 @@ use std::sync::atomic::Ordering;
 /// The most plain bytes that a block can hold; headers that claim more are refused.
 const MAX_LOGICAL: usize = 16 << 20;
 
+/// The node that a verified block holds.
+pub(crate) fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<Node>> {
+    let node = Node::decode(plain)?;
+    if node.level() != header.info.level {
+        return Err(Corrupt::new("tree node", Reason::Identity).into());
+    }
+    Ok(Arc::new(node))
+}
+
+/// From this many bytes on a block stays in the buffer that it was read into, which is at most a quarter
+/// larger; smaller ones are copied out of it.
+const SHARE_FROM: usize = 48 << 10;
+
+/// The stored bytes of `place`, which begin at `from` of what was read.
+fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
+    let range = from..from + place.stored as usize;
+    if range.len() < SHARE_FROM {
+        Bytes::copy_from_slice(&bytes[range])
+    } else {
+        Bytes::from_owner(bytes).slice(range)
+    }
+}
+
+/// The plain content of a verified block that must be of `kind`.
+pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -> Result<Bytes> {
+    let wrong = |reason| PoolError::Corrupt(Corrupt::new("block", reason));
+    if header.info.kind != kind {
+        return Err(wrong(Reason::Identity));
+    }
+    let logical = header.info.logical as usize;
+    if logical > MAX_LOGICAL {
+        return Err(wrong(Reason::Range));
+    }
+    let payload = bytes.slice(BLOCK_OVERHEAD as usize..);
+    if header.info.codec == CodecKind::Off && payload.len() == logical {
+        return Ok(payload);
+    }
+    Ok(codec::decompress(header.info.codec, &payload, logical)?.into())
+}
+
 /// Columns that a rebuild mistrusts at once: more than parity can replace is of no use.
 const MAX_SUSPECTS: usize = 3;
 
 /// Shows `attempt` every choice of columns in which `suspects` of those from `from` on are not taken as
 /// they first were: another version, or none. The first success is returned.
 fn vary<'v, T>(
-    versions: &'v [Vec<Vec<u8>>],
+    versions: &'v [Vec<Bytes>],
     present: &mut Vec<Option<&'v [u8]>>,
     from: usize,
     suspects: usize,
@@ -36,7 +78,7 @@ fn vary<'v, T>(
     }
     for column in from..versions.len() {
         let Some((first, others)) = versions[column].split_first() else { continue };
-        for other in others.iter().map(|bytes| Some(bytes.as_slice())).chain([None]) {
+        for other in others.iter().map(|bytes| Some(bytes.as_ref())).chain([None]) {
             present[column] = other;
             if let Some(found) = vary(versions, present, column + 1, suspects - 1, attempt) {
                 return Some(found);
@@ -56,9 +98,8 @@ impl Pool {
         if let Some(record) = self.cache.record(ptr.id) {
             return Ok(record);
         }
-        let (_, plain) = self.read_plain(ptr, BlockKind::Record)?;
-        let record = Record::new(plain);
-        self.cache.keep_record(ptr.id, Record::clone(&record));
+        let (_, record) = self.read_missed(ptr, BlockKind::Record)?;
+        self.cache.keep_record(ptr.id, record.clone());
         Ok(record)
     }
 
@@ -66,7 +107,7 @@ impl Pool {
     /// together, their checksums and codecs run on all workers. What fails is left to [`Pool::read`].
     pub fn prefetch(&self, ptrs: &[BlockPtr]) {
         let start = |ptr: &BlockPtr| {
-            if self.cache.record(ptr.id).is_some() {
+            if self.cache.record_ahead(ptr.id) {
                 return None;
             }
             let (segment, place) = self.locate(*ptr).ok()?;
@@ -75,50 +116,58 @@ impl Pool {
                 return None;
             }
             let replica = layout.replica(place.column.into(), ptr.id.get() as usize % layout.r());
-            if segment.peek(replica, place.offset, place.stored as usize).is_some() {
+            if segment.is_in_flight(replica, place.offset, place.stored as usize) {
                 return None;
             }
-            let (pending, from) = self.start_read(&segment, replica, place)?;
-            Some((ptr.id, segment, place, pending, from))
+            Some(Wanted { id: ptr.id, segment, replica, place })
         };
-        let in_flight: Vec<_> = ptrs.iter().filter_map(start).collect();
-        let arrived: Vec<_> = in_flight
-            .into_iter()
-            .filter_map(|(id, segment, place, pending, from)| {
-                // The segment stays pinned until its bytes are here.
-                let bytes = pending.wait().ok()?;
-                drop(segment);
-                Some((id, bytes, from..from + place.stored as usize))
-            })
-            .collect();
+        let spans = around::gather(ptrs.iter().filter_map(start).collect());
+        let start = |wanted: Vec<Wanted>| {
+            let (first, whole) = (&wanted[0], around::span(&wanted));
+            let (pending, from) = self.start_read(&first.segment, first.replica, whole)?;
+            Some((wanted, whole, pending, from))
+        };
+        let in_flight: Vec<_> = spans.into_iter().filter_map(start).collect();
+        let mut arrived = Vec::new();
+        for (wanted, whole, pending, from) in in_flight {
+            // The segments stay pinned until their bytes are here.
+            let Ok(bytes) = pending.wait() else { continue };
+            if let [one] = wanted.as_slice() {
+                arrived.push((one.id, stored(bytes, from, one.place)));
+                continue;
+            }
+            for Wanted { id, place, .. } in wanted {
+                let at = from + (place.offset - whole.offset) as usize;
+                arrived.push((id, Bytes::copy_from_slice(&bytes[at..at + place.stored as usize])));
+            }
+        }
         self.world.workers.for_each(arrived.len(), &|i| {
-            let (id, bytes, range) = &arrived[i];
-            let Ok((header, payload)) = block::check(self.guid, *id, &bytes[range.clone()]) else { return };
-            let logical = header.info.logical as usize;
-            if header.info.kind == BlockKind::Record
-                && logical <= MAX_LOGICAL
-                && let Ok(plain) = codec::decompress(header.info.codec, payload, logical)
-            {
-                self.cache.keep_record(*id, Record::new(plain));
+            let (id, bytes) = &arrived[i];
+            let Ok((header, _)) = block::check(self.guid, *id, bytes) else { return };
+            if let Ok(plain) = plain_of(&header, bytes, BlockKind::Record) {
+                self.cache.keep_record(*id, plain);
             }
         });
     }
 
+    /// A block's header and plain content, with whatever is worth keeping around it put into the cache.
+    fn read_missed(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
+        let (segment, place) = self.locate(ptr)?;
+        let ptr = BlockPtr { id: ptr.id, place };
+        let (header, bytes) = match self.read_around(&segment, ptr) {
+            Some(found) => found,
+            None => self.read_stored(&segment, ptr)?,
+        };
+        let plain = plain_of(&header, &bytes, kind)?;
+        Ok((header, plain))
+    }
+
     /// A block's header and plain content, past the cache.
-    pub(crate) fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Vec<u8>)> {
+    pub(crate) fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
         let (segment, place) = self.locate(ptr)?;
         let ptr = BlockPtr { id: ptr.id, place };
         let (header, bytes) = self.read_stored(&segment, ptr)?;
-        let payload = &bytes[BLOCK_OVERHEAD as usize..];
-        let wrong = |reason| PoolError::Corrupt(Corrupt::new("block", reason));
-        if header.info.kind != kind {
-            return Err(wrong(Reason::Identity));
-        }
-        let logical = header.info.logical as usize;
-        if logical > MAX_LOGICAL {
-            return Err(wrong(Reason::Range));
-        }
-        let plain = codec::decompress(header.info.codec, payload, logical)?;
+        let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
     }
 
@@ -137,7 +186,7 @@ impl Pool {
     }
 
     /// A block's header and stored bytes, verified, from whatever can give them.
-    pub(crate) fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Vec<u8>)> {
+    pub(crate) fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
         let layout = segment.layout;
         let place = ptr.place;
         let column = usize::from(place.column);
@@ -145,7 +194,7 @@ impl Pool {
         if column >= layout.k() || u64::from(place.offset) + u64::from(place.stored) > u64::from(slot_size) {
             return Err(Corrupt::new("place", Reason::Range).into());
         }
-        let verify = |bytes: Vec<u8>| {
+        let verify = |bytes: Bytes| {
             let header = match block::check(self.guid, ptr.id, &bytes) {
                 Ok((header, _)) => header,
                 Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(self.guid, &bytes).ok()?,
@@ -154,7 +203,7 @@ impl Pool {
             (header.stored() as usize == bytes.len()).then_some((header, bytes))
         };
         let in_flight = segment.peek(layout.replica(column, 0), place.offset, place.stored as usize);
-        if let Some(found) = in_flight.and_then(verify) {
+        if let Some(found) = in_flight.map(Bytes::from).and_then(verify) {
             return Ok(found);
         }
         for turn in 0..layout.r() {
@@ -168,7 +217,7 @@ impl Pool {
             }
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let rebuilt = self.rebuild(segment, place, |bytes| verify(bytes.to_vec()));
+        let rebuilt = self.rebuild(segment, place, |bytes| verify(Bytes::copy_from_slice(bytes)));
         rebuilt.map_err(|short| {
             let causes = ["no copy matches its checksum", "too many devices are unavailable"];
             unreadable(causes[usize::from(short)])
@@ -176,10 +225,10 @@ impl Pool {
     }
 
     /// The range of `place` from one column; `None` when the device does not give it.
-    fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Vec<u8>> {
+    pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         let (pending, from) = self.start_read(segment, column, place)?;
         match pending.wait() {
-            Ok(bytes) => Some(bytes[from..from + place.stored as usize].to_vec()),
+            Ok(bytes) => Some(stored(bytes, from, place)),
             Err(_) => {
                 let member = self.members.get(segment.slots[column].device);
                 member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
@@ -213,7 +262,7 @@ impl Pool {
         segment: &Segment,
         place: Place,
         accept: impl Fn(&[u8]) -> bool,
-    ) -> Vec<u8> {
+    ) -> Bytes {
         let layout = segment.layout;
         let replicas = (0..layout.r()).map(|j| layout.replica(place.column.into(), j));
         let mut first = None;
@@ -223,7 +272,8 @@ impl Pool {
             }
             first.get_or_insert(bytes);
         }
-        let rebuilt = self.rebuild(segment, place, |bytes| accept(bytes).then(|| bytes.to_vec()));
+        let rebuilt =
+            self.rebuild(segment, place, |bytes| accept(bytes).then(|| Bytes::copy_from_slice(bytes)));
         rebuilt.ok().or(first).unwrap_or_default()
     }
 
@@ -243,7 +293,7 @@ impl Pool {
         // Parity works on multiples of its step; blocks start on one.
         let wide = Place { stored: place.stored.next_multiple_of(parity::STEP as u32), ..place };
         let data = (0..layout.k()).map(|i| {
-            let mut versions: Vec<Vec<u8>> = Vec::new();
+            let mut versions: Vec<Bytes> = Vec::new();
             let copies = (0..layout.r()).filter(|_| i != usize::from(place.column));
             for bytes in copies.filter_map(|j| self.read_column(segment, layout.replica(i, j), wide)) {
                 if !versions.contains(&bytes) {
@@ -254,9 +304,9 @@ impl Pool {
         });
         let parities =
             (0..layout.m()).map(|p| self.read_column(segment, layout.parity(p), wide).into_iter().collect());
-        let versions: Vec<Vec<Vec<u8>>> = data.chain(parities).collect();
+        let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
         let mut present: Vec<Option<&[u8]>> =
-            versions.iter().map(|versions| versions.first().map(Vec::as_slice)).collect();
+            versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
         let mut out = vec![0; wide.stored as usize];
         let mut short = true;
         let mut attempt = |present: &[Option<&[u8]>]| {
@@ -275,12 +325,8 @@ impl Pool {
         if let Some(node) = self.cache.node(ptr.id) {
             return Ok(node);
         }
-        let (header, plain) = self.read_plain(ptr, kind)?;
-        let node = Node::decode(&plain)?;
-        if node.level() != header.info.level {
-            return Err(Corrupt::new("tree node", Reason::Identity).into());
-        }
-        let node = Arc::new(node);
+        let (header, plain) = self.read_missed(ptr, kind)?;
+        let node = decode_node(&header, &plain)?;
         self.cache.keep_node(ptr.id, &node);
         Ok(node)
     }

@@ -7,14 +7,45 @@
 use crate::parity;
 use crate::planted::{Bug, planted};
 use crate::segments::Segment;
+use bytes::Bytes;
 use larder_device::AlignedBuf;
+use larder_format::block::BLOCK_OVERHEAD;
 use larder_format::checksum::fast128;
 use larder_format::segment::{Layout, RowHeader, row_header_len};
 use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place, PoolGuid};
 use std::sync::Arc;
 
-/// A block ready to be stored: header and payload.
-pub type Encoded = Vec<u8>;
+/// A block ready to be stored.
+#[derive(Debug, Clone)]
+pub enum Encoded {
+    /// Header and payload, as they were read or made.
+    Whole(Bytes),
+    /// Header, and a payload that others may share; the two meet in the row.
+    Parts([u8; BLOCK_OVERHEAD as usize], Bytes),
+}
+
+impl Encoded {
+    /// Bytes stored.
+    #[allow(clippy::len_without_is_empty, reason = "a block has a header")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Parts(header, payload) => header.len() + payload.len(),
+        }
+    }
+
+    /// Writes all of it to `out`, which has just that length.
+    fn put(&self, out: &mut [u8]) {
+        match self {
+            Self::Whole(bytes) => out.copy_from_slice(bytes),
+            Self::Parts(header, payload) => {
+                let (head, rest) = out.split_at_mut(header.len());
+                head.copy_from_slice(header);
+                rest.copy_from_slice(payload);
+            }
+        }
+    }
+}
 
 /// What a stored block takes of its column.
 pub fn footprint(stored: usize) -> u32 {
@@ -66,9 +97,17 @@ pub fn build(
     let layout = segment.layout;
     let header = row_header_len(layout.columns()) as usize;
     let height = plan.height as usize;
-    let mut data: Vec<AlignedBuf> = (0..layout.k()).map(|_| AlignedBuf::zeroed(height)).collect();
+    let mut data: Vec<AlignedBuf> = (0..layout.k()).map(|_| AlignedBuf::stale(height)).collect();
+    // What no block covers must be zero; blocks come in ascending order of places within a column.
+    let mut filled = vec![0; layout.k()];
     for (&(column, at), block) in plan.spots.iter().zip(blocks) {
-        data[column][at as usize..at as usize + block.len()].copy_from_slice(block);
+        let at = at as usize;
+        data[column][filled[column]..at].fill(0);
+        filled[column] = at + block.len();
+        block.put(&mut data[column][at..filled[column]]);
+    }
+    for (column, filled) in data.iter_mut().zip(filled) {
+        column[filled..].fill(0);
     }
     let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(|_| AlignedBuf::zeroed(height)).collect();
     if !parity.is_empty() && !planted(Bug::NoParity) {
@@ -84,7 +123,7 @@ pub fn build(
     let mut columns = Vec::with_capacity(layout.columns());
     for (i, column) in data.into_iter().enumerate() {
         for _ in 1..layout.r() {
-            let mut copy = AlignedBuf::zeroed(height);
+            let mut copy = AlignedBuf::stale(height);
             copy.copy_from_slice(&column);
             columns.push((copy, plan.used[i]));
         }

@@ -34,7 +34,7 @@ impl PageReader for RunIo<'_> {
     fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>> {
         // It may be a page that was written a moment ago.
         self.pages.lock().submit()?;
-        self.pool.read_plain(ptr, BlockKind::Run).map(|(_, plain)| plain.into())
+        self.pool.read_plain(ptr, BlockKind::Run).map(|(_, plain)| plain.as_ref().into())
     }
     fn refused(&self, _: BlockPtr, why: Corrupt) -> PoolError {
         why.into()

@@ -37,6 +37,13 @@ pub struct RowImage {
     pub columns: Vec<Arc<AlignedBuf>>,
 }
 
+impl RowImage {
+    fn part(&self, column: usize, offset: u32, len: usize) -> Option<&[u8]> {
+        let start = offset.checked_sub(self.offset)? as usize;
+        self.columns[column].get(start..start + len)
+    }
+}
+
 impl Segment {
     /// Notes a row that is being written.
     pub fn launch(&self, row: Arc<RowImage>) {
@@ -51,11 +58,12 @@ impl Segment {
     /// Bytes of a data column that are still on their way, when the whole range is.
     pub fn peek(&self, column: usize, offset: u32, len: usize) -> Option<Vec<u8>> {
         let rows = self.in_flight.lock();
-        rows.iter().find_map(|row| {
-            let bytes = &row.columns[column];
-            let start = offset.checked_sub(row.offset)? as usize;
-            bytes.get(start..start + len).map(<[u8]>::to_vec)
-        })
+        rows.iter().find_map(|row| row.part(column, offset, len).map(<[u8]>::to_vec))
+    }
+
+    /// Whether [`Segment::peek`] would have them.
+    pub fn is_in_flight(&self, column: usize, offset: u32, len: usize) -> bool {
+        self.in_flight.lock().iter().any(|row| row.part(column, offset, len).is_some())
     }
 }
 

@@ -16,8 +16,9 @@ use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
 use crate::space::ROW_TARGET;
+use bytes::Bytes;
 use larder_device::{AlignedBuf, Outcome, Pending};
-use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, Stamp};
+use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
@@ -26,8 +27,9 @@ use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, Place, SegmentId,
 };
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A piece of a file to be stored.
 pub struct NewRecord {
@@ -38,7 +40,7 @@ pub struct NewRecord {
     /// Its offset in the file.
     pub offset: u64,
     /// Its content.
-    pub plain: Vec<u8>,
+    pub plain: Record,
     /// How to encode it.
     pub codec: Codec,
     /// How to sum it.
@@ -46,29 +48,32 @@ pub struct NewRecord {
 }
 
 /// A block's parts before it has an id.
-pub(crate) struct Draft<'a> {
-    pub info: BlockInfo,
-    pub payload: std::borrow::Cow<'a, [u8]>,
+pub(crate) struct Draft {
+    info: BlockInfo,
+    payload: Bytes,
 }
 
 /// Compresses `plain` and says what became of it.
-pub(crate) fn draft<'a>(mut info: BlockInfo, codec: Codec, plain: &'a [u8]) -> Draft<'a> {
-    let mut out = Vec::new();
-    info.codec = codec::compress(codec, plain, &mut out);
+pub(crate) fn draft(mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
     info.logical = plain.len() as u32;
-    let payload = match info.codec {
-        block::CodecKind::Off => plain.into(),
-        _ => out.into(),
-    };
-    Draft { info, payload }
+    SCRATCH.with_borrow_mut(|out| {
+        info.codec = codec::compress(codec, &plain, out);
+        let payload = match info.codec {
+            block::CodecKind::Off => plain,
+            _ => Bytes::copy_from_slice(out),
+        };
+        Draft { info, payload }
+    })
 }
 
 /// Frames a draft as block `stamp.id`.
-pub(crate) fn frame(stamp: &Stamp, draft: &Draft<'_>) -> Encoded {
-    let sum = payload_sum(draft.info.checksum, stamp.pool, &draft.payload);
-    let mut out = vec![0; BLOCK_OVERHEAD as usize + draft.payload.len()];
-    block::encode(stamp, &draft.info, sum, &draft.payload, &mut out);
-    out
+pub(crate) fn frame(stamp: &Stamp, draft: Draft) -> Encoded {
+    let Draft { info, payload } = draft;
+    let sum = payload_sum(info.checksum, stamp.pool, &payload);
+    Encoded::Parts(block::encode_header(stamp, &info, sum, payload.len() as u32), payload)
 }
 
 /// A row that was submitted, and what must be waited for.
@@ -234,7 +239,7 @@ impl Pool {
         let _ = op;
         let ids = self.core.lock().take_ids(records.len());
         let (birth, incarnation) = self.stamp_now();
-        let slots: Vec<Mutex<Encoded>> = records.iter().map(|_| Mutex::new(Encoded::new())).collect();
+        let slots: Vec<OnceLock<Encoded>> = records.iter().map(|_| OnceLock::new()).collect();
         self.world.workers.for_each(records.len(), &|i| {
             let record = &records[i];
             let info = BlockInfo {
@@ -249,15 +254,17 @@ impl Pool {
                 key_kind: 0,
             };
             let stamp = Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth };
-            *slots[i].lock() = frame(&stamp, &draft(info, record.codec, &record.plain));
+            // Each index comes once.
+            let _ = slots[i].set(frame(&stamp, draft(info, record.codec, record.plain.clone())));
         });
-        let blocks: Vec<Encoded> = slots.into_iter().map(Mutex::into_inner).collect();
+        let each = slots.into_iter().map(|slot| slot.into_inner().expect("every record was encoded"));
+        let blocks: Vec<Encoded> = each.collect();
         let places = self.append_whole(&blocks)?;
         let pointers: Vec<BlockPtr> =
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
         for (ptr, record) in pointers.iter().zip(records) {
             self.note_born(*ptr);
-            self.cache.keep_record(ptr.id, Record::new(record.plain));
+            self.cache.keep_record(ptr.id, record.plain);
         }
         Ok(pointers)
     }
@@ -416,12 +423,12 @@ impl<'a> Appender<'a> {
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
     /// named by place and is not.
     pub(crate) fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
-        let draft = draft(info, codec, plain);
+        let draft = draft(info, codec, Bytes::copy_from_slice(plain));
         let (id, incarnation, birth) = {
             let mut core = self.pool.core.lock();
             (core.take_ids(1), core.incarnation, core.open_commit)
         };
-        let block = frame(&Stamp { pool: self.pool.guid, id, incarnation, birth }, &draft);
+        let block = frame(&Stamp { pool: self.pool.guid, id, incarnation, birth }, draft);
         let ptr = BlockPtr { id, place: self.push(block)? };
         if self.kind == SegmentKind::Node {
             self.pool.note_born(ptr);

@@ -407,8 +407,9 @@ proptest! {
         let plan = row::plan(layout, 1 << ashift, room, 1 << 20, &footprints).unwrap();
         prop_assert!(plan.height <= room && plan.height.is_multiple_of(1 << ashift));
         let offset = offset << ashift;
+        let whole = blocks.iter().map(|block| row::Encoded::Whole(block.clone().into())).collect::<Vec<_>>();
         let columns =
-            row::build(pool, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &blocks);
+            row::build(pool, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &whole);
         let header = row_header_len(layout.columns()) as usize;
         let sums: Vec<u128> = columns
             .iter()

@@ -432,7 +432,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     dataset: dataset.id(),
                     inode,
                     offset: 0,
-                    plain,
+                    plain: plain.into(),
                     codec: larder_pool::codec::Codec::Off,
                     checksum: larder_format::checksum::ChecksumKind::Fast,
                 };

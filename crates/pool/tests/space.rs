@@ -42,7 +42,7 @@ fn fill(pool: &Pool, record: usize) -> u64 {
                 dataset: dataset.id(),
                 inode: 9,
                 offset: written + (i * record) as u64,
-                plain: plain.clone(),
+                plain: plain.clone().into(),
                 codec: Codec::Off,
                 checksum: ChecksumKind::Fast,
             };
@@ -151,7 +151,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
             dataset: dataset.id(),
             inode: 9,
             offset,
-            plain,
+            plain: plain.into(),
             codec: Codec::Off,
             checksum: ChecksumKind::Fast,
         };

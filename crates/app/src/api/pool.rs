@@ -1,5 +1,6 @@
 //! Requests and replies of `larder pool`.
 
+use super::figures::Waits;
 use super::{ApiError, Properties, Result, fs, name};
 use larder_format::label::{GroupRule, MIN_DEVICE};
 use larder_format::segment::MAX_COLUMNS;
@@ -138,7 +139,7 @@ pub struct Destroy {
     pub name: String,
 }
 
-/// Reads the whole state of pools; what `status`, `list -v`, `check` and `iostat` show.
+/// Reads the whole state of pools; what `status`, `list -v` and `check` show.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Which pools; empty for all.
@@ -238,6 +239,8 @@ pub struct Vdev {
     pub fragmentation: u8,
     /// What has been read and written since import.
     pub io: Io,
+    /// How long requests took since import; told only when [`super::figures::Iostat`] asks.
+    pub waits: Waits,
     /// What it is made of.
     pub children: Vec<Vdev>,
 }

@@ -1,9 +1,10 @@
 //! The command line: arguments in, requests out; one file a command where it is more than a few lines.
 //!
 //! `larder pool` and `larder fs` take the verbs, flags and columns of zpool(8) and zfs(8); called by those
-//! names, the binary takes only them. Exit codes: 0 done, 1 failed, 2 bad usage; `pool check` has its own.
+//! names, the binary takes only them; called `arcstat`, it shows its caches as that tool does. Exit codes: 0 done, 1 failed, 2 bad usage; `pool check` has its own.
 
 mod args;
+mod cachestat;
 mod daemon;
 mod fs;
 mod fs_create;
@@ -17,6 +18,7 @@ mod pool_check;
 mod pool_create;
 mod pool_import;
 mod pool_iostat;
+mod sampling;
 
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::client::Client;
@@ -35,6 +37,8 @@ pub enum Personality {
     Zpool,
     /// `zfs`: `larder fs`.
     Zfs,
+    /// `arcstat`: like `larder cachestat`.
+    Arcstat,
 }
 
 /// What every verb gets.
@@ -49,7 +53,7 @@ impl Session {
     /// How `pool` (or `fs`) and `verb` are spelled here: `larder pool list`, `zpool list`.
     pub fn spell(&self, noun: &str, verb: &str) -> String {
         match self.personality {
-            Personality::Larder => format!("larder {noun} {verb}"),
+            Personality::Larder | Personality::Arcstat => format!("larder {noun} {verb}"),
             Personality::Zpool => format!("zpool {verb}"),
             Personality::Zfs => format!("zfs {verb}"),
         }
@@ -88,10 +92,15 @@ enum Command {
     /// Datasets and their properties; the verbs of zfs(8)
     #[command(subcommand, visible_alias = "zfs")]
     Fs(fs::Verb),
+    /// Shows what the caches do: look-ups, hits and misses a second, and how full they are
+    Cachestat(cachestat::Args),
     /// The process that holds the imported pools; other commands start it when they need it
     Daemon(daemon::Args),
     /// Makes links by whose names the binary speaks like zpool and zfs
     Personalities(personalities::Args),
+    /// What `arcstat` asks for.
+    #[command(skip)]
+    Arcstat(cachestat::ArcstatArgs),
 }
 
 /// Pools and their devices, kept by larder; the verbs of zpool(8).
@@ -108,6 +117,14 @@ struct Zpool {
 struct Zfs {
     #[command(subcommand)]
     verb: fs::Verb,
+}
+
+/// What the caches of larder's pools do, as arcstat(1) shows the ARC.
+#[derive(Parser)]
+#[command(name = "arcstat", version)]
+struct Arcstat {
+    #[command(flatten)]
+    args: cachestat::ArcstatArgs,
 }
 
 /// What the arguments ask for, and by what name.
@@ -153,7 +170,8 @@ fn parse(argv: Vec<OsString>) -> std::result::Result<Call, Refusal> {
     match called.to_str().unwrap_or_default() {
         "zpool" => call(Personality::Zpool, Command::Pool(read::<Zpool>(argv)?.verb)),
         "zfs" => call(Personality::Zfs, Command::Fs(read::<Zfs>(argv)?.verb)),
-        name @ ("zdb" | "arcstat") => Err(Refusal::Api(ApiError::new(
+        "arcstat" => call(Personality::Arcstat, Command::Arcstat(read::<Arcstat>(argv)?.args)),
+        name @ "zdb" => Err(Refusal::Api(ApiError::new(
             ErrorKind::Unsupported,
             format!("{name} is not available in this version of larder"),
         ))),
@@ -174,6 +192,8 @@ fn run(call: Call) -> Result<u8> {
     match command {
         Command::Pool(verb) => pool::run(verb, &session),
         Command::Fs(verb) => fs::run(verb, &session),
+        Command::Cachestat(args) => cachestat::run(&args, &session),
+        Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Daemon(_) | Command::Personalities(_) => unreachable!("they ran above"),
     }
 }
@@ -190,10 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn the_three_parsers_hold_together() {
+    fn the_parsers_hold_together() {
         Larder::command().debug_assert();
         Zpool::command().debug_assert();
         Zfs::command().debug_assert();
+        Arcstat::command().debug_assert();
     }
 
     #[test]
@@ -219,6 +240,12 @@ mod tests {
             "zpool import -d /tmp/a -d /tmp/b -N -o readonly=on -f 12345 other",
             "zpool iostat -vHp tank 1 2",
             "zpool iostat -y 1",
+            "zpool iostat -vly -T d tank 60 1",
+            "zpool iostat -wnHp -T u 1",
+            "larder cachestat -Hp -f time,read,c tank 1 2",
+            "arcstat -p -s , -o /tmp/log -f time,hit%,dh% 2 10",
+            "arcstat -x",
+            "arcstat -av",
             "zpool export -f tank",
             "zpool destroy tank",
             "zpool labelclear -f /dev/sdz",

@@ -1,27 +1,45 @@
-//! `larder pool iostat`: traffic since import, then over each interval.
+//! `larder pool iostat`: traffic and waits since import, then over each interval.
 
 use super::args::{Form, Json};
+use super::sampling::{Heads, Plan, Sample};
 use super::{Session, out};
-use crate::api::pool::{PoolStatus, Status};
-use crate::api::{ApiError, Result};
-use crate::{client, render};
-use std::time::Duration;
+use crate::api::Result;
+use crate::api::figures::Iostat;
+use crate::api::pool::PoolStatus;
+use crate::render;
+use clap::ValueEnum;
+use larder_device::{Clock, SystemClock};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The first lines are averages since import. With an INTERVAL (seconds) others follow, COUNT in all.
-Example: larder pool iostat -v tank 5"
+With -l, percentiles are of total waits: half, 99 % and 99.9 % of the requests took no longer. They are at
+most an eighth too high.
+Example: larder pool iostat -v tank 5
+         larder pool iostat -vly tank 60 1"
 )]
 pub struct Args {
     /// Groups and devices too
     #[arg(short = 'v')]
     verbose: bool,
+    /// How long requests waited: in all, at the device; averages and percentiles
+    #[arg(short = 'l')]
+    latency: bool,
+    /// Histograms of waits: requests counted by power of two of nanoseconds
+    #[arg(short = 'w', conflicts_with = "latency")]
+    histogram: bool,
     #[command(flatten)]
     form: Form,
-    /// Leave out the averages since import
+    /// Leave out what was since import
     #[arg(short = 'y')]
     no_boot: bool,
+    /// Print heads only once
+    #[arg(short = 'n')]
+    heads_once: bool,
+    /// Print the time before each sample: u for seconds since 1970, d for the date
+    #[arg(short = 'T', value_name = "u|d")]
+    time: Option<Time>,
     /// Full paths of devices
     #[arg(short = 'P')]
     paths: bool,
@@ -32,92 +50,64 @@ pub struct Args {
     words: Vec<String>,
 }
 
-/// What the positional words say.
-#[derive(Debug, PartialEq)]
-struct Plan {
-    names: Vec<String>,
-    interval: Option<Duration>,
-    count: Option<u64>,
-}
-
-/// Pool names never start with a digit, so the numbers at the end are interval and count.
-fn plan(words: &[String]) -> Result<Plan> {
-    let first = words.iter().position(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    let (names, numbers) = words.split_at(first.unwrap_or(words.len()));
-    let refuse = |why: &str| ApiError::usage(format!("cannot read '{}': {why}", numbers.join(" ")));
-    let interval = |text: &String| match text.parse::<f64>() {
-        Ok(seconds) if (0.001..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(refuse("an interval is a number of seconds")),
-    };
-    let count = |text: &String| match text.parse::<u64>() {
-        Ok(count) if count > 0 => Ok(count),
-        _ => Err(refuse("a count is a whole number above 0")),
-    };
-    let (interval, count) = match numbers {
-        [] => (None, None),
-        [first] => (Some(interval(first)?), None),
-        [first, second] => (Some(interval(first)?), Some(count(second)?)),
-        _ => return Err(refuse("at most an interval and a count come last")),
-    };
-    Ok(Plan { names: names.to_vec(), interval, count })
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Time {
+    /// Seconds since 1970
+    U,
+    /// The date
+    D,
 }
 
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
-    let plan = plan(&args.words)?;
-    let read = || Ok::<_, ApiError>(session.client.call(Status { names: plan.names.clone() })?.pools);
-    let form = render::iostat::Form { verbose: args.verbose, paths: args.paths, exact: args.form.exact };
+    let plan = Plan::of(&args.words)?;
+    let form = render::iostat::Form {
+        verbose: args.verbose,
+        paths: args.paths,
+        exact: args.form.exact,
+        latency: args.latency,
+        scripted: args.form.scripted,
+    };
+    let clock = SystemClock::new();
     let mut before: Option<Vec<PoolStatus>> = None;
-    let mut shown = 0;
-    let mut header = !args.form.scripted;
-    loop {
-        let now = read()?;
+    let mut heads = Heads::new(args.heads_once);
+    plan.run(|| {
+        let now = session.client.call(Iostat { names: plan.names.clone() })?.pools;
         if now.is_empty() && !args.json.json {
             out::complain("no pools available");
-            return Ok(0);
+            return Ok(Sample::Nothing);
         }
-        let skip = before.is_none() && args.no_boot && plan.interval.is_some();
-        if !skip {
-            let earlier = before.as_deref().unwrap_or_default();
-            if args.json.json {
-                let command = session.spell("pool", "iostat");
-                let sample = render::json::iostat(&command, earlier, &now);
-                match plan.interval {
-                    Some(_) => out::print_json_line(&sample),
-                    None => out::print_json(&sample),
-                }
-            } else {
-                out::print(&render::iostat::text(earlier, &now, form, header, args.form.scripted));
+        let earlier = before.replace(now.clone());
+        if earlier.is_none() && args.no_boot && plan.interval.is_some() {
+            return Ok(Sample::Skipped);
+        }
+        let earlier = earlier.unwrap_or_default();
+        let seconds = clock.now().secs;
+        if args.json.json {
+            let command = session.spell("pool", "iostat");
+            let mut sample = render::json::iostat(&command, &earlier, &now, args.histogram);
+            if args.time.is_some() {
+                sample["timestamp"] = seconds.into();
             }
-            header = false;
-            shown += 1;
+            match plan.interval {
+                Some(_) => out::print_json_line(&sample),
+                None => out::print_json(&sample),
+            }
+            return Ok(Sample::Shown);
         }
-        let Some(interval) = plan.interval else { return Ok(0) };
-        if plan.count.is_some_and(|count| shown >= count) {
-            return Ok(0);
+        match args.time {
+            Some(Time::U) => out::print(&format!("{seconds}\n")),
+            Some(Time::D) => out::print(&format!("{}\n", render::date_to_second(seconds))),
+            None => {}
         }
-        before = Some(now);
-        client::pause(interval);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(line: &str) -> Result<Plan> {
-        plan(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn numbers_at_the_end_are_interval_and_count() {
-        let plan = read("tank dozer 0.5 10").unwrap();
-        assert_eq!(plan.names, ["tank", "dozer"]);
-        assert_eq!((plan.interval, plan.count), (Some(Duration::from_millis(500)), Some(10)));
-        let plan = read("5").unwrap();
-        assert_eq!((plan.names.len(), plan.interval, plan.count), (0, Some(Duration::from_secs(5)), None));
-        for bad in ["tank 0", "tank 1 0", "tank 1 2 3", "1 tank", "tank 1 1.5"] {
-            assert!(read(bad).is_err(), "{bad}");
+        if args.histogram {
+            out::print(&render::iostat::histograms(&earlier, &now, form));
+        } else {
+            let lines = render::iostat::text(&earlier, &now, form, false);
+            let head = !form.scripted && heads.due(lines.lines().count());
+            out::print(&if head { render::iostat::text(&earlier, &now, form, true) } else { lines });
         }
-    }
+        Ok(Sample::Shown)
+    })?;
+    Ok(0)
 }

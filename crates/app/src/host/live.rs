@@ -116,6 +116,12 @@ impl Live {
         Arc::downgrade(&self.pool)
     }
 
+    /// Nanoseconds since it was imported, by a clock that never goes back.
+    pub fn uptime_ns(&self) -> u64 {
+        let uptime = self.pool.clock().monotonic().saturating_sub(self.since);
+        u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Returns when freed space can be written again.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
-//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `pools` and
+//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `figures` what people watch, `pools` and
 //! `datasets` hold the verbs about properties and names, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
@@ -13,6 +13,7 @@ mod create;
 mod datasets;
 mod devices;
 mod error;
+mod figures;
 mod holders;
 mod import;
 mod live;
@@ -23,6 +24,7 @@ mod world;
 
 pub use create::clear_label;
 
+use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
 use devices::Remembered;
@@ -91,6 +93,19 @@ impl Engine for Host {
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
         let live = self.pools_named(&request.names)?;
         Ok(pool::Statuses { pools: live.iter().map(|live| self.status(live)).collect() })
+    }
+    fn pool_iostat(&self, request: Iostat) -> Result<pool::Statuses> {
+        let live = self.pools_named(&request.names)?;
+        let status = |live: &Arc<Live>| {
+            let mut status = self.status(live);
+            figures::add_waits(&mut status.root, live.pool.members());
+            status
+        };
+        Ok(pool::Statuses { pools: live.iter().map(status).collect() })
+    }
+    fn pool_cache(&self, request: Cache) -> Result<Caches> {
+        let live = self.pools_named(&request.names)?;
+        Ok(Caches { pools: live.iter().map(|live| figures::cache(live)).collect() })
     }
     fn pool_get(&self, request: pool::Get) -> Result<Items> {
         let live = self.pools_named(&request.names)?;

@@ -3,6 +3,7 @@
 use super::devices::Remembered;
 use super::live::Live;
 use super::{Host, error};
+use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
 use larder_format::label::GroupRule;
 use larder_format::{DeviceGuid, GroupIndex, HostId};
@@ -75,8 +76,7 @@ impl Host {
             scan: None,
             survives,
             damaged: live.mount.damaged(),
-            uptime_ns: u64::try_from(pool.clock().monotonic().saturating_sub(live.since).as_nanos())
-                .unwrap_or(u64::MAX),
+            uptime_ns: live.uptime_ns(),
         }
     }
 }
@@ -169,6 +169,7 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
             read_bytes: load(&counters.read_bytes),
             written_bytes: load(&counters.written_bytes),
         },
+        waits: Waits::default(),
         children: Vec::new(),
     }
 }
@@ -239,6 +240,7 @@ fn sum(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
             read_bytes: total(|child| child.io.read_bytes),
             written_bytes: total(|child| child.io.written_bytes),
         },
+        waits: Waits::default(),
         children,
     }
 }

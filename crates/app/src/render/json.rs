@@ -2,8 +2,9 @@
 //! with numbers as numbers and always exact.
 
 use super::Registry;
-use super::iostat::{counterpart, pool_before, rate};
+use super::iostat::{clock, counterpart, pool_before, rate, waits};
 use super::status::{health, health_word, needs_attention, risk};
+use crate::api::figures::Wait;
 use crate::api::pool::{PoolStatus, Vdev};
 use crate::api::{Item, ItemKind, Source, name};
 use larder_pool::property::Kind;
@@ -13,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 1;
+const MINOR: u32 = 2;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -166,19 +167,20 @@ pub fn check(command: &str, pools: &[PoolStatus]) -> Value {
     envelope(command, "pools", pools.iter().map(one).collect())
 }
 
-/// One sample of `iostat`.
-pub fn iostat(command: &str, earlier: &[PoolStatus], now: &[PoolStatus]) -> Value {
+/// One sample of `iostat`, with whole histograms where these are asked for.
+pub fn iostat(command: &str, earlier: &[PoolStatus], now: &[PoolStatus], histograms: bool) -> Value {
     let one = |pool: &PoolStatus| {
         let before = pool_before(earlier, pool);
-        let clock = (before.map_or(0, |pool| pool.uptime_ns), pool.uptime_ns);
-        (pool.root.name.clone(), traffic(before.map(|pool| &pool.root), &pool.root, clock))
+        let clock = clock(before, pool);
+        (pool.root.name.clone(), traffic(before.map(|pool| &pool.root), &pool.root, clock, histograms))
     };
     envelope(command, "pools", now.iter().map(one).collect())
 }
 
-fn traffic(before: Option<&Vdev>, vdev: &Vdev, clock: (u64, u64)) -> Value {
+fn traffic(before: Option<&Vdev>, vdev: &Vdev, clock: (u64, u64), histograms: bool) -> Value {
     let (since, uptime) = clock;
     let io = rate(before.map(|vdev| (&vdev.io, since)), &vdev.io, uptime);
+    let waits = waits(before.map(|vdev| (&vdev.waits, since)), &vdev.waits, uptime);
     let mut value = json!({
         "name": vdev.name,
         "alloc_space": vdev.allocated,
@@ -187,12 +189,35 @@ fn traffic(before: Option<&Vdev>, vdev: &Vdev, clock: (u64, u64)) -> Value {
         "write_ops": io.writes,
         "read_bytes": io.read_bytes,
         "write_bytes": io.written_bytes,
+        "latency": {
+            "read": latency(&waits.read, histograms),
+            "write": latency(&waits.write, histograms),
+            "flush": latency(&waits.flush, histograms),
+        },
     });
     if !vdev.children.is_empty() {
         let children = vdev.children.iter();
-        let children =
-            children.map(|child| (child.name.clone(), traffic(counterpart(before, child), child, clock)));
+        let one = |child: &Vdev| traffic(counterpart(before, child), child, clock, histograms);
+        let children = children.map(|child| (child.name.clone(), one(child)));
         value["vdevs"] = children.collect::<Map<_, _>>().into();
+    }
+    value
+}
+
+/// How long requests of one kind took, in nanoseconds; null where there was none. Of the pairs of a
+/// histogram the first is what as many requests as the second says took at most.
+fn latency(wait: &Wait, histograms: bool) -> Value {
+    let mut value = json!({ "requests": wait.total.total() });
+    for (name, counts) in [("total_wait", &wait.total), ("disk_wait", &wait.disk)] {
+        value[name] = json!({
+            "mean_ns": counts.mean(),
+            "p50_ns": counts.percentile(500),
+            "p99_ns": counts.percentile(990),
+            "p99_9_ns": counts.percentile(999),
+        });
+        if histograms {
+            value[name]["histogram"] = counts.occupied().map(|(ns, count)| json!([ns, count])).collect();
+        }
     }
     value
 }

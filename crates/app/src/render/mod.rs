@@ -1,6 +1,7 @@
 //! Replies into what people and scripts read: tables in zpool's and zfs's form, status, JSON. Text only;
 //! nothing here asks the daemon or prints.
 
+pub mod cachestat;
 pub mod iostat;
 pub mod items;
 pub mod json;
@@ -56,7 +57,7 @@ fn date_to_minute(seconds: i64) -> String {
 }
 
 /// `Sat Nov 21 00:32:48 2026`, as zpool shows scans.
-fn date_to_second(seconds: i64) -> String {
+pub fn date_to_second(seconds: i64) -> String {
     date(seconds, "%a %b %e %H:%M:%S %Y")
 }
 

@@ -260,6 +260,7 @@ pub fn plan(created: &Created) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::api::figures::Waits;
     use crate::api::pool::{Group, Io, Word};
 
     fn vdev(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
@@ -277,6 +278,7 @@ pub mod tests {
             allocated: 0,
             fragmentation: 0,
             io: Io::default(),
+            waits: Waits::default(),
             children,
         }
     }

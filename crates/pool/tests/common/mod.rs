@@ -119,7 +119,7 @@ pub fn put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) {
         dataset: dataset.id(),
         inode,
         offset: 0,
-        plain: content(inode, version, len),
+        plain: content(inode, version, len).into(),
         codec: Codec::Lz4,
         checksum: ChecksumKind::Fast,
     };

@@ -329,7 +329,7 @@ impl Ops for Memory {
         let from = (offset as usize).min(content.len());
         let to = (from + len as usize).min(content.len());
         let mut data = ReadData::default();
-        data.push_owned(content[from..to].to_vec());
+        data.push(content[from..to].to_vec().into());
         Ok(data)
     }
 

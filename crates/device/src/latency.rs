@@ -1,0 +1,333 @@
+//! How long requests take, counted where they complete.
+//!
+//! A [`Meter`] belongs to a device in use. Its [`Stopwatch`] rides along with a request, in the state that
+//! promise and caller share, so every kind of device is measured alike: *total wait* runs from submission
+//! to completion, *disk wait* from the moment the device takes the request up. A device that never says so
+//! takes it up at once. Failed requests count too: a disk that answers late with an error was slow.
+//!
+//! Times go into histograms of fixed buckets, eight to each power of two, as HdrHistogram has them (Gil
+//! Tene): an index is a few shifts, recording is two relaxed additions, nothing is ever locked or
+//! allocated, and the difference of two readings is again a histogram. What they tell is at most an
+//! eighth too high, and never too low.
+
+use crate::Clock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// log2 of the buckets in an octave.
+const SUB_BITS: u32 = 3;
+const SUB: usize = 1 << SUB_BITS;
+/// Octaves: the last one ends at 2^37 ns (137 s) and takes all that lasts longer, as in zpool-iostat(8).
+pub const OCTAVES: usize = 37;
+const BUCKETS: usize = (OCTAVES - SUB_BITS as usize + 1) * SUB;
+
+fn bucket(ns: u64) -> usize {
+    let ns = ns.min((1 << OCTAVES) - 1);
+    let octave = ns.checked_ilog2().unwrap_or(0);
+    if octave < SUB_BITS {
+        return ns as usize;
+    }
+    let shift = octave - SUB_BITS;
+    (shift as usize) * SUB + (ns >> shift) as usize
+}
+
+/// The first value of a bucket.
+fn least(bucket: usize) -> u64 {
+    if bucket < 2 * SUB {
+        return bucket as u64;
+    }
+    let shift = bucket / SUB - 1;
+    ((bucket % SUB + SUB) as u64) << shift
+}
+
+/// The last value of a bucket.
+fn most(bucket: usize) -> u64 {
+    least(bucket + 1) - 1
+}
+
+/// Durations in nanoseconds, counted by many threads at once.
+pub struct Histogram {
+    sum_ns: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { sum_ns: AtomicU64::new(0), buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn record(&self, ns: u64) {
+        self.buckets[bucket(ns)].fetch_add(1, Relaxed);
+        self.sum_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// What has been counted. Durations recorded meanwhile may be in the sum and not in the buckets.
+    pub fn read(&self) -> Counts {
+        let buckets = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        Counts::new(self.sum_ns.load(Relaxed), buckets)
+    }
+}
+
+/// A reading of a [`Histogram`], or the difference or sum of such.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    sum_ns: u64,
+    buckets: Vec<u64>,
+}
+
+impl Counts {
+    /// What [`Counts::sum_ns`] and [`Counts::buckets`] of another told. Buckets that no histogram has are left out.
+    pub fn new(sum_ns: u64, mut buckets: Vec<u64>) -> Self {
+        buckets.truncate(BUCKETS);
+        buckets.truncate(buckets.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
+        Self { sum_ns, buckets }
+    }
+
+    /// All durations together.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
+    /// Counts by bucket, up to the last that is not empty.
+    pub fn buckets(&self) -> &[u64] {
+        &self.buckets
+    }
+
+    /// How many durations were counted.
+    pub fn total(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The mean, ns; exact. Nothing of nothing.
+    pub fn mean(&self) -> Option<u64> {
+        self.sum_ns.checked_div(self.total())
+    }
+
+    /// What this many of 1000 durations do not exceed, ns: 500 is the median. At most an eighth too high.
+    pub fn percentile(&self, per_mille: u64) -> Option<u64> {
+        let rank = u128::from(self.total()) * u128::from(per_mille);
+        let rank = u64::try_from(rank.div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+        let mut seen = 0;
+        self.buckets
+            .iter()
+            .position(|count| {
+                seen += count;
+                seen >= rank
+            })
+            .map(most)
+    }
+
+    /// What was counted after `earlier`; all of it, when that is no earlier reading of the same histogram.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |at: usize| earlier.buckets.get(at).copied().unwrap_or(0);
+        let grown = earlier.buckets.len() <= self.buckets.len()
+            && self.buckets.iter().enumerate().all(|(at, &count)| count >= before(at));
+        if !grown {
+            return self.clone();
+        }
+        let buckets = self.buckets.iter().enumerate().map(|(at, count)| count - before(at)).collect();
+        Self::new(self.sum_ns.saturating_sub(earlier.sum_ns), buckets)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let len = self.buckets.len().max(other.buckets.len());
+        let count = |of: &Self, at: usize| of.buckets.get(at).copied().unwrap_or(0);
+        let buckets = (0..len).map(|at| count(self, at) + count(other, at)).collect();
+        Self::new(self.sum_ns.saturating_add(other.sum_ns), buckets)
+    }
+
+    /// Buckets that are not empty: their last value in ns, and how many.
+    pub fn occupied(&self) -> impl Iterator<Item = (u64, u64)> {
+        let occupied = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        occupied.map(|(at, &count)| (most(at), count))
+    }
+
+    /// Counts by power of two: the first holds 0 and 1 ns, the one at `n` what is below `2^(n+1)` ns.
+    pub fn octaves(&self) -> [u64; OCTAVES] {
+        let mut octaves = [0; OCTAVES];
+        for (at, count) in self.buckets.iter().enumerate() {
+            octaves[least(at).checked_ilog2().unwrap_or(0) as usize] += count;
+        }
+        octaves
+    }
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Making durable.
+    Flush,
+}
+
+/// How long requests of one kind took.
+#[derive(Default)]
+pub struct Waits {
+    /// From submission to completion.
+    pub total: Histogram,
+    /// From when the device took the request up to completion.
+    pub disk: Histogram,
+}
+
+/// How long the requests to one device took.
+pub struct Meter {
+    clock: Arc<dyn Clock>,
+    read: Waits,
+    write: Waits,
+    flush: Waits,
+}
+
+impl Meter {
+    /// A meter that has seen no request.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, read: Waits::default(), write: Waits::default(), flush: Waits::default() }
+    }
+
+    /// What it has seen of one kind.
+    pub fn waits(&self, kind: RequestKind) -> &Waits {
+        match kind {
+            RequestKind::Read => &self.read,
+            RequestKind::Write => &self.write,
+            RequestKind::Flush => &self.flush,
+        }
+    }
+
+    /// A request is about to be submitted. Hand the stopwatch to [`crate::Pending::timed`].
+    pub fn start(self: &Arc<Self>, kind: RequestKind) -> Stopwatch {
+        let submitted = self.clock.monotonic();
+        Stopwatch { meter: Arc::clone(self), kind, submitted, begun: submitted }
+    }
+}
+
+/// Times one request.
+pub struct Stopwatch {
+    meter: Arc<Meter>,
+    kind: RequestKind,
+    submitted: Duration,
+    begun: Duration,
+}
+
+impl Stopwatch {
+    /// The device takes the request up.
+    pub(crate) fn begin(&mut self) {
+        self.begun = self.meter.clock.monotonic();
+    }
+
+    /// The request is completed.
+    pub(crate) fn done(self) {
+        let now = self.meter.clock.monotonic();
+        let ns = |since: Duration| u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
+        let waits = self.meter.waits(self.kind);
+        waits.total.record(ns(self.submitted));
+        waits.disk.record(ns(self.begun));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pending;
+    use larder_format::Timestamp;
+
+    fn of(durations: impl IntoIterator<Item = u64>) -> Counts {
+        let histogram = Histogram::default();
+        durations.into_iter().for_each(|ns| histogram.record(ns));
+        histogram.read()
+    }
+
+    #[test]
+    fn buckets_follow_each_other_without_gaps_and_are_an_eighth_wide_at_most() {
+        assert_eq!((bucket(0), bucket(u64::MAX), bucket((1 << OCTAVES) - 1)), (0, BUCKETS - 1, BUCKETS - 1));
+        for at in 0..BUCKETS {
+            assert_eq!((bucket(least(at)), bucket(most(at))), (at, at));
+            assert!((most(at) - least(at)) * 8 <= least(at), "bucket {at}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_never_too_low_and_at_most_an_eighth_too_high() {
+        let counts = of((1..=1000).map(|n| n * 1000));
+        assert_eq!((counts.total(), counts.mean()), (1000, Some(500_500)));
+        for (per_mille, exact) in [(1, 1_000), (500, 500_000), (990, 990_000), (999, 999_000)] {
+            let told = counts.percentile(per_mille).unwrap();
+            assert!((exact..=exact * 9 / 8).contains(&told), "{per_mille}: {told}");
+        }
+        assert_eq!(of([]).percentile(500), None);
+        assert_eq!(of([7]).percentile(0), Some(7));
+    }
+
+    #[test]
+    fn octaves_end_below_powers_of_two() {
+        let octaves = of([0, 1, 2, 3, 4, 1023, 1024, u64::MAX]).octaves();
+        assert_eq!((octaves[0], octaves[1], octaves[2]), (2, 2, 1));
+        assert_eq!((octaves[9], octaves[10], octaves[OCTAVES - 1]), (1, 1, 1));
+    }
+
+    #[test]
+    fn the_difference_of_two_readings_is_what_came_between() {
+        let histogram = Histogram::default();
+        histogram.record(5);
+        let before = histogram.read();
+        [5, 900, 900].iter().for_each(|&ns| histogram.record(ns));
+        let now = histogram.read();
+        assert_eq!(now.since(&before), of([5, 900, 900]));
+        assert_eq!(now.since(&now), Counts::default());
+        // A reading of another import is not compared with.
+        assert_eq!(now.since(&of([5, 5, 5])), now);
+        assert_eq!(before.plus(&now.since(&before)), now);
+    }
+
+    /// A clock that shows what a test sets, in nanoseconds.
+    struct Set(AtomicU64);
+
+    impl Clock for Set {
+        fn now(&self) -> Timestamp {
+            unreachable!("waits are measured by monotonic time")
+        }
+        fn monotonic(&self) -> Duration {
+            Duration::from_nanos(self.0.load(Relaxed))
+        }
+    }
+
+    #[test]
+    fn waiting_in_a_queue_is_in_the_total_wait_and_not_in_the_disk_wait() {
+        let clock = Arc::new(Set(AtomicU64::new(0)));
+        let meter = Arc::new(Meter::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let at = |ns| clock.0.store(ns, Relaxed);
+        let means = |kind| [&meter.waits(kind).total, &meter.waits(kind).disk].map(|of| of.read().mean());
+
+        let watch = meter.start(RequestKind::Write);
+        let (promise, pending) = Pending::new();
+        let pending = pending.timed(watch);
+        at(5);
+        promise.begin();
+        at(12);
+        assert_eq!(means(RequestKind::Write), [None, None]);
+        promise.keep(());
+        pending.wait();
+        assert_eq!(means(RequestKind::Write), [Some(12), Some(7)]);
+
+        // The device may be faster than its caller.
+        let watch = meter.start(RequestKind::Read);
+        let (promise, pending) = Pending::new();
+        promise.begin();
+        at(20);
+        let pending = pending.timed(watch);
+        at(21);
+        promise.keep(());
+        pending.wait();
+        assert_eq!(means(RequestKind::Read), [Some(9), Some(1)]);
+        Pending::done(()).timed(meter.start(RequestKind::Flush)).wait();
+        assert_eq!(means(RequestKind::Flush), [Some(0), Some(0)]);
+    }
+}
