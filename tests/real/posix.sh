@@ -51,6 +51,7 @@ fi
 cat >"$BED/fsx.toml" <<'T'
 flen = 16777216
 [opsize]
+min = 1
 max = 131072
 [weights]
 fsync = 1

@@ -2,10 +2,12 @@
 # twins.sh: programs cannot tell a mount from a local disk: seeded steps of all kinds in a folder on a mount and in
 # one on ext4, everything compared after each (crates/twins), while the pool is committed all the time, and
 # exported and imported now and then; at several record sizes, compressed or not.
-# STEPS: for each seed (8,000). SEEDS: for each kind of dataset (1). FIRST_SEED (1).
+# STEPS: for each seed (10,000). SEEDS: for each kind of dataset (1), counted on from FIRST_SEED (1). KINDS:
+# "recordsize,compression ...".
 . "$(dirname "$0")/bed.sh"
 need root fuse mkfs.ext4
-STEPS=${STEPS:-8000} SEEDS=${SEEDS:-1} FIRST_SEED=${FIRST_SEED:-1}
+STEPS=${STEPS:-10000} SEEDS=${SEEDS:-1} seed=${FIRST_SEED:-1}
+KINDS=${KINDS:-4K,off 4K,lz4 128K,off 128K,zstd 1M,off 1M,lz4}
 make_bed 3 4G # for records of 1 MiB
 TWINS=$(dirname "$LARDER")/twins
 [ -x "$TWINS" ] || { echo "$NAME: there is no $TWINS: make build" >&2; exit 1; }
@@ -22,10 +24,10 @@ mount -o loop,nodev,nosuid,strictatime "$BED/disk.image" "$DISK" || skip "needs 
 export TWINS_REMOUNT="'$LARDER' pool export tank && '$LARDER' pool import -d '$DEVICES' tank >/dev/null && mountpoint -q '$MNT'"
 export TWINS_SYNC="'$LARDER' pool sync tank"
 steps=0
-for kind in 4K,off 4K,lz4 128K,off 128K,zstd 1M,off 1M,lz4; do
+for kind in $KINDS; do
     folder=$(tr , - <<<"$kind")
     "$LARDER" fs create -o recordsize="${kind%,*}" -o compression="${kind#*,}" "tank/$folder"
-    for seed in $(seq "$FIRST_SEED" $((FIRST_SEED + SEEDS - 1))); do
+    for _ in $(seq "$SEEDS"); do
         mounted
         what="recordsize,compression $kind: $STEPS steps of seed $seed"
         if "$TWINS" "$MNT/$folder" "$DISK" "$seed" "$STEPS" >"$BED/out/twins" 2>&1; then
@@ -36,6 +38,7 @@ for kind in 4K,off 4K,lz4 128K,off 128K,zstd 1M,off 1M,lz4; do
             bad "$what"
             sed 's/^/    /' "$BED/out/twins"
         fi
+        seed=$((seed + 1))
     done
 done
 healthy

@@ -19,7 +19,7 @@ mod side;
 mod sys;
 mod twins;
 
-use op::{Maker, Step};
+use op::{Maker, Op, Step};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -77,6 +77,9 @@ struct Run {
 /// Steps of a trace.
 const TRACE: usize = 1000;
 
+/// Steps of a failure that are shown.
+const SHOWN: usize = 40;
+
 /// How often each known difference was met.
 type Met = BTreeMap<&'static str, usize>;
 
@@ -87,7 +90,7 @@ impl Run {
     /// Traces of some steps each, in fresh folders: what is long in use has lost its permissions and names.
     fn seed(&self, seed: u64, count: usize) -> ExitCode {
         let (begun, mut total) = (Instant::now(), Met::new());
-        let mut succeeded = 0;
+        let (mut succeeded, mut remounts) = (0, 0);
         for (trace, from) in (0..count).step_by(TRACE).enumerate() {
             let mut maker = Maker::new(seed.wrapping_mul(1 << 20) + trace as u64, self.remount.is_some());
             let steps = (0..TRACE.min(count - from)).map(|_| maker.step()).collect::<Vec<_>>();
@@ -96,19 +99,21 @@ impl Run {
                 println!("seed {seed}, step {}: {:?}\n  differs: {what}", from + at, steps[at]);
                 let (steps, what) = self.shorten(&steps[..=at], what);
                 println!("{} steps are enough ({} tries): {what}", steps.len(), self.number.get());
-                for (number, step) in steps.iter().enumerate() {
+                for (number, step) in steps.iter().enumerate().skip(steps.len().saturating_sub(SHOWN)) {
                     println!("  {number:3} as {} umask {:03o}: {:?}", step.who.uid, step.umask, step.op);
                 }
                 return ExitCode::FAILURE;
             }
             succeeded += done;
+            remounts += steps.iter().filter(|step| matches!(step.op, Op::Remount)).count();
             met.into_iter().for_each(|(name, times)| *total.entry(name).or_default() += times);
         }
         let met = total.iter().map(|(name, times)| format!("{name} {times}")).collect::<Vec<_>>().join(", ");
         let took = begun.elapsed();
         println!(
-            "seed {seed}: {count} steps alike, {succeeded} of them not refused, in {took:.0?}; known: {met}"
+            "seed {seed}: {count} steps alike, {succeeded} of them not refused, {remounts} remounts, in {took:.0?}"
         );
+        println!("  known: {met}");
         ExitCode::SUCCESS
     }
 

@@ -630,8 +630,9 @@ impl Maker {
             126..140 => Op::Close { slot },
             140..146 => Op::Dup { from: slot, to: other },
             146..152 => {
-                let flags = self.numbers.pick(&[0, O_APPEND, O_NOATIME, O_APPEND | O_NONBLOCK]);
-                Op::SetFlags { slot, flags }
+                let flags = self.numbers.pick(&[0, O_APPEND, O_NOATIME]);
+                // Pipes must not wait for anybody.
+                Op::SetFlags { slot, flags: flags | O_NONBLOCK }
             }
             152..300 => {
                 let n = &mut self.numbers;

@@ -1,7 +1,7 @@
 //! One of the two sides: a folder, what is open in it, and what an operation answers there.
 
 use crate::look::{self, Look};
-use crate::op::{At, FOLDERS, MAPS, Op, ROOT, SLOTS, Step, Sync, Who, content};
+use crate::op::{At, Bytes, FOLDERS, MAPS, Op, ROOT, SLOTS, Step, Sync, Who, content};
 use crate::sys::{self, Aligned, Answer};
 use libc::*;
 use std::collections::BTreeSet;
@@ -63,6 +63,12 @@ impl Side {
             as i32;
     }
 
+    /// Closes all for good.
+    pub fn end(&mut self) {
+        self.close();
+        sys::close(self.memory).ok();
+    }
+
     /// The top folder's descriptor.
     pub fn top(&self) -> i32 {
         self.top
@@ -105,9 +111,9 @@ impl Side {
         path
     }
 
-    /// What `at` shows without following a last link.
-    pub fn look(&self, at: &At) -> Result<Look, i32> {
-        look::at(self.start(at)?, &at.path, AT_SYMLINK_NOFOLLOW)
+    /// What `at` shows.
+    pub fn look(&self, at: &At, flags: i32) -> Result<Look, i32> {
+        look::at(self.start(at)?, &at.path, flags)
     }
 
     /// What a slot shows.
@@ -115,11 +121,16 @@ impl Side {
         look::at(self.slot(slot)?, b"", AT_EMPTY_PATH)
     }
 
-    /// Gives what a slot has open the mode of its twin.
-    pub fn repair_mode(&self, slot: usize, mode: u32) {
-        let path = self.slot(slot).map(|fd| format!("/proc/self/fd/{fd}"));
-        let changed = path.and_then(|path| sys::chmodat(AT_FDCWD, path.as_bytes(), mode & 0o7777));
+    /// Gives what a path leads to the mode of its twin.
+    pub fn set_mode(&self, at: &At, mode: u32) {
+        let changed = self.start(at).and_then(|start| sys::chmodat(start, &at.path, mode & 0o7777));
         changed.unwrap_or_else(|errno| panic!("chmod by root: {errno}"));
+    }
+
+    /// Gives what a slot has open the mode of its twin.
+    pub fn set_mode_open(&self, slot: usize, mode: u32) {
+        let path = format!("/proc/self/fd/{}", self.slot(slot).expect("it was looked at"));
+        self.set_mode(&At { slot: None, path: Bytes(path.into_bytes()) }, mode);
     }
 
     /// Opens again what a slot has open, for reading.
