@@ -23,7 +23,8 @@ pub struct Twins<'a> {
     remount: Remount<'a>,
     /// What was last seen of an inode, by its number (and birth, as numbers return on a disk).
     seen: [BTreeMap<(u64, Option<Time>), Look>; 2],
-    /// Inodes on the mount that are mapped: when that reads or writes them is the kernel's choice.
+    /// Inodes on the mount that were mapped: when that reads or writes them, and so moves their times, even over
+    /// some that were set meanwhile, is the kernel's choice.
     mapped: BTreeSet<u64>,
     /// Inodes on the mount whose access times are no longer compared.
     read_apart: BTreeSet<u64>,
@@ -428,7 +429,6 @@ impl<'a> Twins<'a> {
                 return Err(differ(&what, &format!("{after:?}"), &format!("{before:?} (before)")));
             }
         }
-        self.mapped.clear();
         self.compare_trees()
     }
 }
