@@ -79,6 +79,8 @@ clear_bed() {
     set +e
     cd /
     for pid in $(jobs -p); do kill "$pid" 2>/dev/null; done
+    # What a script has beside the bed.
+    if declare -F clear_more >/dev/null; then clear_more; fi
     if [ "$status" != 0 ] && [ -s "$BED/run/daemon.log" ]; then
         echo "--- the daemon's last words"
         tail -n 20 "$BED/run/daemon.log"

@@ -232,10 +232,23 @@ impl Volume {
             let op = self.enter()?;
             self.apply_zero(&op, Zero { inode: id, offset, len, time: self.now() }, Origin::Live)?;
         }
-        if grow && inode.lock()?.live.size < end {
-            self.setattr(id, &SetAttr { size: Some(end), ..SetAttr::default() })?;
-        }
-        Ok(())
+        let op = self.enter()?;
+        let _turn = inode.turn.lock();
+        let mut state = inode.lock()?;
+        let now = self.now();
+        let change = ops::SetAttr {
+            inode: id,
+            perm: None,
+            uid: None,
+            gid: None,
+            // Somebody may have written beyond the range meanwhile: nothing may be cut.
+            resize: (grow && state.live.size < end).then_some(Resize::Grow(end)),
+            atime: None,
+            mtime: Some(now),
+            btime: None,
+            ctime: now,
+        };
+        self.apply_to(&op, &inode, &mut state, change, Origin::Live)
     }
 
     /// Makes a range zero without changing the file's length.

@@ -389,9 +389,10 @@ impl Ops for Mount {
         caller: &Caller,
     ) -> Result<(Attr, Handle)> {
         let (volume, dir) = self.making(parent, name)?;
-        let attr = match volume.make(dir, name, FileKind::Regular, perm, 0, b"", caller) {
-            Err(FsError::Exists) if !flags.exclusive => volume.lookup(dir, name)?,
-            made => made?,
+        let (attr, flags) = match volume.make(dir, name, FileKind::Regular, perm, 0, b"", caller) {
+            Err(FsError::Exists) if !flags.exclusive => (volume.lookup(dir, name)?, flags),
+            // There is nothing to cut off, and nobody's bits to take away.
+            made => (made?, OpenFlags { truncate: false, ..flags }),
         };
         let handle = self.open(attr.node, flags)?;
         Ok((self.getattr(attr.node)?, handle))
@@ -494,6 +495,9 @@ impl Ops for Mount {
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let (volume, dir) = self.at(node)?;
+        if cookie == 0 {
+            volume.listing_begins(dir)?;
+        }
         let mut special = Vec::new();
         if cookie < FIRST_COOKIE {
             let above = self.lookup(node, b"..")?.node;

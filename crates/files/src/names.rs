@@ -24,7 +24,6 @@ const MAX_DEPTH: u32 = 1 << 20;
 const LISTING: usize = 256;
 
 const SETGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o010;
 
 /// Whether an operation is new, or replayed and in the log already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +172,14 @@ impl Volume {
         self.getattr(id)
     }
 
+    /// Somebody reads the directory from its beginning.
+    pub(crate) fn listing_begins(&self, dir: InodeId) -> Result<()> {
+        let inode = self.inode(dir)?;
+        let mut state = inode.lock()?;
+        self.touch_atime(dir, &mut state);
+        Ok(())
+    }
+
     /// Up to a few hundred entries of `dir` after `cookie`, ascending; none at the end.
     pub(crate) fn list(&self, dir: InodeId, cookie: u64) -> Result<Vec<Listed>> {
         let from = (cookie + 1).max(FIRST_COOKIE);
@@ -263,12 +270,9 @@ impl Volume {
         let mut gid = caller.gid;
         if state.live.perm & SETGID != 0 {
             gid = state.live.gid;
-            let executable = perm & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
-            if kind == FileKind::Directory {
-                perm |= SETGID;
-            } else if executable && caller.uid != 0 && caller.gid != gid {
-                perm &= !SETGID;
-            }
+            // That a stranger to the group may not ask for the bit for a program is the kernel's to see: only
+            // it knows all groups of the caller.
+            perm |= if kind == FileKind::Directory { SETGID } else { 0 };
         }
         let acl = if kind == FileKind::Symlink { None } else { self.default_list(parent, &state)? };
         perm = match &acl {

@@ -91,6 +91,15 @@ fn value(value: Vec<u8>, room: u32) -> FsResult<Response<Data>> {
     }
 }
 
+/// The names of attributes that a caller may know of; being root stands for CAP_SYS_ADMIN.
+fn listed(names: Vec<u8>, request: &Request<'_>) -> Vec<u8> {
+    if request.uid == 0 {
+        return names;
+    }
+    let shown = names.split_inclusive(|&byte| byte == 0).filter(|name| !name.starts_with(b"trusted."));
+    shown.flatten().copied().collect()
+}
+
 /// Takes set-user-id and set-group-id away before a change of content whose request does not say whether the
 /// caller may keep them: being root stands for that.
 fn kill_suidgid(ops: &dyn Ops, node: NodeId, request: &Request<'_>) -> FsResult<()> {
@@ -202,7 +211,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             Response::Done
         }
         Operation::GetXattr { name, size } => value(ops.getxattr(node, check_xattr(name)?)?, size)?,
-        Operation::ListXattr { size } => value(ops.listxattr(node)?, size)?,
+        Operation::ListXattr { size } => value(listed(ops.listxattr(node)?, request), size)?,
         Operation::RemoveXattr { name } => done(ops.removexattr(node, check_xattr(name)?))?,
         Operation::OpenDir { .. } => {
             Response::Opened(Opened { handle: ops.opendir(node)?.0, ..Opened::default() })

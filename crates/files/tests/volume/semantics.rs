@@ -66,7 +66,8 @@ fn a_set_group_id_directory_passes_its_group_on() {
     let below = bed.mount.mkdir(dir, b"dir", 0o755, &USER).unwrap();
     assert_eq!((below.gid, below.perm), (7, 0o2755));
     let file = bed.mount.mknod(dir, b"file", FileKind::Regular, 0o2775, 0, &USER).unwrap();
-    assert_eq!((file.gid, file.perm), (7, 0o775));
+    // The kernel has taken the bit away already from who is in none of the group.
+    assert_eq!((file.gid, file.perm), (7, 0o2775));
     let caller = Caller { umask: 0o022, ..USER };
     let plain = bed.mount.mknod(ROOT, b"file", FileKind::Regular, 0o666, 0, &caller).unwrap();
     assert_eq!((plain.gid, plain.perm), (100, 0o644));
@@ -114,6 +115,72 @@ fn times_move_with_what_they_are_of() {
     assert_eq!(before.mtime, time);
     let bed = bed.reopen(2);
     assert_eq!(bed.mount.getattr(node).unwrap(), Attr { blocks: 1, ..before });
+}
+
+#[test]
+fn fallocate_moves_times_even_where_nothing_else_changes() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "f");
+    bed.write(node, 0, &[1; 5000]);
+    let modes = [
+        Allocate::Extend,
+        Allocate::KeepSize,
+        Allocate::Punch,
+        Allocate::Zero { keep_size: true },
+        Allocate::Zero { keep_size: false },
+    ];
+    for mode in modes {
+        let before = bed.mount.getattr(node).unwrap();
+        bed.tick();
+        bed.mount.fallocate(node, Handle(0), 100, 200, mode).unwrap();
+        let after = bed.mount.getattr(node).unwrap();
+        assert!(after.mtime > before.mtime && after.ctime == after.mtime, "{mode:?}");
+        assert_eq!(after.size, 5000, "{mode:?}");
+    }
+    bed.mount.fallocate(node, Handle(0), 0, 6000, Allocate::Extend).unwrap();
+    assert_eq!(bed.mount.getattr(node).unwrap().size, 6000);
+    let bed = bed.reopen(2);
+    assert_eq!(bed.mount.getattr(node).unwrap().size, 6000);
+}
+
+#[test]
+fn listing_a_directory_moves_its_access_time() {
+    let bed = Bed::new(&[]);
+    let dir = bed.dir(ROOT, "dir");
+    bed.file(dir, "f");
+    let made = bed.mount.getattr(dir).unwrap();
+    bed.tick();
+    bed.names(dir);
+    let listed = bed.mount.getattr(dir).unwrap();
+    assert!(listed.atime > made.atime && (listed.mtime, listed.ctime) == (made.mtime, made.ctime));
+    let bed = bed.reopen(2);
+    assert_eq!(bed.mount.getattr(dir).unwrap().atime, listed.atime);
+}
+
+#[test]
+fn a_new_file_keeps_its_bits_though_it_is_opened_to_be_cut() {
+    let bed = Bed::new(&[]);
+    let flags = OpenFlags { truncate: true, kill_suidgid: true, ..READ_WRITE };
+    let (made, _) = bed.mount.create(ROOT, b"program", 0o6755, flags, &USER).unwrap();
+    assert_eq!(made.perm, 0o6755);
+    let (cut, _) = bed.mount.create(ROOT, b"program", 0o644, flags, &USER).unwrap();
+    assert_eq!((cut.node, cut.perm), (made.node, 0o755));
+}
+
+#[test]
+fn attributes_have_the_namespaces_that_linux_has() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "f");
+    let set = |name: &[u8]| bed.mount.setxattr(node, name, b"v", XattrMode::Set);
+    for name in [&b"user.a"[..], b"trusted.a", b"security.a"] {
+        assert_eq!(set(name), Ok(()));
+    }
+    for name in [&b"nodot"[..], b"other.a", b"system.a", b"user"] {
+        assert_eq!(set(name), Err(FsError::NotSupported));
+        assert_eq!(bed.mount.getxattr(node, name), Err(FsError::NotSupported));
+        assert_eq!(bed.mount.removexattr(node, name), Err(FsError::NotSupported));
+    }
+    assert_eq!(set(b"user."), Err(FsError::Invalid));
 }
 
 #[test]

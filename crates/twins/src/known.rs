@@ -1,0 +1,63 @@
+//! Where a mount is not like a local disk: the one list of it, each with its reason. What is not in it is a
+//! difference, and a failure.
+
+use crate::op::{Op, Step};
+use crate::side::Outcome;
+use libc::*;
+
+/// A known difference in what an operation answers.
+pub struct Known {
+    pub name: &'static str,
+    /// What the mount answers, for operations that are then not done on the disk.
+    pub alone: Option<fn(&Op) -> Option<i32>>,
+    /// Whether both outcomes are as expected, for operations that change nothing on either side.
+    pub both: Option<fn(&Step, &Outcome, &Outcome) -> bool>,
+}
+
+const fn alone(name: &'static str, is: fn(&Op) -> Option<i32>) -> Known {
+    Known { name, alone: Some(is), both: None }
+}
+
+const fn both(name: &'static str, is: fn(&Step, &Outcome, &Outcome) -> bool) -> Known {
+    Known { name, alone: None, both: Some(is) }
+}
+
+pub static KNOWN: &[Known] = &[
+    // Few use it, and records are cut at fixed offsets.
+    alone("collapse and insert range", |op| {
+        let Op::Allocate { mode, .. } = op else { return None };
+        (*mode == FALLOC_FL_COLLAPSE_RANGE || *mode == FALLOC_FL_INSERT_RANGE).then_some(EOPNOTSUPP)
+    }),
+    // FS_IOC_GETFLAGS and GETVERSION: there are none to show.
+    both("file flags", |step, mount, _| {
+        let Op::Ioctl { request, .. } = step.op else { return false };
+        matches!(request, 0x8008_6601 | 0x8008_7601) && mount.answer == Err(ENOTTY)
+    }),
+    // Both flags at once: a disk says whether the attribute is there, the mount that this makes no sense.
+    both("XATTR_CREATE with XATTR_REPLACE", |step, mount, disk| {
+        let (Op::SetXattr { flags, .. } | Op::SetXattrOpen { flags, .. }) = step.op else { return false };
+        flags == 3 && mount.answer == Err(EINVAL) && disk.answer.is_err()
+    }),
+];
+
+/// The kernel serves a read from its cache without telling a FUSE file system, whose access times so stay.
+pub const CACHED_READS: &str = "atime of cached reads";
+
+/// Setting an extended attribute to the value that it has moves ctime here, as on xfs; ext4 sees that nothing changes.
+pub const SAME_VALUE: &str = "attributes set to what they are";
+
+/// Reads by a descriptor with O_NOATIME move access times: the engine is not told of the flag.
+pub const NOATIME: &str = "O_NOATIME";
+
+/// A descriptor by O_PATH opens nothing that a FUSE file system is told of; what it names is gone with its last name.
+pub const GONE: &str = "O_PATH of what was removed";
+
+/// Why set-user-id or set-group-id bits `kept` stay on the mount, where the disk takes them away.
+pub fn kept_bits(mode: u32, kept: u32) -> Option<&'static str> {
+    // Once a sign for mandatory locks: a disk takes it away when a stranger to the group writes; to a FUSE
+    // file system the kernel does not tell who is one.
+    (kept == S_ISGID && mode & S_IXGRP == 0).then_some("set-group-id without group execute")
+}
+
+/// Data that goes through a pipe or to a device moves its times on a disk; the kernel tells no FUSE file system.
+pub const PIPES: &str = "times of pipes and devices";

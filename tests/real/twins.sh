@@ -1,0 +1,45 @@
+#!/bin/bash
+# twins.sh: programs cannot tell a mount from a local disk: seeded steps of all kinds in a folder on a mount and in
+# one on ext4, everything compared after each (crates/twins), while the pool is committed all the time, and
+# exported and imported now and then; at several record sizes, compressed or not.
+# STEPS: for each seed (10,000). SEEDS: for each kind of dataset (1), counted on from FIRST_SEED (1). KINDS:
+# "recordsize,compression ...".
+. "$(dirname "$0")/bed.sh"
+need root fuse mkfs.ext4
+STEPS=${STEPS:-10000} SEEDS=${SEEDS:-1} seed=${FIRST_SEED:-1}
+KINDS=${KINDS:-4K,off 4K,lz4 128K,off 128K,zstd 1M,off 1M,lz4}
+make_bed 3 4G # for records of 1 MiB
+TWINS=$(dirname "$LARDER")/twins
+[ -x "$TWINS" ] || { echo "$NAME: there is no $TWINS: make build" >&2; exit 1; }
+
+# The other twin has what a mount has: access times, no devices, no set-user-id; large attributes.
+DISK=$BED/disk
+mkdir "$DISK"
+truncate -s 1G "$BED/disk.image"
+mkfs.ext4 -q -b 4096 -I 256 -O ea_inode -E lazy_itable_init=0,nodiscard "$BED/disk.image"
+clear_more() { umount "$DISK" 2>/dev/null || umount -l "$DISK" 2>/dev/null; }
+mount -o loop,nodev,nosuid,strictatime "$BED/disk.image" "$DISK" || skip "needs loop devices"
+
+"$LARDER" pool create -m "$MNT" tank raidz1 $(devices)
+export TWINS_REMOUNT="'$LARDER' pool export tank && '$LARDER' pool import -d '$DEVICES' tank >/dev/null && mountpoint -q '$MNT'"
+export TWINS_SYNC="'$LARDER' pool sync tank"
+steps=0
+for kind in $KINDS; do
+    folder=$(tr , - <<<"$kind")
+    "$LARDER" fs create -o recordsize="${kind%,*}" -o compression="${kind#*,}" "tank/$folder"
+    for _ in $(seq "$SEEDS"); do
+        mounted
+        what="recordsize,compression $kind: $STEPS steps of seed $seed"
+        if "$TWINS" "$MNT/$folder" "$DISK" "$seed" "$STEPS" >"$BED/out/twins" 2>&1; then
+            ok "$what"
+            sed "s/^/  $kind: /" "$BED/out/twins"
+            steps=$((steps + STEPS))
+        else
+            bad "$what"
+            sed 's/^/    /' "$BED/out/twins"
+        fi
+        seed=$((seed + 1))
+    done
+done
+healthy
+finish "$steps steps alike"
