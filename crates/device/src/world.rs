@@ -22,6 +22,8 @@ pub trait Entropy: Send + Sync {
 pub trait Workers: Send + Sync {
     /// Calls `job(i)` once for every `i` below `count`; returns when all are done.
     fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync));
+    /// Does `job` when there is time for it; nobody waits.
+    fn later(&self, job: Box<dyn FnOnce() + Send>);
 }
 
 /// Does the work where it is asked for; what simulations use.
@@ -31,6 +33,9 @@ pub struct Inline;
 impl Workers for Inline {
     fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         (0..count).for_each(job);
+    }
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
     }
 }
 

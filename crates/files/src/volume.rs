@@ -343,7 +343,7 @@ impl Volume {
         self.pool.adjust_claim(self.id(), claimed, state.claimed);
         let now = state.data.bytes;
         if now >= before {
-            self.pool.dirty().add(now - before);
+            self.pool.add_dirty(now - before);
         } else {
             self.pool.dirty().sub(before - now);
         }

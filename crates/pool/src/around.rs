@@ -111,12 +111,16 @@ impl Pool {
         let own = bytes.get(at..at + place.stored as usize)?;
         let (header, _) = block::check(self.guid, ptr.id, own).ok()?;
         let own = Bytes::copy_from_slice(own);
-        self.keep_blocks(&bytes, ptr.id);
+        if let Some(pool) = self.myself.upgrade() {
+            // Who asks for the next one most likely comes after it is there.
+            self.world.workers.later(Box::new(move || pool.keep_blocks(&bytes, at)));
+        }
         Some((header, own))
     }
 
-    /// Puts every sound record and node in `window` but `own` into the cache.
-    fn keep_blocks(&self, window: &[u8], own: BlockId) {
+    /// Puts every sound record and node in `window` into the cache, but for the one at `own`; those behind it
+    /// first.
+    fn keep_blocks(&self, window: &[u8], own: usize) {
         let mut found = Vec::new();
         let mut at = 0;
         while let Some(rest) = window.get(at..).filter(|rest| !rest.is_empty()) {
@@ -124,31 +128,28 @@ impl Pool {
             let begins = rest.starts_with(&BLOCK_MAGIC.to_le_bytes());
             at += match begins.then(|| CheckedHeader::check(self.guid, rest)) {
                 Some(Ok(header)) => {
-                    found.push((header, rest));
+                    found.push((at, header, rest));
                     header.footprint() as usize
                 }
                 _ => BLOCK_STEP as usize,
             };
         }
-        self.world.workers.for_each(found.len(), &|i| {
-            let (header, rest) = &found[i];
+        let behind = found.iter().filter(|(at, ..)| *at > own);
+        for (_, header, rest) in behind.chain(found.iter().filter(|(at, ..)| *at < own)) {
             let kind = header.info.kind;
             let missing = match kind {
                 BlockKind::Record => self.cache.lacks_record(header.id),
                 BlockKind::Node => self.cache.lacks_node(header.id),
                 _ => false,
             };
-            if !missing || header.id == own {
-                return;
-            }
             // The last one may be cut off.
-            let Some(stored) = rest.get(..header.stored() as usize) else { return };
+            let Some(stored) = rest.get(..header.stored() as usize).filter(|_| missing) else { continue };
             if block::check(self.guid, header.id, stored).is_ok()
                 && let Ok(plain) = plain_of(header, &Bytes::copy_from_slice(stored), kind)
             {
                 self.keep(header, plain);
             }
-        });
+        }
     }
 
     /// Puts a record or node into the cache.

@@ -24,8 +24,8 @@ use larder_format::{
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 /// The pool's root dataset.
 pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
@@ -325,6 +325,7 @@ impl Pool {
             exhausted: AtomicU64::new(u64::MAX),
             cleaned: AtomicU64::new(0),
             misses: Default::default(),
+            bell: OnceLock::new(),
             myself: myself.clone(),
         })
     }

@@ -25,7 +25,7 @@ use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostI
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The world outside, handed in.
 #[derive(Clone)]
@@ -62,9 +62,9 @@ pub trait FrontEnd: Send + Sync {
 pub struct Dirty(AtomicU64);
 
 impl Dirty {
-    /// More was written.
-    pub fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+    /// More was written; tells how much it was before.
+    fn add(&self, bytes: u64) -> u64 {
+        self.0.fetch_add(bytes, Ordering::Relaxed)
     }
     /// Some was stored or dropped.
     pub fn sub(&self, bytes: u64) {
@@ -75,6 +75,9 @@ impl Dirty {
         self.0.load(Ordering::Relaxed)
     }
 }
+
+/// Called when so much is dirty that it should be stored; see [`Pool::on_dirty`].
+pub type Bell = Box<dyn Fn() + Send + Sync>;
 
 /// Space as statfs wants it, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -138,6 +141,7 @@ pub struct Pool {
     pub(crate) exhausted: AtomicU64,
     pub(crate) cleaned: AtomicU64,
     pub(crate) misses: Misses,
+    pub(crate) bell: OnceLock<Bell>,
     pub(crate) myself: Weak<Pool>,
 }
 
@@ -248,6 +252,24 @@ impl Pool {
     /// The most dirty bytes that the budget allows.
     pub fn dirty_limit(&self) -> u64 {
         self.cache.dirty_limit()
+    }
+    /// From so many dirty bytes on they should be stored, though none of them needs to be yet.
+    pub fn stream_from(&self) -> u64 {
+        self.dirty_limit() / 4
+    }
+    /// Counts more dirty bytes, and rings when that makes them enough to be stored.
+    pub fn add_dirty(&self, bytes: u64) {
+        let (before, enough) = (self.dirty.add(bytes), self.stream_from());
+        if before < enough
+            && before + bytes >= enough
+            && let Some(bell) = self.bell.get()
+        {
+            bell();
+        }
+    }
+    /// Has `bell` called when dirty bytes come to [`Pool::stream_from`]. Only the first one counts.
+    pub fn on_dirty(&self, bell: Bell) {
+        let _ = self.bell.set(bell);
     }
     /// Has the layer above store all its dirty data; nothing of it is durable before the next commit.
     ///

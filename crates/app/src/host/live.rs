@@ -1,7 +1,7 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
 //! Three threads, and nothing else: the *committer* makes a commit every few seconds when anything has
-//! changed, and stores data meanwhile when half of the dirty memory is used; the *heart* shows other hosts that the
+//! changed, and stores data meanwhile when a quarter of the dirty memory is used; the *heart* shows other hosts that the
 //! pool is in use; the *reaper* removes what was unlinked while it was open, or was too big to go at once.
 //! They end at export. A pool imported for reading only has none.
 
@@ -9,7 +9,7 @@ use super::mounts::Mounts;
 use crate::api::{ApiError, Result};
 use larder_files::Mount;
 use larder_format::DeviceGuid;
-use larder_pool::{FrontEnd, Pool};
+use larder_pool::{FrontEnd, Pool, PoolError};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -48,14 +48,20 @@ pub struct Live {
 struct Stop {
     asked: Mutex<bool>,
     changed: Condvar,
+    /// Wakes the committer alone.
+    dirty: Condvar,
 }
 
 impl Stop {
     /// Waits; false when it is time to end.
     fn pause(&self, duration: Duration) -> bool {
+        self.wait(&self.changed, duration)
+    }
+
+    fn wait(&self, reason: &Condvar, duration: Duration) -> bool {
         let mut asked = self.asked.lock();
         if !*asked {
-            self.changed.wait_for(&mut asked, duration);
+            reason.wait_for(&mut asked, duration);
         }
         !*asked
     }
@@ -75,6 +81,10 @@ impl Live {
         let live = Self { pool, mount, mounts, since, stop: Arc::default(), threads: Mutex::default() };
         if !live.pool.is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
+            let bell = Arc::clone(&stop);
+            live.pool.on_dirty(Box::new(move || {
+                let _ = bell.dirty.notify_one();
+            }));
             let pool = Arc::clone(&live.pool);
             live.thread("larder-commit", move || commit_now_and_then(&pool, &mount, &stop))?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
@@ -108,6 +118,7 @@ impl Live {
     pub fn stop(&self) {
         *self.stop.asked.lock() = true;
         self.stop.changed.notify_all();
+        self.stop.dirty.notify_all();
         for thread in self.threads.lock().drain(..) {
             // One that panicked has said so.
             let _ = thread.join();
@@ -156,7 +167,7 @@ impl Drop for Live {
 /// The committer's life. A pool that cannot commit suspends itself and says why in its status.
 fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
     let mut last = pool.clock().monotonic();
-    while stop.pause(GLANCE) {
+    while stop.wait(&stop.dirty, GLANCE) {
         if pool.suspended().is_some() {
             continue;
         }
@@ -165,14 +176,22 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
             last = pool.clock().monotonic();
             let wanted = pool.is_dirty() || pool.is_freeing() || mount.unstored() > ATIMES_AT_MOST;
             if wanted { pool.commit().map(drop) } else { Ok(()) }
-        } else if pool.dirty().get() > pool.dirty_limit() / 2 {
-            // Full rows stream out before the commit that refers to them.
-            FrontEnd::flush(mount)
         } else {
-            Ok(())
+            stream(pool, mount, last, stop)
         };
         if let Err(error) = result {
             eprintln!("larder: pool {}: {error}", pool.name());
         }
     }
+}
+
+/// Full rows stream out before the commit that refers to them, so that storing goes on beside writing.
+fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(), PoolError> {
+    while pool.dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
+        FrontEnd::flush(mount)?;
+        if pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL {
+            break;
+        }
+    }
+    Ok(())
 }

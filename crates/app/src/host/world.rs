@@ -67,6 +67,10 @@ impl Workers for Hands {
             work();
         });
     }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        self.threads.spawn(job);
+    }
 }
 
 /// The machine's id, hashed as machine-id(5) asks for; the name's hash where there is none.
