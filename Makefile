@@ -54,7 +54,7 @@ real:
 	tests/real/run.sh
 
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
-REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr strace fio git sqlite3
+REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr strace fio git sqlite3 runuser:util-linux
 
 peers:
 	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
@@ -69,6 +69,9 @@ soak: export FILES := 300000
 soak: export FSYNCS := 5000
 soak: export FSX_SEEDS := 10
 soak: export STEPS := 100000
+soak: export ROUNDS := 10
+soak: export COPY_GIB := 20
+soak: export NAMES := 1000000
 soak: export SEEDS := 5
 soak: lint
 	$(CARGO) test --release --workspace --locked -- --nocapture
