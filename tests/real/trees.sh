@@ -166,7 +166,7 @@ sed -i 's/n \* 2/n * 2 + 1/; s/4/5/' "$W/crate/src/lib.rs"
 check "cargo build of a change" build build -q
 check "the changed program runs" test "$("$W/target/debug/onboard")" = 43
 if [ -n "${TREES_CARGO:-}" ]; then
-    check "this repository is copied" rsync -a --exclude=/target --exclude=.git "$HERE/../../" "$W/larder/"
+    check "this repository is copied" rsync -a --exclude=target --exclude=.git "$HERE/../../" "$W/larder/"
     part() { cd "$W/larder" && CARGO_TARGET_DIR=$W/target cargo build --locked --offline -p larder-format; }
     check "cargo builds a part of it" part
 fi
