@@ -41,6 +41,26 @@ need() {
     done
 }
 
+# packages PACKAGE...: has them installed, as root, where apt-get is; `need` tells what is missing then.
+packages() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+    local package lacking=()
+    for package in "$@"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || lacking+=("$package")
+    done
+    [ ${#lacking[@]} -gt 0 ] || return 0
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get -qq install -y --no-install-recommends "${lacking[@]}" ||
+        { apt-get -qq update && apt-get -qq install -y --no-install-recommends "${lacking[@]}"; }; } >/dev/null 2>&1 || true
+}
+
+# room GIB: skips unless the file system of the bed has that much free and 8 GiB more.
+room() {
+    local free
+    free=$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -1 | tr -dc 0-9)
+    [ "$free" -ge $(($1 + 8)) ] || skip "needs $(($1 + 8)) GiB of free space in ${TMPDIR:-/tmp}"
+}
+
 # make_bed COUNT SIZE: the folder $BED with COUNT sparse devices of SIZE in $DEVICES, and $MNT to mount at.
 make_bed() {
     [ -x "$LARDER" ] || { echo "$NAME: there is no $LARDER: make build" >&2; exit 1; }
@@ -112,11 +132,13 @@ healthy() { check "${1:-the pool is healthy}" "$LARDER" pool check tank; }
 # same WHAT A B: two files are equal.
 same() { check "$1" diff "$2" "$3"; }
 
-# witness: builds witness.rs into the bed; it is $WITNESS then.
-witness() {
-    WITNESS=$BED/witness
-    rustc --edition 2024 -O -o "$WITNESS" "$HERE/witness.rs"
+# compiled NAME: builds NAME.rs of this folder into the bed, and says where it is.
+compiled() {
+    rustc --edition 2024 -O -o "$BED/$1" "$HERE/$1.rs" && echo "$BED/$1"
 }
+
+# witness: builds witness.rs; it is $WITNESS then.
+witness() { WITNESS=$(compiled witness); }
 
 # finish: the closing line; fails when anything did.
 finish() {

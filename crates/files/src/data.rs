@@ -82,9 +82,9 @@ impl Volume {
         state.change(|item| item.record_size = record_size);
         let before = state.data.bytes;
         state.data.write(record_size, offset, data);
-        self.meter(before, state);
         state.grown |= end > state.live.size;
         state.live.size = state.live.size.max(end);
+        self.meter(before, state);
         (state.live.mtime, state.live.ctime) = (time, time);
         state.used = true;
         self.queue(id, state);

@@ -75,7 +75,16 @@ impl Volume {
             let Some(next) = next else { return Ok(()) };
             let mut todo = Todo::from([(next, 0)]);
             while !todo.is_empty() {
-                self.flush_batch(&self.pool.enter()?, &mut todo)?;
+                let op = self.pool.enter()?;
+                match self.flush_batch(&op, &mut todo) {
+                    // Storing a part of what is dirty, and committing it, makes room for the rest.
+                    Err(FsError::NoSpace) => {
+                        drop(op);
+                        self.pool.commit()?;
+                        break;
+                    }
+                    flushed => flushed?,
+                }
             }
         }
         Ok(())

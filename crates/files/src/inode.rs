@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub stored_in: CommitId,
     /// A failure of writing data that nobody has been told of.
     pub error: Option<FsError>,
+    /// Bytes of space that the pool was told its dirty data needs.
+    pub needed: u64,
     /// It is in the volume's set of dirty inodes.
     pub queued: bool,
     /// It was used since the cache last looked for something to drop.
@@ -185,6 +187,7 @@ impl Inode {
                 grown: false,
                 stored_in: CommitId::new(0),
                 error: None,
+                needed: 0,
                 queued: false,
                 used: true,
                 claimed: 0,
@@ -204,6 +207,13 @@ impl State {
     pub fn change(&mut self, change: impl Fn(&mut items::Inode)) {
         change(&mut self.tree);
         change(&mut self.live);
+    }
+
+    /// What its dirty records take at most once they are whole, bytes.
+    pub fn built_bytes(&self) -> u64 {
+        let records = self.data.records.len() + self.data.flushing.len();
+        let whole = records as u64 * u64::from(self.live.record_size);
+        whole.min(self.live.size).max(self.data.bytes)
     }
 }
 

@@ -341,6 +341,8 @@ impl Volume {
     pub(crate) fn meter(&self, before: u64, state: &mut State) {
         let claimed = std::mem::replace(&mut state.claimed, state.data.room);
         self.pool.adjust_claim(self.id(), claimed, state.claimed);
+        let needed = state.built_bytes();
+        self.pool.dirty().need(std::mem::replace(&mut state.needed, needed), needed);
         let now = state.data.bytes;
         if now >= before {
             self.pool.add_dirty(now - before);

@@ -99,7 +99,7 @@ impl Pool {
     /// much has been moved since the last commit.
     fn clean(&self, go_on: impl Fn(&Core) -> bool) -> Result<()> {
         let mut moved = 0;
-        let go_on = |core: &Core| go_on(core) && core.can_spare(self.dirty.get());
+        let go_on = |core: &Core| go_on(core) && core.can_spare(self.dirty.needed());
         while moved < BYTES_PER_COMMIT && go_on(&self.core.lock()) {
             match self.clean_one() {
                 Ok(Some(bytes)) => moved += bytes.max(1),
@@ -127,21 +127,42 @@ impl Pool {
                 return Err(PoolError::NoSpace);
             }
             let before = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
-            // What was accepted is stored before the cleaner takes room.
-            self.commit()?;
-            {
-                let _commits_wait = self.commit_lock.lock();
-                self.clean(|_| true)?;
-            }
-            for _ in 0..COMMITS_TO_FREE {
-                self.commit()?;
-            }
+            self.free_what_can_be()?;
             let after = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
             if after <= before && !enough() {
                 self.exhausted.store(self.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
+    }
+
+    /// Stores and commits what was accepted, as much of it as fits, so that what it replaces gets free; then cleans.
+    fn free_what_can_be(&self) -> Result<()> {
+        self.commit_what_fits()?;
+        {
+            let _commits_wait = self.commit_lock.lock();
+            self.clean(|_| true)?;
+        }
+        for _ in 0..COMMITS_TO_FREE {
+            self.commit_what_fits()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a commit that had no room for all that was accepted: storing a part of it frees what that
+    /// replaces. Gives up when a round brings nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] then.
+    pub(crate) fn make_commit_fit(&self) -> Result<()> {
+        let state = || {
+            let free = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
+            (self.dirty.needed(), std::cmp::Reverse(free))
+        };
+        let before = state();
+        self.free_what_can_be()?;
+        // Less to store, or as much and more room for it.
+        if state() < before { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 
     /// Empties the thinnest segment; returns the bytes moved, or none when no segment is worth it.

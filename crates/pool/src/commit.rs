@@ -14,7 +14,7 @@
 
 use crate::codec::Codec;
 use crate::core::LEASE;
-use crate::error::Result;
+use crate::error::{PoolError, Result};
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
@@ -32,11 +32,24 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Attempts at a commit that has no room for all that was accepted, as long as each brings some.
+const ROUNDS: usize = 64;
 /// Pages of a large merge of the block map that one commit goes on with.
 const MERGE_PAGES: usize = 256;
 /// The tables are written anew when they lie scattered over more than this many segments, and over
 /// more than four times the space they need.
 const TABLE_SEGMENTS: usize = 4;
+
+/// What a commit is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// All that was accepted becomes durable.
+    Whole,
+    /// That, and the root says that the pool was left in order.
+    Export,
+    /// What finds room becomes durable, so that what it replaces gets free.
+    WhatFits,
+}
 
 /// Turns dirty nodes into blocks.
 struct NodeBlocks<'p, 'a> {
@@ -71,20 +84,39 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended or gets so; when the front end cannot store its data.
     pub fn commit(&self) -> Result<CommitId> {
-        self.commit_with(false)
+        self.commit_all(How::Whole)
     }
 
     /// The last commit of this import: the root says that the pool was left in order.
     pub fn commit_export(&self) -> Result<CommitId> {
-        self.commit_with(true)
+        self.commit_all(How::Export)
     }
 
-    fn commit_with(&self, export: bool) -> Result<CommitId> {
+    /// Commits what can be stored of the dirty data; the rest stays dirty.
+    pub(crate) fn commit_what_fits(&self) -> Result<CommitId> {
+        self.commit_with(How::WhatFits)
+    }
+
+    fn commit_all(&self, how: How) -> Result<CommitId> {
+        for _ in 0..ROUNDS {
+            match self.commit_with(how) {
+                Err(PoolError::NoSpace) => self.make_commit_fit()?,
+                done => return done,
+            }
+        }
+        Err(PoolError::NoSpace)
+    }
+
+    fn commit_with(&self, how: How) -> Result<CommitId> {
+        let export = how == How::Export;
         let _one_at_a_time = self.commit_lock.lock();
         self.check_writable()?;
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = &front {
-            front.flush()?;
+            match front.flush() {
+                Err(PoolError::NoSpace) if how == How::WhatFits => {}
+                flushed => flushed?,
+            }
         }
         self.merge_map()?;
         let sealed = {

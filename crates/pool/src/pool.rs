@@ -57,22 +57,38 @@ pub trait FrontEnd: Send + Sync {
     fn committed(&self, commit: CommitId);
 }
 
-/// Dirty bytes in memory, over all front ends.
+/// Dirty bytes in memory, over all front ends, and what storing them takes.
 #[derive(Debug, Default)]
-pub struct Dirty(AtomicU64);
+pub struct Dirty {
+    written: AtomicU64,
+    needed: AtomicU64,
+}
 
 impl Dirty {
     /// More was written; tells how much it was before.
     fn add(&self, bytes: u64) -> u64 {
-        self.0.fetch_add(bytes, Ordering::Relaxed)
+        self.written.fetch_add(bytes, Ordering::Relaxed)
     }
     /// Some was stored or dropped.
     pub fn sub(&self, bytes: u64) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+        self.written.fetch_sub(bytes, Ordering::Relaxed);
     }
     /// Bytes dirty now.
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.written.load(Ordering::Relaxed)
+    }
+    /// Storing what is dirty of a file will take `now` bytes of space and no longer `before`: records are stored
+    /// whole, however little of each was written.
+    pub fn need(&self, before: u64, now: u64) {
+        if now >= before {
+            self.needed.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.needed.fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+    /// Bytes of space that storing all of it takes, at most.
+    pub fn needed(&self) -> u64 {
+        self.needed.load(Ordering::Relaxed)
     }
 }
 
@@ -343,7 +359,7 @@ impl Pool {
             space.available += (group.available_above(reserve(group), record) + open).saturating_sub(lacks);
         }
         drop(core);
-        space.available = space.available.saturating_sub(self.dirty.get());
+        space.available = space.available.saturating_sub(self.dirty.needed());
         space.size = space.size.max(space.available);
         space.used = space.size - space.available;
         space

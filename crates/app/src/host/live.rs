@@ -188,7 +188,11 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
 /// Full rows stream out before the commit that refers to them, so that storing goes on beside writing.
 fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(), PoolError> {
     while pool.dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
-        FrontEnd::flush(mount)?;
+        match FrontEnd::flush(mount) {
+            // What was stored frees what it replaces once it is committed.
+            Err(PoolError::NoSpace) => drop(pool.commit()?),
+            flushed => flushed?,
+        }
         if pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL {
             break;
         }

@@ -377,6 +377,31 @@ fn kept_unused(bed: &Bed, name: &str) -> u64 {
     let reserved = dataset.local_properties().get("reservation").map_or(0, |value| value.parse().unwrap());
     share.refreservation + u64::saturating_sub(reserved, share.used)
 }
+
+#[test]
+fn small_overwrites_of_large_records_fit_a_pool_that_is_half_full() {
+    // Each takes a whole record when it is stored: what is dirty needs 32 times what was written.
+    let bed = Bed::with_layout("mirror", &[ByteLen::new(96 << 20); 2], &[("recordsize", "131072")]);
+    let (half, entropy) = (bed.pool.space(128 << 10).available / 2, SeededEntropy::new(1));
+    let file = bed.file(ROOT, "file");
+    let mut content = noise(&entropy, half as usize);
+    bed.write(file, 0, &content);
+    bed.pool.commit().unwrap();
+    for round in 0..3000 {
+        let at = (entropy.next_u64() % (half / 4096)) as usize * 4096;
+        let piece = noise(&entropy, 4096);
+        content[at..at + 4096].copy_from_slice(&piece);
+        bed.write(file, at as u64, &piece);
+        // Data streams out between commits, and what it replaces stays until they come.
+        if round % 300 == 0 {
+            let _ = bed.pool.flush_front();
+        }
+    }
+    bed.pool.commit().unwrap();
+    assert!(bed.content(file) == content);
+    whole(&bed);
+}
+
 #[test]
 fn what_was_accepted_by_a_pool_that_runs_full_can_be_stored() {
     // Records grow in halves, each of which is stored: more is written than was accepted.
