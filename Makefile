@@ -54,7 +54,8 @@ real:
 	tests/real/run.sh
 
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
-REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr strace fio git sqlite3 runuser:util-linux
+REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync \
+	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient
 
 peers:
 	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
@@ -73,6 +74,8 @@ soak: export ROUNDS := 10
 soak: export COPY_GIB := 20
 soak: export NAMES := 1000000
 soak: export SEEDS := 5
+soak: export TREES := /usr
+soak: export TREES_CARGO := 1
 soak: lint
 	$(CARGO) test --release --workspace --locked -- --nocapture
 	@$(MAKE) --no-print-directory planted real
