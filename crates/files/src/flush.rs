@@ -25,8 +25,8 @@ use larder_pool::{Look, NewRecord, Op, PoolError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes of records that one batch stores at most, but for one record: whole ones, however little of each
-/// was written.
+/// Bytes of records that all batches under way store at most, but for one record each: whole ones, however little of
+/// each was written.
 const BATCH: u64 = 32 << 20;
 /// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
 const LOG_AT_MOST: u64 = 1 << 20;
@@ -114,11 +114,11 @@ impl Volume {
 
     /// Stores a batch of what is to do, and takes it off the list.
     pub(crate) fn flush_batch(&self, op: &Op<'_>, todo: &mut Todo) -> Result<()> {
-        let limit = BATCH.min(self.pool.dirty_limit() / 2).max(u64::from(MAX_RECORD));
+        let mut room = self.pool.dirty().room(BATCH.min(self.pool.dirty_limit() / 2), MAX_RECORD.into());
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
         for (&id, &from) in todo.iter() {
-            if expected >= limit {
+            if expected >= room.bytes() {
                 break;
             }
             match self.inode(id) {
@@ -133,16 +133,17 @@ impl Volume {
         }
         todo.retain(|id, _| skipped.binary_search(id).is_err());
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
-        let mut room = limit;
+        let mut left = room.bytes();
         let mut taken = Vec::new();
         let mut rest = Todo::new();
         for (inode, from) in &inodes {
-            let (records, next) = self.take(inode, *from, &mut room);
+            let (records, next) = self.take(inode, *from, &mut left);
             taken.extend(records);
             if let Some(next) = next {
                 rest.insert(inode.id, next);
             }
         }
+        room.shrink_to(room.bytes() - left);
         let result = self.store_taken(op, &taken);
         if result.is_err() {
             taken.iter().for_each(|taken| self.give_back(taken));

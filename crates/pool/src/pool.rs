@@ -62,6 +62,7 @@ pub trait FrontEnd: Send + Sync {
 pub struct Dirty {
     written: AtomicU64,
     needed: AtomicU64,
+    building: AtomicU64,
 }
 
 impl Dirty {
@@ -89,6 +90,41 @@ impl Dirty {
     /// Bytes of space that storing all of it takes, at most.
     pub fn needed(&self) -> u64 {
         self.needed.load(Ordering::Relaxed)
+    }
+    /// Memory in which whole records are put together from dirty pieces: what others have left of `most` bytes,
+    /// but `least` in any case, so that nobody waits.
+    pub fn room(&self, most: u64, least: u64) -> Room<'_> {
+        let grant = |building: u64| most.saturating_sub(building).max(least);
+        let take = |building| Some(building + grant(building));
+        let (Ok(before) | Err(before)) =
+            self.building.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        Room { dirty: self, bytes: grant(before) }
+    }
+}
+
+/// Memory for records that are being put together, until it is dropped.
+#[derive(Debug)]
+pub struct Room<'a> {
+    dirty: &'a Dirty,
+    bytes: u64,
+}
+
+impl Room<'_> {
+    /// How much, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// Gives back what is not needed beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let surplus = self.bytes.saturating_sub(bytes);
+        self.dirty.building.fetch_sub(surplus, Ordering::Relaxed);
+        self.bytes -= surplus;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.shrink_to(0);
     }
 }
 
