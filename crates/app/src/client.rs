@@ -46,7 +46,7 @@ impl Client {
             // It was dying when we came. What it had begun is as after a power cut, and its successor has no
             // pool imported.
             Err(error) if error.kind == ErrorKind::Daemon && self.has_died()? => {
-                exchange(self.start()?, V::ROUTE, &request)
+                exchange(self.start()?, V::ROUTE, &request).map_err(of_successor)
             }
             reply => reply,
         }
@@ -163,6 +163,18 @@ pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
+/// What a daemon says that came after one which died over the request: that it knows no such pool is news of
+/// its own, not of the pool.
+fn of_successor(error: ApiError) -> ApiError {
+    if error.kind != ErrorKind::NotFound {
+        return error;
+    }
+    let message = format!("the daemon died meanwhile, and the one started after it says: {}", error.message);
+    ApiError::new(ErrorKind::Daemon, message)
+        .safe("everything that was committed or synced before")
+        .hint(error.hint.unwrap_or_else(|| "larder pool import NAME, then try again".to_owned()))
+}
+
 fn exchange<Q: Serialize, A: DeserializeOwned>(stream: UnixStream, route: &str, request: &Q) -> Result<A> {
     let body = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
     let (code, body) = post(stream, route, &body)?;
@@ -219,6 +231,15 @@ fn garbled(why: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_that_died_with_its_daemon_is_not_said_to_be_unknown() {
+        let told = of_successor(ApiError::no_such_pool("tank"));
+        assert_eq!(told.kind, ErrorKind::Daemon);
+        assert!(told.to_string().contains("the daemon died"), "{told}");
+        let busy = ApiError::new(ErrorKind::Busy, "in use");
+        assert_eq!(of_successor(busy.clone()), busy);
+    }
 
     #[test]
     fn a_reply_is_taken_only_when_it_is_whole() {
