@@ -190,15 +190,16 @@ impl Pool {
         Ok(true)
     }
 
-    /// Writes a row of the log to all its copies and flushes them.
+    /// Writes a row of the log to all its copies and flushes them; the last copy in this thread, which would
+    /// only wait otherwise.
     fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
         let members: Vec<_> =
             segment.slots.iter().map(|slot| (self.members.get(slot.device), slot)).collect();
-        let writes: Vec<_> = members
-            .iter()
-            .zip(&row.columns)
-            .map(|((member, slot), column)| {
-                member.write(member.slot_offset(slot.index, row.offset), Arc::clone(column))
+        let last = members.len() - 1;
+        let writes: Vec<_> = (members.iter().zip(&row.columns).enumerate())
+            .map(|(i, ((member, slot), column))| {
+                let (at, column) = (member.slot_offset(slot.index, row.offset), Arc::clone(column));
+                if i == last { member.write_now(at, column) } else { member.write(at, column) }
             })
             .collect();
         for ((member, _), write) in members.iter().zip(writes) {
@@ -209,7 +210,9 @@ impl Pool {
         if planted(Bug::LogNotFlushed) {
             return Ok(());
         }
-        let flushes: Vec<_> = members.iter().map(|(member, _)| member.flush()).collect();
+        let flushes: Vec<_> = (members.iter().enumerate())
+            .map(|(i, (member, _))| if i == last { member.flush_now() } else { member.flush() })
+            .collect();
         let mut copies = 0;
         for ((member, _), flush) in members.iter().zip(flushes) {
             if flush.is_some() && member.settle(flush) {

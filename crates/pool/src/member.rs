@@ -179,14 +179,12 @@ impl Member {
 
     /// Reads, in the calling thread where the device allows that; `None` when the member is not online.
     pub fn read_now(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
-        let device = self.device.as_ref().filter(|_| self.is_online())?;
+        if !self.is_online() {
+            return None;
+        }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
-        let mut watch = self.meter.start(RequestKind::Read);
-        watch.begin();
-        let outcome = device.perform(Request::Read { offset, len: ByteLen::new(len as u64) });
-        watch.done();
-        Some(outcome)
+        self.perform(RequestKind::Read, Request::Read { offset, len: ByteLen::new(len as u64) })
     }
 
     /// Starts a write; `None` when the member is not online.
@@ -199,6 +197,16 @@ impl Member {
         self.submit(RequestKind::Write, Request::Write { offset, data })
     }
 
+    /// Writes in the calling thread where the device allows that; `None` when the member is not online.
+    pub fn write_now(&self, offset: DeviceOffset, data: Arc<AlignedBuf>) -> Option<Pending<Outcome>> {
+        if !self.is_online() {
+            return None;
+        }
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.perform(RequestKind::Write, Request::Write { offset, data }).map(Pending::done)
+    }
+
     /// Starts a flush; `None` when the member is not online.
     pub fn flush(&self) -> Option<Pending<Outcome>> {
         if !self.is_online() {
@@ -206,6 +214,24 @@ impl Member {
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         self.submit(RequestKind::Flush, Request::Flush)
+    }
+
+    /// Flushes in the calling thread where the device allows that; `None` when the member is not online.
+    pub fn flush_now(&self) -> Option<Pending<Outcome>> {
+        if !self.is_online() {
+            return None;
+        }
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.perform(RequestKind::Flush, Request::Flush).map(Pending::done)
+    }
+
+    fn perform(&self, kind: RequestKind, request: Request) -> Option<Outcome> {
+        let device = self.device.as_ref()?;
+        let mut watch = self.meter.start(kind);
+        watch.begin();
+        let outcome = device.perform(request);
+        watch.done();
+        Some(outcome)
     }
 
     fn submit(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {
