@@ -155,14 +155,12 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] then.
     pub(crate) fn make_commit_fit(&self) -> Result<()> {
-        let state = || {
-            let free = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
-            (self.dirty.needed(), std::cmp::Reverse(free))
-        };
-        let before = state();
+        let free = || self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
+        let (needed_before, free_before) = (self.dirty.needed(), free());
         self.free_what_can_be()?;
-        // Less to store, or as much and more room for it.
-        if state() < before { Ok(()) } else { Err(PoolError::NoSpace) }
+        // Others may write meanwhile: either is progress.
+        let brought = self.dirty.needed() < needed_before || free() > free_before;
+        if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 
     /// Empties the thinnest segment; returns the bytes moved, or none when no segment is worth it.

@@ -72,8 +72,8 @@ impl Codec {
     }
 }
 
-/// What `on` means: zstd-1 stores a seventh less than lz4 at three quarters of its speed, which is still
-/// several disks' worth for each core.
+/// What `on` means. zstd-1 stores a seventh less, but compresses at three quarters of lz4's speed and
+/// decompresses at half of it.
 impl Default for Codec {
     fn default() -> Self {
         Self::Lz4
