@@ -204,23 +204,13 @@ impl Pool {
             if live.shared.contains(&id) && !entry.marks.contains(Marks::SHARED) {
                 problems.push(format!("block {id} is referred to twice, but not marked as shared"));
             }
-            let place = match (live.referred.get(&id), entry.location) {
-                (None, Location::Places(places)) => places[0],
-                _ => Place { segment: SegmentId::new(0), column: 0, offset: 0, stored: 0 },
-            };
-            let marks = entry.marks;
+            let (dying, shared) = (entry.marks.contains(Marks::DEAD), entry.marks.contains(Marks::SHARED));
             match (live.referred.get(&id), entry.location) {
-                (None, Location::Places(_))
-                    if marks.contains(Marks::DEAD) && !marks.contains(Marks::SHARED) =>
-                {
-                    *dead += 1;
-                    live.by_segment.entry(place.segment).or_default().push(place);
+                (None, Location::Places(places)) if dying || left > 0 => {
+                    *if dying { &mut *dead } else { &mut *unreachable } += 1;
+                    live.by_segment.entry(places[0].segment).or_default().push(places[0]);
                 }
-                (None, Location::Places(_)) if left > 0 => {
-                    *unreachable += 1;
-                    live.by_segment.entry(place.segment).or_default().push(place);
-                }
-                (Some(_), _) if marks.contains(Marks::DEAD) && !marks.contains(Marks::SHARED) => {
+                (Some(_), _) if dying && !shared => {
                     problems.push(format!("block {id} is in use, but marked as dead"));
                 }
                 (None, _) => problems.push(format!("block {id} is in the map, but nothing refers to it")),
