@@ -357,7 +357,7 @@ pub fn items() -> Vec<Vec<u8>> {
     let inode = Inode {
         kind: FileKind::Regular,
         perm: 0o644,
-        flags: Inode::HAS_XATTRS,
+        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL,
         uid: 1,
         gid: 2,
         nlink: 3,
@@ -388,11 +388,12 @@ pub fn items() -> Vec<Vec<u8>> {
 }
 
 pub fn datasets() -> Vec<Vec<u8>> {
-    let record = |root| DatasetRecord {
+    let record = |root, destroyed| DatasetRecord {
         id: DatasetId::new(2),
         parent: DatasetId::new(1),
         guid: 3,
         root,
+        destroyed,
         floor: BlockId::new(4),
         referenced: 5,
         logical: 6,
@@ -403,7 +404,11 @@ pub fn datasets() -> Vec<Vec<u8>> {
         held: 10,
         name: "home".into(),
     };
-    vec![record(None).encode(), record(Some(ptr(1))).encode()]
+    vec![
+        record(None, false).encode(),
+        record(Some(ptr(1)), false).encode(),
+        record(Some(ptr(1)), true).encode(),
+    ]
 }
 
 pub fn properties() -> Vec<Vec<u8>> {

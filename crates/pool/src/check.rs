@@ -64,9 +64,13 @@ impl Pool {
         self.cache.clear();
         let mut report = Report::default();
         let mut live = Live::default();
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             let state = dataset.state.read();
-            self.check_dataset(&self.full_name(dataset.id()), &state, &mut live, &mut report)?;
+            let name = match state.record.destroyed {
+                true => format!("destroyed dataset {}", dataset.id()),
+                false => self.full_name(dataset.id()),
+            };
+            self.check_dataset(&name, &state, &mut live, &mut report)?;
         }
         self.check_map(&live, &mut report)?;
         self.check_tables(&mut live, &mut report)?;

@@ -229,7 +229,7 @@ impl Pool {
     fn seal_datasets(&self) -> Result<()> {
         let mut blocks = Appender::new(self, SegmentKind::Node);
         let mut dropped = std::mem::take(&mut self.core.lock().dropped);
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             let mut state = dataset.state.write();
             let state = &mut *state;
             if !state.changed && !state.tree.is_dirty() {

@@ -55,6 +55,8 @@ pub trait FrontEnd: Send + Sync {
     fn flush_logged(&self, op: &Op<'_>) -> Result<()>;
     /// A commit is durable.
     fn committed(&self, commit: CommitId);
+    /// Bytes of what has no name any more and is still to be removed.
+    fn freeing_bytes(&self) -> u64;
 }
 
 /// Dirty bytes in memory, over all front ends, and what storing them takes.
@@ -177,6 +179,8 @@ pub struct Pool {
     pub(crate) flights: Flights,
     pub(crate) core: Mutex<Core>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
+    /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
+    pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) history: Mutex<Vec<RootImport>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
@@ -289,7 +293,7 @@ impl Pool {
     pub fn dataset(&self, id: DatasetId) -> Option<Arc<Dataset>> {
         self.datasets.read().get(&id).cloned()
     }
-    /// All datasets, in the order of their ids: parents before their children.
+    /// All datasets that have a name, in the order of their ids.
     pub fn datasets(&self) -> Vec<Arc<Dataset>> {
         self.datasets.read().values().cloned().collect()
     }
@@ -344,7 +348,7 @@ impl Pool {
         self.dirty.get() > 0
             || self.notes.lock().bytes() > 0
             || !self.core.lock().dropped.is_empty()
-            || self.datasets().iter().any(|dataset| {
+            || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()
             })
