@@ -270,6 +270,10 @@ impl FrontEnd for Mount {
         })
     }
 
+    fn reap_step(&self, max: usize) -> Result<bool, PoolError> {
+        Ok(Mount::reap_step(self, max)?)
+    }
+
     fn freeing_bytes(&self) -> u64 {
         self.all().iter().map(|volume| volume.freeing_bytes()).sum()
     }

@@ -138,6 +138,7 @@ impl Pool {
 
     /// Stores and commits what was accepted, as much of it as fits, so that what it replaces gets free; then cleans.
     fn free_what_can_be(&self) -> Result<()> {
+        self.free_deleted();
         self.commit_what_fits()?;
         {
             let _commits_wait = self.commit_lock.lock();

@@ -319,6 +319,7 @@ impl Pool {
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
             books: crate::quota::Books::default(),
+            freeing: AtomicU64::new(0),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),

@@ -25,6 +25,10 @@ use larder_format::{BlockPtr, DatasetId};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries that one step takes out of a tree when somebody waits for their space.
+const STEP: usize = 1024;
 
 impl Pool {
     /// Destroys a dataset without children. Its name is free at once, and nothing counts for its parents
@@ -169,6 +173,14 @@ impl Pool {
         Ok(())
     }
 
+    /// Frees all that was deleted, for somebody who needs the space now. What cannot be read is left. Must
+    /// not be called while an [`crate::Op`] is held.
+    pub(crate) fn free_deleted(&self) {
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        while front.as_ref().is_some_and(|front| matches!(front.reap_step(STEP), Ok(true))) {}
+        while matches!(self.destroy_step(STEP), Ok(true)) {}
+    }
+
     /// Blocks that died since the last commit.
     pub fn dead_blocks(&self) -> usize {
         self.core.lock().dropped.len()
@@ -176,19 +188,27 @@ impl Pool {
 
     /// Bytes of blocks that will be free by themselves: those of unlinked files and of destroyed datasets,
     /// and those that died and whose space cannot be written before another commit or two. Before
-    /// replication and parity.
+    /// replication and parity. While a commit is being put together it is what it was before.
     pub fn freeing_bytes(&self) -> u64 {
+        let Some(_no_commit) = self.gate.try_read() else { return self.freeing.load(Ordering::Relaxed) };
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         let unlinked = front.map_or(0, |front| front.freeing_bytes());
         let destroyed: Vec<_> = self.destroyed.lock().values().cloned().collect();
-        let destroyed: u64 = destroyed.iter().map(|dataset| dataset.usage().referenced).sum();
+        let held = |dataset: &Arc<Dataset>| {
+            let record = &dataset.state.read().record;
+            // Its records, and the node that goes with it.
+            record.referenced + record.root.map_or(0, |root| u64::from(root.place.stored))
+        };
+        let destroyed: u64 = destroyed.iter().map(held).sum();
         let core = self.core.lock();
-        let dropped: u64 = core.dropped.iter().map(|ptr| u64::from(ptr.place.footprint())).sum();
+        let dropped: u64 = core.dropped.iter().map(|ptr| u64::from(ptr.place.stored)).sum();
         let freed = core
             .entries
             .values()
             .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
         let slots: u64 = freed.map(|entry| u64::from(entry.height) * entry.segment.layout.k() as u64).sum();
-        unlinked + destroyed + dropped + slots
+        let sum = unlinked + destroyed + dropped + slots;
+        self.freeing.store(sum, Ordering::Relaxed);
+        sum
     }
 }

@@ -57,6 +57,8 @@ pub trait FrontEnd: Send + Sync {
     fn committed(&self, commit: CommitId);
     /// Bytes of what has no name any more and is still to be removed.
     fn freeing_bytes(&self) -> u64;
+    /// Goes on with removing that: at most `max` records. True while there is more to do.
+    fn reap_step(&self, max: usize) -> Result<bool>;
 }
 
 /// Dirty bytes in memory, over all front ends, and what storing them takes.
@@ -186,6 +188,8 @@ pub struct Pool {
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) dirty: Dirty,
     pub(crate) books: Books,
+    /// What [`Pool::freeing_bytes`] told last.
+    pub(crate) freeing: AtomicU64,
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,

@@ -12,6 +12,7 @@ use larder_files::Mount;
 use larder_format::DeviceGuid;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,6 +33,9 @@ const REAP_EXTENTS: usize = 256;
 const DESTROY_ENTRIES: usize = 2048;
 /// Dead blocks that make a commit come early: with its gate closed it tells the map of each of them.
 const DEAD_AT_MOST: usize = 64 << 10;
+/// From one commit to the next after the reaper has freed a lot: space comes back with the third of them.
+const SOON: Duration = Duration::from_millis(500);
+const SOON_COMMITS: u32 = 3;
 /// Commits that bring freed space back: one that frees, two until slots may be written.
 const FREEING_COMMITS: u32 = 8;
 
@@ -55,6 +59,8 @@ struct Stop {
     changed: Condvar,
     /// Wakes the committer alone.
     dirty: Condvar,
+    /// Commits that are to come soon.
+    soon: AtomicU32,
 }
 
 impl Stop {
@@ -104,7 +110,9 @@ impl Live {
             live.thread("larder-reaper", move || {
                 while stop.pause(GLANCE) {
                     // What fails is tried again at the next import.
-                    while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {}
+                    while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
+                        stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
+                    }
                 }
             })?;
         }
@@ -183,10 +191,13 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         if pool.suspended().is_some() {
             continue;
         }
-        let due = pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
+        let soon = stop.soon.load(Ordering::Relaxed);
+        let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
+        let due = pool.clock().monotonic().saturating_sub(last) >= interval;
         let early = pool.noted_bytes() > NOTES_AT_MOST || pool.dead_blocks() > DEAD_AT_MOST;
         let result = if due || early {
             last = pool.clock().monotonic();
+            stop.soon.store(soon.saturating_sub(1), Ordering::Relaxed);
             let wanted = pool.is_dirty() || pool.is_freeing() || mount.unstored() > ATIMES_AT_MOST;
             if wanted { pool.commit().map(drop) } else { Ok(()) }
         } else {
