@@ -248,7 +248,6 @@ impl Pool {
             block_lease: BlockId::new(LEASE),
             next_segment: SegmentId::new(1),
             segment_lease: SegmentId::new(LEASE),
-            dropped: Vec::new(),
             gone: Vec::new(),
             spend_reserve: false,
         };
@@ -319,7 +318,7 @@ impl Pool {
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
             books: crate::quota::Books::default(),
-            freeing: AtomicU64::new(0),
+            freeing_told: AtomicU64::new(0),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
@@ -329,6 +328,8 @@ impl Pool {
             cleaned: AtomicU64::new(0),
             misses: Default::default(),
             bell: OnceLock::new(),
+            freeing: Mutex::default(),
+            snapshots: Mutex::default(),
             myself: myself.clone(),
         })
     }

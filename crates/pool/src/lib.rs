@@ -3,6 +3,7 @@
 //! Read [`write`] for the way down, [`read`] for the way up, [`commit`] for what makes it durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
+pub mod account;
 pub mod admin;
 mod around;
 pub mod cache;
@@ -16,6 +17,7 @@ pub mod dataset;
 mod destroy;
 pub mod error;
 pub mod foreign;
+mod free;
 pub mod intent;
 pub mod map;
 pub mod member;
@@ -29,14 +31,17 @@ pub mod read;
 pub mod row;
 pub mod runs;
 pub mod segments;
+mod snapshot;
 pub mod space;
 pub mod tree;
 pub mod write;
 
+pub use account::Account;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
 pub use error::{PoolError, Result};
 pub use open::{ImportOptions, Importable};
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
 pub use quota::{Limits, Share};
+pub use snapshot::{Lineage, SnapshotView};
 pub use write::NewRecord;

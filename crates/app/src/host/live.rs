@@ -31,8 +31,8 @@ const ATIMES_AT_MOST: usize = 16 << 10;
 const REAP_EXTENTS: usize = 256;
 /// Entries of a destroyed dataset that are taken out in one operation; only commits wait for that.
 const DESTROY_ENTRIES: usize = 2048;
-/// Dead blocks that make a commit come early: with its gate closed it tells the map of each of them.
-const DEAD_AT_MOST: usize = 64 << 10;
+/// Dropped blocks that make a commit come early: with its gate closed it tells the map of each of them.
+const DROPPED_AT_MOST: usize = 64 << 10;
 /// From one commit to the next after the reaper has freed a lot: space comes back with the third of them.
 const SOON: Duration = Duration::from_millis(500);
 const SOON_COMMITS: u32 = 3;
@@ -194,7 +194,7 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         let soon = stop.soon.load(Ordering::Relaxed);
         let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
         let due = pool.clock().monotonic().saturating_sub(last) >= interval;
-        let early = pool.noted_bytes() > NOTES_AT_MOST || pool.dead_blocks() > DEAD_AT_MOST;
+        let early = pool.noted_bytes() > NOTES_AT_MOST || pool.dropped_blocks() > DROPPED_AT_MOST;
         let result = if due || early {
             last = pool.clock().monotonic();
             stop.soon.store(soon.saturating_sub(1), Ordering::Relaxed);
