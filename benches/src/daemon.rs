@@ -67,11 +67,18 @@ impl Daemon {
         command
     }
 
-    /// Runs a command, which must succeed.
-    pub fn run(&self, arguments: &[&str]) {
+    /// Runs a command, which must succeed; gives what it prints.
+    pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("larder runs");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "larder {}: {told}", arguments.join(" "));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// A property of the pool, in its exact form, as a number.
+    pub fn figure(&self, property: &str) -> u64 {
+        let told = self.run(&["pool", "get", "-Hp", "-o", "value", property, POOL]);
+        told.parse().unwrap_or_else(|_| panic!("{property} is '{told}'"))
     }
 
     /// Makes the pool on sparse files of `bytes` each and mounts it at `mountpoint`.

@@ -84,8 +84,11 @@ impl Pool {
         self.cache.clear();
         let mut report = Report::default();
         let mut live = Live::default();
-        for dataset in self.datasets() {
-            let name = self.full_name(dataset.id());
+        for dataset in self.trees() {
+            let name = match dataset.state.read().record.destroyed {
+                true => format!("destroyed dataset {}", dataset.id()),
+                false => self.full_name(dataset.id()),
+            };
             live.lineage.clear();
             for snapshot in self.snapshots(dataset.id()) {
                 let tree = snapshot.root.map_or_else(Tree::empty, Tree::open);

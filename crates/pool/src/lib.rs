@@ -14,6 +14,7 @@ pub mod commit;
 pub mod core;
 pub mod create;
 pub mod dataset;
+mod destroy;
 pub mod error;
 pub mod foreign;
 mod free;
