@@ -4,6 +4,7 @@ pub mod content;
 pub mod daemon;
 pub mod device;
 pub mod no_op;
+pub mod pattern;
 pub mod process;
 pub mod work;
 
