@@ -191,6 +191,7 @@ fn overwrite(args: &Args, bed: &Bed) {
         "   s      MiB   MiB/s  moved MiB/s |  WA now  so far | dev/caller now  so far |    p50    p99    max us | free AVAIL MiB"
     );
     let (mut written, mut n, mut unsynced) = (0, 0, 0);
+    let (mut refused, mut refused_in_a_row) = (0_u64, 0);
     while written < total {
         let (file, at) = {
             let of = picker.pick();
@@ -199,8 +200,12 @@ fn overwrite(args: &Args, bed: &Bed) {
         n += 1;
         let node = nodes[file];
         match mount.write(node, Handle(0), (at * unit) as u64, piece(n, unit), false) {
-            Ok(_) => {}
-            Err(FsError::NoSpace) => panic!("ENOSPC after {} MiB were overwritten", written >> 20),
+            Ok(_) => refused_in_a_row = 0,
+            Err(FsError::NoSpace) => {
+                (refused, refused_in_a_row) = (refused + 1, refused_in_a_row + 1);
+                assert!(refused_in_a_row < 1000, "nothing but ENOSPC after {} MiB", written >> 20);
+                continue;
+            }
             Err(error) => panic!("after {} MiB: {error}", written >> 20),
         }
         written += unit as u64;
@@ -225,6 +230,9 @@ fn overwrite(args: &Args, bed: &Bed) {
     let (seen, counts) = (read(written), waits.read());
     println!();
     line(bed, args, (&first, &first, &seen), &counts, counts.occupied().last().map_or(0, |(ns, _)| ns));
+    if refused > 0 {
+        println!("\n{refused} overwrites were refused for lack of space");
+    }
 }
 
 fn mib(bytes: u64) -> f64 {
