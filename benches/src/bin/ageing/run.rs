@@ -36,7 +36,7 @@ const ROOM: u64 = 8;
 /// What is overwritten in it, as a part of the pool's size: pages take whole records.
 const ROOM_TIMES: [(Unit, f64); 3] = [(Unit::Page, 0.25), (Unit::Record, 0.5), (Unit::File, 0.5)];
 /// The length of a sample.
-const WINDOW: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(500);
 /// Refusals in a row that end a cell.
 const REFUSALS: u64 = 200;
 
@@ -93,7 +93,10 @@ impl Outcome {
 
     /// Bytes a second in the second half of what was overwritten: by then the pool is as old as it gets.
     pub fn rate(&self) -> f64 {
-        let Some(last) = self.samples.last() else { return 0.0 };
+        // After that everything was refused.
+        let Some(last) = self.samples.iter().find(|sample| sample.written == self.written()) else {
+            return 0.0;
+        };
         let half = self.samples.iter().rfind(|sample| sample.written <= last.written / 2);
         let (seconds, written) = half.map_or((0.0, 0), |half| (half.seconds, half.written));
         (last.written - written) as f64 / (last.seconds - seconds)

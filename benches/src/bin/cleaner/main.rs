@@ -57,6 +57,9 @@ pub struct Args {
     /// Records that gather in memory before they are stored, in the model
     #[arg(long, default_value_t = 160)]
     gather: usize,
+    /// Of 1024 segments, those that the cleaner keeps free, in the model; the reserve is 32
+    #[arg(long, default_value_t = 32)]
+    keep: usize,
 }
 
 fn main() {
@@ -78,9 +81,10 @@ const POLICIES: [(&str, Policy); 7] = [
 fn models(args: &Args) {
     let times = 12;
     println!(
-        "1024 segments of 31 records, 32 kept free, the others filled to `fill`; overwritten {times} times, \
+        "1024 segments of 31 records, {} kept free, all but 32 filled to `fill` per cent; overwritten {times} times, \
          the second half counts.\nRecords stored and moved, a record stored; `gather` records gather in memory \
-         before they are stored.\n"
+         before they are stored.\n",
+        args.keep
     );
     print!("{:<10}{:>5}{:>7}{:>15}", "pattern", "fill", "gather", "stored/written");
     POLICIES.iter().for_each(|(name, _)| print!("{name:>10}"));
@@ -91,16 +95,20 @@ fn models(args: &Args) {
                 let setting = Setting {
                     segments: 1024,
                     per_segment: 31,
-                    keep: 32,
+                    keep: args.keep,
                     fill,
                     gather,
                     times,
                     seed: args.seed,
                 };
+                print!("{:<10}{fill:>5}{gather:>7}", pattern.to_string());
+                if !setting.fits() {
+                    println!("  so much cannot be kept free");
+                    continue;
+                }
                 let costs: Vec<Cost> =
                     POLICIES.iter().map(|&(_, policy)| model::run(setting, policy, pattern)).collect();
-                let part = costs[0].stored as f64 / costs[0].written as f64;
-                print!("{:<10}{fill:>5}{gather:>7}{part:>15.2}", pattern.to_string());
+                print!("{:>15.2}", costs[0].stored as f64 / costs[0].written as f64);
                 costs.iter().for_each(|cost| print!("{:>10.2}", cost.of_stored()));
                 println!();
             }

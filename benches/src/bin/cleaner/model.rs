@@ -50,7 +50,7 @@ pub struct Setting {
     pub per_segment: usize,
     /// Segments that the cleaner keeps free.
     pub keep: usize,
-    /// Per cent of what the others hold that is alive.
+    /// Per cent of AVAIL that are alive: of all segments but the reserve, a thirty-second.
     pub fill: usize,
     /// Different records that gather in memory before they are stored; 1 for none.
     pub gather: usize,
@@ -58,6 +58,17 @@ pub struct Setting {
     pub times: usize,
     /// Of the random numbers.
     pub seed: u64,
+}
+
+impl Setting {
+    fn alive(&self) -> usize {
+        (self.segments - self.segments / 32) * self.per_segment * self.fill / 100
+    }
+
+    /// Whether what is alive leaves so much free, and room for open segments.
+    pub fn fits(&self) -> bool {
+        self.alive() + (self.keep + 2 * STREAMS) * self.per_segment < self.segments * self.per_segment
+    }
 }
 
 /// What a run took, in records; counted in its second half.
@@ -118,7 +129,7 @@ struct Model<'a> {
 
 /// Overwrites by `pattern` and tells what that took.
 pub fn run(setting: Setting, policy: Policy, pattern: Pattern) -> Cost {
-    let alive = (setting.segments - setting.keep) * setting.per_segment * setting.fill / 100;
+    let alive = setting.alive();
     let picker = Picker::new(pattern, alive, setting.seed);
     let weights = picker.weights();
     let mut model = Model {
@@ -272,7 +283,7 @@ mod tests {
     fn one_stream_of_uniform_overwrites_costs_what_the_formula_says() {
         let policy = Policy { choice: Choice::Greedy, streams: Streams::One };
         let setting =
-            Setting { segments: 512, per_segment: 64, keep: 2, fill: 80, gather: 1, times: 12, seed: 1 };
+            Setting { segments: 512, per_segment: 64, keep: 16, fill: 80, gather: 1, times: 12, seed: 1 };
         let mut alive = 0.5_f64;
         (0..100).for_each(|_| alive = ((alive - 1.0) / 0.8).exp());
         let (formula, found) = (1.0 / (1.0 - alive), run(setting, policy, Pattern::Uniform).of_stored());
