@@ -10,6 +10,7 @@ pub mod pattern;
 pub mod peer;
 pub mod plot;
 pub mod process;
+pub mod usage;
 pub mod work;
 
 use std::time::{Duration, Instant};

@@ -67,11 +67,11 @@ impl Cell {
     /// The cell whose write amplification and throughput have targets.
     pub const TARGET: Self = Self { fill: Some(80), unit: Unit::Record, zipf: true };
 
-    /// All of them, those with room first: what is compared with them comes after.
+    /// All of them; those with room stand beside what is compared with them.
     pub fn all() -> Vec<Self> {
         let fills = [None].into_iter().chain(FILLS.map(Some));
-        let units = fills.flat_map(|fill| Unit::ALL.map(|unit| (fill, unit)));
-        units.flat_map(|(fill, unit)| [true, false].map(|zipf| Self { fill, unit, zipf })).collect()
+        let kinds = Unit::ALL.into_iter().flat_map(|unit| [true, false].map(|zipf| (unit, zipf)));
+        kinds.flat_map(|(unit, zipf)| fills.clone().map(move |fill| Self { fill, unit, zipf })).collect()
     }
 
     /// The same with room.

@@ -80,8 +80,8 @@ fn main() -> ExitCode {
     }
     let chosen = |cell: &Cell| args.cells.is_empty() || args.cells.iter().any(|word| cell.is(word));
     let cells: Vec<_> = Cell::all().into_iter().filter(chosen).collect();
-    let peers =
-        PEERS.iter().filter(|(name, _)| args.peers.is_empty() || args.peers.iter().any(|word| word == name));
+    let mut peers = PEERS.to_vec();
+    peers.retain(|(name, _)| args.peers.is_empty() || args.peers.iter().any(|word| word == name));
     let mut results = match args.keep.as_ref().map(fs::read).transpose() {
         Ok(None) => Results::default(),
         Ok(Some(kept)) => match serde_json::from_slice(&kept) {
@@ -117,29 +117,30 @@ fn main() -> ExitCode {
     let site = Site { folder: path, larder, bytes: amounts.pool, metered: true };
     let content = Content::Random.bytes(32 * MIB);
     let mut failed = false;
-    for &(name, peer) in peers {
-        if let Some(why) = site.obstacle(peer) {
-            eprintln!("absent: {name}: {why}");
-            results.absent.insert(name.to_owned(), why);
+    peers.retain(|(name, peer)| {
+        let obstacle = site.obstacle(*peer);
+        results.absent.remove(*name);
+        results.absent.extend(obstacle.iter().map(|why| ((*name).to_owned(), why.clone())));
+        obstacle.is_none()
+    });
+    // What is compared is measured close together, as the machine is not equally quiet all the time.
+    let kinds = cells.chunk_by(|a, b| a.with_room() == b.with_room());
+    let work =
+        kinds.flat_map(|kind| peers.iter().flat_map(move |peer| kind.iter().map(move |cell| (*peer, *cell))));
+    for ((name, peer), cell) in work {
+        // What fails on one peer (a panic that was told) leaves the others to be measured.
+        let done = catch_unwind(AssertUnwindSafe(|| run::measure(cell, peer, &site, &amounts, &content)));
+        let Ok(outcome) = done else {
+            eprintln!("{name:9} {cell:18} failed");
+            failed = true;
             continue;
-        }
-        results.absent.remove(name);
-        for &cell in &cells {
-            // What fails on one peer (a panic that was told) leaves the others to be measured.
-            let done = catch_unwind(AssertUnwindSafe(|| run::measure(cell, peer, &site, &amounts, &content)));
-            let Ok(outcome) = done else {
-                eprintln!("{name:9} {cell:18} failed");
-                failed = true;
-                continue;
-            };
-            let measured =
-                Measured { peer: name.to_owned(), cell, version: args.version_told.clone(), outcome };
-            eprintln!("{}", measured.line());
-            results.add(measured);
-            let kept = serde_json::to_vec(&results).expect("plain figures");
-            if let Some(Err(error)) = args.keep.as_ref().map(|keep| fs::write(keep, kept)) {
-                return refuse(&format!("cannot keep what was measured: {error}"));
-            }
+        };
+        let measured = Measured { peer: name.to_owned(), cell, version: args.version_told.clone(), outcome };
+        eprintln!("{}", measured.line());
+        results.add(measured);
+        let kept = serde_json::to_vec(&results).expect("plain figures");
+        if let Some(Err(error)) = args.keep.as_ref().map(|keep| fs::write(keep, kept)) {
+            return refuse(&format!("cannot keep what was measured: {error}"));
         }
     }
 

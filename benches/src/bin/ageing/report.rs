@@ -77,6 +77,11 @@ impl Results {
         Some(self.get(peer, cell)?.rate() / self.get(peer, cell.with_room())?.rate())
     }
 
+    /// The parts of the machine that others took.
+    fn others(&self) -> impl Iterator<Item = f64> {
+        self.measured.iter().map(|measured| measured.outcome.others)
+    }
+
     /// The whole report, as Markdown.
     pub fn markdown(&self, amounts: &Amounts, machine: &str) -> String {
         let mut out = String::new();
@@ -110,6 +115,12 @@ impl Results {
             amounts.cap.as_secs(),
             (amounts.cap.as_secs_f64() * (amounts.target_times / amounts.times).max(1.0)).round()
         ));
+        line(&format!(
+            "Others took {:.0} % of the machine meanwhile, from {:.0} to {:.0} %: write amplification says more than rates.\n",
+            100.0 * self.others().sum::<f64>() / self.others().count().max(1) as f64,
+            100.0 * self.others().fold(1.0, f64::min),
+            100.0 * self.others().fold(0.0, f64::max)
+        ));
         self.targets(&mut line);
         for fill in FILLS {
             self.table(&mut line, fill);
@@ -117,10 +128,12 @@ impl Results {
         self.absent.iter().for_each(|(peer, why)| line(&format!("Absent: {peer}: {why}.")));
         line("## How to read it\n");
         line(
-            "- MiB/s: of the second half of what was overwritten. Behind it, as a part of that with room.\n\
+            "- MiB/s: of the second half of what was overwritten. With room: the same there, and the former as a part of it.\n\
              - Amplification: what the device was given by what the program wrote, from the first overwrite to a commit \
              after the last. What is overwritten again before it is stored costs nothing, so hot data may bring it \
              below 1.\n\
+             - Processor: seconds of program, daemon and kernel threads (of the whole machine: kworkers belong to nobody), a \
+             GiB that was overwritten.\n\
              - Waits: median, 99th percentile and longest, of single overwrites (of files: open, write, close) and of fsyncs.\n\
              - Who was too slow was cut off: what it had overwritten by then, in pool sizes, is behind it. Overwrites \
              that were refused for lack of space are counted.",
@@ -194,9 +207,10 @@ impl Results {
                 let pattern = if cell.zipf { "zipf" } else { "uniform" };
                 let what = if cell.unit == Unit::File { "file".to_owned() } else { cell.unit.to_string() };
                 line(&format!(
-                    "| {what}, {pattern} | {peer} | **{}** | {room} | {:.2} | {} | {} | {} |",
+                    "| {what}, {pattern} | {peer} | **{}** | {room} | {:.2} | {:.2} | {} | {} | {} |",
                     mib(outcome.rate()),
                     outcome.amplification(),
+                    outcome.processor_per_gib(),
                     waits(outcome.write),
                     waits(outcome.sync),
                     remarks.join("; ")

@@ -5,6 +5,7 @@ use larder_benches::MIB;
 use larder_benches::daemon::pause;
 use larder_benches::pattern::Picker;
 use larder_benches::peer::{Bed, Peer, Site};
+use larder_benches::usage;
 use larder_device::{Clock, Counts, Histogram, SystemClock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,10 @@ pub struct Outcome {
     pub write: Waits,
     /// All fsyncs.
     pub sync: Waits,
+    /// Processor seconds for them, of the program, the daemon and the kernel.
+    pub processor: f64,
+    /// The part of the machine that others took meanwhile.
+    pub others: f64,
     /// Overwrites that were refused with ENOSPC.
     pub refused: u64,
     /// Why it ended early, if it did.
@@ -100,6 +105,11 @@ impl Outcome {
         let half = self.samples.iter().rfind(|sample| sample.written <= last.written / 2);
         let (seconds, written) = half.map_or((0.0, 0), |half| (half.seconds, half.written));
         (last.written - written) as f64 / (last.seconds - seconds)
+    }
+
+    /// Processor seconds, a GiB that was overwritten.
+    pub fn processor_per_gib(&self) -> f64 {
+        self.processor * (1 << 30) as f64 / self.written() as f64
     }
 
     /// What the device was given, a byte that was overwritten.
@@ -233,54 +243,87 @@ pub fn measure(cell: Cell, peer: Peer, site: &Site, amounts: &Amounts, content: 
     let cap =
         if long { amounts.cap.mul_f64((amounts.target_times / amounts.times).max(1.0)) } else { amounts.cap };
     let picker = Picker::new(cell.pattern(), data.pieces, amounts.seed);
-    let (mut writes, mut syncs) = (Watch::new(), Watch::new());
-    let (before, begin) = (bed.written(), clock.monotonic());
-    let (mut written, mut unsynced, mut n, mut refused, mut in_a_row) = (0, 0, 0_usize, 0, 0);
-    let (mut samples, mut last, mut cut) = (Vec::new(), Duration::ZERO, None);
+    let ((samples, writes, syncs, end), usage) =
+        usage::of(bed.daemon(), || overwrite(&bed, &data, &picker, content, (total, cap, amounts.sync)));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    Outcome {
+        fill_rate,
+        pool: amounts.pool,
+        samples,
+        write: writes.all(),
+        sync: syncs.all(),
+        processor: usage.cpu().as_secs_f64(),
+        others: usage.others.as_secs_f64() / usage.wall.as_secs_f64() / cores,
+        refused: end.refused,
+        cut: end.cut,
+    }
+}
+
+/// How overwriting ended.
+#[derive(Default)]
+struct End {
+    refused: u64,
+    cut: Option<String>,
+}
+
+/// Overwrites until `total` bytes were, or for `cap`, with an fsync every `sync` bytes.
+fn overwrite(
+    bed: &Bed,
+    data: &Data,
+    picker: &Picker,
+    content: &[u8],
+    (total, cap, sync): (u64, Duration, usize),
+) -> (Vec<Sample>, Watch, Watch, End) {
+    let (mut writes, mut syncs, mut end) = (Watch::new(), Watch::new(), End::default());
+    let (mut samples, mut last) = (Vec::new(), Duration::ZERO);
+    let (mut written, mut unsynced, mut refused_in_a_row) = (0, 0, 0);
+    let clock = SystemClock::new();
+    let before = bed.written();
     let mut sample = |writes: &mut Watch, syncs: &mut Watch, written| {
-        let seconds = (clock.monotonic() - begin).as_secs_f64();
-        let device = bed.written() - before;
+        let (seconds, device) = (clock.monotonic().as_secs_f64(), bed.written() - before);
         samples.push(Sample { seconds, written, device, write: writes.window(), sync: syncs.window() });
     };
-    let full = |error: &io::Error| error.raw_os_error() == Some(Errno::NOSPC.raw_os_error());
-    while written < total && cut.is_none() {
-        n += 1;
-        let bytes = &content[n * 4096 % (content.len() - MIB)..][..cell.unit.bytes()];
+    for n in 0_usize.. {
+        if written >= total || end.cut.is_some() {
+            break;
+        }
+        let bytes = &content[n * 4096 % (content.len() - MIB)..][..data.unit.bytes()];
         let piece = picker.pick();
         let mut outcome = writes.time(|| data.overwrite(piece, bytes));
-        if outcome.is_ok() {
+        if let Ok(file) = &outcome {
             written += bytes.len() as u64;
             unsynced += bytes.len();
-        }
-        if let (Ok(file), true) = (&mut outcome, unsynced >= amounts.sync) {
-            unsynced = 0;
-            let file = file.as_ref().or(data.file.as_ref()).expect("either there is one, or there are many");
-            if let Err(error) = syncs.time(|| file.sync_data()) {
-                outcome = Err(error);
+            if unsynced >= sync {
+                unsynced = 0;
+                let file =
+                    file.as_ref().or(data.file.as_ref()).expect("either there is one, or there are many");
+                if let Err(error) = syncs.time(|| file.sync_data()) {
+                    outcome = Err(error);
+                }
             }
         }
         match outcome {
-            Ok(_) => in_a_row = 0,
-            Err(error) if full(&error) => {
-                (refused, in_a_row) = (refused + 1, in_a_row + 1);
-                if in_a_row >= REFUSALS {
-                    cut = Some("for lack of space".to_owned());
+            Ok(_) => refused_in_a_row = 0,
+            Err(error) if error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) => {
+                (end.refused, refused_in_a_row) = (end.refused + 1, refused_in_a_row + 1);
+                if refused_in_a_row >= REFUSALS {
+                    end.cut = Some("for lack of space".to_owned());
                 }
                 // What frees space in the background gets its chance.
                 pause(Duration::from_millis(20));
             }
-            Err(error) => cut = Some(error.to_string()),
+            Err(error) => end.cut = Some(error.to_string()),
         }
-        let now = clock.monotonic() - begin;
+        let now = clock.monotonic();
         if now - last >= WINDOW {
             sample(&mut writes, &mut syncs, written);
             last = now;
         }
-        if now >= cap && written < total && cut.is_none() {
-            cut = Some(format!("after {} s", cap.as_secs()));
+        if now >= cap && written < total && end.cut.is_none() {
+            end.cut = Some(format!("after {} s", cap.as_secs()));
         }
     }
     bed.settle();
     sample(&mut writes, &mut syncs, written);
-    Outcome { fill_rate, pool: amounts.pool, samples, write: writes.all(), sync: syncs.all(), refused, cut }
+    (samples, writes, syncs, end)
 }

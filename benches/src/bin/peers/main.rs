@@ -8,7 +8,6 @@
 mod materials;
 mod plot;
 mod report;
-mod usage;
 mod works;
 
 use clap::Parser;

@@ -1,8 +1,8 @@
 //! The works, and the figures that come of them.
 
 use crate::materials::{Materials, git};
-use crate::usage::{self, Usage};
 use larder_benches::peer::{Bed, Peer};
+use larder_benches::usage::{self, Usage};
 use larder_benches::{Latencies, MIB, process, work};
 use serde_json::Value;
 use std::fs;
