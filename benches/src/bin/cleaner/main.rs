@@ -57,8 +57,8 @@ pub struct Args {
     /// Records that gather in memory before they are stored, in the model
     #[arg(long, default_value_t = 160)]
     gather: usize,
-    /// Of 1024 segments, those that the cleaner keeps free, in the model; the reserve is 32
-    #[arg(long, default_value_t = 32)]
+    /// Of 1024 segments, those that the cleaner keeps free, in the model; the reserve is 32, of which the pool's keeps three quarters
+    #[arg(long, default_value_t = 24)]
     keep: usize,
 }
 
@@ -74,8 +74,8 @@ const POLICIES: [(&str, Policy); 7] = [
     ("c-b 1", Policy { choice: Choice::CostBenefit, streams: Streams::One }),
     ("c-b 2", Policy { choice: Choice::CostBenefit, streams: Streams::Two }),
     ("sepbit", Policy { choice: Choice::CostBenefit, streams: Streams::SepBit }),
-    ("interval", Policy { choice: Choice::CostBenefit, streams: Streams::Interval }),
-    ("oracle", Policy { choice: Choice::CostBenefit, streams: Streams::Oracle }),
+    ("pool's", Policy { choice: Choice::Worth, streams: Streams::Interval }),
+    ("oracle", Policy { choice: Choice::Worth, streams: Streams::Oracle }),
 ];
 
 fn models(args: &Args) {
