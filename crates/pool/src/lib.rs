@@ -18,6 +18,7 @@ mod destroy;
 pub mod error;
 pub mod foreign;
 mod free;
+mod heat;
 pub mod intent;
 pub mod map;
 pub mod member;
