@@ -270,6 +270,10 @@ impl FrontEnd for Mount {
         })
     }
 
+    fn reap_step(&self, max: usize) -> Result<bool, PoolError> {
+        Ok(Mount::reap_step(self, max)?)
+    }
+
     fn freeing_bytes(&self) -> u64 {
         self.all().iter().map(|volume| volume.freeing_bytes()).sum()
     }
@@ -279,10 +283,6 @@ impl FrontEnd for Mount {
         if !self.tree.read().leaving.is_empty() {
             self.tree.write().let_go();
         }
-    }
-
-    fn remove_some(&self) -> larder_pool::Result<bool> {
-        self.reap_step(crate::volume::REAP_STEP).map_err(PoolError::from)
     }
 }
 

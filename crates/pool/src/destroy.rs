@@ -186,6 +186,14 @@ impl Pool {
         Ok(dead)
     }
 
+    /// Takes some of what was deleted apart, for somebody who needs the space now; true when there was some. What
+    /// cannot be read is left. Must not be called while an [`crate::Op`] is held.
+    pub(crate) fn free_some_deleted(&self) -> Result<bool> {
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let unlinked = front.map_or(Ok(false), |front| front.reap_step(STEP))?;
+        Ok(self.destroy_step(STEP)? || unlinked)
+    }
+
     /// Bytes of blocks that will be free by themselves: those of unlinked files and of destroyed datasets,
     /// and those that died and whose space cannot be written before another commit or two. Before
     /// replication and parity. While a commit is being put together it is what it was before.

@@ -60,8 +60,8 @@ pub trait FrontEnd: Send + Sync {
     fn committed(&self, commit: CommitId);
     /// Bytes of what has no name any more and is still to be removed.
     fn freeing_bytes(&self) -> u64;
-    /// Takes some of what was removed apart, so that its space comes back; false when there is nothing to do.
-    fn remove_some(&self) -> Result<bool>;
+    /// Goes on with removing that: at most `max` records. True while there is more to do.
+    fn reap_step(&self, max: usize) -> Result<bool>;
 }
 
 /// Dirty bytes in memory, over all front ends, and what storing them takes.

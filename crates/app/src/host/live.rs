@@ -1,7 +1,7 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
 //! Three threads, and nothing else: the *committer* makes a commit every few seconds when anything has
-//! changed, and stores data meanwhile when a quarter of the dirty memory is used; the *heart* shows other hosts that the
+//! changed, stores data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other hosts that the
 //! pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at once, and takes
 //! destroyed datasets down, as long as there is any of it.
 //! They end at export. A pool imported for reading only has none.
@@ -207,6 +207,7 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         } else {
             stream(pool, mount, last, stop)
         };
+        let result = result.and_then(|()| pool.tend());
         if let Err(error) = result {
             eprintln!("larder: pool {}: {error}", pool.name());
         }
