@@ -61,7 +61,8 @@ impl Bed {
         let mountpoint = folder.join("mnt");
         fs::create_dir_all(&mountpoint).expect("the folder can be written");
         let daemon = Daemon::start(larder, folder);
-        daemon.create(Layout { word: "", devices: 1, data: 1 }, DEVICE, &[], &mountpoint);
+        let layout = Layout { word: "", devices: 1, data: 1 };
+        daemon.create(layout, &layout.files(folder, DEVICE), &[], &mountpoint);
         Self { daemon, mountpoint }
     }
 
