@@ -62,7 +62,7 @@ impl Field for RunId {
     }
 }
 
-/// Marks of a block: a set of bits. Six are reserved.
+/// Marks of a block: a set of bits. Five are reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Marks(u8);
 
@@ -73,6 +73,9 @@ impl Marks {
     pub const SHARED: Self = Self(1);
     /// The dedup index names the id.
     pub const INDEXED: Self = Self(2);
+    /// A reference to the id was dropped; its place is freed when the free queue comes to it, unless the id is
+    /// shared.
+    pub const DEAD: Self = Self(4);
     /// Every mark, reserved ones too.
     pub const ALL: Self = Self(0xff);
 

@@ -1,13 +1,13 @@
 //! Values of the pool's tables: one tree holds them all, named by the root.
 //!
 //! A table is a range of keys: the key's object is the table's number in the upper 16 bits and, for
-//! properties, the dataset in the lower 48; the offset is the entry's id.
+//! properties and snapshots, the dataset in the lower 48; the offset is the entry's id.
 
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::node::Key;
-use crate::{BlockId, BlockPtr, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
+use crate::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
 
 /// The kind of every key in the pool's tables; clear, since none of it is a file's name.
 pub const TABLE_KIND: u8 = 64;
@@ -26,6 +26,10 @@ pub enum Table {
     Properties = 4,
     /// Imports: first commit → incarnation.
     History = 5,
+    /// Snapshots of a dataset: highest block id → [`SnapshotRecord`]; in the order in which they were taken.
+    Snapshots = 6,
+    /// What is still to be freed: one entry, 0 → [`FreeingRecord`].
+    Freeing = 7,
 }
 
 impl Table {
@@ -41,6 +45,11 @@ impl Table {
     /// The key of segment `id`.
     pub fn segment_key(id: SegmentId) -> Key {
         Self::Segments.key(id.get())
+    }
+    /// The key of the snapshot of `dataset` whose highest block id is `high`.
+    pub fn snapshot_key(dataset: DatasetId, high: BlockId) -> Key {
+        let object = (Self::Snapshots as u64) << 48 | dataset.get();
+        Key { object, kind: TABLE_KIND, offset: high.get() }
     }
     /// The key of dataset `id`.
     pub fn dataset_key(id: DatasetId) -> Key {
@@ -165,6 +174,149 @@ impl DatasetRecord {
             held: head.held,
             name: name.to_owned(),
         })
+    }
+}
+
+layout! {
+    /// The fixed part of a [`SnapshotRecord`]; the name follows.
+    pub struct SnapshotHead[120] {
+        /// The dataset that it is a snapshot of.
+        dataset: DatasetId = 0,
+        /// Its GUID, for people and streams.
+        guid: u64 = 8,
+        /// Every block id that it can refer to is lower; taken for it alone, so that it names the snapshot.
+        high: BlockId = 16,
+        /// 1 when `root` names a tree; a snapshot of an empty dataset has none.
+        has_root: u8 = 24,
+        /// The root of its tree.
+        root: BlockPtr = 32,
+        /// Footprints of all blocks it refers to, bytes.
+        referenced: u64 = 56,
+        /// Plain bytes of the records it refers to.
+        logical: u64 = 64,
+        /// Stored bytes of its records.
+        stored: u64 = 72,
+        /// The dataset's next inode id at that time.
+        next_inode: u64 = 80,
+        /// When it was taken.
+        created: Timestamp = 88,
+        /// The commit that took it.
+        commit: u64 = 104,
+        /// Bytes of the name.
+        name_len: u16 = 112,
+    }
+}
+
+/// What the snapshot table keeps of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// The dataset that it is a snapshot of.
+    pub dataset: DatasetId,
+    /// Its GUID.
+    pub guid: u64,
+    /// Every block id that it can refer to is lower; taken for it alone, so that it names the snapshot.
+    pub high: BlockId,
+    /// The root of its tree; none when the dataset was empty.
+    pub root: Option<BlockPtr>,
+    /// Footprints of all blocks it refers to, bytes.
+    pub referenced: u64,
+    /// Plain bytes of the records it refers to.
+    pub logical: u64,
+    /// Stored bytes of the records it refers to.
+    pub stored: u64,
+    /// The dataset's next inode id at that time.
+    pub next_inode: u64,
+    /// When it was taken.
+    pub created: Timestamp,
+    /// The commit that took it.
+    pub commit: CommitId,
+    /// Its name within the dataset.
+    pub name: String,
+}
+
+impl SnapshotRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; SnapshotHead::SIZE];
+        SnapshotHead {
+            dataset: self.dataset,
+            guid: self.guid,
+            high: self.high,
+            has_root: u8::from(self.root.is_some()),
+            root: self.root.unwrap_or(BlockPtr::load(&[0; BlockPtr::SIZE])),
+            referenced: self.referenced,
+            logical: self.logical,
+            stored: self.stored,
+            next_inode: self.next_inode,
+            created: self.created,
+            commit: self.commit.get(),
+            name_len: self.name.len() as u16,
+        }
+        .put(&mut out);
+        out.extend_from_slice(self.name.as_bytes());
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "snapshot record";
+        let head = SnapshotHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let name = &bytes[SnapshotHead::SIZE..];
+        ensure(name.len() == usize::from(head.name_len) && head.has_root <= 1, WHAT, Reason::Range)?;
+        ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
+        ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
+        ensure_countable(&[head.referenced, head.logical, head.stored], WHAT)?;
+        ensure_countable(&[head.dataset.get(), head.high.get(), head.next_inode, head.commit], WHAT)?;
+        let root = (head.has_root != 0).then(|| head.root.checked()).transpose()?;
+        ensure(root.is_none_or(|root| root.id < head.high), WHAT, Reason::Order)?;
+        let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        Ok(Self {
+            dataset: head.dataset,
+            guid: head.guid,
+            high: head.high,
+            root,
+            referenced: head.referenced,
+            logical: head.logical,
+            stored: head.stored,
+            next_inode: head.next_inode,
+            created: head.created,
+            commit: CommitId::new(head.commit),
+            name: name.to_owned(),
+        })
+    }
+}
+
+layout! {
+    /// What is dropped and not yet free.
+    #[derive(Copy, Default)]
+    pub struct FreeingRecord[32] {
+        /// Blocks with the mark `DEAD`, about: what the free queue has still to look at.
+        queued_blocks: u64 = 0,
+        /// Their footprints, bytes, about.
+        queued_bytes: u64 = 8,
+        /// Bytes that were dropped and could not be freed, for another reference may hold them: what a trace may
+        /// bring back, at most.
+        left_bytes: u64 = 16,
+        /// 1 while any id may carry the mark `SHARED`.
+        shared: u8 = 24,
+    }
+}
+
+impl FreeingRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; Self::SIZE];
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "freeing record";
+        let record = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(bytes.len() == Self::SIZE && record.shared <= 1, WHAT, Reason::Range)?;
+        ensure_countable(&[record.queued_blocks, record.queued_bytes, record.left_bytes], WHAT)?;
+        Ok(record)
     }
 }
 

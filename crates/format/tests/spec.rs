@@ -119,6 +119,8 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         node::LeafEntry,
         node::InnerEntry,
         tables::DatasetHead,
+        tables::SnapshotHead,
+        tables::FreeingRecord,
         run::PageHead,
         run::RunHead,
         items::InodeRecord,
@@ -370,7 +372,9 @@ fn marks_have_their_bits() {
         let row = table.rows.iter().find(|row| row[1] == name).unwrap_or_else(|| panic!("{name}"));
         1u8 << row[0].parse::<u32>().expect("a bit")
     };
-    for (name, marks) in [("SHARED", run::Marks::SHARED), ("INDEXED", run::Marks::INDEXED)] {
+    let named =
+        [("SHARED", run::Marks::SHARED), ("INDEXED", run::Marks::INDEXED), ("DEAD", run::Marks::DEAD)];
+    for (name, marks) in named {
         let mut page = run::PageBuilder::new(run::RunId::new(1));
         page.push(BlockId::new(5), &run::Delta { set: marks, ..run::Delta::NONE });
         // Head, one restart, then the entry: tag, distance, marks set, marks cleared.

@@ -17,7 +17,7 @@ use larder_format::run::{
 use larder_format::segment::{
     DESCRIPTOR_LEN, RowHead, RowHeader, SegmentRecord, check_descriptor, encode_descriptor, row_header_len,
 };
-use larder_format::tables::{DatasetRecord, PropertyRecord};
+use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::{BlockId, PoolGuid};
 use larder_fuse::{Operation, Request};
 use std::fmt::Debug;
@@ -43,6 +43,8 @@ pub const ALL: &[Decoder] = &[
     decoder("item", samples::items, unsealed, item),
     decoder("acl", samples::acls, unsealed, acl),
     decoder("dataset_record", samples::datasets, unsealed, dataset_record),
+    decoder("snapshot_record", samples::snapshots, unsealed, snapshot_record),
+    decoder("freeing_record", samples::freeings, unsealed, freeing_record),
     decoder("property_record", samples::properties, unsealed, property_record),
     decoder("fuse_request", samples::requests, unsealed, fuse_request),
     Decoder {
@@ -274,6 +276,18 @@ fn acl(bytes: &[u8]) -> bool {
 fn dataset_record(bytes: &[u8]) -> bool {
     let Ok(record) = DatasetRecord::decode(bytes) else { return false };
     let again = DatasetRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn snapshot_record(bytes: &[u8]) -> bool {
+    let Ok(record) = SnapshotRecord::decode(bytes) else { return false };
+    let again = SnapshotRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn freeing_record(bytes: &[u8]) -> bool {
+    let Ok(record) = FreeingRecord::decode(bytes) else { return false };
+    let again = FreeingRecord::decode(&record.encode());
     same(record, again)
 }
 

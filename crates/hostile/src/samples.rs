@@ -17,7 +17,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, encode_descriptor,
     row_header_len,
 };
-use larder_format::tables::{DatasetRecord, PropertyRecord};
+use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 
@@ -404,6 +404,28 @@ pub fn datasets() -> Vec<Vec<u8>> {
         name: "home".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+pub fn snapshots() -> Vec<Vec<u8>> {
+    let record = |root| SnapshotRecord {
+        dataset: DatasetId::new(2),
+        guid: 3,
+        high: BlockId::new(1000),
+        root,
+        referenced: 5,
+        logical: 6,
+        stored: 7,
+        next_inode: 8,
+        created: TIME,
+        commit: CommitId::new(9),
+        name: "monday".into(),
+    };
+    vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+pub fn freeings() -> Vec<Vec<u8>> {
+    let record = FreeingRecord { queued_blocks: 1, queued_bytes: 4096, left_bytes: 8192, shared: 1 };
+    vec![FreeingRecord::default().encode(), record.encode()]
 }
 
 pub fn properties() -> Vec<Vec<u8>> {

@@ -149,7 +149,7 @@ impl Pool {
     /// returns, in bounded steps with commits between when there are many.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] when it has children or is the pool's root.
+    /// [`PoolError::Busy`] when it has children or snapshots or is the pool's root.
     pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
         let missing = || PoolError::NotFound(format!("dataset {id}"));
         let dataset = self.dataset(id).ok_or_else(missing)?;
@@ -159,6 +159,7 @@ impl Pool {
         if !self.children(id).is_empty() {
             return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
         }
+        self.check_no_snapshots(id)?;
         loop {
             let op = self.enter()?;
             let mut state = dataset.state.write();
@@ -176,7 +177,7 @@ impl Pool {
             let freed = freed.min(record.referenced);
             record.referenced -= freed;
             self.books.post(id, -(freed as i64));
-            self.core.lock().dropped.append(&mut dead);
+            self.drop_records(dead);
             drop(state);
             drop(op);
             if taken < DESTROY_STEP {
@@ -188,8 +189,7 @@ impl Pool {
         let mut state = dataset.state.write();
         // What is left is an empty leaf: committed ones die, one never committed is nothing.
         let last = std::mem::take(&mut state.tree);
-        let mut dead = dead_nodes(self, last)?;
-        self.core.lock().dropped.append(&mut dead);
+        self.drop_nodes(dead_nodes(self, last)?);
         state.changed = false;
         drop(state);
         let mut tables = self.tables.lock();

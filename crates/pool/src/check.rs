@@ -9,11 +9,13 @@ use crate::map::Location;
 use crate::pool::Pool;
 use crate::read::{DatasetNodes, TableNodes};
 use crate::runs::RunIo;
+use crate::tree::Tree;
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Node;
+use larder_format::run::Marks;
 use larder_format::segment::{
     DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, check_descriptor,
     row_header_len,
@@ -29,6 +31,12 @@ pub struct Report {
     pub problems: Vec<String>,
     /// Blocks read and verified.
     pub blocks: u64,
+    /// Records that trees refer to, each once.
+    pub records: u64,
+    /// Blocks that wait in the free queue.
+    pub dead: u64,
+    /// Blocks that nothing refers to and that are left to the trace.
+    pub unreachable: u64,
     /// Rows verified, each on all its devices.
     pub rows: u64,
     /// Slots accounted for.
@@ -41,14 +49,26 @@ struct Live {
     by_segment: HashMap<SegmentId, Vec<Place>>,
     /// Blocks that trees refer to.
     referred: HashMap<BlockId, Place>,
+    /// Those with references that no snapshot explains.
+    shared: HashSet<BlockId>,
+    /// Blocks of the dataset, and of the tree of it, that is looked at.
+    lineage: HashSet<BlockId>,
+    tree: HashSet<BlockId>,
 }
 
 impl Live {
     fn add(&mut self, ptr: BlockPtr, place: Place, report: &mut Report) {
-        if self.referred.insert(ptr.id, place).is_some() {
-            report.problems.push(format!("block {} is referred to twice", ptr.id));
+        let known = self.referred.insert(ptr.id, place).is_some();
+        let again = !self.tree.insert(ptr.id);
+        let in_lineage = !self.lineage.insert(ptr.id);
+        if known && (again || !in_lineage) {
+            self.shared.insert(ptr.id);
         }
-        self.by_segment.entry(place.segment).or_default().push(place);
+        if !known {
+            self.by_segment.entry(place.segment).or_default().push(place);
+        } else if !self.by_segment.get(&place.segment).is_some_and(|places| places.contains(&place)) {
+            report.problems.push(format!("block {} is at two places", ptr.id));
+        }
     }
 }
 
@@ -65,10 +85,19 @@ impl Pool {
         let mut report = Report::default();
         let mut live = Live::default();
         for dataset in self.datasets() {
+            let name = self.full_name(dataset.id());
+            live.lineage.clear();
+            for snapshot in self.snapshots(dataset.id()) {
+                let tree = snapshot.root.map_or_else(Tree::empty, Tree::open);
+                let name = format!("{name}@{}", snapshot.name);
+                self.check_tree(&name, &tree, snapshot.referenced, &mut live, &mut report)?;
+            }
             let state = dataset.state.read();
-            self.check_dataset(&self.full_name(dataset.id()), &state, &mut live, &mut report)?;
+            self.check_dataset(&name, &state, &mut live, &mut report)?;
         }
-        self.check_map(&live, &mut report)?;
+        live.lineage.clear();
+        live.tree.clear();
+        self.check_map(&mut live, &mut report)?;
         self.check_tables(&mut live, &mut report)?;
         self.check_segments(&live, &mut report);
         Ok(report)
@@ -82,10 +111,25 @@ impl Pool {
             report.problems.push(format!("{name} has uncommitted changes: the check needs a quiet pool"));
             return Ok(());
         }
+        self.check_tree(name, &state.tree, state.record.referenced, live, report)
+    }
+
+    fn check_tree(
+        &self,
+        name: &str,
+        tree: &Tree,
+        counted: u64,
+        live: &mut Live,
+        report: &mut Report,
+    ) -> Result<()> {
+        if tree.committed_root().is_none() {
+            return Ok(());
+        }
+        live.tree.clear();
         let mut extents = Vec::new();
         let mut nodes = Vec::new();
         let mut problems = Vec::new();
-        state.tree.for_each_node(
+        tree.for_each_node(
             &DatasetNodes(self),
             |ptr| {
                 nodes.push(ptr);
@@ -116,24 +160,24 @@ impl Pool {
         }
         for (key, extent) in extents {
             let place = self.place_of(extent.ptr)?;
+            report.records += u64::from(!live.referred.contains_key(&extent.ptr.id));
             live.add(extent.ptr, place, report);
             referenced += u64::from(place.footprint());
             report.blocks += 1;
             match self.read_plain(extent.ptr, BlockKind::Record) {
-                Ok((header, plain)) => {
+                Ok((_, plain)) => {
                     let covers = u64::from(extent.block_offset) + u64::from(extent.len) <= plain.len() as u64;
-                    if !covers || extent.logical as usize != plain.len() || header.info.object != key.object {
+                    if !covers || extent.logical as usize != plain.len() {
                         report.problems.push(format!("{name}: extent at {key:?} does not fit its block"));
                     }
                 }
                 Err(error) => report.problems.push(format!("{name}: {key:?}: {error}")),
             }
         }
-        if referenced != state.record.referenced {
-            report.problems.push(format!(
-                "{name} counts {} bytes referenced, its extents have {referenced}",
-                state.record.referenced
-            ));
+        if referenced != counted {
+            report
+                .problems
+                .push(format!("{name} counts {counted} bytes referenced, its extents have {referenced}"));
         }
         Ok(())
     }
@@ -147,13 +191,38 @@ impl Pool {
     }
 
     /// The map knows what trees refer to, where it is, and nothing else.
-    fn check_map(&self, live: &Live, report: &mut Report) -> Result<()> {
+    fn check_map(&self, live: &mut Live, report: &mut Report) -> Result<()> {
+        let (queued, left) = (self.has_queued(), self.left_bytes());
         let mut known = HashSet::new();
         let map = self.map.lock();
-        let problems = &mut report.problems;
+        let Report { problems, dead, unreachable, .. } = report;
         let _ = map.iterate(&RunIo::new(self), BlockId::new(0), |id, entry| {
             known.insert(id);
+            if entry.marks.contains(Marks::DEAD) && !queued {
+                problems.push(format!("block {id} is marked as dead, but the free queue is empty"));
+            }
+            if live.shared.contains(&id) && !entry.marks.contains(Marks::SHARED) {
+                problems.push(format!("block {id} is referred to twice, but not marked as shared"));
+            }
+            let place = match (live.referred.get(&id), entry.location) {
+                (None, Location::Places(places)) => places[0],
+                _ => Place { segment: SegmentId::new(0), column: 0, offset: 0, stored: 0 },
+            };
+            let marks = entry.marks;
             match (live.referred.get(&id), entry.location) {
+                (None, Location::Places(_))
+                    if marks.contains(Marks::DEAD) && !marks.contains(Marks::SHARED) =>
+                {
+                    *dead += 1;
+                    live.by_segment.entry(place.segment).or_default().push(place);
+                }
+                (None, Location::Places(_)) if left > 0 => {
+                    *unreachable += 1;
+                    live.by_segment.entry(place.segment).or_default().push(place);
+                }
+                (Some(_), _) if marks.contains(Marks::DEAD) && !marks.contains(Marks::SHARED) => {
+                    problems.push(format!("block {id} is in use, but marked as dead"));
+                }
                 (None, _) => problems.push(format!("block {id} is in the map, but nothing refers to it")),
                 (Some(place), Location::Places(places)) if places.contains(place) => {}
                 (Some(place), other) => {

@@ -14,7 +14,9 @@
 
 use crate::codec::Codec;
 use crate::core::LEASE;
+use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
+use crate::free::PAGES_PER_COMMIT;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
@@ -128,7 +130,7 @@ impl Pool {
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
-            self.seal(&op, export)
+            self.seal(&op, how)
                 .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?
         };
         let commit = sealed.root.commit;
@@ -137,6 +139,9 @@ impl Pool {
             front.committed(commit);
         }
         if !export {
+            // It can fail at a page of the map that cannot be read; the commit is durable nevertheless, and
+            // whoever calls [`Pool::free_step`] is told.
+            drop(self.free_some(PAGES_PER_COMMIT));
             self.clean_if_low()?;
         }
         Ok(commit)
@@ -173,10 +178,10 @@ impl Pool {
     }
 
     /// Step 2: everything that changed becomes blocks, and a root that names them.
-    fn seal(&self, op: &Op<'_>, export: bool) -> Result<Sealed> {
+    fn seal(&self, op: &Op<'_>, how: How) -> Result<Sealed> {
         let commit = self.open_commit();
         let applied = self.notes.lock().last();
-        self.seal_datasets()?;
+        self.seal_datasets(how)?;
         let mut pages = RunIo::new(self);
         let changes = self.map.lock().checkpoint(&mut pages)?;
         pages.finish()?;
@@ -205,8 +210,8 @@ impl Pool {
             commit,
             incarnation: core.incarnation,
             time,
-            exported: export,
-            log_open: !export,
+            exported: how == How::Export,
+            log_open: how != How::Export,
             host: self.world.host,
             block_lease: core.block_lease,
             segment_lease: core.segment_lease,
@@ -225,10 +230,9 @@ impl Pool {
         Ok(Sealed { root, applied })
     }
 
-    /// Dirty nodes of datasets become blocks; blocks that no tree refers to die.
-    fn seal_datasets(&self) -> Result<()> {
+    /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
+    fn seal_datasets(&self, how: How) -> Result<()> {
         let mut blocks = Appender::new(self, SegmentKind::Node);
-        let mut dropped = std::mem::take(&mut self.core.lock().dropped);
         for dataset in self.datasets() {
             let mut state = dataset.state.write();
             let state = &mut *state;
@@ -246,16 +250,19 @@ impl Pool {
                 // Readers must find the nodes as soon as the tree is theirs again.
                 blocks.submit()?;
             }
-            let floor = state.record.floor;
-            dropped.extend(state.tree.take_dropped().into_iter().filter(|ptr| ptr.id > floor));
+            // A snapshot that this commit takes is of the tree as it is now, without them.
+            let mut dropped = state.tree.take_dropped();
+            dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
+            self.drop_nodes(dropped);
             state.changed = false;
             let record = state.record.encode();
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
         }
-        if !planted(Bug::Leak) {
-            dropped.into_iter().try_for_each(|ptr| self.note_dead(ptr))?;
+        if how != How::WhatFits {
+            self.seal_snapshots(self.open_commit())?;
         }
-        Ok(())
+        self.seal_dropped();
+        self.seal_freeing()
     }
 
     /// Changed segments go into the tables, and the tables' dirty nodes become blocks.

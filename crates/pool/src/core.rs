@@ -1,7 +1,7 @@
-//! What of the pool changes with every write, under one lock: segments, free slots, ids, dropped blocks.
+//! What of the pool changes with every write, under one lock: segments, free slots, ids.
 //!
-//! Locking order, outermost first: commit lock, gate, intent log, dataset trees, tables, block map,
-//! rows in flight, core; the books of quotas alone. The core's lock is never held over I/O.
+//! Locking order, outermost first: commit lock, gate, intent log, dataset trees, snapshots, tables,
+//! block map, rows in flight, core; the books of quotas and what is to be freed alone, at last. The core's lock is never held over I/O.
 
 use crate::error::Result;
 use crate::map::{Location, Update};
@@ -39,8 +39,6 @@ pub struct Core {
     pub(crate) next_segment: SegmentId,
     /// As for block ids.
     pub(crate) segment_lease: SegmentId,
-    /// Blocks that no tree refers to any more since the last commit.
-    pub(crate) dropped: Vec<BlockPtr>,
     /// Segments whose slots were given back, to be taken out of the tables.
     pub(crate) gone: Vec<SegmentId>,
     /// Data may open segments down to the last slot: it is what the log holds, which was promised.
@@ -143,18 +141,5 @@ impl Pool {
         }
         let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
         self.map.lock().apply(Update::Put { id: ptr.id, places });
-    }
-
-    /// A block died: the map forgets it, its segment has less to live for. When its segment was cleaned,
-    /// the map is asked where it went.
-    pub(crate) fn note_dead(&self, ptr: BlockPtr) -> Result<()> {
-        let moved = crate::clean::hint_is_stale(&self.core.lock(), ptr.place.segment);
-        let place = if moved { Core::look_up(self, ptr.id)? } else { Some(ptr.place) };
-        self.map.lock().apply(Update::Delete { id: ptr.id });
-        if let Some(place) = place {
-            self.core.lock().release(place);
-        }
-        self.cache.forget(ptr.id);
-        Ok(())
     }
 }

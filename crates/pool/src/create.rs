@@ -248,7 +248,6 @@ impl Pool {
             block_lease: BlockId::new(LEASE),
             next_segment: SegmentId::new(1),
             segment_lease: SegmentId::new(LEASE),
-            dropped: Vec::new(),
             gone: Vec::new(),
             spend_reserve: false,
         };
@@ -326,6 +325,8 @@ impl Pool {
             cleaned: AtomicU64::new(0),
             misses: Default::default(),
             bell: OnceLock::new(),
+            freeing: Mutex::default(),
+            snapshots: Mutex::default(),
             myself: myself.clone(),
         })
     }

@@ -252,17 +252,24 @@ impl Update<'_> {
         self.touch();
     }
 
-    /// An extent no longer names this block of `logical` plain bytes; it dies with the commit when no
-    /// snapshot can hold it.
+    /// A further extent, of this dataset or another, names a block of `logical` plain bytes that an extent names
+    /// already: the block is shared from now on, and nobody but the trace frees it.
+    pub fn share_block(&mut self, ptr: BlockPtr, logical: u64) {
+        self.link_block(ptr, logical);
+        self.pool.note_shared(ptr.id);
+    }
+
+    /// An extent no longer names this block of `logical` plain bytes; it dies with the commit when neither a
+    /// snapshot nor another extent can hold it.
     pub fn drop_block(&mut self, ptr: BlockPtr, logical: u64) {
         let record = &mut self.state.record;
         record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
         if planted(Bug::EarlyReuse) {
-            drop(self.pool.note_dead(ptr));
-        } else if ptr.id > record.floor {
-            self.pool.core.lock().dropped.push(ptr);
+            self.pool.free_now(ptr);
+        } else if is_free_to_die(record, ptr) {
+            self.pool.drop_records([ptr]);
         }
         self.touch();
     }
@@ -291,6 +298,15 @@ impl Update<'_> {
         self.touched = true;
         self.state.changed = true;
     }
+}
+
+/// Whether a block that the head of `record` dropped is held by none of its snapshots; else they hold it.
+pub(crate) fn is_free_to_die(record: &mut DatasetRecord, ptr: BlockPtr) -> bool {
+    let free = ptr.id > record.floor || planted(Bug::FloorIgnored);
+    if !free {
+        record.held += u64::from(ptr.place.footprint());
+    }
+    free
 }
 
 /// Effective settings from property values; unknown values keep what `base` has.

@@ -37,11 +37,13 @@
 //! bytes written for each that remains, with 10,000, 1,000 and 100 puts a checkpoint; 1.3 µs a `get`
 //! without I/O.
 
+mod cursor;
 mod merge;
 mod run;
 #[cfg(test)]
 mod tests;
 
+pub use cursor::{Finder, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
 use larder_format::{BlockId, BlockPtr, Corrupt, Reason, SegmentId};
 use merge::{Budget, Merge, MergedRuns, Outcome};
@@ -159,7 +161,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn of(delta: &Delta) -> Option<Self> {
+    /// What `delta` says when nothing is older; `None` when the block is gone, or only marks wait for it.
+    pub fn of(delta: &Delta) -> Option<Self> {
         let location = match delta.target {
             Target::Places(places) => Location::Places(places),
             Target::Alias(to) => Location::Alias(to),

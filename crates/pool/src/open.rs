@@ -14,6 +14,7 @@ use crate::core::{Core, LEASE};
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
+use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState, Members};
@@ -32,7 +33,7 @@ use larder_format::label::{
 use larder_format::root::{MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
-use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord, Table};
 use larder_format::{
     BlockId, ByteLen, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, PoolGuid, Reason, SegmentId,
 };
@@ -481,7 +482,6 @@ impl Pool {
             block_lease: BlockId::new(root.block_lease.get() + LEASE),
             next_segment: root.segment_lease,
             segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),
-            dropped: Vec::new(),
             gone: Vec::new(),
             spend_reserve: false,
         };
@@ -517,6 +517,8 @@ impl Pool {
         let mut segments = Vec::new();
         let mut datasets = Vec::new();
         let mut runs = Vec::new();
+        let mut snapshots = Vec::new();
+        let mut freeing = FreeingRecord::default();
         let mut properties: BTreeMap<DatasetId, BTreeMap<String, String>> = BTreeMap::new();
         let tables = Tree::open(root.tables);
         let mut bad = Ok(());
@@ -527,6 +529,8 @@ impl Pool {
                     t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
                     t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
                     t if t == Table::Runs as u16 => runs.push(RunDescriptor::decode(value)?.0),
+                    t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
+                    t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;
                         properties
@@ -566,6 +570,8 @@ impl Pool {
             self.datasets.write().insert(dataset.id(), Arc::new(dataset));
         }
         self.check_parents()?;
+        self.adopt_snapshots(snapshots)?;
+        *self.freeing.lock() = Freeing::open(freeing);
         self.open_books();
         self.refresh_settings();
         if root.log_open {

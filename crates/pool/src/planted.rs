@@ -34,11 +34,19 @@ pub enum Bug {
     HeightNotTold,
     /// Payloads are not verified when read.
     UncheckedPayload,
+    /// What a snapshot may hold is freed when its head drops it.
+    FloorIgnored,
+    /// A second reference does not set the mark.
+    SharedNotMarked,
+    /// Import does not look for what waits in the free queue.
+    QueueLost,
+    /// A shared block that was dropped stays marked as dead.
+    DeadNotCleared,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 14] = [
+    pub const ALL: [Bug; 18] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -53,6 +61,10 @@ impl Bug {
         Bug::MapNotTold,
         Bug::HeightNotTold,
         Bug::UncheckedPayload,
+        Bug::FloorIgnored,
+        Bug::SharedNotMarked,
+        Bug::QueueLost,
+        Bug::DeadNotCleared,
     ];
 }
 

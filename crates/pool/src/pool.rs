@@ -9,11 +9,13 @@ use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
 use crate::error::{PoolError, Result};
+use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
 use crate::member::Members;
 use crate::quota::Books;
 use crate::segments::Readable;
+use crate::snapshot::Snapshots;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
 use crate::write::Flights;
@@ -194,6 +196,8 @@ pub struct Pool {
     pub(crate) cleaned: AtomicU64,
     pub(crate) misses: Misses,
     pub(crate) bell: OnceLock<Bell>,
+    pub(crate) freeing: Mutex<Freeing>,
+    pub(crate) snapshots: Mutex<Snapshots>,
     pub(crate) myself: Weak<Pool>,
 }
 
@@ -343,7 +347,7 @@ impl Pool {
     pub fn is_dirty(&self) -> bool {
         self.dirty.get() > 0
             || self.notes.lock().bytes() > 0
-            || !self.core.lock().dropped.is_empty()
+            || self.has_dropped()
             || self.datasets().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()
@@ -451,11 +455,10 @@ impl Pool {
         dead.sum()
     }
 
-    /// Whether commits would make freed space writable again: a slot comes back two commits after the
-    /// last block in it died.
+    /// Whether commits would make dropped space writable again: the free queue goes on with each, and a slot
+    /// comes back two commits after the last block in it died.
     pub fn is_freeing(&self) -> bool {
-        let core = self.core.lock();
-        !core.dropped.is_empty() || core.waiting_to_be_free()
+        self.has_dropped() || self.has_queued() || self.core.lock().waiting_to_be_free()
     }
 
     /// What the cache did and holds.

@@ -84,7 +84,7 @@ impl MergedRuns {
     }
 
     /// Makes the lowest id known; `None` at the end.
-    fn lowest<R: PageReader>(
+    pub(super) fn lowest<R: PageReader>(
         &mut self,
         reads: &mut usize,
         reader: &R,
@@ -102,7 +102,7 @@ impl MergedRuns {
     }
 
     /// Takes what all runs say of `id`, which is the lowest.
-    fn take(&mut self, id: BlockId) -> Delta {
+    pub(super) fn take(&mut self, id: BlockId) -> Delta {
         let mut delta = Delta::NONE;
         for input in &mut self.0 {
             if let Some((_, older)) = input.head.take_if(|(found, _)| *found == id) {

@@ -1,0 +1,439 @@
+//! Freeing: what becomes of a block that a tree has stopped naming.
+//!
+//! There are no reference counts, so a dropped reference says only that the block *may* be dead. Whoever drops
+//! one asks, in this order:
+//! 1. Is the id at or below its head's *floor*? Then a snapshot holds it. Nothing happens; the dataset counts the
+//!    bytes as held, and they are left to the trace when a snapshot is destroyed.
+//! 2. Is no id of the pool shared, and is the place in the hint still the place? Then the block is dead for
+//!    certain and freed in the commit that drops it: the map forgets it, its segment has less to live for.
+//! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
+//!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`Pool::free_step`] works that
+//!    off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is
+//!    shared, takes the mark away: another reference may exist, and only the trace can tell.
+//!
+//! # Second references
+//! Whoever makes one calls [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the
+//! pool-wide flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with
+//! an id when its block is moved. Whoever takes `SHARED` away, which only the trace may, takes `DEAD` away with it:
+//! the drop that set `DEAD` was that of another reference.
+//!
+//! # The queue
+//! It is the set of ids with the mark `DEAD`, hence as durable as the commits that set and clear them. In memory
+//! it is a sorted set with a bound. Ids that find no room are found again by sweeping the map, as all are after an
+//! import; the freeing record tells whether there are any.
+//!
+//! # A trace under way
+//! needs the nodes that its roots reach. Nodes that are dropped meanwhile and that it holds get the mark `DEAD` and
+//! wait, whatever case they are; they join the queue when it has ended. Records need not wait: it does not read them.
+//!
+//! # Crashes
+//! Every change is to the map, the segments' counts and the freeing record, which one commit makes durable
+//! together, with the trees that dropped the references. A cut leaves a block named by a tree, or marked, or free.
+
+use crate::clean::hint_is_stale;
+use crate::error::Result;
+use crate::map::{Entry, Location, Step, Update};
+use crate::planted::{Bug, planted};
+use crate::pool::Pool;
+use crate::read::TableNodes;
+use crate::runs::RunIo;
+use larder_format::run::{Delta, Marks};
+use larder_format::tables::{FreeingRecord, Table};
+use larder_format::{BlockId, BlockPtr, Place};
+use std::collections::BTreeSet;
+
+/// Ids that the queue keeps in memory, at most: some 16 MiB.
+const QUEUE_MAX: usize = 1 << 20;
+/// Of the pool's memory, the queue takes at most this part.
+const QUEUE_SHARE: u64 = 32;
+/// What an id takes in a sorted set, bytes: its nodes are six elevenths full at worst.
+const QUEUE_ENTRY: u64 = 15;
+/// Ids that are decided at once, under the map's lock.
+const BATCH: usize = 1024;
+/// Ids that are looked at for each page of the map that a step may read.
+const IDS_PER_PAGE: usize = 512;
+/// Pages of the map that freeing may read after each commit.
+pub(crate) const PAGES_PER_COMMIT: usize = 64;
+
+/// What was dropped and is not free yet. Its lock is taken last, and alone.
+#[derive(Debug, Default)]
+pub(crate) struct Freeing {
+    /// Records above their head's floor, dropped since the last commit.
+    records: Vec<BlockPtr>,
+    /// Nodes, likewise.
+    nodes: Vec<BlockPtr>,
+    /// The footprints of both.
+    dropped_bytes: u64,
+    /// Ids with the mark `DEAD`.
+    queue: BTreeSet<BlockId>,
+    /// From this id on there may be some that are not in the queue.
+    unswept: Option<BlockId>,
+    /// Ids with the mark `DEAD` that a trace holds.
+    held: BTreeSet<BlockId>,
+    /// As of now; durable with the next commit.
+    record: FreeingRecord,
+    changed: bool,
+}
+
+impl Freeing {
+    /// As the tables have it.
+    pub(crate) fn open(record: FreeingRecord) -> Self {
+        let queued = record.queued_blocks > 0 && !planted(Bug::QueueLost);
+        Self { record, unswept: queued.then_some(BlockId::new(0)), ..Self::default() }
+    }
+
+    /// Whether nothing carries the mark `DEAD`.
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.held.is_empty() && self.unswept.is_none()
+    }
+
+    /// An id got the mark `DEAD`.
+    fn enqueue(&mut self, id: BlockId, bytes: u64, limit: usize) {
+        self.record.queued_blocks += 1;
+        self.record.queued_bytes += bytes;
+        self.remember(id, limit);
+        self.changed = true;
+    }
+
+    /// Keeps an id in memory, or that it must be swept for.
+    fn remember(&mut self, id: BlockId, limit: usize) {
+        if self.queue.len() < limit {
+            self.queue.insert(id);
+        } else {
+            self.unswept = Some(self.unswept.map_or(id, |from| from.min(id)));
+        }
+    }
+
+    /// The mark `DEAD` of an id of so many bytes is gone.
+    fn dequeued(&mut self, id: BlockId, bytes: u64) {
+        self.queue.remove(&id);
+        self.record.queued_blocks = self.record.queued_blocks.saturating_sub(1);
+        self.record.queued_bytes = self.record.queued_bytes.saturating_sub(bytes);
+        self.changed = true;
+    }
+
+    /// The record for the tables, when it changed. The counts were kept without reading the map and may be off;
+    /// they are right again whenever nothing is left.
+    fn seal(&mut self) -> Option<FreeingRecord> {
+        if self.is_idle() {
+            self.changed |= self.record.queued_blocks > 0;
+            (self.record.queued_blocks, self.record.queued_bytes) = (0, 0);
+        } else {
+            let known = self.queue.len() + self.held.len();
+            self.record.queued_blocks = self.record.queued_blocks.max(known.max(1) as u64);
+        }
+        std::mem::take(&mut self.changed).then_some(self.record)
+    }
+}
+
+impl Pool {
+    /// References to records were dropped, all above their head's floor: they are dealt with at the commit.
+    pub(crate) fn drop_records(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
+        let freeing = &mut *self.freeing.lock();
+        let bytes = &mut freeing.dropped_bytes;
+        freeing.records.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
+    }
+
+    /// As [`Pool::drop_records`], for nodes.
+    pub(crate) fn drop_nodes(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
+        let freeing = &mut *self.freeing.lock();
+        let bytes = &mut freeing.dropped_bytes;
+        freeing.nodes.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
+    }
+
+    /// A reference to `bytes` went that another one may stand beside: only a trace can tell.
+    pub(crate) fn leave_to_trace(&self, bytes: u64) {
+        let mut freeing = self.freeing.lock();
+        freeing.record.left_bytes += bytes;
+        freeing.changed = true;
+    }
+
+    /// A trace that began when `before` bytes were left to it has ended: what was left then is free, or known to
+    /// be in use.
+    pub(crate) fn settle_left(&self, before: u64) {
+        let mut freeing = self.freeing.lock();
+        freeing.record.left_bytes = freeing.record.left_bytes.saturating_sub(before);
+        freeing.changed = true;
+    }
+
+    /// A further extent names this block: from now on only the trace can say that it is dead.
+    pub(crate) fn note_shared(&self, id: BlockId) {
+        let mut map = self.map.lock();
+        if !planted(Bug::SharedNotMarked) {
+            map.apply(Update::Mark { id, marks: Marks::SHARED });
+        }
+        {
+            let mut freeing = self.freeing.lock();
+            freeing.changed |= freeing.record.shared == 0;
+            freeing.record.shared = 1;
+        }
+        drop(map);
+        self.trace_touched(id);
+    }
+
+    /// The trace found one reference to an id that was shared, and none was made since it began. A mark `DEAD` was
+    /// for another reference, and goes too.
+    pub(crate) fn note_sole(&self, id: BlockId) {
+        self.map.lock().apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
+    }
+
+    /// The trace found no reference to a block of `bytes`, and none was made since it began: it joins the queue.
+    pub(crate) fn condemn(&self, id: BlockId, bytes: u64) {
+        let mut map = self.map.lock();
+        map.apply(Update::Unmark { id, marks: Marks::SHARED });
+        map.apply(Update::Mark { id, marks: Marks::DEAD });
+        self.freeing.lock().enqueue(id, bytes, self.queue_limit());
+    }
+
+    /// The trace found that no id is shared any more. Nobody may be inside.
+    pub(crate) fn nothing_is_shared(&self) {
+        let mut freeing = self.freeing.lock();
+        freeing.changed |= freeing.record.shared != 0;
+        freeing.record.shared = 0;
+    }
+
+    fn queue_limit(&self) -> usize {
+        let share = self.cache.memory() / QUEUE_SHARE / QUEUE_ENTRY;
+        QUEUE_MAX.min(share as usize)
+    }
+
+    /// Part of a commit: what was dropped since the last one is freed, or marked. Nobody is inside.
+    pub(crate) fn seal_dropped(&self) {
+        let (records, nodes, shared) = {
+            let mut freeing = self.freeing.lock();
+            let (records, nodes) = (std::mem::take(&mut freeing.records), std::mem::take(&mut freeing.nodes));
+            freeing.dropped_bytes = 0;
+            (records, nodes, freeing.record.shared != 0)
+        };
+        let (mut dead, mut unsure) = (Vec::new(), Vec::new());
+        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.trace_holds(node.id));
+        if !planted(Bug::Leak) {
+            let core = self.core.lock();
+            for ptr in records.into_iter().chain(nodes) {
+                let certain = !shared && !hint_is_stale(&core, ptr.place.segment);
+                if certain { &mut dead } else { &mut unsure }.push(ptr);
+            }
+        }
+        {
+            let mut map = self.map.lock();
+            dead.iter().for_each(|ptr| map.apply(Update::Delete { id: ptr.id }));
+            for ptr in unsure.iter().chain(&held) {
+                map.apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
+            }
+        }
+        self.give_back(dead.iter().map(|ptr| (ptr.id, ptr.place)));
+        let limit = self.queue_limit();
+        let mut freeing = self.freeing.lock();
+        for ptr in unsure {
+            freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), limit);
+        }
+        for ptr in held {
+            freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), 0);
+            freeing.held.insert(ptr.id);
+        }
+    }
+
+    /// Part of a commit: the freeing record goes into the tables when it changed.
+    pub(crate) fn seal_freeing(&self) -> Result<()> {
+        let Some(record) = self.freeing.lock().seal() else { return Ok(()) };
+        self.tables.lock().insert(&TableNodes(self), Table::Freeing.key(0), &record.encode())?;
+        Ok(())
+    }
+
+    /// Blocks that the map has forgotten: their bytes are not live any more.
+    fn give_back(&self, freed: impl Iterator<Item = (BlockId, Place)> + Clone) {
+        let mut core = self.core.lock();
+        freed.clone().for_each(|(_, place)| core.release(place));
+        drop(core);
+        for (id, _) in freed {
+            self.cache.forget(id);
+            self.trace_freed(id);
+        }
+    }
+
+    /// Frees a block at once, before any commit.
+    pub(crate) fn free_now(&self, ptr: BlockPtr) {
+        self.map.lock().apply(Update::Delete { id: ptr.id });
+        self.give_back(std::iter::once((ptr.id, ptr.place)));
+    }
+
+    /// Works off a part of the free queue: reads about `pages` pages of the block map at most. Returns whether there
+    /// is more. What it frees can be written again some commits later.
+    ///
+    /// # Errors
+    /// When nothing may be written, or the map cannot be read.
+    pub fn free_step(&self, pages: usize) -> Result<bool> {
+        let _commits_wait = self.commit_lock.lock();
+        self.check_writable()?;
+        self.free_some(pages)
+    }
+
+    /// As [`Pool::free_step`]; the commit lock is held, so that no block moves and no run goes.
+    pub(crate) fn free_some(&self, pages: usize) -> Result<bool> {
+        self.let_go();
+        let mut pages = pages.max(1);
+        let mut ids_left = pages.saturating_mul(IDS_PER_PAGE);
+        while pages > 0 && ids_left > 0 {
+            let batch: Vec<BlockId> = {
+                let freeing = self.freeing.lock();
+                freeing.queue.iter().take(BATCH.min(ids_left)).copied().collect()
+            };
+            let read = if batch.is_empty() {
+                let from = self.freeing.lock().unswept;
+                let Some(from) = from else { break };
+                self.sweep(from, pages)?
+            } else {
+                ids_left -= batch.len();
+                self.decide_batch(&batch)?
+            };
+            pages = pages.saturating_sub(read);
+        }
+        let freeing = self.freeing.lock();
+        Ok(!freeing.queue.is_empty() || freeing.unswept.is_some())
+    }
+
+    /// What no trace holds any more joins the queue.
+    fn let_go(&self) {
+        let first = self.freeing.lock().held.first().copied();
+        // What it still needs of the oldest it needs of the others.
+        if first.is_some_and(|first| !self.trace_holds(first)) {
+            let limit = self.queue_limit();
+            let mut freeing = self.freeing.lock();
+            for id in std::mem::take(&mut freeing.held) {
+                freeing.remember(id, limit);
+            }
+        }
+    }
+
+    /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
+    fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
+        let (limit, io) = (self.queue_limit().max(1), RunIo::new(self));
+        let mut found = Vec::new();
+        let mut at = from;
+        // The marks were set before a checkpoint, so that the runs have all of them.
+        let mut walk = self.map.lock().walk(from, pages);
+        let goes_on = loop {
+            match walk.next(&io)? {
+                Step::Entry(id, delta) => {
+                    at = id.next();
+                    if delta.set.contains(Marks::DEAD) {
+                        found.push(id);
+                        if found.len() == limit {
+                            break true;
+                        }
+                    }
+                }
+                Step::Paused => break true,
+                Step::End => break false,
+            }
+        };
+        let mut freeing = self.freeing.lock();
+        freeing.unswept = goes_on.then_some(at);
+        for id in found {
+            if !freeing.held.contains(&id) {
+                freeing.queue.insert(id);
+            }
+        }
+        Ok(walk.pages().max(1))
+    }
+
+    /// Frees the ids of the queue that are not shared; the pages that it read.
+    fn decide_batch(&self, ids: &[BlockId]) -> Result<usize> {
+        let io = RunIo::new(self);
+        let mut finder = self.map.lock().finder();
+        let in_runs: Vec<(BlockId, Delta)> =
+            ids.iter().map(|&id| Ok((id, finder.find(id, &io)?))).collect::<Result<_>>()?;
+        let mut freed = Vec::new();
+        {
+            let mut map = self.map.lock();
+            let mut freeing = self.freeing.lock();
+            for (id, in_runs) in in_runs {
+                let delta = map.now(id, in_runs);
+                if !delta.set.contains(Marks::DEAD) {
+                    freeing.queue.remove(&id);
+                    continue;
+                }
+                let places = match Entry::of(&delta).map(|entry| entry.location) {
+                    Some(Location::Places(places)) => places.to_vec(),
+                    _ => Vec::new(),
+                };
+                let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
+                freeing.dequeued(id, bytes);
+                if delta.set.contains(Marks::SHARED) {
+                    freeing.record.left_bytes += bytes;
+                    if !planted(Bug::DeadNotCleared) {
+                        map.apply(Update::Unmark { id, marks: Marks::DEAD });
+                    }
+                } else {
+                    map.apply(Update::Delete { id });
+                    freed.extend(places.into_iter().map(|place| (id, place)));
+                }
+            }
+        }
+        self.give_back(freed.iter().copied());
+        Ok(finder.pages())
+    }
+
+    /// The cleaner met a block: frees it when it is dead, and says so; else it has to be moved. `in_map` is what the
+    /// map knew of it when it was looked up under the commit lock, which is still held.
+    pub(crate) fn free_dead(&self, id: BlockId, in_map: Entry) -> bool {
+        let (Location::Places(places), true) = (in_map.location, in_map.marks.contains(Marks::DEAD)) else {
+            return false;
+        };
+        {
+            let mut map = self.map.lock();
+            let mut freeing = self.freeing.lock();
+            let marks = map.now(id, Delta { set: in_map.marks, ..Delta::NONE }).set;
+            if marks.contains(Marks::SHARED) || !marks.contains(Marks::DEAD) || freeing.held.contains(&id) {
+                return false;
+            }
+            map.apply(Update::Delete { id });
+            freeing.dequeued(id, places.iter().map(|place| u64::from(place.footprint())).sum());
+        }
+        self.give_back(places.iter().map(|&place| (id, place)));
+        true
+    }
+
+    /// Bytes of blocks that wait in the free queue or for the next commit, about.
+    pub fn queued_bytes(&self) -> u64 {
+        let freeing = self.freeing.lock();
+        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
+        queued + freeing.dropped_bytes
+    }
+
+    /// Bytes that a trace may bring back, at most.
+    pub fn left_bytes(&self) -> u64 {
+        self.freeing.lock().record.left_bytes
+    }
+
+    /// Whether an id may be referred to more than once.
+    pub fn has_shared(&self) -> bool {
+        self.freeing.lock().record.shared != 0
+    }
+
+    /// Whether the next commit frees or marks blocks.
+    pub(crate) fn has_dropped(&self) -> bool {
+        let freeing = self.freeing.lock();
+        !freeing.records.is_empty() || !freeing.nodes.is_empty()
+    }
+
+    /// Whether the free queue has work.
+    pub(crate) fn has_queued(&self) -> bool {
+        let freeing = self.freeing.lock();
+        !freeing.queue.is_empty() || freeing.unswept.is_some()
+    }
+}
+
+/// What a trace under way wants to know; without one there is nothing to tell.
+impl Pool {
+    /// Whether a trace may still have to read this node.
+    pub(crate) fn trace_holds(&self, _id: BlockId) -> bool {
+        false
+    }
+
+    /// A block was freed.
+    pub(crate) fn trace_freed(&self, _id: BlockId) {}
+
+    /// A further reference to a block was made.
+    pub(crate) fn trace_touched(&self, _id: BlockId) {}
+}

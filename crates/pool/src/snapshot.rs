@@ -1,0 +1,235 @@
+//! Snapshots: a dataset's tree as it was at a commit, kept by its root alone.
+//!
+//! # Taking one
+//! happens inside a commit, when the dataset's dirty nodes have become blocks: the snapshot's record names the
+//! root that the head has at that moment. An id is taken for it, its *high* id: whatever the root reaches was born
+//! before, whatever the head stores afterwards is above. The head's *floor* rises to it: from now on the head does
+//! not free what is below, which the snapshot may hold. (What the head holds below its floor, the newest snapshot
+//! holds too, so that it *does* hold it, unless a further reference was made to an older block.)
+//!
+//! # Destroying one
+//! takes the record away and lowers the floor to that of the newest that is left, so that the head again frees what
+//! it drops and no other snapshot can hold. What only the destroyed snapshot held is found by the trace.
+//!
+//! # Crashes
+//! Record and floor are in one commit: there is a snapshot under a floor that protects it, or neither.
+
+use crate::create::check_name;
+use crate::dataset::Look;
+use crate::error::{PoolError, Result};
+use crate::pool::Pool;
+use crate::read::TableNodes;
+use crate::tree::Tree;
+use larder_format::tables::{SnapshotRecord, Table};
+use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A snapshot in memory.
+struct Snapshot {
+    record: SnapshotRecord,
+    /// Counts who looks into it.
+    viewed: Arc<()>,
+}
+
+/// The snapshots of a pool. The lock is taken after a dataset's tree and before the tables.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
+    /// To be taken by the next whole commit.
+    wanted: Vec<(DatasetId, String)>,
+}
+
+impl Snapshots {
+    /// Those of a dataset, oldest first.
+    fn of(&self, dataset: DatasetId) -> impl DoubleEndedIterator<Item = &Snapshot> {
+        let all = (dataset, BlockId::new(0))..=(dataset, BlockId::new(u64::MAX));
+        self.taken.range(all).map(|(_, snapshot)| snapshot)
+    }
+
+    fn named(&self, dataset: DatasetId, name: &str) -> Result<&Snapshot> {
+        let found = self.of(dataset).find(|snapshot| snapshot.record.name == name);
+        found.ok_or_else(|| PoolError::NotFound(format!("snapshot {name}")))
+    }
+
+    /// What the head's floor has to be.
+    fn floor(&self, dataset: DatasetId) -> BlockId {
+        self.of(dataset).next_back().map_or(BlockId::new(0), |newest| newest.record.high)
+    }
+
+    fn insert(&mut self, record: SnapshotRecord) {
+        let key = (record.dataset, record.high);
+        self.taken.insert(key, Snapshot { record, viewed: Arc::default() });
+    }
+}
+
+/// What a dataset's trees are, in the order of birth: where a trace begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lineage {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// The root of each snapshot and its high id: what was born after the high id of the one before is not in that.
+    /// Those of an empty dataset have no root.
+    pub snapshots: Vec<(Option<BlockPtr>, BlockId)>,
+    /// The committed root of the head; none while it is empty.
+    pub head: Option<BlockPtr>,
+}
+
+/// A look into a snapshot; it cannot be destroyed meanwhile.
+pub struct SnapshotView {
+    pool: Arc<Pool>,
+    tree: Tree,
+    record: SnapshotRecord,
+    _viewed: Arc<()>,
+}
+
+impl SnapshotView {
+    /// What the tables say of it.
+    pub fn record(&self) -> &SnapshotRecord {
+        &self.record
+    }
+}
+
+impl Look for SnapshotView {
+    fn parts(&self) -> (&Pool, &Tree) {
+        (&self.pool, &self.tree)
+    }
+}
+
+impl Pool {
+    /// Takes a snapshot of what a dataset holds, dirty data written before the call included; durable when this
+    /// returns. Must not be called while an [`crate::Op`] is held.
+    ///
+    /// # Errors
+    /// When there is no such dataset, or the name cannot be or is taken; those of [`Pool::commit`].
+    pub fn snapshot(&self, dataset: DatasetId, name: &str) -> Result<SnapshotRecord> {
+        self.check_writable()?;
+        check_name(name).map_err(PoolError::Invalid)?;
+        self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let wanted = (dataset, name.to_owned());
+        {
+            let mut snapshots = self.snapshots.lock();
+            if snapshots.wanted.contains(&wanted) || snapshots.named(dataset, name).is_ok() {
+                return Err(PoolError::Exists(format!("snapshot {name}")));
+            }
+            snapshots.wanted.push(wanted.clone());
+        }
+        let committed = self.commit();
+        let mut snapshots = self.snapshots.lock();
+        snapshots.wanted.retain(|other| *other != wanted);
+        committed?;
+        snapshots.named(dataset, name).map(|snapshot| snapshot.record.clone())
+    }
+
+    /// The snapshots of a dataset, oldest first.
+    pub fn snapshots(&self, dataset: DatasetId) -> Vec<SnapshotRecord> {
+        self.snapshots.lock().of(dataset).map(|snapshot| snapshot.record.clone()).collect()
+    }
+
+    /// Looks into a snapshot.
+    ///
+    /// # Errors
+    /// When there is no such snapshot.
+    pub fn snapshot_view(&self, dataset: DatasetId, name: &str) -> Result<SnapshotView> {
+        let pool =
+            self.myself.upgrade().ok_or_else(|| PoolError::Suspended("the pool was exported".into()))?;
+        let snapshots = self.snapshots.lock();
+        let snapshot = snapshots.named(dataset, name)?;
+        let (record, viewed) = (snapshot.record.clone(), Arc::clone(&snapshot.viewed));
+        let tree = record.root.map_or_else(Tree::empty, Tree::open);
+        Ok(SnapshotView { pool, tree, record, _viewed: viewed })
+    }
+
+    /// Destroys a snapshot; durable with the next commit. What only it held is left to the trace.
+    ///
+    /// # Errors
+    /// When there is no such snapshot; [`PoolError::Busy`] when somebody looks into it.
+    pub fn destroy_snapshot(&self, dataset: DatasetId, name: &str) -> Result<()> {
+        let _op = self.enter()?;
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let mut state = head.state.write();
+        let mut snapshots = self.snapshots.lock();
+        let snapshot = snapshots.named(dataset, name)?;
+        if Arc::strong_count(&snapshot.viewed) > 1 {
+            return Err(PoolError::Busy(format!("snapshot {name} is in use")));
+        }
+        let (high, root) = (snapshot.record.high, snapshot.record.root);
+        self.tables.lock().remove(&TableNodes(self), &Table::snapshot_key(dataset, high))?;
+        snapshots.taken.remove(&(dataset, high));
+        state.record.floor = snapshots.floor(dataset);
+        drop(snapshots);
+        // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if
+        // the head has changed since.
+        let own = root.map_or(0, |root| u64::from(root.place.footprint()));
+        self.leave_to_trace(std::mem::take(&mut state.record.held) + own);
+        state.changed = true;
+        Ok(())
+    }
+
+    /// Refuses when a dataset has snapshots, or is about to have one.
+    pub(crate) fn check_no_snapshots(&self, dataset: DatasetId) -> Result<()> {
+        let snapshots = self.snapshots.lock();
+        if snapshots.of(dataset).next().is_none() && snapshots.wanted.iter().all(|(of, _)| *of != dataset) {
+            return Ok(());
+        }
+        Err(PoolError::Busy(format!("{} has snapshots", self.full_name(dataset))))
+    }
+
+    /// Part of a commit, when the dirty nodes of all datasets have become blocks: takes what is wanted. Nobody is
+    /// inside.
+    pub(crate) fn seal_snapshots(&self, commit: CommitId) -> Result<()> {
+        let wanted = std::mem::take(&mut self.snapshots.lock().wanted);
+        for (dataset, name) in wanted {
+            let Some(head) = self.dataset(dataset) else { continue };
+            let mut state = head.state.write();
+            let high = self.core.lock().take_ids(1);
+            let head = &mut state.record;
+            let record = SnapshotRecord {
+                dataset,
+                guid: self.world.entropy.next_u64(),
+                high,
+                root: head.root,
+                referenced: head.referenced,
+                logical: head.logical,
+                stored: head.stored,
+                next_inode: head.next_inode,
+                created: self.world.clock.now(),
+                commit,
+                name,
+            };
+            head.floor = high;
+            let mut snapshots = self.snapshots.lock();
+            let mut tables = self.tables.lock();
+            tables.insert(&TableNodes(self), Table::snapshot_key(dataset, high), &record.encode())?;
+            tables.insert(&TableNodes(self), Table::dataset_key(dataset), &head.encode())?;
+            snapshots.insert(record);
+        }
+        Ok(())
+    }
+
+    /// Takes over what the tables hold, when the datasets are known.
+    pub(crate) fn adopt_snapshots(&self, records: Vec<SnapshotRecord>) -> Result<()> {
+        let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
+        let mut snapshots = self.snapshots.lock();
+        for record in records {
+            self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
+            snapshots.insert(record);
+        }
+        // Under a lower floor the head would free what a snapshot holds.
+        let protected = |dataset: &Arc<crate::Dataset>| {
+            dataset.state.read().record.floor >= snapshots.floor(dataset.id())
+        };
+        if self.datasets().iter().all(protected) { Ok(()) } else { Err(bad(Reason::Order)) }
+    }
+
+    /// Every dataset's committed trees. They belong together only while the commit lock is held.
+    pub fn lineages(&self) -> Vec<Lineage> {
+        let of = |head: Arc<crate::Dataset>| {
+            let (dataset, root) = (head.id(), head.state.read().tree.committed_root());
+            let snapshots = self.snapshots.lock();
+            let snapshots = snapshots.of(dataset).map(|s| (s.record.root, s.record.high)).collect();
+            Lineage { dataset, snapshots, head: root }
+        };
+        self.datasets().into_iter().map(of).collect()
+    }
+}
