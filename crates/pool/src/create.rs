@@ -323,6 +323,7 @@ impl Pool {
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             cleaned: AtomicU64::new(0),
+            trace: Default::default(),
             misses: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),

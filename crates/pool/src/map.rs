@@ -45,7 +45,7 @@ mod tests;
 
 pub use cursor::{Finder, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
-use larder_format::{BlockId, BlockPtr, Corrupt, Reason, SegmentId};
+use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
 use merge::{Budget, Merge, MergedRuns, Outcome};
 use run::Run;
 use std::collections::BTreeMap;
@@ -161,6 +161,14 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The places; none when it is an alias.
+    pub fn places(&self) -> &[Place] {
+        match &self.location {
+            Location::Places(places) => places,
+            Location::Alias(_) => &[],
+        }
+    }
+
     /// What `delta` says when nothing is older; `None` when the block is gone, or only marks wait for it.
     pub fn of(delta: &Delta) -> Option<Self> {
         let location = match delta.target {

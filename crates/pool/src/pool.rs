@@ -195,6 +195,7 @@ pub struct Pool {
     pub(crate) exhausted: AtomicU64,
     pub(crate) cleaned: AtomicU64,
     pub(crate) misses: Misses,
+    pub(crate) trace: crate::trace::Slot,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
     pub(crate) snapshots: Mutex<Snapshots>,

@@ -66,6 +66,8 @@ pub struct Findings {
     pub finished: Timestamp,
     /// Nodes and records that trees refer to.
     pub live: Amount,
+    /// What waits in the free queue.
+    pub queued: Amount,
     /// What nothing refers to any more, as was to be expected of snapshots and second references.
     pub dead: Amount,
     /// What nothing refers to, and should not have been there: leaked.
@@ -119,7 +121,12 @@ impl Findings {
         put("commit", &self.commit.get());
         put("started", &self.started.secs);
         put("finished", &self.finished.secs);
-        for (name, amount) in [("live", self.live), ("dead", self.dead), ("unreachable", self.unreachable)] {
+        for (name, amount) in [
+            ("live", self.live),
+            ("queued", self.queued),
+            ("dead", self.dead),
+            ("unreachable", self.unreachable),
+        ] {
             put(name, &format_args!("{},{}", amount.blocks, amount.bytes));
         }
         put("missing", &self.missing);
@@ -168,6 +175,7 @@ impl Findings {
                 "started" => findings.started = time()?,
                 "finished" => findings.finished = time()?,
                 "live" => findings.live = amount()?,
+                "queued" => findings.queued = amount()?,
                 "dead" => findings.dead = amount()?,
                 "unreachable" => findings.unreachable = amount()?,
                 "missing" => findings.missing = number()?,

@@ -19,11 +19,12 @@
 //! Each step is short, and between steps everything goes on. What happens since the pin cannot make a block of
 //! before the pin live again that no pinned tree refers to, but for three things, which are told to the trace:
 //! - [`Pool::trace_holds`]: a node that the walk may still have to read is not freed yet;
-//! - [`Pool::trace_freed`]: a block was freed, so that its entry is not missing. Told before the map forgets it;
+//! - [`Pool::trace_freed`]: a block was freed, so that its entry is not missing. Told under the commit lock;
 //! - [`Pool::trace_touched`]: somebody made a second reference, so the block is spared and its mark stays. Told
 //!   before the mark is set: the sweep looks at what was touched, and changes the map, under one lock.
 //!
-//! What waits to be freed at the pin is spared as well: whoever queued it will free it.
+//! What waits in the free queue is left to it; what the sweep finds dead joins it, and is freed by it
+//! ([`crate::free`]).
 //!
 //! # Locks
 //! The trace's own, for a step; below it the commit lock, while spilled pages are written and while the sweep
@@ -44,12 +45,20 @@ mod spill;
 mod sweep;
 #[cfg(test)]
 mod tests;
-pub(crate) mod walk;
+mod walk;
+
+/// What a check is made of.
+pub(crate) mod deep {
+    pub(crate) use super::MemoryPages;
+    pub(crate) use super::spill::Spill;
+    pub(crate) use super::sweep::{Sweep, Verdict};
+    pub(crate) use super::walk::{Member, Met, Visitor, Walk};
+}
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References};
 
 use crate::error::{PoolError, Result};
-use crate::map::{Entry, Location, PageReader, PageWriter, Update};
+use crate::map::{Entry, PageReader, PageWriter};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use findings::SAMPLE;
@@ -59,7 +68,7 @@ use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, SegmentId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
-use spill::{Merged, PUSHED_BYTES, Spill};
+use spill::{Merged, Spill};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,6 +128,8 @@ struct Told {
     touched: Vec<BlockId>,
     /// What is touched during the sweep.
     late: Option<HashSet<BlockId>>,
+    /// Some block was, be it above the horizon.
+    any_touched: bool,
     /// More was told than is kept.
     overrun: bool,
     segments: Vec<SegmentId>,
@@ -133,8 +144,9 @@ pub(crate) struct Pinned {
     pub(crate) horizon: BlockId,
     /// What snapshots may ever have held; it is expected that some of it is dead.
     pub(crate) greatest: BlockId,
-    /// What waits to be freed by others.
-    pub(crate) queued: Vec<BlockId>,
+    /// Bytes that were left to a trace.
+    pub(crate) left: u64,
+    /// Blocks that are counted as live.
     pub(crate) blocks: u64,
 }
 
@@ -160,7 +172,7 @@ impl Sets {
     fn tend<W: PageWriter<Error = PoolError>>(&mut self, io: &mut W, soon: usize, pages: usize) -> Result<bool> {
         for (i, set) in self.all().into_iter().enumerate() {
             let soon = if i == 0 { soon } else { 0 };
-            if set.is_full(soon) && set.len() > 0 {
+            if set.is_full(soon) && !set.is_spilled() {
                 set.spill(io)?;
                 return Ok(true);
             }
@@ -191,8 +203,8 @@ pub(crate) struct Trace {
     findings: Findings,
     walked: u64,
     swept: u64,
-    /// Blocks are freed and marks cleared; else they are only counted.
-    acts: bool,
+    /// Marks of second references that stay.
+    shared: u64,
 }
 
 /// What the trace notes of the trees.
@@ -203,9 +215,10 @@ struct Marker<'a> {
 }
 
 impl Visitor for Marker<'_> {
-    fn node(&mut self, ptr: BlockPtr) {
+    fn node(&mut self, _: &Member, ptr: BlockPtr, _: bool) -> Result<()> {
         self.sets.live.push(ptr.id, 0);
         *self.walked += 1;
+        Ok(())
     }
     fn extent(&mut self, _: &Member, _: &Key, extent: &Extent, met: Met) -> Result<()> {
         if met == Met::Reference {
@@ -220,14 +233,12 @@ impl Visitor for Marker<'_> {
 }
 
 impl Trace {
-    pub(crate) fn new(mut pinned: Pinned, memory: u64, acts: bool, deep: bool) -> Self {
+    fn new(mut pinned: Pinned, memory: u64) -> Self {
         let memory = memory as usize;
-        let mut sets = Sets::new(memory);
-        std::mem::take(&mut pinned.queued).into_iter().for_each(|id| sets.spared.push(id, 0));
-        let findings =
-            Findings { commit: pinned.commit, started: pinned.started, ..Findings::default() };
-        let walk = Walk::new(std::mem::take(&mut pinned.members), memory / 4, deep);
-        Self { pinned, walk, sets, stage: Stage::Walk, findings, walked: 0, swept: 0, acts }
+        let sets = Sets::new(memory);
+        let findings = Findings { commit: pinned.commit, started: pinned.started, ..Findings::default() };
+        let walk = Walk::new(std::mem::take(&mut pinned.members), memory / 4, false);
+        Self { pinned, walk, sets, stage: Stage::Walk, findings, walked: 0, swept: 0, shared: 0 }
     }
 
     fn progress(&self) -> Progress {
@@ -261,18 +272,23 @@ impl Trace {
             }
             Stage::Sweep(sweep) => {
                 let mut judged = Vec::new();
-                let (findings, swept) = (&mut self.findings, &mut self.swept);
+                let (findings, swept, shared) = (&mut self.findings, &mut self.swept, &mut self.shared);
+                let pinned = &self.pinned;
                 let judge = |id, entry: Entry, verdict| {
                     *swept += 1;
-                    judged.extend(note(findings, self.pinned.greatest, id, &entry, verdict).map(|act| (id, entry, act)));
+                    *shared += u64::from(entry.marks.contains(Marks::SHARED));
+                    judged.extend(pinned.judge(findings, id, &entry, verdict).map(|act| (id, act)));
                     Ok(())
                 };
-                let entries = effort * ENTRIES_PER_NODE;
-                if !sweep.step(pool, io, entries, &mut self.sets.suspects, judge)? {
+                let entries = (effort * ENTRIES_PER_NODE).min(pool.queue_room());
+                if !sweep.step(pool, io, entries.max(1), &mut self.sets.suspects, judge)? {
                     self.stage = Stage::Suspects(None);
                 }
-                if self.acts && self.findings.lost == 0 {
-                    self.findings.unshared += pool.act(judged);
+                // What is below a node that cannot be read may be needed.
+                if self.findings.lost == 0 {
+                    let unshared = pool.act(&judged);
+                    self.findings.unshared += unshared;
+                    self.shared -= unshared;
                 }
             }
             Stage::Suspects(reading @ None) => {
@@ -311,35 +327,49 @@ impl Trace {
 /// What is done with a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Act {
-    Free,
+    /// It is dead and was shared, or not, and has this many bytes.
+    Condemn(u64),
+    /// One reference is left.
     Unshare,
 }
 
-/// Counts a judged block and says what is to be done with it.
-fn note(findings: &mut Findings, greatest: BlockId, id: BlockId, entry: &Entry, verdict: Verdict) -> Option<Act> {
-    let places: &[_] = match &entry.location {
-        Location::Places(places) => places,
-        Location::Alias(_) => &[],
-    };
-    let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
-    let shared = entry.marks.contains(Marks::SHARED);
-    match verdict {
-        Verdict::Spared => findings.live.add(bytes),
-        Verdict::Live(counted, touched) => {
-            findings.live.add(bytes);
-            if counted.logical > 0 {
-                let stored = places.first().map_or(0, |place| u64::from(place.stored));
-                findings.count(counted.count, counted.logical.into(), stored);
+impl Pinned {
+    /// Whether a block that nothing refers to, with these marks, may have been left to the trace.
+    pub(crate) fn expects(&self, id: BlockId, marks: Marks) -> bool {
+        marks.contains(Marks::SHARED) || id <= self.greatest || self.left > 0
+    }
+
+    /// Counts a judged block and says what is to be done with it.
+    fn judge(&self, findings: &mut Findings, id: BlockId, entry: &Entry, verdict: Verdict) -> Option<Act> {
+        let places = entry.places();
+        let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
+        let shared = entry.marks.contains(Marks::SHARED);
+        match verdict {
+            Verdict::Queued => {
+                findings.queued.add(bytes);
+                None
             }
-            return (shared && counted.count == 1 && !touched).then_some(Act::Unshare);
-        }
-        Verdict::Dead => {
-            let expected = shared || id <= greatest;
-            if expected { &mut findings.dead } else { &mut findings.unreachable }.add(bytes);
-            return Some(Act::Free);
+            Verdict::Spared => {
+                findings.live.add(bytes);
+                None
+            }
+            Verdict::Live(counted, touched) => {
+                findings.live.add(bytes);
+                if counted.logical > 0 {
+                    let stored = places.first().map_or(0, |place| u64::from(place.stored));
+                    findings.count(counted.count, counted.logical.into(), stored);
+                }
+                // A mark `DEAD` beside it may be that of the one reference, dropped since the pin.
+                let sole = counted.count == 1 && !touched && !entry.marks.contains(Marks::DEAD);
+                (shared && sole).then_some(Act::Unshare)
+            }
+            Verdict::Dead => {
+                let expected = self.expects(id, entry.marks);
+                if expected { &mut findings.dead } else { &mut findings.unreachable }.add(bytes);
+                Some(Act::Condemn(bytes))
+            }
         }
     }
-    None
 }
 
 /// Where a step's pages go. The commit lock is taken with the first that is written.
@@ -399,7 +429,7 @@ impl Pool {
     pub fn trace_step(&self, effort: usize) -> Result<bool> {
         let mut slot = self.trace.trace.lock();
         if let Some(pinned) = self.trace.told.lock().pinned.take() {
-            *slot = Some(Trace::new(pinned, self.cache.trace_limit(), true, false));
+            *slot = Some(Trace::new(pinned, self.cache.trace_limit()));
         }
         let Some(trace) = &mut *slot else { return Ok(false) };
         match self.step_of(trace, effort.max(1)) {
@@ -417,6 +447,9 @@ impl Pool {
         let locked = trace.is_sweeping().then(|| self.commit_lock.lock());
         let mut io = SpillPages { pool: self, io: RunIo::new(self), locked };
         self.hear(trace)?;
+        if io.locked.is_some() && self.queue_room() < effort * ENTRIES_PER_NODE {
+            self.free_some(effort * PAGES_PER_NODE)?;
+        }
         let more = trace.step(self, &mut io, effort)?;
         let SpillPages { io, locked, .. } = io;
         io.finish()?;
@@ -446,39 +479,36 @@ impl Pool {
         Ok(())
     }
 
-    /// Frees what is dead and clears marks, but for what was touched a moment ago; how many marks it cleared.
-    fn act(&self, judged: Vec<(BlockId, Entry, Act)>) -> u64 {
-        let mut freed = Vec::new();
-        let mut unshared = 0;
-        {
-            let mut map = self.map.lock();
+    /// Has what is dead freed and clears marks, but for what was touched a moment ago; how many marks of second
+    /// references that were.
+    fn act(&self, judged: &[(BlockId, Act)]) -> u64 {
+        let map = &mut *self.map.lock();
+        let untouched: Vec<_> = {
             let told = self.trace.told.lock();
-            let untouched = |id| told.late.as_ref().is_some_and(|late| late.len() < LATE_AT_MOST && !late.contains(id));
-            for (id, entry, act) in judged.into_iter().filter(|(id, ..)| untouched(id)) {
-                match act {
-                    Act::Free => {
-                        map.apply(Update::Delete { id });
-                        freed.push((id, entry));
-                    }
-                    Act::Unshare => {
-                        map.apply(Update::Unmark { id, marks: Marks::SHARED });
-                        unshared += 1;
-                    }
-                }
+            let Some(late) = told.late.as_ref().filter(|late| late.len() < LATE_AT_MOST) else { return 0 };
+            judged.iter().filter(|(id, _)| !late.contains(id)).collect()
+        };
+        // Who touches one of them from now on waits for the map to set the mark.
+        let mut unshared = 0;
+        for &&(id, act) in &untouched {
+            match act {
+                Act::Condemn(bytes) => self.condemn(map, id, bytes),
+                Act::Unshare => self.note_sole(map, id),
             }
-        }
-        for (id, entry) in freed {
-            if let Location::Places(places) = entry.location {
-                let mut core = self.core.lock();
-                places.iter().for_each(|&place| core.release(place));
-            }
-            self.cache.forget(id);
+            unshared += u64::from(act == Act::Unshare);
         }
         unshared
     }
 
     /// Lets go of all that the trace held, and keeps what it found.
     fn end_trace(&self, slot: &mut Option<Trace>, outcome: Outcome) -> Result<()> {
+        if let Some(trace) = slot.as_ref().filter(|trace| outcome == Outcome::Done && trace.findings.lost == 0) {
+            self.settle_left(trace.pinned.left);
+            let _nobody_enters = self.gate.write();
+            if trace.shared == 0 && !self.trace.told.lock().any_touched {
+                self.nothing_is_shared();
+            }
+        }
         self.trace.horizon.store(0, Ordering::Release);
         self.trace.holds.store(0, Ordering::Release);
         *self.trace.told.lock() = Told::default();
@@ -496,7 +526,7 @@ impl Pool {
         let mut slot = self.trace.trace.lock();
         let pinned = self.trace.told.lock().pinned.take();
         if let Some(pinned) = pinned {
-            *slot = Some(Trace::new(pinned, self.cache.trace_limit(), true, false));
+            *slot = Some(Trace::new(pinned, self.cache.trace_limit()));
         }
         self.end_trace(&mut slot, Outcome::Stopped)
     }
@@ -512,17 +542,22 @@ impl Pool {
     }
 
     /// Whether a dropped node must not be freed yet, because the trace may have to read it.
-    pub fn trace_holds(&self, id: BlockId) -> bool {
+    pub(crate) fn trace_holds(&self, id: BlockId) -> bool {
         id.get() <= self.trace.holds.load(Ordering::Acquire)
     }
 
-    /// A block is about to be freed.
-    pub fn trace_freed(&self, id: BlockId) {
+    /// A block is freed, under the commit lock.
+    pub(crate) fn trace_freed(&self, id: BlockId) {
         self.tell(id, |told| told.freed.push(id));
     }
 
     /// A block that was there before is about to get another reference.
-    pub fn trace_touched(&self, id: BlockId) {
+    pub(crate) fn trace_touched(&self, id: BlockId) {
+        let horizon = self.trace.horizon.load(Ordering::Acquire);
+        if horizon == 0 {
+            return;
+        }
+        self.trace.told.lock().any_touched = true;
         self.tell(id, |told| match &mut told.late {
             Some(late) if late.len() < LATE_AT_MOST => drop(late.insert(id)),
             Some(_) => {}
@@ -549,31 +584,44 @@ impl Pool {
     /// Notes for a trace that was asked for what this commit's trees are. All of them are sealed, the gate is
     /// closed.
     pub(crate) fn pin_trace(&self, commit: CommitId) {
-        let mut told = self.trace.told.lock();
-        if !std::mem::take(&mut told.wanted) {
+        if !std::mem::take(&mut self.trace.told.lock().wanted) {
             return;
         }
         let pinned = self.pin(commit);
         self.trace.horizon.store(pinned.horizon.get(), Ordering::Release);
         self.trace.holds.store(pinned.horizon.get(), Ordering::Release);
-        let started = pinned.started;
-        told.progress =
-            Some(Progress { started, phase: Phase::Walk, examined: 0, total: 2 * pinned.blocks.max(1) });
+        let (started, total) = (pinned.started, 2 * pinned.blocks.max(1));
+        let mut told = self.trace.told.lock();
+        told.progress = Some(Progress { started, phase: Phase::Walk, examined: 0, total });
         told.pinned = Some(pinned);
     }
 
-    /// What is committed now.
+    /// What is committed now. Nobody may be inside.
     pub(crate) fn pin(&self, commit: CommitId) -> Pinned {
         let mut members = Vec::new();
         let mut greatest = BlockId::new(0);
         for dataset in self.datasets() {
-            let name: Arc<str> = self.full_name(dataset.id()).into();
+            let lineage = dataset.id();
+            let of: Arc<str> = self.full_name(lineage).into();
             let state = dataset.state.read();
-            greatest = greatest.max(state.record.floor);
+            let mut predecessor = None;
+            let mut add = |name, root, referenced, predecessor| {
+                let number = members.len() as u32;
+                members.push(Member { number, lineage, name, root, referenced, predecessor });
+            };
+            for snapshot in self.snapshots(lineage) {
+                if let Some(root) = snapshot.root {
+                    let name = format!("{of}@{}", snapshot.name).into();
+                    add(name, root, snapshot.referenced, predecessor);
+                }
+                predecessor = snapshot.root.map(|root| (root, snapshot.high));
+                greatest = greatest.max(snapshot.high);
+            }
             if let Some(root) = state.tree.committed_root() {
-                members.push(Member { dataset: dataset.id(), name, root, predecessor: None });
+                add(of, root, state.record.referenced, predecessor);
             }
         }
+        let left = self.left_bytes();
         let core = self.core.lock();
         let counted = core.entries.values().filter(|entry| {
             matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
@@ -584,7 +632,7 @@ impl Pool {
             members,
             horizon: BlockId::new(core.next_block.get() - 1),
             greatest,
-            queued: core.dropped.iter().map(|ptr| ptr.id).collect(),
+            left,
             blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
         }
     }

@@ -24,7 +24,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 
 /// Bytes of a page before it is encoded as a block.
-pub(super) const PAGE: usize = 32 << 10;
+pub(crate) const PAGE: usize = 32 << 10;
 /// An entry takes no more: three varints.
 const ENTRY_MAX: usize = 10 + 10 + 5;
 /// The least runs that are merged together.
@@ -41,7 +41,7 @@ struct Pushed {
 }
 
 /// Bytes of memory that an id takes in the buffer.
-pub(super) const PUSHED_BYTES: usize = size_of::<Pushed>();
+pub(crate) const PUSHED_BYTES: usize = size_of::<Pushed>();
 
 impl Pushed {
     fn new(id: BlockId, logical: u32) -> Self {
@@ -54,7 +54,7 @@ impl Pushed {
 
 /// An id as it comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     /// The block.
     pub id: u64,
     /// How often it was pushed.
@@ -177,7 +177,7 @@ impl PageStream {
 }
 
 /// Several sources as one ascending stream, each id once.
-pub(super) struct Merged {
+pub(crate) struct Merged {
     cursors: Vec<Cursor>,
     /// What was not worth writing.
     rest: Counting<std::vec::IntoIter<Pushed>>,
@@ -205,12 +205,12 @@ impl Merged {
     }
 
     /// The lowest id that is left.
-    pub(super) fn peek(&self) -> Option<u64> {
+    pub(crate) fn peek(&self) -> Option<u64> {
         self.heads.peek().map(|Reverse((entry, _))| entry.id)
     }
 
     /// Takes the lowest id, its counts added up.
-    pub(super) fn next<R: PageReader>(&mut self, io: &R) -> Result<Option<Counted>, R::Error> {
+    pub(crate) fn next<R: PageReader>(&mut self, io: &R) -> Result<Option<Counted>, R::Error> {
         let mut sum: Option<Counted> = None;
         while let Some(Reverse((entry, source))) =
             self.heads.peek().copied().filter(|Reverse((entry, _))| sum.is_none_or(|sum| sum.id == entry.id))
@@ -225,7 +225,7 @@ impl Merged {
     }
 
     /// Whether `id` is in it; what is lower is passed over. To be asked in ascending order.
-    pub(super) fn contains<R: PageReader>(&mut self, id: u64, io: &R) -> Result<bool, R::Error> {
+    pub(crate) fn contains<R: PageReader>(&mut self, id: u64, io: &R) -> Result<bool, R::Error> {
         while self.peek().is_some_and(|lowest| lowest < id) {
             self.next(io)?;
         }
@@ -242,7 +242,7 @@ struct Joining {
 }
 
 /// The set; see the module's text.
-pub(super) struct Spill {
+pub(crate) struct Spill {
     buffer: Vec<Pushed>,
     /// Entries that the buffer holds when it is full.
     capacity: usize,
@@ -251,12 +251,13 @@ pub(super) struct Spill {
     joining: Option<Joining>,
     /// Pages by the segment that they are in.
     segments: BTreeMap<SegmentId, u64>,
+    #[cfg(test)]
     pages_written: u64,
 }
 
 impl Spill {
     /// An empty set that takes `memory` bytes at most: half of it for the buffer, half for pages being merged.
-    pub(super) fn new(memory: usize) -> Self {
+    pub(crate) fn new(memory: usize) -> Self {
         Self {
             buffer: Vec::new(),
             capacity: (memory / 2 / PUSHED_BYTES).max(MIN_BUFFER),
@@ -264,12 +265,13 @@ impl Spill {
             runs: Vec::new(),
             joining: None,
             segments: BTreeMap::new(),
+            #[cfg(test)]
             pages_written: 0,
         }
     }
 
     /// Adds an id. The buffer takes it even when it is full: see [`Spill::is_full`].
-    pub(super) fn push(&mut self, id: BlockId, logical: u32) {
+    pub(crate) fn push(&mut self, id: BlockId, logical: u32) {
         let (len, room) = (self.buffer.len(), self.buffer.capacity());
         if len == room {
             // Doubled, but not past what is allowed as long as that is enough.
@@ -281,12 +283,17 @@ impl Spill {
     }
 
     /// Whether the buffer should be written out before more comes than `soon`.
-    pub(super) fn is_full(&self, soon: usize) -> bool {
+    pub(crate) fn is_full(&self, soon: usize) -> bool {
         self.buffer.len() + soon > self.capacity
     }
 
+    /// Whether nothing is in the buffer.
+    pub(crate) fn is_spilled(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
     /// Writes the buffer out as a run.
-    pub(super) fn spill<W: PageWriter>(&mut self, io: &mut W) -> Result<(), W::Error> {
+    pub(crate) fn spill<W: PageWriter>(&mut self, io: &mut W) -> Result<(), W::Error> {
         let mut out = PageStream::default();
         self.buffer.sort_unstable();
         for entry in Counting(self.buffer.iter().copied().peekable()) {
@@ -299,12 +306,12 @@ impl Spill {
     }
 
     /// Carries merges on by `pages` pages written; whether there is more to do before more is spilled.
-    pub(super) fn join_step<W: PageWriter>(&mut self, io: &mut W, pages: usize) -> Result<bool, W::Error> {
+    pub(crate) fn join_step<W: PageWriter>(&mut self, io: &mut W, pages: usize) -> Result<bool, W::Error> {
         self.join(io, pages, false)
     }
 
     /// As [`Spill::join_step`], until all that is left can be read at once.
-    pub(super) fn settle_step<W: PageWriter>(&mut self, io: &mut W, pages: usize) -> Result<bool, W::Error> {
+    pub(crate) fn settle_step<W: PageWriter>(&mut self, io: &mut W, pages: usize) -> Result<bool, W::Error> {
         self.join(io, pages, true)
     }
 
@@ -354,7 +361,10 @@ impl Spill {
     }
 
     fn install(&mut self, out: PageStream, level: u32) {
-        self.pages_written += out.pages.len() as u64;
+        #[cfg(test)]
+        {
+            self.pages_written += out.pages.len() as u64;
+        }
         for ptr in &out.pages {
             *self.segments.entry(ptr.place.segment).or_default() += 1;
         }
@@ -375,7 +385,7 @@ impl Spill {
 
     /// Reads all of it, ascending, after [`Spill::settle_step`] said that nothing is left to do. The pages stay
     /// where they are as long as the segments that [`Spill::segments`] names do.
-    pub(super) fn read<R: PageReader>(&mut self, io: &R) -> Result<Merged, R::Error> {
+    pub(crate) fn read<R: PageReader>(&mut self, io: &R) -> Result<Merged, R::Error> {
         assert!(self.runs.len() <= self.fan_in && self.joining.is_none(), "settled before it is read");
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.sort_unstable();
@@ -384,17 +394,25 @@ impl Spill {
     }
 
     /// The segments that its pages lie in.
-    pub(super) fn segments(&self) -> impl Iterator<Item = SegmentId> {
+    pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentId> {
         self.segments.keys().copied()
     }
 
+    /// Bytes of the pages that are its own.
+    #[cfg(test)]
+    pub(crate) fn bytes_of(&self, io: &impl PageReader<Error = crate::PoolError>) -> usize {
+        self.runs.iter().flat_map(|run| &run.pages).map(|&ptr| io.read_page(ptr).map_or(0, |page| page.len())).sum()
+    }
+
     /// Pages written so far, those of merges too.
-    pub(super) fn pages_written(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn pages_written(&self) -> u64 {
         self.pages_written
     }
 
     /// Bytes of memory in use.
-    pub(super) fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
         let pages = self.runs.iter().map(|run| run.pages.capacity()).sum::<usize>();
         let joining = self.joining.as_ref().map_or(0, |joining| {
             let refs = joining.inputs.capacity() * 2 + joining.out.pages.capacity();

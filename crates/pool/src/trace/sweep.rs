@@ -6,21 +6,24 @@ use crate::map::{Entry, PageWriter};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::BlockId;
+use larder_format::run::Marks;
 use std::ops::ControlFlow;
 
 /// What is to be said of a block that the map knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Trees refer to it; whether somebody else came to need it meanwhile.
     Live(Counted, bool),
-    /// No tree does, but somebody else needs it.
+    /// No tree does, and the free queue will come to it.
+    Queued,
+    /// No tree does, but somebody else came to need it meanwhile.
     Spared,
     /// Nothing needs it.
     Dead,
 }
 
 /// The sweep's state.
-pub(super) struct Sweep {
+pub(crate) struct Sweep {
     live: Merged,
     spared: Merged,
     next: BlockId,
@@ -29,13 +32,13 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// A sweep of all blocks up to `horizon`.
-    pub(super) fn new(live: Merged, spared: Merged, horizon: BlockId) -> Self {
+    pub(crate) fn new(live: Merged, spared: Merged, horizon: BlockId) -> Self {
         Self { live, spared, next: BlockId::new(0), horizon }
     }
 
     /// Judges at most `entries` blocks; what is live and has no entry goes to `suspects`. Whether there is more.
     /// Nobody may move or free blocks meanwhile.
-    pub(super) fn step<W: PageWriter<Error = PoolError>>(
+    pub(crate) fn step<W: PageWriter<Error = PoolError>>(
         &mut self,
         pool: &Pool,
         io: &mut W,
@@ -53,6 +56,8 @@ impl Sweep {
             let verdict = if self.live.peek() == Some(id.get()) {
                 let counted = self.live.next(io)?.expect("it was seen a moment ago");
                 Verdict::Live(counted, self.spared.contains(id.get(), io)?)
+            } else if entry.marks.contains(Marks::DEAD) && !entry.marks.contains(Marks::SHARED) {
+                Verdict::Queued
             } else if self.spared.contains(id.get(), io)? {
                 Verdict::Spared
             } else {

@@ -33,19 +33,23 @@ const LEAVES: usize = 64;
 /// Bytes that an entry of a leaf takes at least when it is an extent.
 const EXTENT_BYTES: usize = 19 + 40;
 /// Extents that a leaf holds, at most.
-pub(super) const EXTENTS_PER_LEAF: usize = NODE_MAX / EXTENT_BYTES + 1;
+pub(crate) const EXTENTS_PER_LEAF: usize = NODE_MAX / EXTENT_BYTES + 1;
 /// Where roots wait: their levels are not known.
 const ROOTS: usize = MAX_LEVEL as usize + 1;
 
 /// A tree to be walked.
 #[derive(Debug, Clone)]
-pub(super) struct Member {
-    /// Whose it is.
-    pub dataset: DatasetId,
+pub(crate) struct Member {
+    /// Its number among the trees that are walked.
+    pub number: u32,
+    /// The dataset whose tree or snapshot it is.
+    pub lineage: DatasetId,
     /// For people: the dataset's name, or the snapshot's.
     pub name: Arc<str>,
     /// Its root.
     pub root: BlockPtr,
+    /// Footprints of what its extents name, bytes, as its record has it.
+    pub referenced: u64,
     /// The tree before it in its lineage, and the highest id that one may hold.
     pub predecessor: Option<(BlockPtr, BlockId)>,
 }
@@ -59,7 +63,7 @@ impl Member {
 
 /// How an extent was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Met {
+pub(crate) enum Met {
     /// It is a reference of its own.
     Reference,
     /// It was counted where the predecessor has it.
@@ -67,13 +71,11 @@ pub(super) enum Met {
 }
 
 /// Who is told of what the walk finds.
-pub(super) trait Visitor {
-    /// A node that is referred to here and nowhere else; before it is read.
-    fn node(&mut self, ptr: BlockPtr);
+pub(crate) trait Visitor {
+    /// A node of `member` that could be read; when it is fresh, it is referred to here and nowhere else.
+    fn node(&mut self, member: &Member, ptr: BlockPtr, fresh: bool) -> Result<()>;
     /// An extent of `member`.
     fn extent(&mut self, member: &Member, key: &Key, extent: &Extent, met: Met) -> Result<()>;
-    /// All extents of some leaves were shown.
-    fn batch(&mut self) -> Result<()>;
     /// What is below a node cannot be known.
     fn lost(&mut self, member: &Member, what: String);
 }
@@ -88,7 +90,7 @@ struct Waiting {
 }
 
 /// The walk's state.
-pub(super) struct Walk {
+pub(crate) struct Walk {
     members: Vec<Member>,
     /// By level; roots last.
     waiting: Vec<Vec<Waiting>>,
@@ -98,12 +100,13 @@ pub(super) struct Walk {
     leaves: usize,
     /// Everything is entered, not only what is fresh, and nothing is taken from the cache.
     deep: bool,
+    #[cfg(test)]
     most: usize,
 }
 
 impl Walk {
     /// A walk over `members`, each lineage in order, in `memory` bytes.
-    pub(super) fn new(members: Vec<Member>, memory: usize, deep: bool) -> Self {
+    pub(crate) fn new(members: Vec<Member>, memory: usize, deep: bool) -> Self {
         let fan_out = larder_format::node::MAX_CHILDREN * size_of::<Waiting>();
         // Two levels above the leaves are met in any pool of less than some 10^7 leaves a dataset.
         let inner = memory / 2 / fan_out / 3;
@@ -120,27 +123,37 @@ impl Walk {
             .filter(|root| root.fresh || deep)
             .collect();
         let sorted = vec![false; ROOTS + 1];
-        Self { members, waiting, sorted, inner: inner.max(1), leaves: leaves.clamp(1, LEAVES), deep, most: 0 }
+        Self {
+            members,
+            waiting,
+            sorted,
+            inner: inner.max(1),
+            leaves: leaves.clamp(1, LEAVES),
+            deep,
+            #[cfg(test)]
+            most: 0,
+        }
     }
 
     /// Extents that one batch shows, at most.
-    pub(super) fn extents_per_batch(&self) -> usize {
+    pub(crate) fn extents_per_batch(&self) -> usize {
         self.leaves * EXTENTS_PER_LEAF
     }
 
     /// Bytes of memory in use.
-    pub(super) fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.waiting.iter().map(|level| level.capacity() * size_of::<Waiting>()).sum()
     }
 
-    /// The most pointers that ever waited.
+    /// The most memory that was in use.
     #[cfg(test)]
-    pub(super) fn most_waiting(&self) -> usize {
+    pub(crate) fn most_bytes(&self) -> usize {
         self.most
     }
 
     /// Reads one batch; how many nodes, 0 when nothing is left.
-    pub(super) fn step(&mut self, pool: &Pool, visitor: &mut impl Visitor) -> Result<usize> {
+    pub(crate) fn step(&mut self, pool: &Pool, visitor: &mut impl Visitor) -> Result<usize> {
         let Some(level) = self.waiting.iter().position(|level| !level.is_empty()) else { return Ok(0) };
         let batch = self.take(level);
         let nodes = self.read(pool, &batch);
@@ -149,9 +162,7 @@ impl Walk {
             match node {
                 Err(error) => visitor.lost(&member, format!("node {}: {error}", at.ptr.id)),
                 Ok(node) => {
-                    if at.fresh {
-                        visitor.node(at.ptr);
-                    }
+                    visitor.node(&member, at.ptr, at.fresh)?;
                     match &*node {
                         Node::Inner(inner) => {
                             for (i, &ptr) in inner.children().iter().enumerate() {
@@ -169,8 +180,10 @@ impl Walk {
                 }
             }
         }
-        self.most = self.most.max(self.waiting.iter().map(Vec::len).sum());
-        visitor.batch()?;
+        #[cfg(test)]
+        {
+            self.most = self.most.max(self.memory_bytes());
+        }
         Ok(batch.len())
     }
 
