@@ -305,12 +305,15 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
     drop(pool);
     let trace_of = sim.trace();
     let mut sweep = trace_of.sweep();
-    let stride = if std::env::var_os("LARDER_FULL").is_some() { 1 } else { (trace_of.len() - begun) / 12 };
+    let stride = if std::env::var_os("LARDER_FULL").is_some() { 1 } else { (trace_of.len() - begun) / 8 };
     for cut in (begun..=trace_of.len()).step_by(stride.max(1)) {
         sweep.advance_to(cut);
         let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
         let pool = import(&after, cut as u64).unwrap();
         assert!(pool.trace_progress().is_none(), "nothing of it is left");
+        // Enough for the model to be looked up in the cache.
+        pool.set_pool_property("memory", "64000000").unwrap();
+        pool.commit().unwrap();
         assert_whole(&pool, &format!("cut {cut}"));
         verify(&pool, &model);
         let found = trace(&pool);
