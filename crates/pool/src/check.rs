@@ -224,6 +224,7 @@ impl Pool {
                     report.records += u64::from(counted.logical > 0);
                 }
                 Verdict::Queued => report.dead += 1,
+                Verdict::Spared | Verdict::Dead if dead => report.dead += 1,
                 Verdict::Spared | Verdict::Dead if left > 0 => report.unreachable += 1,
                 Verdict::Spared | Verdict::Dead => problem("is in the map, but nothing refers to it"),
             }

@@ -403,6 +403,22 @@ impl Pool {
         queued + freeing.dropped_bytes
     }
 
+    /// Every block that the map knows, in the order of ids: for tests, which know what must be there.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    #[doc(hidden)]
+    pub fn blocks(&self) -> Result<Vec<(BlockId, Entry)>> {
+        let _commits_wait = self.commit_lock.lock();
+        let (io, mut all) = (RunIo::new(self), Vec::new());
+        let window = self.map.lock().window(BlockId::new(0), usize::MAX);
+        window.visit(&io, |id, entry| {
+            all.push((id, entry));
+            Ok(std::ops::ControlFlow::Continue(()))
+        })?;
+        Ok(all)
+    }
+
     /// Bytes that a trace may bring back, at most.
     pub fn left_bytes(&self) -> u64 {
         self.freeing.lock().record.left_bytes

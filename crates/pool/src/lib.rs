@@ -3,6 +3,7 @@
 //! Read [`write`] for the way down, [`read`] for the way up, [`commit`] for what makes it durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
+pub mod account;
 pub mod admin;
 mod around;
 pub mod cache;
@@ -35,6 +36,7 @@ pub mod trace;
 pub mod tree;
 pub mod write;
 
+pub use account::Account;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
 pub use error::{PoolError, Result};

@@ -2,11 +2,29 @@
 #![cfg(feature = "planted")]
 
 mod common;
+#[path = "reclaim/model.rs"]
+mod model;
 mod sweep;
+#[path = "reclaim/work.rs"]
+mod work;
 
 use larder_pool::planted::{Bug, plant};
 use larder_pool::trace::Findings;
 use larder_pool::{Pool, ROOT_DATASET};
+
+/// Runs one seed of the simulation that has to find this bug; returns the number of cuts that did not.
+fn run(bug: Bug, seed: u64) -> Result<usize, String> {
+    match bug {
+        Bug::FloorIgnored | Bug::SharedNotMarked | Bug::QueueLost | Bug::DeadNotCleared => {
+            const CUTS: usize = 4;
+            work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
+        }
+        _ => {
+            let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
+            sweep::run(word, count, seed, 120, 7)
+        }
+    }
+}
 
 #[test]
 fn every_planted_bug_is_found() {
@@ -15,10 +33,7 @@ fn every_planted_bug_is_found() {
         let mut found = None;
         for seed in 0.. {
             plant(Some(bug));
-            let result = std::panic::catch_unwind(|| {
-                let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
-                sweep::run(word, count, seed, 120, 7)
-            });
+            let result = std::panic::catch_unwind(|| run(bug, seed));
             plant(None);
             match result {
                 Ok(Ok(clean)) => cuts += clean,

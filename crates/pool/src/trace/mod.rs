@@ -281,7 +281,7 @@ impl Trace {
                     Ok(())
                 };
                 let entries = (effort * ENTRIES_PER_NODE).min(pool.queue_room());
-                if !sweep.step(pool, io, entries.max(1), &mut self.sets.suspects, judge)? {
+                if !sweep.step(pool, io, entries, &mut self.sets.suspects, judge)? {
                     self.stage = Stage::Suspects(None);
                 }
                 // What is below a node that cannot be read may be needed.
@@ -449,6 +449,10 @@ impl Pool {
         self.hear(trace)?;
         if io.locked.is_some() && self.queue_room() < effort * ENTRIES_PER_NODE {
             self.free_some(effort * PAGES_PER_NODE)?;
+            // What finds no room in it is looked for in the map's runs, where it is not before the next commit.
+            if self.queue_room() == 0 {
+                return Ok(true);
+            }
         }
         let more = trace.step(self, &mut io, effort)?;
         let SpillPages { io, locked, .. } = io;

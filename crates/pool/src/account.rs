@@ -1,0 +1,51 @@
+//! What every slot of a group is used for; together they are all of its slots.
+
+use crate::pool::Pool;
+use larder_format::GroupIndex;
+use larder_format::segment::{SegmentKind, SegmentState};
+
+/// The slots of one group by use, and what lives in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// The group.
+    pub group: GroupIndex,
+    /// Slots in all.
+    pub slots: u64,
+    /// Slots that can be written. The reserve is part of them.
+    pub free: u64,
+    /// Slots of segments of records.
+    pub data: u64,
+    /// Slots of segments of nodes, of the block map, the tables and the log.
+    pub metadata: u64,
+    /// Slots of segments without anything live, which wait until two more commits are durable.
+    pub waiting: u64,
+    /// Footprints of live records, bytes, before replication and parity.
+    pub data_bytes: u64,
+    /// Footprints of everything else that is live.
+    pub metadata_bytes: u64,
+}
+
+impl Pool {
+    /// The account of every group.
+    pub fn accounts(&self) -> Vec<Account> {
+        let core = self.core.lock();
+        let account = |group: &crate::space::GroupSpace| {
+            let (taken, slots) = group.slots();
+            let mut account =
+                Account { group: group.index, slots, free: slots - taken, ..Account::default() };
+            for entry in core.entries.values().filter(|entry| entry.segment.group == group.index) {
+                let slots = entry.segment.slots.len() as u64;
+                let data = matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small);
+                match entry.state {
+                    SegmentState::Freed => account.waiting += slots,
+                    _ if data => account.data += slots,
+                    _ => account.metadata += slots,
+                }
+                let bytes = if data { &mut account.data_bytes } else { &mut account.metadata_bytes };
+                *bytes += entry.live_bytes;
+            }
+            account
+        };
+        core.groups.values().map(account).collect()
+    }
+}

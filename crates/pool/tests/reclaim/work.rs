@@ -1,0 +1,533 @@
+//! Seeded workloads in which space dies in every way there is, and what must hold after them and after a power cut.
+
+use crate::common::{LAYOUTS, create, import};
+use crate::model::{Blocks, Files, Piece, State, Tree, Trees, Version};
+use larder_device::{Entropy, SeededEntropy};
+use larder_format::ByteLen;
+use larder_format::checksum::ChecksumKind;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_pool::codec::Codec;
+use larder_pool::{Dataset, Look, NewRecord, Pool, PoolError, Update};
+use larder_sim::{SimWorld, Survival};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Inodes of a dataset.
+const INODES: u64 = 6;
+
+/// How often each step ran.
+pub type Coverage = BTreeMap<&'static str, u64>;
+
+/// A pool at work, and all that is known of it.
+struct Bed {
+    sim: SimWorld,
+    pool: Option<Arc<Pool>>,
+    entropy: SeededEntropy,
+    blocks: Blocks,
+    state: State,
+    /// Every state that it went through; one becomes durable as a whole.
+    states: Vec<State>,
+    imports: u64,
+}
+
+fn content(version: Version, len: u32) -> Vec<u8> {
+    let word = (version as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    word.iter().copied().cycle().take(len as usize).collect()
+}
+
+impl Bed {
+    fn next(&self, n: u64) -> u64 {
+        self.entropy.next_u64() % n
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.pool.as_ref().expect("the pool is imported")
+    }
+
+    /// One of some names.
+    fn pick<'a>(&self, all: impl IntoIterator<Item = &'a String>) -> Option<String> {
+        let all: Vec<_> = all.into_iter().collect();
+        (!all.is_empty()).then(|| all[self.next(all.len() as u64) as usize].clone())
+    }
+
+    fn some_dataset(&self) -> (String, Arc<Dataset>) {
+        let name = self.pick(self.state.trees.keys()).expect("the root dataset is always there");
+        let dataset = self.pool().dataset_by_name(&name).unwrap();
+        (name, dataset)
+    }
+
+    /// What the model holds now is durable.
+    fn promise(&self) {
+        self.sim.mark(self.states.len() as u64);
+    }
+
+    /// An extent somewhere in a head or a snapshot.
+    fn some_piece(&self) -> Option<Piece> {
+        let trees = self.state.trees.values();
+        let files: Vec<&Files> = trees
+            .flat_map(|tree| std::iter::once(&tree.head).chain(tree.snapshots.iter().map(|s| &s.2)))
+            .filter(|files| !files.is_empty())
+            .collect();
+        let files = files.get(self.next(files.len().max(1) as u64) as usize)?;
+        files.values().nth(self.next(files.len() as u64) as usize).copied()
+    }
+
+    fn change(&self, dataset: &Dataset, change: impl FnOnce(&mut Update<'_>) -> Result<(), PoolError>) {
+        let op = self.pool().enter().unwrap();
+        dataset.update(&op, change).unwrap();
+    }
+
+    fn step(&mut self) -> &'static str {
+        match self.next(46) {
+            0..=11 => self.put(),
+            12..=14 => self.remove(),
+            15..=17 => self.share(),
+            18..=19 => self.punch(),
+            20..=22 => self.snapshot(),
+            23..=25 => self.destroy_snapshot(),
+            26 => self.create_dataset(),
+            27 => self.destroy_dataset(),
+            28..=32 => {
+                self.pool().commit().unwrap();
+                self.promise();
+                "commit"
+            }
+            33..=34 => {
+                // More than there ever is: segments that are worth it are emptied, and then it gives up.
+                let refused = self.pool().check_space(1 << 40, 128 << 10);
+                assert!(matches!(refused, Err(PoolError::NoSpace)), "{refused:?}");
+                "clean"
+            }
+            35..=37 => {
+                self.pool().free_step(1).unwrap();
+                "free_step"
+            }
+            38 => self.export(),
+            39..=40 => {
+                // Its commit is one like any other.
+                if self.pool().trace_start().unwrap() {
+                    self.promise();
+                }
+                "trace"
+            }
+            41..=44 => {
+                let effort = 1 + self.next(3) as usize;
+                _ = self.pool().trace_step(effort).unwrap();
+                self.found_nothing_wrong();
+                "trace step"
+            }
+            _ => self.put_many(),
+        }
+    }
+
+    /// A trace that ended has nothing to complain of.
+    fn found_nothing_wrong(&self) {
+        if let Some(found) = self.pool().trace_findings() {
+            assert!(!found.is_bad(), "{found:?}");
+        }
+    }
+
+    /// Stores blocks of these lengths and names them.
+    fn store(&mut self, name: &str, files: &[((u64, u64), u32)]) {
+        let dataset = self.pool().dataset_by_name(name).unwrap();
+        let pool = Arc::clone(self.pool());
+        let op = pool.enter().unwrap();
+        let first = self.blocks.all.len();
+        let record = |(i, &((inode, offset), len)): (usize, &((u64, u64), u32))| NewRecord {
+            dataset: dataset.id(),
+            inode,
+            offset,
+            plain: content(first + i, len).into(),
+            codec: if (first + i) % 4 == 0 { Codec::Lz4 } else { Codec::Off },
+            checksum: ChecksumKind::Fast,
+        };
+        let ptrs = pool.store(&op, files.iter().enumerate().map(record).collect()).unwrap();
+        let update = |tree: &mut Update<'_>| {
+            for (&(key, len), &ptr) in files.iter().zip(&ptrs) {
+                drop_at(tree, key)?;
+                let piece = Piece { version: self.blocks.add(ptr, len), from: 0, len };
+                tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
+                tree.link_block(ptr, len.into());
+                self.state.born = self.blocks.all.len();
+                self.state.drop_piece(&self.blocks, name, key);
+                self.state.trees.get_mut(name).expect("a dataset").head.insert(key, piece);
+            }
+            Ok::<_, PoolError>(())
+        };
+        dataset.update(&op, update).unwrap();
+    }
+
+    fn put(&mut self) -> &'static str {
+        let (name, _) = self.some_dataset();
+        let len = match self.next(8) {
+            0 => 200 << 10,
+            1..=3 => 1 + self.next(200),
+            _ => 1 + self.next(100 << 10),
+        };
+        self.store(&name, &[((2 + self.next(INODES), 0), len as u32)]);
+        "put"
+    }
+
+    /// Enough to fill a row, and segments.
+    fn put_many(&mut self) -> &'static str {
+        let (name, _) = self.some_dataset();
+        let count = 4 + self.next(4);
+        let files: Vec<_> =
+            (0..count).map(|i| ((20 + i, 0), (100 << 10) + self.next(100 << 10) as u32)).collect();
+        self.store(&name, &files);
+        "put many"
+    }
+
+    fn some_key(&self, name: &str) -> Option<((u64, u64), Piece)> {
+        let head = &self.state.trees[name].head;
+        let at = self.next(head.len().max(1) as u64) as usize;
+        head.iter().nth(at).map(|(key, piece)| (*key, *piece))
+    }
+
+    fn remove(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let Some((key, _)) = self.some_key(&name) else { return "nothing" };
+        self.change(&dataset, |tree| drop_at(tree, key));
+        self.state.drop_piece(&self.blocks, &name, key);
+        "drop"
+    }
+
+    fn share(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let Some(piece) = self.some_piece() else { return "nothing" };
+        let key = (2 + self.next(INODES), 1 << 20);
+        self.change(&dataset, |tree| {
+            drop_at(tree, key)?;
+            tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
+            let (ptr, logical) = self.blocks.all[piece.version];
+            tree.share_block(ptr, logical.into());
+            Ok(())
+        });
+        // The old extent may have been of the same block.
+        self.state.shared.insert(piece.version);
+        self.state.drop_piece(&self.blocks, &name, key);
+        self.state.trees.get_mut(&name).expect("a dataset").head.insert(key, piece);
+        "share"
+    }
+
+    fn punch(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let Some((key, piece)) = self.some_key(&name) else { return "nothing" };
+        let (left, right) = (piece.len / 3, piece.len / 3 * 2);
+        let behind = (key.0, key.1 + u64::from(right));
+        if left == 0 || self.state.trees[&name].head.contains_key(&behind) {
+            return "nothing";
+        }
+        let before = Piece { len: left, ..piece };
+        let after = Piece { from: piece.from + right, len: piece.len - right, ..piece };
+        self.change(&dataset, |tree| {
+            tree.insert(at(key), &extent(&self.blocks, before).encode())?;
+            tree.insert(at(behind), &extent(&self.blocks, after).encode())?;
+            let (ptr, logical) = self.blocks.all[piece.version];
+            tree.share_block(ptr, logical.into());
+            Ok(())
+        });
+        self.state.shared.insert(piece.version);
+        let head = &mut self.state.trees.get_mut(&name).expect("a dataset").head;
+        head.insert(key, before);
+        head.insert(behind, after);
+        "punch"
+    }
+
+    fn snapshot(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let snapshot = format!("s{}", self.next(5));
+        let taken = self.pool().snapshot(dataset.id(), &snapshot);
+        let tree = self.state.trees.get_mut(&name).expect("a dataset");
+        if tree.snapshots.iter().any(|(other, ..)| *other == snapshot) {
+            assert!(matches!(taken, Err(PoolError::Exists(_))), "{taken:?}");
+            return "nothing";
+        }
+        tree.snapshots.push((snapshot, taken.unwrap().high, tree.head.clone()));
+        self.states.push(self.state.clone());
+        self.sim.mark(self.states.len() as u64 - 1);
+        "snapshot"
+    }
+
+    fn destroy_snapshot(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let names: Vec<String> = self.state.trees[&name].snapshots.iter().map(|s| s.0.clone()).collect();
+        let Some(snapshot) = self.pick(&names) else { return "nothing" };
+        if self.next(3) == 0 {
+            let view = self.pool().snapshot_view(dataset.id(), &snapshot).unwrap();
+            let refused = self.pool().destroy_snapshot(dataset.id(), &snapshot);
+            assert!(matches!(refused, Err(PoolError::Busy(_))), "{refused:?}");
+            drop(view);
+        }
+        self.pool().destroy_snapshot(dataset.id(), &snapshot).unwrap();
+        let tree = self.state.trees.get_mut(&name).expect("a dataset");
+        tree.snapshots.retain(|(other, ..)| *other != snapshot);
+        self.state.destroyed = true;
+        "destroy snapshot"
+    }
+
+    fn create_dataset(&mut self) -> &'static str {
+        let name = format!("tank/d{}", self.next(3));
+        if self.state.trees.contains_key(&name) {
+            return "nothing";
+        }
+        self.pool().create_dataset(&name, Default::default()).unwrap();
+        self.state.trees.insert(name, Tree::default());
+        "create dataset"
+    }
+
+    fn destroy_dataset(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let destroyed = self.pool().destroy_dataset(dataset.id());
+        if name == "tank" || !self.state.trees[&name].snapshots.is_empty() {
+            assert!(matches!(destroyed, Err(PoolError::Busy(_))), "{destroyed:?}");
+            return "nothing";
+        }
+        destroyed.unwrap();
+        let keys: Vec<_> = self.state.trees[&name].head.keys().copied().collect();
+        for key in keys {
+            self.state.drop_piece(&self.blocks, &name, key);
+        }
+        self.state.trees.remove(&name);
+        "destroy dataset"
+    }
+
+    fn export(&mut self) -> &'static str {
+        self.pool().commit_export().unwrap();
+        self.promise();
+        self.pool = None;
+        self.imports += 1;
+        self.pool = Some(import(&self.sim, 100 + self.imports).unwrap());
+        "export and import"
+    }
+
+    fn run(&mut self, steps: usize, coverage: &mut Coverage) {
+        for _ in 0..steps {
+            let step = self.step();
+            *coverage.entry(step).or_default() += 1;
+            self.states.push(self.state.clone());
+        }
+    }
+}
+
+fn at(key: (u64, u64)) -> Key {
+    Key::new(key.0, EXTENT, key.1)
+}
+
+fn extent(blocks: &Blocks, piece: Piece) -> Extent {
+    let (ptr, logical) = blocks.all[piece.version];
+    Extent { ptr, len: piece.len, block_offset: piece.from, logical }
+}
+
+/// Takes the extent at `key` away, if there is one.
+fn drop_at(tree: &mut Update<'_>, key: (u64, u64)) -> Result<(), PoolError> {
+    if let Some(old) = tree.get(&at(key))? {
+        let old = Extent::decode(&old)?;
+        tree.remove(&at(key))?;
+        tree.drop_block(old.ptr, old.logical.into());
+    }
+    Ok(())
+}
+
+/// The extents of a tree, each of whose blocks can be read and is what the model stored.
+fn files(pool: &Pool, look: &dyn Look, blocks: &Blocks) -> Result<Files, String> {
+    let mut extents: Vec<(Key, Vec<u8>)> = Vec::new();
+    look.scan(&Key::MIN, &mut |key, value| {
+        extents.push((*key, value.to_vec()));
+        ControlFlow::Continue(())
+    })
+    .map_err(|error| error.to_string())?;
+    let mut files = Files::new();
+    for (key, value) in extents {
+        let extent = Extent::decode(&value).map_err(|corrupt| corrupt.to_string())?;
+        let id = extent.ptr.id;
+        let Some(&version) = blocks.by_id.get(&id) else {
+            return Err(format!("block {id} was never stored"));
+        };
+        let plain = pool.read(extent.ptr).map_err(|error| format!("block {id}: {error}"))?;
+        if plain[..] != content(version, extent.logical) {
+            return Err(format!("block {id} holds something else"));
+        }
+        files.insert((key.object, key.offset), Piece { version, from: extent.block_offset, len: extent.len });
+    }
+    Ok(files)
+}
+
+/// All that a pool holds.
+fn trees(pool: &Pool, blocks: &Blocks) -> Result<Trees, String> {
+    let mut trees = Trees::new();
+    for dataset in pool.datasets() {
+        let head = files(pool, &dataset.view().map_err(|error| error.to_string())?, blocks)?;
+        let mut snapshots = Vec::new();
+        for snapshot in pool.snapshots(dataset.id()) {
+            let view = pool.snapshot_view(dataset.id(), &snapshot.name).map_err(|error| error.to_string())?;
+            snapshots.push((snapshot.name, snapshot.high, files(pool, &view, blocks)?));
+        }
+        trees.insert(pool.full_name(dataset.id()), Tree { head, snapshots });
+    }
+    Ok(trees)
+}
+
+fn whole(pool: &Pool) -> Result<u64, String> {
+    match pool.check() {
+        Ok(report) if report.problems.is_empty() => Ok(report.unreachable),
+        Ok(report) => Err(format!("check: {}", report.problems.join("; "))),
+        Err(error) => Err(format!("check: {error}")),
+    }
+}
+
+/// The free queue is worked off, and what that changes is committed.
+fn drain(pool: &Pool) -> Result<(), String> {
+    for _ in 0..10_000 {
+        if !pool.free_step(2).map_err(|error| format!("free step: {error}"))? {
+            return pool.commit().map(drop).map_err(|error| format!("commit: {error}"));
+        }
+    }
+    Err("the free queue has no end".into())
+}
+
+/// The map knows every live block, and beyond them nothing but what was left to the trace; the segments' counts
+/// are the sums of those, and slots are all accounted for.
+fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> Result<(), String> {
+    let mut known = std::collections::BTreeSet::new();
+    let mut bytes = 0;
+    for (id, entry) in pool.blocks().map_err(|error| error.to_string())? {
+        let Some(&version) = blocks.by_id.get(&id).filter(|&&version| version < state.born) else {
+            continue;
+        };
+        known.insert(version);
+        bytes += blocks.footprint(version);
+        if entry.marks.contains(larder_format::run::Marks::DEAD) {
+            return Err(format!("block {id} is still marked as dead"));
+        }
+    }
+    let live = state.live();
+    if let Some(&lost) = live.difference(&known).next() {
+        return Err(format!("block {} is live, but was freed", blocks.all[lost].0.id));
+    }
+    let dead: Vec<_> = known.difference(&live).collect();
+    if let Some(&&leak) = dead.iter().find(|version| !state.left.contains(version)) {
+        let id = blocks.all[leak].0.id;
+        return Err(format!("block {id} was neither shared nor in a snapshot, but is not freed"));
+    }
+    let nodes = unreachable - dead.len() as u64;
+    if nodes > 0 && !state.destroyed {
+        return Err(format!("{nodes} nodes are not freed, though no snapshot was destroyed"));
+    }
+    let mut data_bytes = 0;
+    for account in pool.accounts() {
+        if account.free + account.data + account.metadata + account.waiting != account.slots {
+            return Err(format!("slots do not add up: {account:?}"));
+        }
+        data_bytes += account.data_bytes;
+    }
+    if data_bytes != bytes {
+        return Err(format!("segments count {data_bytes} bytes of records, the map has {bytes}"));
+    }
+    Ok(())
+}
+
+/// After a trace with nobody beside it, the map knows what is live and nothing else.
+fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> {
+    let failed = |error: PoolError| format!("trace: {error}");
+    // One that is under way began with what was there then.
+    pool.trace_stop().map_err(failed)?;
+    pool.trace_start().map_err(failed)?;
+    while pool.trace_step(4).map_err(failed)? {}
+    let found = pool.trace_findings().ok_or("a trace left no findings")?;
+    if found.is_bad() {
+        return Err(format!("the trace found {found:?}"));
+    }
+    drain(pool)?;
+    let unreachable = whole(pool)?;
+    state.traced();
+    if unreachable > 0 || pool.left_bytes() > 0 {
+        let left = pool.left_bytes();
+        return Err(format!("after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"));
+    }
+    accounted(pool, &state, blocks, unreachable)
+}
+
+/// A pool that holds `state`: whole, with every content, and with nothing else once the queue is empty.
+fn verify(pool: &Pool, states: &[State], blocks: &Blocks) -> Result<usize, String> {
+    whole(pool)?;
+    let found = trees(pool, blocks)?;
+    let matching: Vec<_> = (0..states.len()).filter(|&at| states[at].trees == found).collect();
+    if matching.is_empty() {
+        return Err(format!("none of the {} states that may be here is: {found:?}", states.len()));
+    }
+    drain(pool)?;
+    let unreachable = whole(pool)?;
+    let fits = |&at: &usize| accounted(pool, &states[at], blocks, unreachable);
+    let results: Vec<_> = matching.iter().map(|at| fits(at)).collect();
+    match results.iter().position(Result::is_ok) {
+        Some(fit) => Ok(matching[fit]),
+        None => Err(results.into_iter().next_back().and_then(Result::err).expect("there are some")),
+    }
+}
+
+/// One seed: `steps` of a workload, `cuts` power cuts in it, and after each some more of the workload.
+pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Result<(), String> {
+    let (word, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
+    let failed = |at: String, why: String| format!("{word} of {count}, seed {seed}, {at}: {why}");
+    let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+    let pool = create(&sim, word);
+    let entropy = SeededEntropy::new(seed ^ 0x5eed);
+    // With little memory the queue does not fit and is swept for.
+    let memory = [2 << 20, 64 << 10, 4 << 10][entropy.next_u64() as usize % 3];
+    pool.set_pool_property("memory", &memory.to_string()).unwrap();
+    let mut state = State::default();
+    state.trees.insert("tank".into(), Tree::default());
+    pool.commit().unwrap();
+    let start = sim.trace().len();
+    let mut bed = Bed {
+        sim,
+        pool: Some(pool),
+        entropy,
+        blocks: Blocks::default(),
+        states: vec![state.clone()],
+        state,
+        imports: 0,
+    };
+    bed.run(steps, coverage);
+    bed.pool().commit().unwrap();
+    let last = std::slice::from_ref(&bed.state);
+    verify(bed.pool(), last, &bed.blocks).map_err(|why| failed("at the end".into(), why))?;
+    traced(bed.pool(), bed.state.clone(), &bed.blocks).map_err(|why| failed("at the end".into(), why))?;
+    let trace = bed.sim.trace();
+    let mut at: Vec<usize> =
+        (0..cuts).map(|_| start + bed.next((trace.len() + 1 - start) as u64) as usize).collect();
+    at.sort_unstable();
+    bed.pool = None;
+    let Bed { blocks, states, entropy, .. } = bed;
+    let mut sweep = trace.sweep();
+    for cut in at {
+        sweep.advance_to(cut);
+        let promised = trace.marks_before(cut).last().unwrap_or(0) as usize;
+        let survival = match entropy.next_u64() % 3 {
+            0 => Survival::DropAll,
+            1 => Survival::KeepAll,
+            _ => Survival::Random { seed: seed ^ cut as u64 },
+        };
+        let case = || format!("cut {cut} ({survival:?})");
+        let sim = SimWorld::from_images(sweep.images(survival));
+        let pool =
+            import(&sim, 1000 + cut as u64).map_err(|error| failed(case(), format!("import: {error}")))?;
+        let found = verify(&pool, &states[promised..], &blocks).map_err(|why| failed(case(), why))?;
+        // Life goes on: what a cut left behind must not come up later.
+        let state = states[promised + found].clone();
+        let blocks = blocks.until(state.born);
+        let entropy = SeededEntropy::new(seed ^ cut as u64);
+        let mut after =
+            Bed { sim, pool: Some(pool), entropy, blocks, states: Vec::new(), state, imports: cut as u64 };
+        after.run(steps / 4, &mut Coverage::new());
+        after.pool().commit().unwrap();
+        let last = std::slice::from_ref(&after.state);
+        let whole = verify(after.pool(), last, &after.blocks);
+        let whole = whole.and_then(|_| traced(after.pool(), after.state.clone(), &after.blocks));
+        whole.map_err(|why| failed(format!("after {}", case()), why))?;
+    }
+    Ok(())
+}
