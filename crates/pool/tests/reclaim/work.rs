@@ -445,7 +445,9 @@ fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> 
     state.traced();
     if unreachable > 0 || pool.left_bytes() > 0 {
         let left = pool.left_bytes();
-        return Err(format!("after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"));
+        return Err(format!(
+            "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
+        ));
     }
     accounted(pool, &state, blocks, unreachable)
 }
