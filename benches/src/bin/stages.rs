@@ -201,6 +201,9 @@ fn segment(word: &str, devices: usize) -> Arc<Segment> {
         birth: STAMP.birth,
         freed: CommitId::new(0),
         incarnation: STAMP.incarnation,
+        placed: 0,
+        closed_at: BlockId::new(0),
+        class: 0,
         slots: (0..layout.columns()).map(slot).collect(),
     };
     SegmentEntry::from_record(&record).segment
@@ -281,5 +284,5 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
 
 fn record(plain: &[u8], codec: Codec) -> NewRecord {
     let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
-    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum }
+    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum, replaces: None }
 }

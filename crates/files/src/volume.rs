@@ -48,8 +48,9 @@ pub struct Volume {
     pub(crate) dirty: Mutex<BTreeSet<InodeId>>,
     /// Inodes with data that is in the log and perhaps not stored.
     pub(crate) logged: Mutex<BTreeSet<InodeId>>,
-    /// Inodes without a name and without a handle, to be removed.
-    pub(crate) orphans: Mutex<BTreeSet<InodeId>>,
+    /// Inodes without a name and without a handle, to be removed, with the bytes that are stored of them;
+    /// and those that have a tail.
+    pub(crate) orphans: Mutex<BTreeMap<InodeId, u64>>,
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
     pub(crate) ids: IdLease,

@@ -14,8 +14,8 @@ use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
 use larder_format::segment::{
-    DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, encode_descriptor,
-    row_header_len,
+    CLASSES, DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
+    encode_descriptor, row_header_len,
 };
 use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
@@ -90,6 +90,9 @@ fn segment(rule: GroupRule, n: u64) -> SegmentRecord {
         birth: CommitId::new(2),
         freed: CommitId::new(if freed { 3 } else { 0 }),
         incarnation: Incarnation::new(4),
+        placed: n * 320,
+        closed_at: BlockId::new(n * 1000),
+        class: n as u8 % CLASSES,
         slots: (0..rule.layout.columns() as u16)
             .map(|i| Slot { device: DeviceIndex::new(i), index: SlotIndex::new(n as u32) })
             .collect(),
@@ -357,7 +360,7 @@ pub fn items() -> Vec<Vec<u8>> {
     let inode = Inode {
         kind: FileKind::Regular,
         perm: 0o644,
-        flags: Inode::HAS_XATTRS,
+        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL,
         uid: 1,
         gid: 2,
         nlink: 3,
@@ -388,11 +391,12 @@ pub fn items() -> Vec<Vec<u8>> {
 }
 
 pub fn datasets() -> Vec<Vec<u8>> {
-    let record = |root| DatasetRecord {
+    let record = |root, destroyed| DatasetRecord {
         id: DatasetId::new(2),
         parent: DatasetId::new(1),
         guid: 3,
         root,
+        destroyed,
         floor: BlockId::new(4),
         referenced: 5,
         logical: 6,
@@ -403,7 +407,11 @@ pub fn datasets() -> Vec<Vec<u8>> {
         held: 10,
         name: "home".into(),
     };
-    vec![record(None).encode(), record(Some(ptr(1))).encode()]
+    vec![
+        record(None, false).encode(),
+        record(Some(ptr(1)), false).encode(),
+        record(Some(ptr(1)), true).encode(),
+    ]
 }
 
 pub fn snapshots() -> Vec<Vec<u8>> {

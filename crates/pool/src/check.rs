@@ -160,9 +160,9 @@ impl Pool {
             trees: HashSet::new(),
             sums: vec![0; members.len()],
         };
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             if dataset.state.read().tree.is_dirty() && dataset.state.read().tree.committed_root().is_some() {
-                let name = self.full_name(dataset.id());
+                let name = self.tree_name(&dataset);
                 let problem = format!("{name} has uncommitted changes: the check needs a quiet pool");
                 deep.report.problems.push(problem);
             }

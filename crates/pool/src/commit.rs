@@ -145,7 +145,6 @@ impl Pool {
             // It can fail at a page of the map that cannot be read; the commit is durable nevertheless, and
             // whoever calls [`Pool::free_step`] is told.
             drop(self.free_some(PAGES_PER_COMMIT));
-            self.clean_if_low()?;
         }
         Ok(commit)
     }
@@ -236,7 +235,7 @@ impl Pool {
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
     fn seal_datasets(&self, how: How) -> Result<()> {
         let mut blocks = Appender::new(self, SegmentKind::Node);
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             let mut state = dataset.state.write();
             let state = &mut *state;
             if !state.changed && !state.tree.is_dirty() {
@@ -278,8 +277,9 @@ impl Pool {
             core.free_dead_segments(commit, false, &unfinished);
             let gone = std::mem::take(&mut core.gone);
             let mut changed = Vec::new();
-            for entry in core.entries.values_mut().filter(|entry| entry.dirty) {
-                entry.dirty = false;
+            for id in core.entries.select(|entry| entry.dirty) {
+                core.entries.change(id, |entry| entry.dirty = false);
+                let entry = &core.entries[&id];
                 if !entry.segment.kind.is_rooted() {
                     changed.push(entry.to_record());
                 }

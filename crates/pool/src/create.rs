@@ -9,6 +9,7 @@ use crate::map::BlockMap;
 use crate::member::{Member, MemberState, Members};
 use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
 use crate::segments::Readable;
+use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Request};
@@ -87,7 +88,11 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available_above(space.reserve(), record_size.min(slot_size / 4))
+            space.available(
+                space.free_segments().saturating_sub(space.reserve()),
+                0,
+                record_size.min(slot_size / 4),
+            )
         });
         groups.sum()
     }
@@ -239,7 +244,7 @@ impl Pool {
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }
         let core = Core {
-            entries: BTreeMap::new(),
+            entries: Segments::default(),
             groups,
             streams: HashMap::new(),
             open_commit: CommitId::new(1),
@@ -270,6 +275,7 @@ impl Pool {
             parent: ROOT_DATASET,
             guid: pool.world.entropy.next_u64(),
             root: None,
+            destroyed: false,
             floor: BlockId::new(0),
             referenced: 0,
             logical: 0,
@@ -311,19 +317,23 @@ impl Pool {
             flights: crate::write::Flights::default(),
             core: Mutex::new(parts.core),
             datasets: RwLock::new(BTreeMap::new()),
+            destroyed: Mutex::default(),
             properties: RwLock::new(BTreeMap::new()),
             history: Mutex::new(parts.history),
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
             books: crate::quota::Books::default(),
+            freeing_told: AtomicU64::new(0),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
             damage: Mutex::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
-            cleaned: AtomicU64::new(0),
             trace: Default::default(),
+            cleaning: Mutex::new(None),
+            stored: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             misses: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),

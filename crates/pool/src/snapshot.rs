@@ -230,6 +230,6 @@ impl Pool {
             let snapshots = snapshots.of(dataset).map(|s| (s.record.root, s.record.high)).collect();
             Lineage { dataset, snapshots, head: root }
         };
-        self.datasets().into_iter().map(of).collect()
+        self.trees().into_iter().map(of).collect()
     }
 }

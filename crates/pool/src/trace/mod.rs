@@ -57,6 +57,7 @@ pub(crate) mod deep {
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References};
 
+use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
 use crate::map::{Entry, PageReader, PageWriter};
 use crate::pool::Pool;
@@ -615,13 +616,21 @@ impl Pool {
         told.pinned = Some(pinned);
     }
 
+    /// What people call a dataset, be it destroyed.
+    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
+        match self.dataset(dataset.id()) {
+            Some(_) => self.full_name(dataset.id()),
+            None => format!("destroyed dataset {}", dataset.id()),
+        }
+    }
+
     /// What is committed now. Nobody may be inside.
     pub(crate) fn pin(&self, commit: CommitId) -> Pinned {
         let mut members = Vec::new();
         let mut held = 0;
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             let lineage = dataset.id();
-            let of: Arc<str> = self.full_name(lineage).into();
+            let of: Arc<str> = self.tree_name(&dataset).into();
             let state = dataset.state.read();
             let mut predecessor = None;
             let mut add = |name, root, referenced, predecessor| {

@@ -142,6 +142,7 @@ impl Bed {
             plain: content(first + i, len).into(),
             codec: if (first + i) % 4 == 0 { Codec::Lz4 } else { Codec::Off },
             checksum: ChecksumKind::Fast,
+            replaces: None,
         };
         let ptrs = pool.store(&op, files.iter().enumerate().map(record).collect()).unwrap();
         let update = |tree: &mut Update<'_>| {
@@ -305,6 +306,9 @@ impl Bed {
 
     fn run(&mut self, steps: usize, coverage: &mut Coverage) {
         for _ in 0..steps {
+            // Commits and cuts find the trees of destroyed datasets at every stage.
+            let entries = 1 + self.next(3) as usize;
+            self.pool().destroy_step(entries).unwrap();
             let step = self.step();
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
@@ -378,8 +382,13 @@ fn whole(pool: &Pool) -> Result<u64, String> {
     }
 }
 
-/// The free queue is worked off, and what that changes is committed.
+/// Destroyed datasets are taken down, the free queue is worked off, and what that changes is committed.
 fn drain(pool: &Pool) -> Result<(), String> {
+    while pool.destroy_step(5).map_err(|error| format!("destroy step: {error}"))? {}
+    pool.commit().map_err(|error| format!("commit: {error}"))?;
+    if !pool.destroyed().is_empty() {
+        return Err("a destroyed dataset is left".into());
+    }
     for _ in 0..10_000 {
         if !pool.free_step(2).map_err(|error| format!("free step: {error}"))? {
             return pool.commit().map(drop).map_err(|error| format!("commit: {error}"));
