@@ -281,5 +281,5 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
 
 fn record(plain: &[u8], codec: Codec) -> NewRecord {
     let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
-    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum }
+    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum, replaces: None }
 }

@@ -235,6 +235,7 @@ impl Volume {
                         plain,
                         codec: settings.codec,
                         checksum: settings.checksum,
+                        replaces: old.map(|old| old.ptr.id),
                     });
                 }
             }

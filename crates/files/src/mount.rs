@@ -274,6 +274,10 @@ impl FrontEnd for Mount {
             self.tree.write().let_go();
         }
     }
+
+    fn remove_some(&self) -> larder_pool::Result<bool> {
+        self.reap_step(crate::volume::REAP_STEP).map_err(PoolError::from)
+    }
 }
 
 impl Ops for Mount {

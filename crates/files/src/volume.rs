@@ -27,7 +27,7 @@ const ID_MARGIN: u64 = 1 << 12;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
 const CHANGE_SPACE: u64 = 64 << 10;
 /// Extents of removed files that a writer at its quota drops before it tries again.
-const REAP_STEP: usize = 1024;
+pub(crate) const REAP_STEP: usize = 1024;
 
 /// A part of the inode cache.
 #[derive(Default)]

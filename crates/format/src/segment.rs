@@ -6,8 +6,8 @@ use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::{
-    BLOCK_STEP, CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason, SegmentId,
-    SlotIndex, layout,
+    BLOCK_STEP, BlockId, CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason,
+    SegmentId, SlotIndex, layout,
 };
 
 /// The most columns a segment may have.
@@ -20,6 +20,9 @@ pub const ROW_STEP: u32 = 4096;
 pub const MIN_SLOT: u32 = 1 << 20;
 /// The largest slot.
 pub const MAX_SLOT: u32 = 64 << 20;
+
+/// Classes of segments by how long what they hold is expected to live.
+pub const CLASSES: u8 = 6;
 
 /// The most data columns that parity can be computed over.
 pub const MAX_PARITY_DATA: usize = 61;
@@ -190,11 +193,13 @@ pub enum SegmentState {
     Closed = 2,
     /// Nothing live in it; its slots are free once the commit after the next is durable.
     Freed = 3,
+    /// Complete, and blocks have been moved out of it: only the block map says whether one is still here.
+    Emptying = 4,
 }
 
 layout! {
     /// The fixed part of a [`SegmentRecord`]; the slots follow it.
-    pub struct SegmentHead[64] {
+    pub struct SegmentHead[80] {
         /// The segment's id.
         id: SegmentId = 0,
         /// A [`SegmentKind`].
@@ -219,6 +224,12 @@ layout! {
         freed: CommitId = 40,
         /// The import under which it was opened.
         incarnation: Incarnation = 48,
+        /// Footprints of all blocks that were put into it, bytes.
+        placed: u64 = 56,
+        /// The next block id when it was closed, from which its age is reckoned; 0 while it is open.
+        closed_at: BlockId = 64,
+        /// What it holds by how long that is expected to live: 0 is shortest. See the pool's streams.
+        class: u8 = 72,
     }
 }
 
@@ -247,6 +258,12 @@ pub struct SegmentRecord {
     pub freed: CommitId,
     /// The import under which it was opened.
     pub incarnation: Incarnation,
+    /// Footprints of all blocks that were put into it, bytes.
+    pub placed: u64,
+    /// The next block id when it was closed; 0 while it is open.
+    pub closed_at: BlockId,
+    /// What it holds by how long that is expected to live, below [`CLASSES`]; 0 is shortest.
+    pub class: u8,
     /// One slot a column.
     pub slots: Vec<Slot>,
 }
@@ -269,6 +286,9 @@ impl SegmentRecord {
             birth: self.birth,
             freed: self.freed,
             incarnation: self.incarnation,
+            placed: self.placed,
+            closed_at: self.closed_at,
+            class: self.class,
         }
         .put(&mut out[at..]);
         for (i, slot) in self.slots.iter().enumerate() {
@@ -286,13 +306,16 @@ impl SegmentRecord {
         let height_ok = heights.contains(&head.height) && head.height.is_multiple_of(ROW_STEP);
         ensure(height_ok, WHAT, Reason::Range)?;
         ensure(head.live_bytes <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
-        ensure_countable(&[head.id.get(), head.birth.get(), head.freed.get()], WHAT)?;
+        ensure(head.placed <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
+        ensure(head.live_bytes <= head.placed && head.class < CLASSES, WHAT, Reason::Range)?;
+        ensure_countable(&[head.id.get(), head.birth.get(), head.freed.get(), head.closed_at.get()], WHAT)?;
         let len = SegmentHead::SIZE + layout.columns() * Slot::SIZE;
         let slots = bytes.get(SegmentHead::SIZE..len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let state = match head.state {
             1 => SegmentState::Open,
             2 => SegmentState::Closed,
             3 => SegmentState::Freed,
+            4 => SegmentState::Emptying,
             _ => return Err(Corrupt::new(WHAT, Reason::Kind)),
         };
         ensure((state == SegmentState::Freed) == (head.freed.get() > 0), WHAT, Reason::Range)?;
@@ -312,6 +335,9 @@ impl SegmentRecord {
             birth: head.birth,
             freed: head.freed,
             incarnation: head.incarnation,
+            placed: head.placed,
+            closed_at: head.closed_at,
+            class: head.class,
             slots,
         };
         Ok((record, len))

@@ -8,7 +8,7 @@ use larder_format::ops::{Link, LogOp};
 use larder_format::root::{Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
-    DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
+    CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     row_header_len,
 };
 use larder_format::tables::DatasetRecord;
@@ -39,6 +39,9 @@ fn segment() -> SegmentRecord {
         birth: CommitId::new(2),
         freed: CommitId::new(0),
         incarnation: Incarnation::new(4),
+        placed: 320,
+        closed_at: BlockId::new(0),
+        class: 0,
         slots: vec![slot(0), slot(1)],
     }
 }
@@ -231,6 +234,8 @@ fn a_segment_that_nothing_could_be_stored_in_is_refused() {
     refused(&segment(), decode, "two columns on one device", |s| s.slots[1].device = s.slots[0].device);
     refused(&segment(), decode, "freed by nobody", |s| s.state = SegmentState::Freed);
     refused(&segment(), decode, "freed and open", |s| s.freed = CommitId::new(3));
+    refused(&segment(), decode, "more live than placed", |s| s.live_bytes = s.placed + 8);
+    refused(&segment(), decode, "an unknown class", |s| s.class = CLASSES);
     refused(&segment(), decode, "more live than stored", |s| s.live_bytes = 1 << 40);
 }
 

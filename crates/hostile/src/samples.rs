@@ -14,8 +14,8 @@ use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
 use larder_format::segment::{
-    DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, encode_descriptor,
-    row_header_len,
+    CLASSES, DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
+    encode_descriptor, row_header_len,
 };
 use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
@@ -90,6 +90,9 @@ fn segment(rule: GroupRule, n: u64) -> SegmentRecord {
         birth: CommitId::new(2),
         freed: CommitId::new(if freed { 3 } else { 0 }),
         incarnation: Incarnation::new(4),
+        placed: n * 320,
+        closed_at: BlockId::new(n * 1000),
+        class: n as u8 % CLASSES,
         slots: (0..rule.layout.columns() as u16)
             .map(|i| Slot { device: DeviceIndex::new(i), index: SlotIndex::new(n as u32) })
             .collect(),

@@ -1,215 +1,240 @@
 //! The cleaner: moves what lives in thin segments, so that whole segments become free.
 //!
-//! A block's id stays; only the block map learns another place. Trees and snapshots are not touched:
-//! their hints go on being good while the old segment is in the table, and lead to the map afterwards.
-//! A step empties one segment between two commits; the commit that follows frees it, together with
-//! the map's update. A crash before that commit leaves the old places, which are still there.
+//! A block's id stays; only the block map learns another place. Trees and snapshots are not touched: their hints go
+//! on being good while the old segment is in the table, and lead to the map afterwards. What lives in a segment is
+//! found by walking its rows and asking the map whether a block is still here; nothing dead is copied, but for what
+//! was dropped since the last commit, which dies at its new place.
 //!
-//! What lives in a segment is found by walking its rows and asking the map whether a block is still
-//! here; blocks that were dropped since the last commit are moved too, and die at their new place.
+//! # Steps
+//! A step moves some rows' worth of blocks of one segment, with the commit lock held and for a bounded number of
+//! bytes; it goes on with the same segment until that is empty. From its first step on the segment is
+//! [`SegmentState::Emptying`]: hints into it no longer tell where a block is, after a crash neither. The commit after
+//! a step makes the map's updates durable; a crash before leaves the old places, which are still there. The slots
+//! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
+//!
+//! # When
+//! In the background ([`Pool::tend`]) while fewer segments are free or about to be than [`GroupSpace::enough`],
+//! the faster the fewer. Below [`GroupSpace::tight`] each write pays with a step, so that writing gets as slow as
+//! cleaning is, and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself.
+//! Which segment: [`crate::heat`].
 
 use crate::core::Core;
 use crate::error::{PoolError, Result};
-use crate::map::Update;
+use crate::heat;
+use crate::map::{Entry, Location, Update};
 use crate::pool::Pool;
 use crate::row::Encoded;
-use crate::segments::Segment;
-use crate::write::Appender;
+use crate::runs::RunIo;
+use crate::segments::{Segment, SegmentEntry};
+use crate::write::{Appender, Purse};
 use larder_device::ALIGN;
-use larder_format::block::CheckedHeader;
+use larder_format::block::{self, CheckedHeader};
 use larder_format::checksum::fast128;
 use larder_format::run::Places;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
-use larder_format::{BlockPtr, Place, SegmentId};
+use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Cleaning starts when less than this part of a group is free above the reserve.
-const START_AT: u64 = 8;
-/// Segments with more than this many percent alive are not worth moving.
-const WORTHWHILE_PERCENT: u64 = 85;
-/// Bytes that the steps after one commit move, at most.
-const BYTES_PER_COMMIT: u64 = 64 << 20;
+/// Bytes that a step moves, about.
+const STEP: u64 = 4 << 20;
+/// Bytes that [`Pool::tend`] moves in one call, at least and at most.
+const TEND: (u64, u64) = (4 << 20, 64 << 20);
 /// Commits that it takes until the slots of a segment that was emptied can be written again: the one
 /// that frees it, and the two that root ring and readers are owed.
 const COMMITS_TO_FREE: usize = 3;
 
-/// A segment worth emptying.
-struct Victim {
-    segment: Arc<Segment>,
-    height: u32,
-    live_bytes: u64,
+/// Pages of the block map that the free queue may read in one go while a writer waits for space.
+const REMOVING_PAGES: usize = 1024;
+
+/// A segment that is being emptied, and how far its rows have been looked at.
+pub(crate) struct Cleaning {
+    segment: SegmentId,
+    offset: u32,
+}
+
+/// A block on its way.
+struct Moved {
+    ptr: BlockPtr,
+    block: Encoded,
+}
+
+/// Segments of all groups by what can become of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shortage {
+    /// How many are free or about to be.
+    free: u64,
+    /// How many should be.
+    enough: u64,
 }
 
 impl Core {
-    /// The segment that gives most space for what must be moved; none when nothing is worth it.
-    fn victim(&self) -> Option<Victim> {
-        let candidates = self.entries.values().filter(|entry| {
-            let movable =
-                matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node);
-            movable && entry.state == SegmentState::Closed && entry.live_blocks > 0
-        });
-        let thin = |live: u64, entry: &crate::segments::SegmentEntry| {
-            let capacity = u64::from(entry.height) * entry.segment.layout.k() as u64;
-            live * 100 / capacity.max(1)
+    /// The segment that is most worth emptying: the one that gives most at once when it is `urgent`.
+    fn victim(&self, urgent: bool) -> Option<SegmentId> {
+        let now = self.next_block;
+        let worth = |entry: &SegmentEntry| {
+            if urgent {
+                entry.dead_bytes() as f64 / entry.placed.max(1) as f64
+            } else {
+                heat::worth(entry, now)
+            }
         };
-        let best = candidates.min_by_key(|entry| (thin(entry.live_bytes, entry), entry.segment.id))?;
-        (thin(best.live_bytes, best) <= WORTHWHILE_PERCENT).then(|| Victim {
-            segment: Arc::clone(&best.segment),
-            height: best.height,
-            live_bytes: best.live_bytes,
-        })
+        let candidates = self.entries.values().filter(|entry| entry.is_worth_cleaning());
+        let best =
+            candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)));
+        best.map(|entry| entry.segment.id)
     }
 
-    /// Whether some group runs low.
-    fn runs_low(&self) -> bool {
-        self.groups
-            .values()
-            .any(|group| group.free_segments() < group.reserve() + group.total_segments() / START_AT)
+    /// The group that lacks most.
+    fn shortage(&self) -> Shortage {
+        let of = |group: &crate::space::GroupSpace| {
+            let columns = group.rule.layout.columns() as u64;
+            let free = group.free_segments() + self.entries.dead(group.index).waiting_slots / columns;
+            Shortage { free, enough: group.enough() }
+        };
+        let all = self.groups.values().map(of);
+        all.max_by_key(|shortage| shortage.enough.saturating_sub(shortage.free)).expect("a pool has a group")
     }
 
-    /// Whether the cleaner may open a segment and still leave room to `dirty` bytes that were accepted: a
-    /// commit that cannot store them would fail, and nothing be freed ever after.
-    fn can_spare(&self, dirty: u64) -> bool {
-        let room = self.groups.values().map(|group| {
-            let segments = group.free_segments().saturating_sub(group.reserve() / 2 + 1);
-            segments * u64::from(group.slot_size) * group.rule.layout.k() as u64
-        });
-        room.sum::<u64>() > dirty
+    /// Whether so few segments are free that each write should pay.
+    fn is_tight(&self) -> bool {
+        self.groups.values().any(|group| group.free_segments() < group.tight())
     }
 
     /// Segments that are free as soon as enough commits are durable.
     pub(crate) fn waiting_to_be_free(&self) -> bool {
-        let dead = |entry: &crate::segments::SegmentEntry| match entry.state {
-            SegmentState::Freed => true,
-            SegmentState::Closed => entry.live_blocks == 0 && entry.segment.kind != SegmentKind::Run,
-            SegmentState::Open => false,
-        };
-        self.entries.values().any(|entry| dead(entry) && !entry.segment.kind.is_rooted())
+        self.groups.keys().any(|&group| self.entries.dead(group).waiting_slots > 0)
     }
 }
 
 impl Pool {
-    /// Empties thin segments when a group runs low; at most some 64 MiB at a time. The commit lock is held.
-    pub(crate) fn clean_if_low(&self) -> Result<()> {
-        self.clean(Core::runs_low)
-    }
-
-    /// Empties segments while `go_on` says so, something is worth it, there is room to move to, and not
-    /// much has been moved since the last commit.
-    fn clean(&self, go_on: impl Fn(&Core) -> bool) -> Result<()> {
-        let mut moved = 0;
-        let go_on = |core: &Core| go_on(core) && core.can_spare(self.dirty.needed());
-        while moved < BYTES_PER_COMMIT && go_on(&self.core.lock()) {
-            match self.clean_one() {
-                Ok(Some(bytes)) => moved += bytes.max(1),
-                Ok(None) | Err(PoolError::NoSpace) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Wins back dead space until `bytes` can be written, or nothing more can be won. Must not be called
-    /// while an [`crate::Op`] is held.
+    /// The background's share of winning space back: as long as too few segments are free, empties some, and has
+    /// what is emptied committed. Returns whether it should be called again soon.
     ///
     /// # Errors
-    /// [`PoolError::NoSpace`] when it cannot.
-    pub(crate) fn reclaim(&self, bytes: u64, record_size: u32) -> Result<()> {
-        let _one_at_a_time = self.reclaiming.lock();
-        let enough = || self.space(record_size).available >= bytes;
+    /// When the pool is suspended, or a commit fails.
+    pub fn tend(&self) -> Result<bool> {
+        let mut left = None;
         loop {
-            if enough() {
-                return Ok(());
+            let Shortage { free, enough } = self.core.lock().shortage();
+            if free >= enough {
+                break;
             }
-            // Nothing changed since the last attempt failed: it would fail again.
-            if self.exhausted.load(Ordering::Acquire) == self.durable_commit().get() {
-                return Err(PoolError::NoSpace);
+            let most = TEND.0 + (TEND.1 - TEND.0) * (enough - free) / enough.max(1);
+            let allowance = left.get_or_insert(most);
+            if *allowance == 0 {
+                return Ok(true);
             }
-            let before = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
-            self.free_what_can_be()?;
-            let after = self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
-            if after <= before && !enough() {
-                self.exhausted.store(self.durable_commit().get(), Ordering::Release);
-                return Err(PoolError::NoSpace);
+            match self.clean_step(false)? {
+                Some(moved) => *allowance = allowance.saturating_sub(moved.max(1)),
+                None => break,
             }
         }
+        let wanted = {
+            let core = self.core.lock();
+            core.waiting_to_be_free() && core.shortage().free < core.shortage().enough + 1 || core.is_tight()
+        };
+        Ok(wanted && self.core.lock().waiting_to_be_free())
     }
 
-    /// Stores and commits what was accepted, as much of it as fits, so that what it replaces gets free; then cleans.
-    fn free_what_can_be(&self) -> Result<()> {
-        self.commit_what_fits()?;
-        {
-            let _commits_wait = self.commit_lock.lock();
-            self.clean(|_| true)?;
-        }
-        for _ in 0..COMMITS_TO_FREE {
-            self.commit_what_fits()?;
-        }
-        Ok(())
+    /// Whether a commit would make slots writable that are needed soon.
+    pub fn wants_commit(&self) -> bool {
+        let core = self.core.lock();
+        core.waiting_to_be_free() && core.groups.values().any(|group| group.free_segments() < group.enough())
     }
 
-    /// Goes on with a commit that had no room for all that was accepted: storing a part of it frees what that
-    /// replaces. Gives up when a round brings nothing.
+    /// A step of cleaning: the bytes moved, or none when no segment is worth it or there is no room to move to.
     ///
     /// # Errors
-    /// [`PoolError::NoSpace`] then.
-    pub(crate) fn make_commit_fit(&self) -> Result<()> {
-        let free = || self.core.lock().groups.values().map(|group| group.free_segments()).sum::<u64>();
-        let (needed_before, free_before) = (self.dirty.needed(), free());
-        self.free_what_can_be()?;
-        // Others may write meanwhile: either is progress.
-        let brought = self.dirty.needed() < needed_before || free() > free_before;
-        if brought { Ok(()) } else { Err(PoolError::NoSpace) }
+    /// When the pool is suspended, or a commit fails.
+    pub fn clean_step(&self, urgent: bool) -> Result<Option<u64>> {
+        let _commits_wait = self.commit_lock.lock();
+        self.check_writable()?;
+        let mut cleaning = self.cleaning.lock();
+        let cleaned = self.clean_some(urgent, &mut cleaning);
+        match cleaned {
+            Err(PoolError::NoSpace) => Ok(None),
+            // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
+            Err(error) if !matches!(error, PoolError::Suspended(_)) => {
+                if let Some(Cleaning { segment, .. }) = cleaning.take() {
+                    self.core.lock().entries.change(segment, |entry| entry.damaged = true);
+                }
+                Ok(Some(0))
+            }
+            cleaned => cleaned,
+        }
     }
 
-    /// Empties the thinnest segment; returns the bytes moved, or none when no segment is worth it.
-    fn clean_one(&self) -> Result<Option<u64>> {
-        let Some(victim) = self.core.lock().victim() else { return Ok(None) };
-        let op = self.enter()?;
-        let mut blocks: Vec<(BlockPtr, Encoded)> = Vec::new();
-        for column in 0..victim.segment.layout.k() {
-            self.live_in_column(&victim, column, &mut blocks)?;
+    fn clean_some(&self, urgent: bool, cleaning: &mut Option<Cleaning>) -> Result<Option<u64>> {
+        if cleaning.is_none() {
+            *cleaning =
+                self.core.lock().victim(urgent).map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN });
         }
-        let places = if victim.segment.kind == SegmentKind::Node {
-            let mut nodes = Appender::new(self, SegmentKind::Node);
-            let places: Result<Vec<Place>> =
-                blocks.iter().map(|(_, block)| nodes.push(block.clone())).collect();
+        let Some(Cleaning { segment: id, offset }) = cleaning else { return Ok(None) };
+        let entry = self.core.lock().entries.change(*id, |entry| {
+            (entry.is_complete() && entry.live_blocks > 0).then(|| {
+                entry.state = SegmentState::Emptying;
+                entry.dirty = true;
+                (Arc::clone(&entry.segment), entry.height)
+            })
+        });
+        // It died meanwhile.
+        let Some((segment, height)) = entry.flatten() else {
+            *cleaning = None;
+            return Ok(Some(0));
+        };
+        let op = self.enter()?;
+        let mut moved = 0;
+        while *offset < height && moved < STEP {
+            let row = self.any_row_header(&segment, *offset)?;
+            moved += self.empty_row(&segment, *offset, &row)?;
+            *offset += row.height;
+        }
+        drop(op);
+        self.moved.fetch_add(moved, Ordering::Relaxed);
+        if *offset >= height {
+            let left = self.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
+            if left > 0 {
+                return Err(Corrupt::new("segment", Reason::Short).into());
+            }
+            *cleaning = None;
+        }
+        Ok(Some(moved))
+    }
+
+    /// Moves what lives in a row; the bytes moved.
+    fn empty_row(&self, segment: &Arc<Segment>, offset: u32, row: &RowHeader) -> Result<u64> {
+        let live = self.live_in_row(segment, offset, row)?;
+        let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
+        let places = if segment.kind == SegmentKind::Node {
+            let mut nodes = Appender::of_old_nodes(self);
+            let places: Result<Vec<Place>> = blocks.into_iter().map(|block| nodes.push(block)).collect();
             nodes.submit()?;
             places?
         } else {
-            let raw: Vec<Encoded> = blocks.iter().map(|(_, block)| block.clone()).collect();
-            self.append_whole(&raw)?
+            let (now, records) = {
+                let core = self.core.lock();
+                (core.next_block, core.entries.records())
+            };
+            let age = |moved: &Moved| now.get().saturating_sub(moved.ptr.id.get());
+            let classes: Vec<u8> = live.iter().map(|moved| heat::class_of(age(moved), records)).collect();
+            self.append_by_class(&classes, &blocks, Purse::Moved)?
         };
-        for ((ptr, _), place) in blocks.iter().zip(places) {
+        let mut bytes = 0;
+        for (Moved { ptr, .. }, place) in live.iter().zip(places) {
             let places = Places::new(&[place]).expect("places that were just given out are in range");
             self.map.lock().apply(Update::Put { id: ptr.id, places });
             self.core.lock().release(ptr.place);
+            bytes += u64::from(place.footprint());
         }
-        drop(op);
-        self.cleaned.fetch_add(victim.live_bytes, Ordering::Relaxed);
-        let left = self.core.lock().entries.get(&victim.segment.id).map_or(0, |entry| entry.live_blocks);
-        if left > 0 {
-            let id = victim.segment.id;
-            return Err(
-                self.suspend(format!("segment {id} counts {left} live blocks that cannot be found in it"))
-            );
-        }
-        Ok(Some(victim.live_bytes))
+        Ok(bytes)
     }
 
-    /// The blocks of one data column that the map places there, verified.
-    fn live_in_column(
-        &self,
-        victim: &Victim,
-        column: usize,
-        live: &mut Vec<(BlockPtr, Encoded)>,
-    ) -> Result<()> {
-        let segment = &victim.segment;
-        let mut offset = DESCRIPTOR_LEN;
-        while offset < victim.height {
-            let row = self.any_row_header(segment, offset)?;
-            let start = row_header_len(segment.layout.columns());
+    /// The blocks of a row that the map places there, verified; those that are known to be dead are freed.
+    fn live_in_row(&self, segment: &Arc<Segment>, offset: u32, row: &RowHeader) -> Result<Vec<Moved>> {
+        let start = row_header_len(segment.layout.columns());
+        let mut found = Vec::new();
+        for column in 0..segment.layout.k() {
             // The column as it is, or computed: its own header may be lost, so blocks end where none follows.
             let whole = Place {
                 segment: segment.id,
@@ -223,22 +248,36 @@ impl Pool {
             while let Some(header) =
                 bytes.get(at..).and_then(|rest| CheckedHeader::check(self.guid, rest).ok())
             {
-                let place = Place {
-                    segment: segment.id,
-                    column: column as u8,
-                    offset: offset + start + at as u32,
-                    stored: header.stored(),
-                };
-                let ptr = BlockPtr { id: header.id, place };
-                if Core::look_up(self, header.id)? == Some(place) {
-                    let (_, block) = self.read_stored(segment, ptr)?;
-                    live.push((ptr, Encoded::Whole(block)));
-                }
+                let (offset, stored) = (whole.offset + at as u32, header.stored());
+                let place = Place { offset, stored, ..whole };
+                let end = (at + stored as usize).min(bytes.len());
+                found.push((BlockPtr { id: header.id, place }, bytes.slice(at..end)));
                 at += header.footprint() as usize;
             }
-            offset += row.height;
         }
-        Ok(())
+        let io = RunIo::new(self);
+        found.sort_unstable_by_key(|(ptr, _)| ptr.id);
+        let mut finder = self.map.lock().finder();
+        let mut live = Vec::new();
+        for (ptr, bytes) in found {
+            let in_runs = finder.find(ptr.id, &io)?;
+            let known = Entry::of(&self.map.lock().now(ptr.id, in_runs));
+            let here = |entry: &Entry| match entry.location {
+                Location::Places(places) => places.first() == Some(&ptr.place),
+                Location::Alias(_) => false,
+            };
+            let Some(entry) = known.filter(here) else { continue };
+            if self.free_dead(ptr.id, entry) {
+                continue;
+            }
+            let whole =
+                bytes.len() == ptr.place.stored as usize && block::check(self.guid, ptr.id, &bytes).is_ok();
+            let block = if whole { bytes } else { self.read_stored(segment, ptr)?.1 };
+            live.push(Moved { ptr, block: Encoded::Whole(block) });
+        }
+        // As they lay: what was written together stays together.
+        live.sort_unstable_by_key(|moved| (moved.ptr.place.offset, moved.ptr.place.column));
+        Ok(live)
     }
 
     /// The header of the row at `offset`, from whichever column has it.
@@ -251,16 +290,127 @@ impl Pool {
                 let row = RowHeader::check(self.guid, &bytes).ok()?;
                 (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
             })
-            .ok_or_else(|| larder_format::Corrupt::new("row header", larder_format::Reason::Short).into())
+            .ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
+    }
+
+    /// Sees to it that `bytes` of records of `record_size` can be written now: pays with a step of cleaning when
+    /// little is free, wins space back when there is none. Must not be called while an [`crate::Op`] is held.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] when there is not enough, however much is cleaned.
+    pub(crate) fn make_space(&self, bytes: u64, record_size: u32) -> Result<()> {
+        let at_once = || self.writable_now(record_size) >= bytes;
+        if at_once() {
+            if self.core.lock().is_tight()
+                && let Some(_mine) = self.reclaiming.try_lock()
+            {
+                self.win_some(false)?;
+            }
+            return Ok(());
+        }
+        let _one_at_a_time = self.reclaiming.lock();
+        loop {
+            if at_once() {
+                return Ok(());
+            }
+            if self.is_exhausted() {
+                return Err(PoolError::NoSpace);
+            }
+            if self.win_some(true)? {
+                continue;
+            }
+            // Nothing is left to be cleaned; what was accepted may replace what lives, and free it.
+            let before = self.free_segments();
+            for _ in 0..=COMMITS_TO_FREE {
+                self.commit_what_fits()?;
+            }
+            if self.free_segments() <= before && !at_once() {
+                self.exhausted.store(self.durable_commit().get(), Ordering::Release);
+                return Err(PoolError::NoSpace);
+            }
+        }
+    }
+
+    /// Space that is not there may come back by what was accepted, which replaces what lives, and by what was removed:
+    /// stores and removes until it does, or nothing is left to do.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] then.
+    pub(crate) fn settle_space(&self, bytes: u64, record_size: u32) -> Result<()> {
+        let _one_at_a_time = self.reclaiming.lock();
+        loop {
+            let available = self.space(record_size).available;
+            if available >= bytes {
+                return Ok(());
+            }
+            let removed = self.remove_some()?;
+            if !removed && self.is_exhausted() {
+                return Err(PoolError::NoSpace);
+            }
+            self.commit_what_fits()?;
+            let more = self.free_step(REMOVING_PAGES)?;
+            if !removed && !more && self.space(record_size).available <= available {
+                self.exhausted.store(self.durable_commit().get(), Ordering::Release);
+                return Err(PoolError::NoSpace);
+            }
+        }
+    }
+
+    /// One step towards free slots: a commit when that frees some, else cleaning. False when there is nothing to do.
+    fn win_some(&self, urgent: bool) -> Result<bool> {
+        if self.core.lock().waiting_to_be_free() {
+            self.commit_what_fits()?;
+            return Ok(true);
+        }
+        Ok(self.clean_step(urgent)?.is_some())
+    }
+
+    /// Whether nothing changed since the last attempt to win space failed: another one would fail too.
+    fn is_exhausted(&self) -> bool {
+        self.exhausted.load(Ordering::Acquire) == self.durable_commit().get() && !self.has_dropped()
+    }
+
+    fn free_segments(&self) -> u64 {
+        self.core.lock().groups.values().map(|group| group.free_segments()).sum()
+    }
+
+    /// Goes on with a commit that had no room for all that was accepted: storing a part of it frees what that
+    /// replaces. Gives up when a round brings nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] then.
+    pub(crate) fn make_commit_fit(&self) -> Result<()> {
+        let (needed_before, free_before) = (self.dirty.needed(), self.free_segments());
+        self.commit_what_fits()?;
+        let mut moved = 0;
+        while moved < TEND.1
+            && let Some(bytes) = self.clean_step(true)?
+        {
+            moved += bytes.max(1);
+        }
+        for _ in 0..COMMITS_TO_FREE {
+            self.commit_what_fits()?;
+        }
+        // Others may write meanwhile: either is progress.
+        let brought = self.dirty.needed() < needed_before || self.free_segments() > free_before;
+        if brought { Ok(()) } else { Err(PoolError::NoSpace) }
+    }
+
+    /// Has what was removed, and waits to be taken apart, taken apart: some of it. False when there is none.
+    fn remove_some(&self) -> Result<bool> {
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        front.map_or(Ok(false), |front| front.remove_some())
     }
 
     /// Bytes that the cleaner moved since import.
     pub fn cleaned_bytes(&self) -> u64 {
-        self.cleaned.load(Ordering::Relaxed)
+        self.moved.load(Ordering::Relaxed)
     }
 }
 
 /// Segments whose hints do not tell a block's place any more: emptied ones, and those gone.
 pub(crate) fn hint_is_stale(core: &Core, segment: SegmentId) -> bool {
-    core.entries.get(&segment).is_none_or(|entry| entry.live_blocks == 0)
+    core.entries.get(&segment).is_none_or(|entry| {
+        entry.live_blocks == 0 || matches!(entry.state, SegmentState::Emptying | SegmentState::Freed)
+    })
 }

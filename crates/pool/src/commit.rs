@@ -142,7 +142,6 @@ impl Pool {
             // It can fail at a page of the map that cannot be read; the commit is durable nevertheless, and
             // whoever calls [`Pool::free_step`] is told.
             drop(self.free_some(PAGES_PER_COMMIT));
-            self.clean_if_low()?;
         }
         Ok(commit)
     }
@@ -275,8 +274,9 @@ impl Pool {
             core.free_dead_segments(commit, false, &unfinished);
             let gone = std::mem::take(&mut core.gone);
             let mut changed = Vec::new();
-            for entry in core.entries.values_mut().filter(|entry| entry.dirty) {
-                entry.dirty = false;
+            for id in core.entries.select(|entry| entry.dirty) {
+                core.entries.change(id, |entry| entry.dirty = false);
+                let entry = &core.entries[&id];
                 if !entry.segment.kind.is_rooted() {
                     changed.push(entry.to_record());
                 }

@@ -8,7 +8,7 @@ use crate::map::{Location, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::runs::RunIo;
-use crate::segments::Entries;
+use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
@@ -22,11 +22,11 @@ pub(crate) const LEASE: u64 = 1 << 24;
 /// See the module's text.
 pub struct Core {
     /// All segments.
-    pub(crate) entries: Entries,
+    pub(crate) entries: Segments,
     /// Free slots by group.
     pub(crate) groups: BTreeMap<GroupIndex, GroupSpace>,
-    /// The open segment of each stream.
-    pub(crate) streams: HashMap<(SegmentKind, GroupIndex), SegmentId>,
+    /// The open segment of each stream, by what it holds and how long that is expected to live.
+    pub(crate) streams: HashMap<(SegmentKind, u8, GroupIndex), SegmentId>,
     /// The commit that changes made now belong to.
     pub(crate) open_commit: CommitId,
     /// This import.
@@ -54,6 +54,14 @@ impl Core {
         first
     }
 
+    /// Bytes of incompressible records of `record` bytes that open segments of a group have room for.
+    pub(crate) fn open_room(&self, group: &GroupSpace, record: u32) -> u64 {
+        let open =
+            self.streams.iter().filter(|((kind, _, at), _)| (*kind, *at) == (SegmentKind::Data, group.index));
+        let room = |id| u64::from(group.slot_size - self.entries[id].height);
+        open.map(|(_, id)| group.writable(room(id), record)).sum()
+    }
+
     /// A block's bytes are not live any more.
     pub(crate) fn release(&mut self, place: Place) {
         self.release_many(place.segment, 1, u64::from(place.footprint()));
@@ -61,66 +69,73 @@ impl Core {
 
     /// As [`Core::release`], for `blocks` blocks of `bytes` together.
     pub(crate) fn release_many(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
-        let Some(entry) = self.entries.get_mut(&segment) else { return };
-        assert!(
-            entry.live_blocks >= blocks && entry.live_bytes >= bytes,
-            "segment {segment} is freed more than was written to it"
-        );
-        entry.live_blocks -= blocks;
-        entry.live_bytes -= bytes;
-        entry.dirty = true;
-        let reused =
-            planted(Bug::EarlyReuse) && entry.live_blocks == 0 && entry.state == SegmentState::Closed;
-        if reused {
-            let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
-            entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
-            self.entries.remove(&segment);
+        let dead = self.entries.change(segment, |entry| {
+            assert!(
+                entry.live_blocks >= blocks && entry.live_bytes >= bytes,
+                "segment {segment} is freed more than was written to it"
+            );
+            entry.live_blocks -= blocks;
+            entry.live_bytes -= bytes;
+            entry.dirty = true;
+            entry.live_blocks == 0 && entry.is_complete()
+        });
+        if planted(Bug::EarlyReuse) && dead == Some(true) {
+            self.give_slots_back(segment);
             self.gone.push(segment);
         }
     }
 
     /// Blocks of `segment` are live.
     pub(crate) fn count_live(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
-        let entry = self.entries.get_mut(&segment).expect("what was written has a segment");
-        entry.live_blocks += blocks;
-        entry.live_bytes += bytes;
-        entry.dirty = true;
+        let counted = self.entries.change(segment, |entry| {
+            entry.live_blocks += blocks;
+            entry.live_bytes += bytes;
+            entry.placed += bytes;
+            entry.dirty = true;
+        });
+        counted.expect("what was written has a segment");
     }
 
     /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
     /// What an unfinished merge wrote is live, though nothing names it yet.
     pub(crate) fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
-        for entry in self.entries.values_mut() {
-            let dead = entry.state == SegmentState::Closed
+        let dead = self.entries.select(|entry| {
+            entry.is_complete()
                 && entry.live_blocks == 0
-                && !unfinished.contains(&entry.segment.id);
-            if dead && entry.segment.kind.is_rooted() == rooted {
+                && entry.segment.kind.is_rooted() == rooted
+                && !unfinished.contains(&entry.segment.id)
+        });
+        for id in dead {
+            self.entries.change(id, |entry| {
                 entry.state = SegmentState::Freed;
                 entry.freed = commit;
                 entry.dirty = true;
-            }
+            });
         }
     }
 
     /// Gives back the slots of segments freed two commits before `durable` that nobody reads.
     pub(crate) fn reap_segments(&mut self, pool: &Pool, durable: CommitId) {
-        let ripe = |entry: &crate::segments::SegmentEntry| {
+        let ripe = |entry: &SegmentEntry| {
             entry.state == SegmentState::Freed && entry.freed.get() + 2 <= durable.get()
         };
-        let ids: Vec<_> = self.entries.iter().filter(|(_, entry)| ripe(entry)).map(|(&id, _)| id).collect();
-        for id in ids {
+        for id in self.entries.select(ripe) {
             pool.readable.remove(id);
-            let entry = &self.entries[&id];
-            if Arc::strong_count(&entry.segment) > 1 {
+            if Arc::strong_count(&self.entries[&id].segment) > 1 {
                 continue;
             }
-            let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
-            entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
-            if !entry.segment.kind.is_rooted() {
+            if !self.give_slots_back(id).segment.kind.is_rooted() {
                 self.gone.push(id);
             }
-            self.entries.remove(&id);
         }
+    }
+
+    /// A segment goes; its slots are free.
+    pub(crate) fn give_slots_back(&mut self, id: SegmentId) -> SegmentEntry {
+        let entry = self.entries.remove(id).expect("it was just found");
+        let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
+        entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
+        entry
     }
 
     /// Where the block map says that a block is.

@@ -9,6 +9,7 @@ use crate::map::BlockMap;
 use crate::member::{Member, MemberState, Members};
 use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
 use crate::segments::Readable;
+use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Request};
@@ -87,7 +88,11 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available_above(space.reserve(), record_size.min(slot_size / 4))
+            space.available(
+                space.free_segments().saturating_sub(space.reserve()),
+                0,
+                record_size.min(slot_size / 4),
+            )
         });
         groups.sum()
     }
@@ -239,7 +244,7 @@ impl Pool {
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }
         let core = Core {
-            entries: BTreeMap::new(),
+            entries: Segments::default(),
             groups,
             streams: HashMap::new(),
             open_commit: CommitId::new(1),
@@ -322,7 +327,9 @@ impl Pool {
             damage: Mutex::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
-            cleaned: AtomicU64::new(0),
+            cleaning: Mutex::new(None),
+            stored: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             misses: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),

@@ -17,6 +17,7 @@ pub mod dataset;
 pub mod error;
 pub mod foreign;
 mod free;
+mod heat;
 pub mod intent;
 pub mod map;
 pub mod member;

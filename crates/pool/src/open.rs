@@ -22,7 +22,7 @@ use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
 use crate::runs::RunIo;
-use crate::segments::{Entries, SegmentEntry};
+use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Request};
@@ -469,7 +469,7 @@ impl Pool {
             })
             .collect();
         let core = Core {
-            entries: Entries::new(),
+            entries: Segments::default(),
             groups,
             streams: HashMap::new(),
             open_commit: root.commit.next(),
@@ -644,9 +644,9 @@ impl Pool {
         let entry = SegmentEntry::from_record(record);
         self.readable.insert(&entry.segment);
         if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
-            core.streams.insert((record.kind, record.group), record.id);
+            core.streams.insert((record.kind, record.class, record.group), record.id);
         }
-        core.entries.insert(record.id, entry);
+        core.entries.insert(entry);
         Ok(())
     }
 
@@ -659,10 +659,13 @@ impl Pool {
             *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
         }
         let mut core = self.core.lock();
-        for entry in core.entries.values_mut().filter(|entry| entry.segment.kind == SegmentKind::Run) {
-            let (blocks, bytes) = live.remove(&entry.segment.id).unwrap_or_default();
-            entry.dirty |= (entry.live_blocks, entry.live_bytes) != (blocks, bytes);
-            (entry.live_blocks, entry.live_bytes) = (blocks, bytes);
+        for id in core.entries.select(|entry| entry.segment.kind == SegmentKind::Run) {
+            let (blocks, bytes) = live.remove(&id).unwrap_or_default();
+            core.entries.change(id, |entry| {
+                entry.dirty |= (entry.live_blocks, entry.live_bytes) != (blocks, bytes);
+                (entry.live_blocks, entry.live_bytes) = (blocks, bytes);
+                entry.placed = entry.placed.max(bytes);
+            });
         }
         if live.is_empty() { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Identity).into()) }
     }

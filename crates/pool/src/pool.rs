@@ -6,6 +6,7 @@
 
 use crate::around::Misses;
 use crate::cache::{Cache, CacheStats};
+use crate::clean::Cleaning;
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
 use crate::error::{PoolError, Result};
@@ -22,7 +23,7 @@ use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
-use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentState};
+use larder_format::segment::SegmentState;
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,8 @@ pub trait FrontEnd: Send + Sync {
     fn flush_logged(&self, op: &Op<'_>) -> Result<()>;
     /// A commit is durable.
     fn committed(&self, commit: CommitId);
+    /// Takes some of what was removed apart, so that its space comes back; false when there is nothing to do.
+    fn remove_some(&self) -> Result<bool>;
 }
 
 /// Dirty bytes in memory, over all front ends, and what storing them takes.
@@ -193,7 +196,11 @@ pub struct Pool {
     pub(crate) reclaiming: Mutex<()>,
     /// The commit at which nothing more could be won back.
     pub(crate) exhausted: AtomicU64,
-    pub(crate) cleaned: AtomicU64,
+    /// The segment that is being emptied. Locked under the commit lock only.
+    pub(crate) cleaning: Mutex<Option<Cleaning>>,
+    /// Bytes of records stored since import, and bytes moved by the cleaner.
+    pub(crate) stored: AtomicU64,
+    pub(crate) moved: AtomicU64,
     pub(crate) misses: Misses,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
@@ -388,15 +395,14 @@ impl Pool {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
-            let per_segment = group.writable(u64::from(group.slot_size - DESCRIPTOR_LEN), record);
+            let per_segment = group.per_segment(record);
             space.size += group.total_segments().saturating_sub(reserve(group)) * per_segment;
-            let open = core
-                .streams
-                .get(&(SegmentKind::Data, group.index))
-                .map_or(0, |id| group.writable(u64::from(group.slot_size - core.entries[id].height), record));
+            let dead = core.entries.dead(group.index);
+            let free = group.free_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
             // What the reserve lacks is not there to be written, even where a segment is open for it.
-            let lacks = reserve(group).saturating_sub(group.free_segments()) * per_segment;
-            space.available += (group.available_above(reserve(group), record) + open).saturating_sub(lacks);
+            let lacks = reserve(group).saturating_sub(free) * per_segment;
+            let there = group.available(free.saturating_sub(reserve(group)), dead.bytes, record);
+            space.available += (there + core.open_room(group, record)).saturating_sub(lacks);
         }
         drop(core);
         space.available = space.available.saturating_sub(self.dirty.needed());
@@ -405,17 +411,29 @@ impl Pool {
         space
     }
 
+    /// What can be stored of records of `record_size` bytes before anything is cleaned, besides what is dirty.
+    pub(crate) fn writable_now(&self, record_size: u32) -> u64 {
+        let core = self.core.lock();
+        let record = record_size.min(self.max_record());
+        let room = |group: &GroupSpace| {
+            group.available(group.free_segments().saturating_sub(group.floor()), 0, record)
+                + core.open_room(group, record)
+        };
+        core.groups.values().map(room).sum::<u64>().saturating_sub(self.dirty.needed())
+    }
+
     /// Refuses when `bytes` more of dirty data might not find room; wins dead space back before it does.
     /// Must not be called while an [`Op`] is held.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        if self.space(record_size).available >= bytes {
-            return Ok(());
+        if self.space(record_size).available < bytes {
+            self.check_writable()?;
+            // What was accepted or removed may bring it.
+            self.settle_space(bytes, record_size)?;
         }
-        self.check_writable()?;
-        self.reclaim(bytes, record_size)
+        self.make_space(bytes, record_size)
     }
 
     /// Slots in use and in all, bytes over all devices; a group of copies counts once.

@@ -5,7 +5,7 @@
 
 use larder_device::AlignedBuf;
 use larder_format::segment::{Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
-use larder_format::{CommitId, GroupIndex, Incarnation, SegmentId};
+use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, SegmentId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct Segment {
     pub birth: CommitId,
     /// The import under which it was opened.
     pub incarnation: Incarnation,
+    /// What it holds by how long that is expected to live; see [`crate::heat`].
+    pub class: u8,
     in_flight: Mutex<Vec<Arc<RowImage>>>,
 }
 
@@ -79,11 +81,21 @@ pub struct SegmentEntry {
     pub live_blocks: u32,
     /// Their footprints.
     pub live_bytes: u64,
+    /// Footprints of all blocks that were put into it.
+    pub placed: u64,
+    /// The next block id when it was closed.
+    pub closed_at: BlockId,
     /// The commit that freed it.
     pub freed: CommitId,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
+    /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until the next import.
+    pub damaged: bool,
 }
+
+/// Of what was put into a segment, at least this part must be dead before moving the rest is worth it: a
+/// byte won costs at most 63 moved.
+const WORTHWHILE: u64 = 64;
 
 impl SegmentEntry {
     /// The entry that a record tells of.
@@ -97,14 +109,18 @@ impl SegmentEntry {
                 slots: record.slots.clone(),
                 birth: record.birth,
                 incarnation: record.incarnation,
+                class: record.class,
                 in_flight: Mutex::new(Vec::new()),
             }),
             state: record.state,
             height: record.height,
             live_blocks: record.live_blocks,
             live_bytes: record.live_bytes,
+            placed: record.placed,
+            closed_at: record.closed_at,
             freed: record.freed,
             dirty: false,
+            damaged: false,
         }
     }
 
@@ -122,8 +138,134 @@ impl SegmentEntry {
             birth: self.segment.birth,
             freed: self.freed,
             incarnation: self.segment.incarnation,
+            placed: self.placed,
+            closed_at: self.closed_at,
+            class: self.segment.class,
             slots: self.segment.slots.clone(),
         }
+    }
+
+    /// Whether it gets no more rows and is not freed.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.state, SegmentState::Closed | SegmentState::Emptying)
+    }
+
+    /// Whether its blocks can be moved: those that the block map places.
+    pub fn is_movable(&self) -> bool {
+        matches!(self.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
+    }
+
+    /// Footprints of its dead blocks.
+    pub fn dead_bytes(&self) -> u64 {
+        self.placed - self.live_bytes
+    }
+
+    /// Whether moving what lives in it wins enough.
+    pub fn is_worth_cleaning(&self) -> bool {
+        self.is_complete()
+            && self.is_movable()
+            && !self.damaged
+            && self.live_blocks > 0
+            && self.dead_bytes() * WORTHWHILE >= self.placed
+    }
+
+    /// What of it comes back, by commits alone or by the cleaner.
+    fn dead(&self) -> Dead {
+        let slots = self.segment.slots.len() as u64;
+        if self.state == SegmentState::Freed
+            || (self.is_complete() && self.is_movable() && self.live_blocks == 0)
+        {
+            Dead { waiting_slots: slots, bytes: 0 }
+        } else if self.is_worth_cleaning() {
+            Dead { waiting_slots: 0, bytes: self.dead_bytes() * slots / self.segment.layout.k() as u64 }
+        } else {
+            Dead::default()
+        }
+    }
+
+    /// Records that live in it.
+    fn records(&self) -> u64 {
+        let holds_records = matches!(self.segment.kind, SegmentKind::Data | SegmentKind::Small);
+        if holds_records { u64::from(self.live_blocks) } else { 0 }
+    }
+}
+
+/// Space in segments that is used for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dead {
+    /// Slots of segments in which nothing lives: they are free some commits later.
+    pub waiting_slots: u64,
+    /// Bytes over all columns of dead blocks in segments worth cleaning.
+    pub bytes: u64,
+}
+
+/// All segments, in the order of their ids, and sums over them that are kept up to date.
+#[derive(Default)]
+pub struct Segments {
+    entries: BTreeMap<SegmentId, SegmentEntry>,
+    dead: BTreeMap<GroupIndex, Dead>,
+    records: u64,
+}
+
+impl std::ops::Deref for Segments {
+    type Target = BTreeMap<SegmentId, SegmentEntry>;
+    fn deref(&self) -> &Self::Target {
+        &self.entries
+    }
+}
+
+impl Segments {
+    fn count(&mut self, group: GroupIndex, dead: Dead, records: u64) {
+        let sum = self.dead.entry(group).or_default();
+        sum.waiting_slots += dead.waiting_slots;
+        sum.bytes += dead.bytes;
+        self.records += records;
+    }
+
+    fn discount(&mut self, group: GroupIndex, dead: Dead, records: u64) {
+        let sum = self.dead.entry(group).or_default();
+        sum.waiting_slots -= dead.waiting_slots;
+        sum.bytes -= dead.bytes;
+        self.records -= records;
+    }
+
+    /// Adds a segment.
+    pub fn insert(&mut self, entry: SegmentEntry) {
+        self.count(entry.segment.group, entry.dead(), entry.records());
+        self.entries.insert(entry.segment.id, entry);
+    }
+
+    /// Takes a segment out.
+    pub fn remove(&mut self, id: SegmentId) -> Option<SegmentEntry> {
+        let entry = self.entries.remove(&id)?;
+        self.discount(entry.segment.group, entry.dead(), entry.records());
+        Some(entry)
+    }
+
+    /// Changes a segment, if it is there.
+    pub fn change<T>(&mut self, id: SegmentId, change: impl FnOnce(&mut SegmentEntry) -> T) -> Option<T> {
+        let entry = self.entries.get_mut(&id)?;
+        let (group, dead, records) = (entry.segment.group, entry.dead(), entry.records());
+        let result = change(entry);
+        let (dead_now, records_now) = (entry.dead(), entry.records());
+        self.discount(group, dead, records);
+        self.count(group, dead_now, records_now);
+        Some(result)
+    }
+
+    /// What of a group is used for nothing.
+    pub fn dead(&self, group: GroupIndex) -> Dead {
+        self.dead.get(&group).copied().unwrap_or_default()
+    }
+
+    /// Records that live in the pool.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Those that `wanted` picks.
+    pub fn select(&self, wanted: impl Fn(&SegmentEntry) -> bool) -> Vec<SegmentId> {
+        self.entries.values().filter(|entry| wanted(entry)).map(|entry| entry.segment.id).collect()
     }
 }
 
@@ -145,6 +287,3 @@ impl Readable {
         self.0.write().remove(&id);
     }
 }
-
-/// All entries, in the order of their ids.
-pub type Entries = BTreeMap<SegmentId, SegmentEntry>;

@@ -118,10 +118,22 @@ impl GroupSpace {
         (self.total_segments() / 32).min(RESERVE_BYTES_MAX / segment).max(RESERVE_SEGMENTS)
     }
 
-    /// Whether a user's data may open one more full-width segment. Data is refused before it is accepted
-    /// (what AVAIL says is without the reserve); what was accepted and packs badly may use half of it.
-    pub fn may_write(&self) -> bool {
-        self.free_segments() > self.reserve() / 2
+    /// Segments that must be free when data is accepted, besides what it takes itself: half of the reserve. What was
+    /// accepted and packs worse than expected may use half of that, the cleaner three quarters, what the log has
+    /// promised all.
+    pub fn floor(&self) -> u64 {
+        self.reserve() / 2
+    }
+
+    /// Below this many free segments each write pays with a step of cleaning.
+    pub fn tight(&self) -> u64 {
+        (self.floor() + self.enough()) / 2
+    }
+
+    /// The cleaner works while fewer segments than this are free or about to be: three quarters of the reserve.
+    /// It is little on purpose: the longer a segment is left alone, the less of it has to be moved.
+    pub fn enough(&self) -> u64 {
+        self.reserve() - self.reserve() / 4
     }
 
     /// Slots in use and in all, over all devices.
@@ -158,16 +170,25 @@ impl GroupSpace {
         self.reserve() - self.reserve() / 8
     }
 
-    /// What of the free space but `reserve` segments a user can fill with incompressible records of
-    /// `record` bytes.
-    pub fn available_above(&self, reserve: u64, record: u32) -> u64 {
-        let segments = self.free_segments().saturating_sub(reserve);
+    /// Bytes of incompressible records of `record` bytes that a full-width segment takes.
+    pub fn per_segment(&self, record: u32) -> u64 {
+        self.writable(u64::from(self.slot_size - DESCRIPTOR_LEN), record)
+    }
+
+    /// What a user can write of incompressible records of `record` bytes where `segments` full-width segments are
+    /// free, and `dead` bytes over all columns come back by cleaning.
+    pub fn available(&self, segments: u64, dead: u64, record: u32) -> u64 {
         let layout = self.rule.layout;
-        let data = self.writable(u64::from(self.slot_size - DESCRIPTOR_LEN), record);
+        let data = self.per_segment(record);
+        let columns = layout.columns() as u64;
         // Metadata takes slots on as many devices as it has copies; spread over all, that is its share.
-        let raw = u64::from(self.slot_size) * layout.columns() as u64;
+        let raw = u64::from(self.slot_size) * columns;
         let metadata = data / u64::from(record) * RECORD_METADATA * layout.quorum() as u64;
-        (u128::from(segments) * u128::from(data) * u128::from(raw) / u128::from(raw + metadata)) as u64
+        let dead = dead / columns * layout.k() as u64;
+        let footprint = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
+        let won = u128::from(dead) * u128::from(record) / u128::from(footprint);
+        let data = u128::from(segments) * u128::from(data) + won;
+        (data * u128::from(raw) / u128::from(raw + metadata)) as u64
     }
 
     /// Alignment of rows, bytes.

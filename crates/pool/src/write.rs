@@ -11,6 +11,7 @@ use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
 use crate::error::{PoolError, Result};
+use crate::heat;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
@@ -29,6 +30,7 @@ use larder_format::{
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// A piece of a file to be stored.
@@ -45,6 +47,27 @@ pub struct NewRecord {
     pub codec: Codec,
     /// How to sum it.
     pub checksum: ChecksumKind,
+    /// The block that it takes the place of: how long that lived is how long it is expected to live.
+    pub replaces: Option<BlockId>,
+}
+
+/// For whom segments may be opened, down to how few free ones; see [`crate::space::GroupSpace::floor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purse {
+    /// For what was accepted from users.
+    Accepted,
+    /// For what the cleaner moves, which frees more than it takes.
+    Moved,
+}
+
+/// The stream that a row is for.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    kind: SegmentKind,
+    class: u8,
+    purse: Purse,
+    /// Tails may not go elsewhere as copies.
+    pad: bool,
 }
 
 /// A block's parts before it has an id.
@@ -102,8 +125,8 @@ struct Placed {
 }
 
 impl Core {
-    /// Opens a segment of `kind` on `group`; `None` when there are no slots for it.
-    fn open_segment(&mut self, kind: SegmentKind, group: GroupIndex) -> Option<SegmentRecord> {
+    /// Opens a segment of `kind` and `class` on `group`; `None` when there are no slots for it.
+    fn open_segment(&mut self, kind: SegmentKind, class: u8, group: GroupIndex) -> Option<SegmentRecord> {
         let space = self.groups.get_mut(&group).expect("streams name groups that exist");
         let full = space.rule.layout;
         let layout = if kind == SegmentKind::Data { full } else { full.replicated() };
@@ -123,27 +146,49 @@ impl Core {
             birth: self.open_commit,
             freed: CommitId::new(0),
             incarnation: self.incarnation,
+            placed: 0,
+            closed_at: BlockId::new(0),
+            class,
             slots,
         };
         let mut entry = SegmentEntry::from_record(&record);
         entry.dirty = true;
-        self.entries.insert(id, entry);
+        self.entries.insert(entry);
         Some(record)
     }
 
     /// Closes an open segment: it gets no more rows.
     pub(crate) fn close_segment(&mut self, id: SegmentId) {
-        let entry = self.entries.get_mut(&id).expect("open segments have entries");
-        entry.state = SegmentState::Closed;
-        entry.dirty = true;
+        let now = self.next_block;
+        let closed = self.entries.change(id, |entry| {
+            entry.state = SegmentState::Closed;
+            entry.closed_at = now;
+            entry.dirty = true;
+        });
+        closed.expect("open segments have entries");
         self.streams.retain(|_, open| *open != id);
     }
 
-    /// Whether a user's data may open a segment on `group`.
-    fn may_open(&self, kind: SegmentKind, group: GroupIndex) -> bool {
-        !matches!(kind, SegmentKind::Data | SegmentKind::Small)
-            || self.spend_reserve
-            || self.groups[&group].may_write()
+    /// Whether records may open a segment on `group`.
+    fn may_open(&self, purse: Purse, group: GroupIndex) -> bool {
+        let space = &self.groups[&group];
+        let floor = match purse {
+            Purse::Accepted => space.floor() / 2,
+            Purse::Moved => space.floor() / 4,
+        };
+        self.spend_reserve || space.free_segments() > floor
+    }
+
+    /// The open segment of another class that has room for a block of `size` bytes, the emptiest: where no segment
+    /// can be opened, a wrong class is better than none.
+    fn any_stream(&self, kind: SegmentKind, group: GroupIndex, size: u32) -> Option<SegmentId> {
+        let space = &self.groups[&group];
+        let open = self.streams.iter().filter(|((of, _, at), _)| (*of, *at) == (kind, group));
+        let open = open.map(|(_, id)| &self.entries[id]).filter(|entry| {
+            let room = (space.slot_size - entry.height) / space.step() * space.step();
+            room >= size + row_header_len(entry.segment.layout.columns())
+        });
+        open.min_by_key(|entry| (entry.height, entry.segment.id)).map(|entry| entry.segment.id)
     }
 
     /// Groups in the order in which a stream should use them: most free first.
@@ -158,26 +203,30 @@ impl Core {
 
     /// Gives a row of the first blocks a place in the stream of `kind`; a stream of data whose tail is
     /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`.
-    fn place_row(&mut self, kind: SegmentKind, pad: bool, footprints: &[u32]) -> Result<Option<Placed>> {
+    fn place_row(&mut self, stream: Stream, footprints: &[u32]) -> Result<Option<Placed>> {
+        let Stream { kind, purse, pad, .. } = stream;
         for group in self.groups_by_room() {
             let step = self.groups[&group].step();
             let slot_size = self.groups[&group].slot_size;
+            let class = match kind {
+                SegmentKind::Data => heat::fold(stream.class, self.groups[&group].total_segments()),
+                _ => heat::COLDEST,
+            };
             let mut fresh = None;
             loop {
-                let id = match self.streams.get(&(kind, group)) {
-                    Some(&id) => id,
-                    None if self.may_open(kind, group) => match self.open_segment(kind, group) {
-                        Some(record) => {
-                            let id = record.id;
-                            self.streams.insert((kind, group), id);
-                            fresh = Some(record);
-                            id
-                        }
-                        None => break,
-                    },
-                    None => break,
+                let open = self.streams.get(&(kind, class, group)).copied();
+                let open = open.or_else(|| {
+                    let record = self
+                        .may_open(purse, group)
+                        .then(|| self.open_segment(kind, class, group))
+                        .flatten()?;
+                    self.streams.insert((kind, class, group), record.id);
+                    Some(fresh.insert(record).id)
+                });
+                let Some(id) = open.or_else(|| self.any_stream(kind, group, *footprints.first()?)) else {
+                    break;
                 };
-                let entry = self.entries.get_mut(&id).expect("open segments have entries");
+                let entry = &self.entries[&id];
                 let layout = entry.segment.layout;
                 let room = slot_size - entry.height;
                 let Some(plan) = row::plan(layout, step, room, ROW_TARGET, footprints) else {
@@ -204,13 +253,13 @@ impl Core {
                         return Ok(None);
                     }
                 }
-                let offset = entry.height;
-                entry.height += plan.height;
-                entry.live_blocks += plan.spots.len() as u32;
-                entry.live_bytes +=
-                    footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum::<u64>();
-                entry.dirty = !planted(Bug::HeightNotTold);
-                let segment = Arc::clone(&entry.segment);
+                let (offset, segment) = (entry.height, Arc::clone(&entry.segment));
+                let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
+                self.count_live(id, plan.spots.len() as u32, bytes);
+                self.entries.change(id, |entry| {
+                    entry.height += plan.height;
+                    entry.dirty = !planted(Bug::HeightNotTold);
+                });
                 return Ok(Some(Placed { segment, offset, plan, fresh }));
             }
         }
@@ -220,10 +269,7 @@ impl Core {
     /// Undoes the opening of a segment that got no row.
     fn abandon(&mut self, id: SegmentId) {
         self.streams.retain(|_, open| *open != id);
-        if let Some(entry) = self.entries.remove(&id) {
-            let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
-            entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
-        }
+        self.give_slots_back(id);
     }
 }
 
@@ -259,7 +305,9 @@ impl Pool {
         });
         let each = slots.into_iter().map(|slot| slot.into_inner().expect("every record was encoded"));
         let blocks: Vec<Encoded> = each.collect();
-        let places = self.append_whole(&blocks)?;
+        let classes = self.classes(records.iter().map(|record| record.replaces), ids);
+        let places = self.append_by_class(&classes, &blocks, Purse::Accepted)?;
+        self.stored.fetch_add(blocks.iter().map(|block| block.len() as u64).sum(), Ordering::Relaxed);
         let pointers: Vec<BlockPtr> =
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
         for (ptr, record) in pointers.iter().zip(records) {
@@ -275,24 +323,46 @@ impl Pool {
         (core.open_commit, core.incarnation)
     }
 
-    /// Appends framed records, all or none; the places come in the order of the blocks.
-    pub(crate) fn append_whole(&self, blocks: &[Encoded]) -> Result<Vec<Place>> {
-        let mut places = Vec::with_capacity(blocks.len());
-        if let Err(error) = self.append(blocks, &mut places) {
-            let mut core = self.core.lock();
-            places.into_iter().for_each(|place| core.release(place));
-            return Err(error);
-        }
-        Ok(places)
+    /// The classes of records that take the places of others, at the time when `now` is the next id.
+    fn classes(&self, replaced: impl Iterator<Item = Option<BlockId>>, now: BlockId) -> Vec<u8> {
+        let records = self.core.lock().entries.records();
+        let interval = |old: BlockId| now.get().saturating_sub(old.get());
+        replaced.map(|old| old.map_or(heat::COLDEST, |old| heat::class_of(interval(old), records))).collect()
     }
 
-    /// Packs records into rows and submits them; the places come in the order of the blocks.
-    fn append(&self, blocks: &[Encoded], places: &mut Vec<Place>) -> Result<()> {
+    /// Appends framed records, each to the stream of its class, all or none; the places come in the order of the
+    /// blocks.
+    pub(crate) fn append_by_class(
+        &self,
+        classes: &[u8],
+        blocks: &[Encoded],
+        purse: Purse,
+    ) -> Result<Vec<Place>> {
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        order.sort_by_key(|&i| classes[i]);
+        let mut places = Vec::with_capacity(blocks.len());
+        for same in order.chunk_by(|&a, &b| classes[a] == classes[b]) {
+            let blocks: Vec<Encoded> = same.iter().map(|&i| blocks[i].clone()).collect();
+            if let Err(error) = self.append(classes[same[0]], &blocks, purse, &mut places) {
+                let mut core = self.core.lock();
+                places.into_iter().for_each(|place| core.release(place));
+                return Err(error);
+            }
+        }
+        let mut in_order: Vec<(usize, Place)> = order.into_iter().zip(places).collect();
+        in_order.sort_unstable_by_key(|&(i, _)| i);
+        Ok(in_order.into_iter().map(|(_, place)| place).collect())
+    }
+
+    /// Packs records of one class into rows and submits them; adds the places in the order of the blocks.
+    fn append(&self, class: u8, blocks: &[Encoded], purse: Purse, places: &mut Vec<Place>) -> Result<()> {
         let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
         let (mut kind, mut pad) = (SegmentKind::Data, false);
-        while places.len() < blocks.len() {
-            let next = places.len();
-            let placed = self.core.lock().place_row(kind, pad, &footprints[next..]);
+        let before = places.len();
+        while places.len() - before < blocks.len() {
+            let next = places.len() - before;
+            let stream = Stream { kind, class, purse, pad };
+            let placed = self.core.lock().place_row(stream, &footprints[next..]);
             let placed = match placed {
                 Ok(Some(placed)) => placed,
                 Ok(None) => {
@@ -399,6 +469,7 @@ impl Pool {
 pub(crate) struct Appender<'a> {
     pool: &'a Pool,
     kind: SegmentKind,
+    class: u8,
     row: Option<OpenRow>,
 }
 
@@ -417,7 +488,12 @@ struct OpenRow {
 
 impl<'a> Appender<'a> {
     pub(crate) fn new(pool: &'a Pool, kind: SegmentKind) -> Self {
-        Self { pool, kind, row: None }
+        Self { pool, kind, class: 0, row: None }
+    }
+
+    /// For nodes that outlived their neighbours.
+    pub(crate) fn of_old_nodes(pool: &'a Pool) -> Self {
+        Self { pool, kind: SegmentKind::Node, class: heat::COLDEST, row: None }
     }
 
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
@@ -442,10 +518,10 @@ impl<'a> Appender<'a> {
         if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.limit - row.used) {
             self.submit()?;
         }
-        let row = match &mut self.row {
-            Some(row) => row,
-            none => none.insert(Self::begin(self.pool, self.kind, size)?),
-        };
+        if self.row.is_none() {
+            self.row = Some(self.begin(size)?);
+        }
+        let row = self.row.as_mut().expect("it was just begun");
         let at = row_header_len(row.segment.layout.columns()) + row.used;
         let place =
             Place { segment: row.segment.id, column: 0, offset: row.offset + at, stored: block.len() as u32 };
@@ -460,14 +536,16 @@ impl<'a> Appender<'a> {
     }
 
     /// A row for a block of `size` bytes at the end of the stream's segment, or of a new one.
-    fn begin(pool: &Pool, kind: SegmentKind, size: u32) -> Result<OpenRow> {
-        let mut core = pool.core.lock();
+    fn begin(&self, size: u32) -> Result<OpenRow> {
+        let (kind, class) = (self.kind, self.class);
+        let mut core = self.pool.core.lock();
         for group in core.groups_by_room() {
             let (step, slot_size) = (core.groups[&group].step(), core.groups[&group].slot_size);
+            let class = heat::fold(class, core.groups[&group].total_segments());
             let limit = |height: u32, columns: usize| {
                 ((slot_size - height) / step * step).saturating_sub(row_header_len(columns))
             };
-            if let Some(&id) = core.streams.get(&(kind, group)) {
+            if let Some(&id) = core.streams.get(&(kind, class, group)) {
                 let entry = &core.entries[&id];
                 let (segment, offset) = (Arc::clone(&entry.segment), entry.height);
                 let limit = limit(offset, segment.layout.columns());
@@ -485,8 +563,8 @@ impl<'a> Appender<'a> {
                 }
                 core.close_segment(id);
             }
-            let Some(record) = core.open_segment(kind, group) else { continue };
-            core.streams.insert((kind, group), record.id);
+            let Some(record) = core.open_segment(kind, class, group) else { continue };
+            core.streams.insert((kind, class, group), record.id);
             let segment = Arc::clone(&core.entries[&record.id].segment);
             let limit = limit(DESCRIPTOR_LEN, segment.layout.columns());
             let fresh = Some(record);
@@ -511,7 +589,8 @@ impl<'a> Appender<'a> {
         let height = (header + row.used).next_multiple_of(row.step);
         {
             let mut core = self.pool.core.lock();
-            core.entries.get_mut(&row.segment.id).expect("open segments have entries").height += height;
+            let grown = core.entries.change(row.segment.id, |entry| entry.height += height);
+            grown.expect("open segments have entries");
         }
         let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
         let placed = Placed { segment: row.segment, offset: row.offset, plan, fresh: row.fresh };
@@ -526,7 +605,7 @@ impl Pool {
         let record = {
             let mut core = self.core.lock();
             let groups = core.groups_by_room();
-            groups.into_iter().find_map(|group| core.open_segment(SegmentKind::Log, group))
+            groups.into_iter().find_map(|group| core.open_segment(SegmentKind::Log, 0, group))
         };
         let Some(record) = record else { return Ok(None) };
         let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);

@@ -10,8 +10,8 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, row_header_len,
 };
 use larder_format::{
-    BlockPtr, ByteLen, CommitId, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, PoolGuid, SegmentId,
-    SlotIndex,
+    BlockId, BlockPtr, ByteLen, CommitId, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, PoolGuid,
+    SegmentId, SlotIndex,
 };
 use larder_pool::create::rule_for;
 use larder_pool::segments::SegmentEntry;
@@ -381,6 +381,9 @@ fn segment_of(layout: Layout) -> SegmentEntry {
         birth: CommitId::new(1),
         freed: CommitId::new(0),
         incarnation: Incarnation::new(1),
+        placed: 0,
+        closed_at: BlockId::new(0),
+        class: 0,
         slots: (0..layout.columns() as u16).map(slot).collect(),
     })
 }

@@ -435,6 +435,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     plain: plain.into(),
                     codec: larder_pool::codec::Codec::Off,
                     checksum: larder_format::checksum::ChecksumKind::Fast,
+                    replaces: None,
                 };
                 // Single records pack worse than AVAIL reckons: they may meet the end before it says so.
                 let ptr = match pool.store(&op, vec![record]) {

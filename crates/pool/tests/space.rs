@@ -45,6 +45,7 @@ fn fill(pool: &Pool, record: usize) -> u64 {
                 plain: plain.clone().into(),
                 codec: Codec::Off,
                 checksum: ChecksumKind::Fast,
+                replaces: None,
             };
             let ptrs = pool.store(&op, batch.iter().enumerate().map(new).collect()).unwrap();
             dataset
@@ -154,6 +155,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
             plain: plain.into(),
             codec: Codec::Off,
             checksum: ChecksumKind::Fast,
+            replaces: None,
         };
         let ptr = pool.store(&op, vec![record]).unwrap()[0];
         let extent = Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10 };

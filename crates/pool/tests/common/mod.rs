@@ -122,6 +122,7 @@ pub fn put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) {
         plain: content(inode, version, len).into(),
         codec: Codec::Lz4,
         checksum: ChecksumKind::Fast,
+        replaces: None,
     };
     let ptrs = pool.store(&op, files.iter().map(record).collect()).unwrap();
     dataset

@@ -134,6 +134,7 @@ impl Bed {
             plain: content(first + i, len).into(),
             codec: if (first + i) % 4 == 0 { Codec::Lz4 } else { Codec::Off },
             checksum: ChecksumKind::Fast,
+            replaces: None,
         };
         let ptrs = pool.store(&op, files.iter().enumerate().map(record).collect()).unwrap();
         let update = |tree: &mut Update<'_>| {

