@@ -330,6 +330,7 @@ impl Pool {
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
+            trace: Default::default(),
             misses: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),

@@ -202,6 +202,7 @@ pub struct Pool {
     pub(crate) stored: AtomicU64,
     pub(crate) moved: AtomicU64,
     pub(crate) misses: Misses,
+    pub(crate) trace: crate::trace::Slot,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
     pub(crate) snapshots: Mutex<Snapshots>,
