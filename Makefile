@@ -3,6 +3,8 @@
 # make test    what CI runs: quick, every test, and the real mounts of tests/real (45 minutes at most)
 # make peers   the same work on Larder and on what else is installed: docs/peers.md and docs/peers.svg. Needs root.
 #              SIZE=full for more of it, DIR=FOLDER on the disk that is to be measured, PEERS="--only seq" for a part
+# make ageing  pools that are nearly full, overwritten for long, beside btrfs and zfs-fuse: docs/ageing.md and docs/ageing.svg.
+#              Needs root. CELLS='80/128K/*' for a part, DIR=FOLDER, MIB=4096 of a pool, CAP=60 seconds for each
 # make soak    the same with every count in full (hours)
 #
 # Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.
@@ -16,8 +18,12 @@ SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
 PEERS := --out docs
+CELLS := */*/*
+MIB := 4096
+CAP := 60
+AGEING := --out docs
 
-.PHONY: build run clean-run lint quick test planted real peers soak help
+.PHONY: build run clean-run lint quick test planted real peers ageing soak help
 .NOTPARALLEL:
 
 build:
@@ -63,6 +69,12 @@ peers:
 	@[ -e /usr/include/fuse3 ] || scripts/need.sh passthrough_ll:libfuse3-dev
 	$(CARGO) build --release --locked -p larder-app -p larder-benches
 	$(CARGO_TARGET_DIR)/release/peers --dir $(DIR) --size $(SIZE) $(PEERS)
+
+ageing:
+	@scripts/need.sh losetup:mount mkfs.btrfs:btrfs-progs zfs-fuse:zfs-fuse fusermount3:fuse3
+	$(CARGO) build --release --locked -p larder-app -p larder-benches
+	$(CARGO_TARGET_DIR)/release/ageing --dir $(DIR) --mib $(MIB) --cap $(CAP) --cells '$(CELLS)' $(AGEING) \
+		--version-told "$$(git describe --always --dirty 2>/dev/null || echo 'of no commit')"
 
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000

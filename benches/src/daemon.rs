@@ -25,6 +25,13 @@ impl Layout {
     pub fn name(&self) -> &'static str {
         if self.word.is_empty() { "single" } else { self.word }
     }
+
+    /// Makes its devices in `folder`: sparse files of `bytes` each.
+    pub fn files(&self, folder: &Path, bytes: u64) -> Vec<PathBuf> {
+        let paths: Vec<_> = (0..self.devices).map(|i| folder.join(format!("device{i}"))).collect();
+        paths.iter().for_each(|path| sparse_file(path, bytes));
+        paths
+    }
 }
 
 /// A running daemon; dropping it ends it.
@@ -67,26 +74,29 @@ impl Daemon {
         command
     }
 
-    /// Runs a command, which must succeed.
-    pub fn run(&self, arguments: &[&str]) {
+    /// Runs a command, which must succeed; gives what it prints.
+    pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("larder runs");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "larder {}: {told}", arguments.join(" "));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Makes the pool on sparse files of `bytes` each and mounts it at `mountpoint`.
-    pub fn create(&self, layout: Layout, bytes: u64, properties: &[String], mountpoint: &Path) {
+    /// A property of the pool, in its exact form, as a number.
+    pub fn figure(&self, property: &str) -> u64 {
+        let told = self.run(&["pool", "get", "-Hp", "-o", "value", property, POOL]);
+        told.parse().unwrap_or_else(|_| panic!("{property} is '{told}'"))
+    }
+
+    /// Makes the pool on `devices` and mounts it at `mountpoint`.
+    pub fn create(&self, layout: Layout, devices: &[PathBuf], properties: &[String], mountpoint: &Path) {
         let mut arguments = vec!["pool", "create", "-m", text(mountpoint)];
         properties.iter().for_each(|property| arguments.extend(["-O", property]));
         arguments.push(POOL);
         if !layout.word.is_empty() {
             arguments.push(layout.word);
         }
-        let paths: Vec<_> = (0..layout.devices).map(|i| self.folder.join(format!("device{i}"))).collect();
-        for path in &paths {
-            sparse_file(path, bytes);
-            arguments.push(text(path));
-        }
+        arguments.extend(devices.iter().map(|path| text(path)));
         self.run(&arguments);
         assert_mounted(mountpoint);
     }
@@ -96,6 +106,11 @@ impl Daemon {
         self.run(&["pool", "export", POOL]);
         self.run(&["pool", "import", "-d", text(&self.folder), POOL]);
         assert_mounted(mountpoint);
+    }
+
+    /// Sets a property of the pool's top dataset.
+    pub fn set(&self, name: &str, value: &str) {
+        self.run(&["fs", "set", &format!("{name}={value}"), POOL]);
     }
 
     /// Commits: what was written before survives a crash.

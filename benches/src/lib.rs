@@ -3,8 +3,14 @@
 pub mod content;
 pub mod daemon;
 pub mod device;
+pub mod litter;
+pub mod machine;
 pub mod no_op;
+pub mod pattern;
+pub mod peer;
+pub mod plot;
 pub mod process;
+pub mod usage;
 pub mod work;
 
 use std::time::{Duration, Instant};

@@ -201,6 +201,9 @@ fn segment(word: &str, devices: usize) -> Arc<Segment> {
         birth: STAMP.birth,
         freed: CommitId::new(0),
         incarnation: STAMP.incarnation,
+        placed: 0,
+        closed_at: BlockId::new(0),
+        class: 0,
         slots: (0..layout.columns()).map(slot).collect(),
     };
     SegmentEntry::from_record(&record).segment

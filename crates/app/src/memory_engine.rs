@@ -77,6 +77,7 @@ impl Engine for MemoryEngine {
             action: None,
             see: None,
             scan: None,
+            freeing: 0,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,

@@ -1,6 +1,7 @@
 //! Attributes and lengths.
 //!
-//! A file is made longer by a number only; it is made shorter by cutting its dirty data and its extents.
+//! A file is made longer by a number only; it is made shorter by cutting its dirty data and its extents,
+//! which, when they are many, become a tail that is dropped later (see [`crate::orphan`]).
 //! An extent that the new end falls into is shortened and keeps its block, so that what a later growth
 //! shows there is zero. No range of a file is ever named by two extents, nor a block by two of a file:
 //! to zero a part of a record is to write zeros.
@@ -9,15 +10,16 @@ use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
 use crate::names::Origin;
 use crate::ops::{Allocate, Attr, SetAttr, SetTime};
+use crate::orphan::meets_tail;
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
-use larder_format::items::{EXTENT, Extent, FileKind, MAX_FILE};
+use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
 use larder_format::node::Key;
 use larder_format::ops::{self, LogOp, Resize, Zero};
 use larder_pool::{Look, Op};
 use std::ops::{ControlFlow, Range};
 
-/// Extents that are dropped in one update of the tree.
+/// Extents that are dropped in one operation.
 const CUT_STEP: usize = 1024;
 
 /// Nanoseconds of a second.
@@ -77,6 +79,11 @@ impl Volume {
         let mut state = inode.lock()?;
         if set.size.is_some() {
             check_regular(&state)?;
+        }
+        if set.size.is_some_and(|size| meets_tail(&state, size)) {
+            drop((state, _turn, op));
+            self.drop_tail(&inode)?;
+            return self.setattr(id, set);
         }
         let length = state.live.size;
         let mut change = ops::SetAttr {
@@ -156,7 +163,16 @@ impl Volume {
             let dirty = state.data.bytes;
             state.data.cut(state.live.record_size, size);
             self.meter(dirty, state);
-            self.drop_extents(op, id, state, size.next_multiple_of(record_size)..u64::MAX)?;
+            if self.drop_some_extents(
+                op,
+                id,
+                state,
+                size.next_multiple_of(record_size)..u64::MAX,
+                CUT_STEP,
+            )? {
+                self.note_tail(op, id)?;
+                state.change(|item| item.flags |= items::Inode::HAS_TAIL);
+            }
             let within = (size % record_size) as u32;
             let key = Key::new(id.get(), EXTENT, size - u64::from(within));
             self.dataset.update(op, |tree| match tree.get(&key)? {
@@ -177,13 +193,7 @@ impl Volume {
     }
 
     /// Drops all extents that begin in `range`; the caller writes the inode in the same operation.
-    pub(crate) fn drop_extents(
-        &self,
-        op: &Op<'_>,
-        id: InodeId,
-        state: &mut State,
-        range: Range<u64>,
-    ) -> Result<()> {
+    fn drop_extents(&self, op: &Op<'_>, id: InodeId, state: &mut State, range: Range<u64>) -> Result<()> {
         while self.drop_some_extents(op, id, state, range.clone(), CUT_STEP)? {}
         Ok(())
     }
@@ -199,16 +209,18 @@ impl Volume {
     ) -> Result<bool> {
         let dropped = self.dataset.update(op, |tree| {
             let extents = extents(tree, id, range, max)?;
-            for (offset, extent) in &extents {
-                tree.remove(&Key::new(id.get(), EXTENT, *offset))?;
+            let (Some((first, _)), Some((last, _))) = (extents.first(), extents.last()) else {
+                return Ok(extents);
+            };
+            let key = |offset| Key::new(id.get(), EXTENT, offset);
+            tree.remove_range(key(*first)..=key(*last), extents.len(), |_, _| {})?;
+            for (_, extent) in &extents {
                 tree.drop_block(extent.ptr, u64::from(extent.logical));
             }
             Ok::<_, FsError>(extents)
         })?;
-        for (_, extent) in &dropped {
-            let stored = u64::from(extent.ptr.place.stored);
-            state.change(|item| item.stored = item.stored.saturating_sub(stored));
-        }
+        let stored = dropped.iter().map(|(_, extent)| u64::from(extent.ptr.place.stored)).sum();
+        state.change(|item| item.stored = item.stored.saturating_sub(stored));
         Ok(dropped.len() == max)
     }
 
@@ -229,12 +241,25 @@ impl Volume {
             self.pool.check_room(&self.dataset, len)?;
         }
         if matches!(mode, Allocate::Punch | Allocate::Zero { .. }) {
-            let op = self.enter()?;
-            self.apply_zero(&op, Zero { inode: id, offset, len, time: self.now() }, Origin::Live)?;
+            let mut at = offset;
+            while at < end {
+                // As many extents as one operation should drop, then the next.
+                let rest = extents(&self.dataset.view()?, id, at..end, CUT_STEP + 1)?;
+                let next = rest.get(CUT_STEP).map_or(end, |(offset, _)| *offset);
+                let op = self.enter()?;
+                let zero = Zero { inode: id, offset: at, len: next - at, time: self.now() };
+                self.apply_zero(&op, zero, Origin::Live)?;
+                at = next;
+            }
         }
         let op = self.enter()?;
         let _turn = inode.turn.lock();
         let mut state = inode.lock()?;
+        if grow && meets_tail(&state, end) {
+            drop((state, _turn, op));
+            self.drop_tail(&inode)?;
+            return self.allocate(id, offset, len, mode);
+        }
         let now = self.now();
         let change = ops::SetAttr {
             inode: id,

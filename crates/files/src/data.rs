@@ -10,6 +10,7 @@ use crate::error::{FsError, Result};
 use crate::inode::State;
 use crate::names::Origin;
 use crate::ops::{Seek, SetAttr};
+use crate::orphan::meets_tail;
 use crate::ranges::Pieces;
 use crate::read_data::ReadData;
 use crate::volume::Volume;
@@ -42,12 +43,18 @@ impl Volume {
             }
         }
         self.within_quota(|| {
-            let mut state = inode.lock()?;
-            if state.live.nlink == 0 && state.open == 0 {
-                return Err(FsError::NotFound);
+            loop {
+                let mut state = inode.lock()?;
+                if state.live.nlink == 0 && state.open == 0 {
+                    return Err(FsError::NotFound);
+                }
+                let offset = offset.unwrap_or(state.live.size);
+                if !meets_tail(&state, offset.saturating_add(data.len() as u64)) {
+                    return self.accept(id, &mut state, offset, data, self.now(), Origin::Live);
+                }
+                drop(state);
+                self.drop_tail(&inode)?;
             }
-            let offset = offset.unwrap_or(state.live.size);
-            self.accept(id, &mut state, offset, data, self.now(), Origin::Live)
         })?;
         Ok(data.len() as u32)
     }

@@ -107,6 +107,8 @@ impl Mount {
         for (id, bytes) in replay {
             let volume = match tree.leaving.iter().find(|volume| volume.id() == id) {
                 Some(volume) => Arc::clone(volume),
+                // A call that had begun before it was destroyed.
+                None if pool.destroyed().contains(&id) => continue,
                 None => {
                     let dataset = pool.dataset(id).ok_or(FsError::Stale)?;
                     let volume = Volume::open(Arc::clone(&pool), dataset, owner)?;
@@ -268,15 +270,19 @@ impl FrontEnd for Mount {
         })
     }
 
+    fn reap_step(&self, max: usize) -> Result<bool, PoolError> {
+        Ok(Mount::reap_step(self, max)?)
+    }
+
+    fn freeing_bytes(&self) -> u64 {
+        self.all().iter().map(|volume| volume.freeing_bytes()).sum()
+    }
+
     fn committed(&self, _commit: CommitId) {
         self.all().iter().for_each(|volume| volume.ids.renew());
         if !self.tree.read().leaving.is_empty() {
             self.tree.write().let_go();
         }
-    }
-
-    fn remove_some(&self) -> larder_pool::Result<bool> {
-        self.reap_step(crate::volume::REAP_STEP).map_err(PoolError::from)
     }
 }
 

@@ -375,7 +375,9 @@ impl Volume {
             tree.get(&orphan_key(id))?;
             touch_directory(&mut states, parent, 1, 0, time);
             if item.nlink == 0 {
-                tree.remove(&orphan_key(id))?;
+                if item.flags & items::Inode::HAS_TAIL == 0 {
+                    tree.remove(&orphan_key(id))?;
+                }
                 states.of(id).change(|item| item.parent = parent);
             }
             states.of(id).nameless = false;

@@ -1,43 +1,73 @@
-//! Removing what has no name left.
+//! Removing what has no name left, and what lay beyond an end that moved.
 //!
 //! The update that takes an inode's last name away marks it as an orphan. It is removed once no handle
 //! is open: a small one at once, a big one in steps, each of them an operation of its own, so that `rm`
 //! returns at once. The mark goes with the inode itself, in the last step; after a crash the marks that
 //! are left say what to go on with.
+//!
+//! A file that is cut by more than a few extents gets the same mark, and a flag that says that it *has a
+//! tail*: extents from the end of its last record on that are of no file any more. Nobody can see them,
+//! for they lie beyond the length; whoever makes the file longer drops them first ([`Volume::drop_tail`]).
 
 use crate::attr::extents;
 use crate::error::{FsError, Result};
-use crate::volume::{Volume, orphan_key};
+use crate::inode::{Inode, State};
+use crate::volume::{Volume, inode_key, orphan_key};
 use larder_format::InodeId;
-use larder_format::items::ORPHAN;
+use larder_format::items::{self, ORPHAN};
 use larder_format::node::Key;
-use larder_pool::Look;
+use larder_pool::{Look, Op};
 use std::ops::ControlFlow;
 
 /// Extents that the remover of a last name drops itself.
 const AT_ONCE: usize = 64;
 /// Values of an inode, besides its extents, that are removed in one step.
 const VALUES: usize = 512;
+/// Extents of a tail that one operation drops of those who wait for it.
+pub(crate) const TAIL_STEP: usize = 1024;
+
+/// Where a file's tail begins: at the end of its last record.
+pub(crate) fn tail(item: &items::Inode) -> u64 {
+    if item.record_size == 0 { 0 } else { item.size.next_multiple_of(u64::from(item.record_size)) }
+}
+
+/// Whether a file must lose its tail before it may reach up to `end`.
+pub(crate) fn meets_tail(state: &State, end: u64) -> bool {
+    state.live.flags & items::Inode::HAS_TAIL != 0 && end > tail(&state.live)
+}
 
 impl Volume {
     /// Reads the marks of orphans; called before anything is open.
     pub(crate) fn find_orphans(&self) -> Result<()> {
-        let mut orphans = self.orphans.lock();
-        self.dataset.view()?.scan(&Key::new(0, ORPHAN, 0), &mut |key, _| {
+        let mut found = Vec::new();
+        let view = self.dataset.view()?;
+        view.scan(&Key::new(0, ORPHAN, 0), &mut |key, _| {
             if (key.object, key.kind) != (0, ORPHAN) {
                 return ControlFlow::Break(());
             }
-            orphans.insert(InodeId::new(key.offset));
+            found.push(InodeId::new(key.offset));
             ControlFlow::Continue(())
         })?;
+        for id in found {
+            // What cannot be read is counted as nothing; its removal will tell.
+            let item =
+                view.get(&inode_key(id)).ok().flatten().and_then(|value| items::Inode::decode(&value).ok());
+            let bytes = item.filter(|item| item.nlink == 0).map_or(0, |item| item.stored);
+            self.orphans.lock().insert(id, bytes);
+        }
         Ok(())
+    }
+
+    /// Stored bytes of files that have neither name nor handle any more.
+    pub fn freeing_bytes(&self) -> u64 {
+        self.orphans.lock().values().sum()
     }
 
     /// An inode has neither name nor handle: removes it, or as much of it as can be done at once.
     pub(crate) fn bury(&self, id: InodeId) {
-        self.orphans.lock().insert(id);
+        self.orphans.lock().insert(id, 0);
         // Its name is gone, which is what was asked for; the rest can be tried again.
-        drop(self.reap(id, AT_ONCE));
+        drop(self.reap(id, AT_ONCE, false));
     }
 
     /// Goes on with removing orphans: one of them, at most `max_extents` extents of it. True while there
@@ -46,15 +76,21 @@ impl Volume {
     /// # Errors
     /// When the tree cannot be read or written; the orphan is tried again after a restart.
     pub fn reap_step(&self, max_extents: usize) -> Result<bool> {
-        let Some(id) = self.orphans.lock().first().copied() else { return Ok(false) };
-        if let Err(error) = self.reap(id, max_extents) {
+        let Some(id) = self.orphans.lock().first_key_value().map(|(&id, _)| id) else { return Ok(false) };
+        if let Err(error) = self.reap(id, max_extents, true) {
             self.orphans.lock().remove(&id);
             return Err(error);
         }
         Ok(!self.orphans.lock().is_empty())
     }
 
-    fn reap(&self, id: InodeId, max_extents: usize) -> Result<()> {
+    /// One step of what an inode's mark asks for. Whoever does not `wait` leaves an inode that is being
+    /// stored to the next who comes.
+    fn reap(&self, id: InodeId, max_extents: usize, wait: bool) -> Result<()> {
+        if wait {
+            // Leaves are read before the operation, on which a commit may wait.
+            extents(&self.dataset.view()?, id, 0..u64::MAX, max_extents)?;
+        }
         let op = self.pool.enter()?;
         let inode = match self.inode(id) {
             Err(FsError::NotFound) => {
@@ -64,18 +100,30 @@ impl Volume {
             }
             found => found?,
         };
-        let _turn = inode.turn.lock();
+        let _turn = match wait {
+            true => inode.turn.lock(),
+            false => match inode.turn.try_lock() {
+                Some(turn) => turn,
+                None => {
+                    let stored = inode.state.lock().live.stored;
+                    self.orphans.lock().insert(id, stored);
+                    return Ok(());
+                }
+            },
+        };
         let Ok(mut state) = inode.lock() else { return Ok(()) };
         if state.live.nlink > 0 || state.open > 0 {
-            self.orphans.lock().remove(&id);
+            if !self.cut_tail(&op, id, &mut state, max_extents)? {
+                self.orphans.lock().remove(&id);
+            }
             return Ok(());
         }
         self.discard(id, &mut state);
-        let more = extents(&self.dataset.view()?, id, 0..u64::MAX, 1)?.len() == 1
-            && self.drop_some_extents(&op, id, &mut state, 0..u64::MAX, max_extents)?;
-        if more {
-            return Ok(());
+        if self.drop_some_extents(&op, id, &mut state, 0..u64::MAX, max_extents)? {
+            self.orphans.lock().insert(id, state.live.stored);
+            return self.dataset.update(&op, |tree| Ok(tree.insert(inode_key(id), &state.tree.encode())?));
         }
+        self.orphans.lock().insert(id, 0);
         let done = self.dataset.update(&op, |tree| {
             let mut keys = Vec::new();
             tree.scan(&Key::new(id.get(), 0, 0), &mut |key, _| {
@@ -101,6 +149,49 @@ impl Volume {
             self.disown(id);
             self.orphans.lock().remove(&id);
         }
+        Ok(())
+    }
+
+    /// Drops up to `max` extents of a tail; true while it has one. The last step takes the flag away, and
+    /// the mark of what has a name.
+    fn cut_tail(&self, op: &Op<'_>, id: InodeId, state: &mut State, max: usize) -> Result<bool> {
+        if state.live.flags & items::Inode::HAS_TAIL == 0 {
+            return Ok(false);
+        }
+        let more = self.drop_some_extents(op, id, state, tail(&state.live)..u64::MAX, max)?;
+        self.dataset.update(op, |tree| {
+            tree.get(&inode_key(id))?;
+            tree.get(&orphan_key(id))?;
+            if !more {
+                state.change(|item| item.flags &= !items::Inode::HAS_TAIL);
+                if state.live.nlink > 0 {
+                    tree.remove(&orphan_key(id))?;
+                }
+            }
+            Ok::<_, FsError>(tree.insert(inode_key(id), &state.tree.encode())?)
+        })?;
+        Ok(more)
+    }
+
+    /// Drops the whole tail of a file that is to grow. Not under an operation: each step is one.
+    pub(crate) fn drop_tail(&self, inode: &Inode) -> Result<()> {
+        loop {
+            let op = self.pool.enter()?;
+            let _turn = inode.turn.lock();
+            let mut state = inode.lock()?;
+            if !self.cut_tail(&op, inode.id, &mut state, TAIL_STEP)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// An operation left a tail: marks the inode. The flag is set by the caller, who writes the inode.
+    pub(crate) fn note_tail(&self, op: &Op<'_>, id: InodeId) -> Result<()> {
+        self.dataset.update(op, |tree| {
+            tree.insert(orphan_key(id), &[])?;
+            Ok::<_, FsError>(())
+        })?;
+        self.orphans.lock().entry(id).or_insert(0);
         Ok(())
     }
 }

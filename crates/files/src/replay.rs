@@ -6,7 +6,7 @@
 use crate::error::{FsError, Result};
 use crate::names::Origin::Replay;
 use crate::volume::Volume;
-use larder_format::ops::{LogOp, Write};
+use larder_format::ops::{LogOp, Resize, Write};
 
 impl Volume {
     /// Does a logged operation again.
@@ -15,8 +15,17 @@ impl Volume {
     /// When it does not decode or does not fit the tree; nothing of it is done then.
     pub fn replay(&self, bytes: &[u8]) -> Result<()> {
         let logged = LogOp::decode(bytes)?;
-        if let LogOp::Write(write) = &logged {
-            self.make_room(write.data.len() as u64)?;
+        let grows = match &logged {
+            LogOp::Write(write) => {
+                self.make_room(write.data.len() as u64)?;
+                Some(write.inode)
+            }
+            LogOp::SetAttr(change) if matches!(change.resize, Some(Resize::Grow(_))) => Some(change.inode),
+            _ => None,
+        };
+        // What lay beyond the end when it grew had been dropped; perhaps not when the commit was made.
+        if let Some(inode) = grows.and_then(|id| self.inode(id).ok()) {
+            self.drop_tail(&inode)?;
         }
         let op = self.pool.enter()?;
         let _names = self.names.lock();
@@ -36,7 +45,7 @@ impl Volume {
         }
         .map_err(|error| FsError::Io(format!("a logged operation does not fit: {error}")))?;
         // Later operations may still write to it; it is removed when all are done.
-        self.orphans.lock().extend(orphan);
+        self.orphans.lock().extend(orphan.map(|id| (id, 0)));
         Ok(())
     }
 

@@ -27,7 +27,7 @@ const ID_MARGIN: u64 = 1 << 12;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
 const CHANGE_SPACE: u64 = 64 << 10;
 /// Extents of removed files that a writer at its quota drops before it tries again.
-pub(crate) const REAP_STEP: usize = 1024;
+const REAP_STEP: usize = 1024;
 
 /// A part of the inode cache.
 #[derive(Default)]
@@ -48,8 +48,9 @@ pub struct Volume {
     pub(crate) dirty: Mutex<BTreeSet<InodeId>>,
     /// Inodes with data that is in the log and perhaps not stored.
     pub(crate) logged: Mutex<BTreeSet<InodeId>>,
-    /// Inodes without a name and without a handle, to be removed.
-    pub(crate) orphans: Mutex<BTreeSet<InodeId>>,
+    /// Inodes without a name and without a handle, to be removed, with the bytes that are stored of them;
+    /// and those that have a tail.
+    pub(crate) orphans: Mutex<BTreeMap<InodeId, u64>>,
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
     pub(crate) ids: IdLease,

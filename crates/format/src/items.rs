@@ -117,7 +117,7 @@ layout! {
         acl: u8 = 1,
         /// Permissions: the lower 12 bits.
         perm: u16 = 2,
-        /// See [`Inode::HAS_XATTRS`].
+        /// See [`Inode::HAS_XATTRS`] and [`Inode::HAS_TAIL`].
         flags: u32 = 4,
         /// Owner.
         uid: u32 = 8,
@@ -161,7 +161,7 @@ pub struct Inode {
     pub kind: FileKind,
     /// The lower 12 bits count.
     pub perm: u16,
-    /// Set of [`Inode::HAS_XATTRS`].
+    /// Set of [`Inode::HAS_XATTRS`] and [`Inode::HAS_TAIL`].
     pub flags: u32,
     /// Owner.
     pub uid: u32,
@@ -200,6 +200,8 @@ pub struct Inode {
 impl Inode {
     /// Flag: it may have extended attributes.
     pub const HAS_XATTRS: u32 = 1;
+    /// Flag: it was cut, and extents beyond its end are still to be dropped. It has an orphan's mark.
+    pub const HAS_TAIL: u32 = 2;
 
     /// The value's bytes.
     pub fn encode(&self) -> [u8; InodeRecord::SIZE] {

@@ -68,6 +68,8 @@ layout! {
         guid: u64 = 16,
         /// 1 when `root` names a tree; an empty dataset has none.
         has_root: u8 = 24,
+        /// 1 when it was destroyed; see [`DatasetRecord::destroyed`].
+        destroyed: u8 = 25,
         /// The root of its tree.
         root: BlockPtr = 32,
         /// Floor: the highest block id that a snapshot of it may hold.
@@ -102,6 +104,8 @@ pub struct DatasetRecord {
     pub guid: u64,
     /// The root of its tree; none while it is empty.
     pub root: Option<BlockPtr>,
+    /// It has neither name nor parent nor properties any more; its tree is being taken down.
+    pub destroyed: bool,
     /// The highest block id that a snapshot of it may hold.
     pub floor: BlockId,
     /// Footprints of all blocks it refers to, bytes.
@@ -131,6 +135,7 @@ impl DatasetRecord {
             parent: self.parent,
             guid: self.guid,
             has_root: u8::from(self.root.is_some()),
+            destroyed: u8::from(self.destroyed),
             root: self.root.unwrap_or(BlockPtr::load(&[0; BlockPtr::SIZE])),
             floor: self.floor,
             referenced: self.referenced,
@@ -152,7 +157,8 @@ impl DatasetRecord {
         const WHAT: &str = "dataset record";
         let head = DatasetHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let name = &bytes[DatasetHead::SIZE..];
-        ensure(name.len() == usize::from(head.name_len) && head.has_root <= 1, WHAT, Reason::Range)?;
+        let flags_fit = head.has_root <= 1 && head.destroyed <= 1;
+        ensure(name.len() == usize::from(head.name_len) && flags_fit, WHAT, Reason::Range)?;
         ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
         ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         let amounts = [head.referenced, head.logical, head.stored, head.held];
@@ -164,6 +170,7 @@ impl DatasetRecord {
             parent: head.parent,
             guid: head.guid,
             root: (head.has_root != 0).then(|| head.root.checked()).transpose()?,
+            destroyed: head.destroyed != 0,
             floor: head.floor,
             referenced: head.referenced,
             logical: head.logical,

@@ -107,6 +107,7 @@ fn dataset() -> DatasetRecord {
         parent: DatasetId::new(1),
         guid: 1,
         root: Some(ptr(300)),
+        destroyed: false,
         floor: BlockId::new(0),
         referenced: 1,
         logical: 1,

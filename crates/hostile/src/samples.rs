@@ -360,7 +360,7 @@ pub fn items() -> Vec<Vec<u8>> {
     let inode = Inode {
         kind: FileKind::Regular,
         perm: 0o644,
-        flags: Inode::HAS_XATTRS,
+        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL,
         uid: 1,
         gid: 2,
         nlink: 3,
@@ -391,11 +391,12 @@ pub fn items() -> Vec<Vec<u8>> {
 }
 
 pub fn datasets() -> Vec<Vec<u8>> {
-    let record = |root| DatasetRecord {
+    let record = |root, destroyed| DatasetRecord {
         id: DatasetId::new(2),
         parent: DatasetId::new(1),
         guid: 3,
         root,
+        destroyed,
         floor: BlockId::new(4),
         referenced: 5,
         logical: 6,
@@ -406,7 +407,11 @@ pub fn datasets() -> Vec<Vec<u8>> {
         held: 10,
         name: "home".into(),
     };
-    vec![record(None).encode(), record(Some(ptr(1))).encode()]
+    vec![
+        record(None, false).encode(),
+        record(Some(ptr(1)), false).encode(),
+        record(Some(ptr(1)), true).encode(),
+    ]
 }
 
 pub fn snapshots() -> Vec<Vec<u8>> {

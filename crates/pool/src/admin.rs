@@ -1,4 +1,4 @@
-//! Datasets and properties: making, naming, setting, destroying.
+//! Datasets and properties: making, naming, setting.
 
 use crate::create::{ROOT_DATASET, check_name, check_record_size};
 use crate::dataset::{Dataset, settings_from};
@@ -6,16 +6,12 @@ use crate::error::{PoolError, Result};
 use crate::pool::Pool;
 use crate::property;
 use crate::quota::{Limits, is_limit, parse_limit};
-use crate::read::{DatasetNodes, TableNodes};
-use crate::tree::Tree;
-use larder_format::items::{EXTENT, Extent};
+use crate::read::TableNodes;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
-use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_format::{BlockId, DatasetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Entries that one step of a dataset's removal takes out of its tree.
-const DESTROY_STEP: usize = 20_000;
 /// What properties of the pool itself belong to.
 const POOL: DatasetId = DatasetId::new(0);
 
@@ -106,6 +102,7 @@ impl Pool {
             parent: parent.id(),
             guid: self.world.entropy.next_u64(),
             root: None,
+            destroyed: false,
             floor: BlockId::new(0),
             referenced: 0,
             logical: 0,
@@ -143,64 +140,6 @@ impl Pool {
         drop(properties);
         drop(self.store_property(POOL, NAME, &next.get().to_string()));
         next
-    }
-
-    /// Destroys a dataset without children. Its name is free at once; its blocks are freed before this
-    /// returns, in bounded steps with commits between when there are many.
-    ///
-    /// # Errors
-    /// [`PoolError::Busy`] when it has children or snapshots or is the pool's root.
-    pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
-        let missing = || PoolError::NotFound(format!("dataset {id}"));
-        let dataset = self.dataset(id).ok_or_else(missing)?;
-        if id == ROOT_DATASET {
-            return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
-        }
-        if !self.children(id).is_empty() {
-            return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
-        }
-        self.check_no_snapshots(id)?;
-        loop {
-            let op = self.enter()?;
-            let mut state = dataset.state.write();
-            let mut dead = Vec::new();
-            let taken = state.tree.remove_range(&DatasetNodes(self), .., DESTROY_STEP, |key, value| {
-                if key.kind == EXTENT
-                    && let Ok(extent) = Extent::decode(value)
-                {
-                    dead.push(extent.ptr);
-                }
-            })?;
-            state.changed = true;
-            let record = &mut state.record;
-            let freed = dead.iter().map(|ptr: &BlockPtr| u64::from(ptr.place.footprint())).sum::<u64>();
-            let freed = freed.min(record.referenced);
-            record.referenced -= freed;
-            self.books.post(id, -(freed as i64));
-            self.drop_records(dead);
-            drop(state);
-            drop(op);
-            if taken < DESTROY_STEP {
-                break;
-            }
-            self.commit()?;
-        }
-        let _op = self.enter()?;
-        let mut state = dataset.state.write();
-        // What is left is an empty leaf: committed ones die, one never committed is nothing.
-        let last = std::mem::take(&mut state.tree);
-        self.drop_nodes(dead_nodes(self, last)?);
-        state.changed = false;
-        drop(state);
-        let mut tables = self.tables.lock();
-        tables.remove(&TableNodes(self), &Table::dataset_key(id))?;
-        for name in dataset.local_properties().keys() {
-            tables.remove(&TableNodes(self), &Table::property_key(id, name))?;
-        }
-        drop(tables);
-        self.datasets.write().remove(&id);
-        self.books.close(id);
-        Ok(())
     }
 
     /// Gives a dataset another full name.
@@ -376,18 +315,4 @@ impl Pool {
             self.cache.set_metadata_percent(percent);
         }
     }
-}
-
-/// The committed nodes that an emptied tree still reaches or has dropped.
-fn dead_nodes(pool: &Pool, mut tree: Tree) -> Result<Vec<BlockPtr>> {
-    let mut dead = tree.take_dropped();
-    tree.for_each_node(
-        &DatasetNodes(pool),
-        |ptr| {
-            dead.push(ptr);
-            true
-        },
-        |_, node| node.map(drop),
-    )?;
-    Ok(dead)
 }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::map::Entry;
 use crate::pool::Pool;
 use crate::read::TableNodes;
-use crate::trace::deep::{MemoryPages, Member, Met, Spill, Sweep, Verdict, Visitor, Walk};
+use crate::trace::deep::{Member, MemoryPages, Met, Spill, Sweep, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
@@ -160,16 +160,17 @@ impl Pool {
             trees: HashSet::new(),
             sums: vec![0; members.len()],
         };
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             if dataset.state.read().tree.is_dirty() && dataset.state.read().tree.committed_root().is_some() {
-                let name = self.full_name(dataset.id());
+                let name = self.tree_name(&dataset);
                 let problem = format!("{name} has uncommitted changes: the check needs a quiet pool");
                 deep.report.problems.push(problem);
             }
         }
         let mut walk = Walk::new(members.clone(), MEMORY, true);
         while walk.step(self, &mut deep)? > 0 {}
-        for (member, sum) in members.iter().zip(&deep.sums).filter(|(member, sum)| member.referenced != **sum) {
+        for (member, sum) in members.iter().zip(&deep.sums).filter(|(member, sum)| member.referenced != **sum)
+        {
             let (name, counted) = (&member.name, member.referenced);
             let problem = format!("{name} counts {counted} bytes referenced, its extents have {sum}");
             deep.report.problems.push(problem);

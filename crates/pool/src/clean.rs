@@ -108,37 +108,35 @@ impl Core {
 }
 
 impl Pool {
-    /// The background's share of winning space back: as long as too few segments are free, empties some, and has
-    /// what is emptied committed. Returns whether it should be called again soon.
+    /// The background's share of winning space back, to be called ten times a second: empties segments as long as
+    /// too few are free or about to be, the more the fewer, and commits when that brings slots that are needed.
     ///
     /// # Errors
     /// When the pool is suspended, or a commit fails.
-    pub fn tend(&self) -> Result<bool> {
-        let mut left = None;
+    pub fn tend(&self) -> Result<()> {
+        let mut allowance = None;
         loop {
             let Shortage { free, enough } = self.core.lock().shortage();
             if free >= enough {
                 break;
             }
-            let most = TEND.0 + (TEND.1 - TEND.0) * (enough - free) / enough.max(1);
-            let allowance = left.get_or_insert(most);
-            if *allowance == 0 {
-                return Ok(true);
+            let left = allowance.get_or_insert(TEND.0 + (TEND.1 - TEND.0) * (enough - free) / enough);
+            if *left == 0 {
+                break;
             }
             match self.clean_step(false)? {
-                Some(moved) => *allowance = allowance.saturating_sub(moved.max(1)),
+                Some(moved) => *left = left.saturating_sub(moved.max(1)),
                 None => break,
             }
         }
-        let wanted = {
-            let core = self.core.lock();
-            core.waiting_to_be_free() && core.shortage().free < core.shortage().enough + 1 || core.is_tight()
-        };
-        Ok(wanted && self.core.lock().waiting_to_be_free())
+        if self.wants_commit() {
+            self.commit_what_fits()?;
+        }
+        Ok(())
     }
 
     /// Whether a commit would make slots writable that are needed soon.
-    pub fn wants_commit(&self) -> bool {
+    fn wants_commit(&self) -> bool {
         let core = self.core.lock();
         core.waiting_to_be_free() && core.groups.values().any(|group| group.free_segments() < group.enough())
     }
@@ -343,7 +341,7 @@ impl Pool {
             if available >= bytes {
                 return Ok(());
             }
-            let removed = self.remove_some()?;
+            let removed = self.free_some_deleted()?;
             if !removed && self.is_exhausted() {
                 return Err(PoolError::NoSpace);
             }
@@ -394,12 +392,6 @@ impl Pool {
         // Others may write meanwhile: either is progress.
         let brought = self.dirty.needed() < needed_before || self.free_segments() > free_before;
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
-    }
-
-    /// Has what was removed, and waits to be taken apart, taken apart: some of it. False when there is none.
-    fn remove_some(&self) -> Result<bool> {
-        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
-        front.map_or(Ok(false), |front| front.remove_some())
     }
 
     /// Bytes that the cleaner moved since import.

@@ -235,7 +235,7 @@ impl Pool {
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
     fn seal_datasets(&self, how: How) -> Result<()> {
         let mut blocks = Appender::new(self, SegmentKind::Node);
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             let mut state = dataset.state.write();
             let state = &mut *state;
             if !state.changed && !state.tree.is_dirty() {

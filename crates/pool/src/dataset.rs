@@ -12,7 +12,8 @@ use larder_format::tables::DatasetRecord;
 use larder_format::{BlockPtr, DatasetId, InodeId, Timestamp};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// When reading updates a file's access time.
@@ -73,6 +74,7 @@ pub struct Dataset {
     pub(crate) state: RwLock<State>,
     pub(crate) local: RwLock<BTreeMap<String, String>>,
     pub(crate) settings: RwLock<Settings>,
+    stuck: AtomicBool,
 }
 
 impl Dataset {
@@ -95,6 +97,7 @@ impl Dataset {
             }),
             local: RwLock::new(local),
             settings: RwLock::new(settings),
+            stuck: AtomicBool::new(false),
         }
     }
 
@@ -140,6 +143,15 @@ impl Dataset {
         let state = self.state.read();
         let record = &state.record;
         Usage { referenced: record.referenced, logical: record.logical, stored: record.stored }
+    }
+
+    /// Whether its tree could not be taken down.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+    /// Its tree cannot be taken down before the next import.
+    pub(crate) fn set_stuck(&self) {
+        self.stuck.store(true, Ordering::Relaxed);
     }
 
     fn pool(&self) -> Result<Arc<Pool>> {
@@ -241,6 +253,23 @@ impl Update<'_> {
         let old = self.state.tree.remove(&DatasetNodes(self.pool), key)?;
         self.touch();
         Ok(old.is_some())
+    }
+
+    /// Takes up to `limit` entries out of `range`, in ascending order, shows each to `removed` and returns
+    /// their number; fewer than `limit` means that the range is empty now.
+    pub fn remove_range(
+        &mut self,
+        range: impl RangeBounds<Key>,
+        limit: usize,
+        mut removed: impl FnMut(&Key, &[u8]),
+    ) -> Result<usize> {
+        let touched = &mut self.touched;
+        let taken = self.state.tree.remove_range(&DatasetNodes(self.pool), range, limit, |key, value| {
+            *touched = true;
+            removed(key, value);
+        })?;
+        self.state.changed |= taken > 0;
+        Ok(taken)
     }
 
     /// An extent now names this block of `logical` plain bytes.

@@ -403,6 +403,19 @@ impl Pool {
         queued + freeing.dropped_bytes
     }
 
+    /// Bytes of records that wait in the free queue or for the next commit, about.
+    pub(crate) fn dropped_bytes(&self) -> u64 {
+        let freeing = self.freeing.lock();
+        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
+        queued + freeing.records.iter().map(|ptr| u64::from(ptr.place.stored)).sum::<u64>()
+    }
+
+    /// Blocks that were dropped since the last commit, which has to deal with each of them.
+    pub fn dropped_blocks(&self) -> usize {
+        let freeing = self.freeing.lock();
+        freeing.records.len() + freeing.nodes.len()
+    }
+
     /// Every block that the map knows, in the order of ids: for tests, which know what must be there.
     ///
     /// # Errors

@@ -331,7 +331,8 @@ impl BlockMap {
     /// `most`-th update of the table would be. The caller keeps the space of runs removed since from being
     /// written again until then.
     pub fn window(&self, from: BlockId, most: usize) -> Window {
-        let mut table: Vec<_> = self.table.range(from..).take(most.saturating_add(1)).map(|(i, d)| (*i, *d)).collect();
+        let mut table: Vec<_> =
+            self.table.range(from..).take(most.saturating_add(1)).map(|(i, d)| (*i, *d)).collect();
         let end = if table.len() > most { table.pop().map(|(id, _)| id) } else { None };
         Window { from, end, table, runs: Arc::clone(&self.runs) }
     }

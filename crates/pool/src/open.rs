@@ -566,8 +566,13 @@ impl Pool {
                 record.next_inode += 1 << 16;
             }
             let local = properties.remove(&record.id).unwrap_or_default();
+            let destroyed = record.destroyed;
             let dataset = Dataset::new(self.myself.clone(), record, local, self.default_settings());
-            self.datasets.write().insert(dataset.id(), Arc::new(dataset));
+            let (id, dataset) = (dataset.id(), Arc::new(dataset));
+            match destroyed {
+                true => self.destroyed.lock().insert(id, dataset),
+                false => self.datasets.write().insert(id, dataset),
+            };
         }
         self.check_parents()?;
         self.adopt_snapshots(snapshots)?;

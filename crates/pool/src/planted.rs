@@ -42,11 +42,13 @@ pub enum Bug {
     QueueLost,
     /// A shared block that was dropped stays marked as dead.
     DeadNotCleared,
+    /// A destroyed dataset's record goes before its tree is down.
+    TreeForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 18] = [
+    pub const ALL: [Bug; 19] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -65,6 +67,7 @@ impl Bug {
         Bug::SharedNotMarked,
         Bug::QueueLost,
         Bug::DeadNotCleared,
+        Bug::TreeForgotten,
     ];
 }
 

@@ -58,8 +58,10 @@ pub trait FrontEnd: Send + Sync {
     fn flush_logged(&self, op: &Op<'_>) -> Result<()>;
     /// A commit is durable.
     fn committed(&self, commit: CommitId);
-    /// Takes some of what was removed apart, so that its space comes back; false when there is nothing to do.
-    fn remove_some(&self) -> Result<bool>;
+    /// Bytes of what has no name any more and is still to be removed.
+    fn freeing_bytes(&self) -> u64;
+    /// Goes on with removing that: at most `max` records. True while there is more to do.
+    fn reap_step(&self, max: usize) -> Result<bool>;
 }
 
 /// Dirty bytes in memory, over all front ends, and what storing them takes.
@@ -182,11 +184,15 @@ pub struct Pool {
     pub(crate) flights: Flights,
     pub(crate) core: Mutex<Core>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
+    /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
+    pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) history: Mutex<Vec<RootImport>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) dirty: Dirty,
     pub(crate) books: Books,
+    /// What [`Pool::freeing_bytes`] told last.
+    pub(crate) freeing_told: AtomicU64,
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
@@ -301,7 +307,7 @@ impl Pool {
     pub fn dataset(&self, id: DatasetId) -> Option<Arc<Dataset>> {
         self.datasets.read().get(&id).cloned()
     }
-    /// All datasets, in the order of their ids: parents before their children.
+    /// All datasets that have a name, in the order of their ids.
     pub fn datasets(&self) -> Vec<Arc<Dataset>> {
         self.datasets.read().values().cloned().collect()
     }
@@ -356,7 +362,7 @@ impl Pool {
         self.dirty.get() > 0
             || self.notes.lock().bytes() > 0
             || self.has_dropped()
-            || self.datasets().iter().any(|dataset| {
+            || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()
             })

@@ -201,6 +201,7 @@ pub static POOL: &[Property] = &[
     told("version", "version", ANY_NUMBER, "<number>", "the version of the format on its devices"),
     told("dedupratio", "dedup", Kind::Ratio, "<1.00x or more>", "what deduplication saves"),
     told("free", "free", ANY_BYTES, SIZE, "space not allocated"),
+    told("freeing", "freeing", ANY_BYTES, SIZE, "what deleted files and destroyed datasets still hold, one copy of it; comes back by itself"),
     told("allocated", "alloc", ANY_BYTES, SIZE, "space allocated, parity and copies included"),
     told("readonly", "rdonly", SWITCH, "on | off", "whether the pool was imported for reading only"),
     Property { name: "ashift", column: "ashift", kind: Kind::Number(12, 16), default: Some("12"), inherited: false,

@@ -141,7 +141,11 @@ fn what_snapshots_and_second_references_leave_is_found_and_freed() {
     pool.commit().unwrap();
     settle(&pool);
     let found = trace(&pool);
-    assert_eq!((found.dead.blocks, found.unshared), (1, 1), "the record of 31 and 72; that of 30 has one left");
+    assert_eq!(
+        (found.dead.blocks, found.unshared),
+        (1, 1),
+        "the record of 31 and 72; that of 30 has one left"
+    );
     settle(&pool);
     let found = trace(&pool);
     assert_eq!((found.dead.blocks, found.queued.blocks, pool.left_bytes()), (0, 0, 0));
@@ -180,7 +184,9 @@ fn a_trace_beside_traffic_finds_what_is_dead_and_nothing_else() {
                     model.insert(inode, (file.1, file.2));
                 }
                 5..8 => {
-                    let Some((&from, &what)) = model.iter().nth(next(model.len() as u64) as usize) else { continue };
+                    let Some((&from, &what)) = model.iter().nth(next(model.len() as u64) as usize) else {
+                        continue;
+                    };
                     let to = 10 + next(400);
                     if from != to {
                         share(&pool, from, to);
@@ -228,14 +234,19 @@ fn a_trace_beside_traffic_finds_what_is_dead_and_nothing_else() {
         let report = pool.check().unwrap();
         assert_eq!((report.unreachable, report.dead), (0, 0), "seed {seed}");
         assert!(report.problems.is_empty(), "seed {seed}: {:#?}", report.problems);
-        assert_eq!(contents(&pool.dataset(ROOT_DATASET).unwrap().view().unwrap(), &pool), model, "seed {seed}");
+        assert_eq!(
+            contents(&pool.dataset(ROOT_DATASET).unwrap().view().unwrap(), &pool),
+            model,
+            "seed {seed}"
+        );
         for (name, model) in &snapshots {
             let view = pool.snapshot_view(ROOT_DATASET, name).unwrap();
             assert_eq!(contents(&view, &pool), *model, "seed {seed}, snapshot {name}");
         }
         // So often is each version of a file referred to.
         let trees = snapshots.values().chain([&model]);
-        let records: std::collections::BTreeSet<_> = trees.flat_map(|model| model.values().map(|what| what.0)).collect();
+        let records: std::collections::BTreeSet<_> =
+            trees.flat_map(|model| model.values().map(|what| what.0)).collect();
         assert!(found.histogram.iter().map(|class| class.blocks).sum::<u64>() >= records.len() as u64);
     }
     assert!(dead > 0);

@@ -150,7 +150,7 @@ impl Bed {
         // Room for what is written, for the reserve, and for what is not yet free again.
         let bytes = (args.mib * MIB / layout.data) as u64 * 2 + (1 << 30);
         let properties = [format!("compression={codec}")];
-        daemon.create(layout, bytes, &properties, mountpoint.path());
+        daemon.create(layout, &layout.files(folder.path(), bytes), &properties, mountpoint.path());
         Self { daemon, mountpoint, _folder: folder }
     }
 }

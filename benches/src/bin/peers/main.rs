@@ -5,23 +5,21 @@
 //! and taken away after it, also on Ctrl-C. The order of the peers turns round from round to round, so that
 //! noise meets all of them.
 
-mod litter;
 mod materials;
-mod peer;
 mod plot;
 mod report;
-mod usage;
 mod works;
 
 use clap::Parser;
 use larder_benches::MIB;
-use litter::Item;
+use larder_benches::litter::{self, Item};
+use larder_benches::machine::machine;
+use larder_benches::peer::{self, Bed, Peer, Site};
 use materials::Materials;
-use peer::{Bed, Peer, Site};
 use report::Results;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tempfile::TempDir;
 use works::{Sizes, Work};
@@ -117,7 +115,7 @@ fn main() -> ExitCode {
     let folder = TempDir::with_prefix_in("larder-peers-", &dir).expect("the folder can be written");
     let path = folder.path().canonicalize().expect("it exists");
     litter::add(Item::Folder(path.clone()));
-    let site = Site { folder: path, larder, bytes: (sizes.room_mib * MIB) as u64 };
+    let site = Site { folder: path, larder, bytes: (sizes.room_mib * MIB) as u64, metered: false };
     let (results, absent, failed) = measure(&site, &sizes, &works, &peers);
 
     let told = results.markdown(&args.size, &sizes, &machine(&dir), &absent, &failed);
@@ -211,26 +209,6 @@ fn measure(
         }
     }
     (results, absent, failed)
-}
-
-/// The machine in a line.
-fn machine(dir: &Path) -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let cpu = read("/proc/cpuinfo");
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("?", |m| m.1);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let release = read("/proc/sys/kernel/osrelease");
-    let kernel = release.split('-').next().unwrap_or("?").trim();
-    let memory = read("/proc/meminfo");
-    let kib = memory.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    let dir = dir.display().to_string();
-    let below = peer::run("findmnt", ["-n", "-o", "FSTYPE,OPTIONS", "-T", &dir]);
-    let below = below.split_whitespace().collect::<Vec<_>>().join(", ");
-    format!(
-        "Linux {kernel}, {cores} cores ({model}), {} GiB of memory; the folder below: {below}.",
-        kib.unwrap_or(0) >> 20
-    )
 }
 
 fn refuse(why: &str) -> ExitCode {

@@ -1,18 +1,12 @@
 //! The plot: how many times as fast Larder is as each peer, in groups, on a logarithmic scale.
 
-use crate::peer::Peer;
 use crate::report::{Results, TARGETS, metric_title};
 use crate::works::{Metric, Work};
-use std::fmt::Write;
+use larder_benches::peer::Peer;
+use larder_benches::plot::{Anchor, Page, colour};
 
-/// Peers with a colour each that is legible on white and on black.
-const RIVALS: [(&str, &str); 5] = [
-    ("passthrough", "#3b82c4"),
-    ("ext4", "#7a8794"),
-    ("xfs", "#b0893b"),
-    ("btrfs", "#4a9d5f"),
-    ("zfs-fuse", "#c2573f"),
-];
+/// What Larder is compared with.
+const RIVALS: [&str; 5] = ["passthrough", "ext4", "xfs", "btrfs", "zfs-fuse"];
 /// The scale's ends: a twentieth, and twenty times.
 const ENDS: f64 = 20.0;
 const LEFT: f64 = 170.0;
@@ -37,96 +31,55 @@ fn pair(metric: Metric, rival: &str) -> (Peer, Peer) {
 
 /// The plot as SVG.
 pub fn svg(results: &Results) -> String {
-    let mut body = String::new();
+    let mut bars = Page::default();
     let x = |ratio: f64| {
         let part = ratio.clamp(1.0 / ENDS, ENDS).ln() / ENDS.ln();
         LEFT + WIDTH / 2.0 * (1.0 + part)
     };
     let mut y = TOP;
     for metric in Metric::ALL {
-        let bars: Vec<_> = RIVALS
+        let rivals: Vec<_> = RIVALS
             .iter()
-            .filter_map(|&(rival, colour)| {
+            .filter_map(|&rival| {
                 let (ours, theirs) = pair(metric, rival);
-                Some((results.ratio(metric, ours, theirs)?, colour, rival, (ours, theirs)))
+                Some((results.ratio(metric, ours, theirs)?, rival, (ours, theirs)))
             })
             .collect();
-        if bars.is_empty() {
+        if rivals.is_empty() {
             continue;
         }
-        let middle = y + bars.len() as f64 * BAR / 2.0 + 4.0;
-        put(
-            &mut body,
-            &format!(
-                "<text x=\"{}\" y=\"{middle}\" text-anchor=\"end\">{}</text>",
-                LEFT - 8.0,
-                metric_title(metric)
-            ),
-        );
-        for (ratio, colour, rival, pair) in bars {
+        let middle = y + rivals.len() as f64 * BAR / 2.0 + 4.0;
+        bars.text(LEFT - 8.0, middle, Anchor::End, &metric_title(metric));
+        for (ratio, rival, pair) in rivals {
             let (from, to) = (x(ratio.min(1.0)), x(ratio.max(1.0)));
-            put(
-                &mut body,
-                &format!(
-                    "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{}\" fill=\"{colour}\">\
-                     <title>{} / {rival}: {ratio:.2}</title></rect>",
-                    (to - from).max(1.0),
-                    BAR - 1.0,
-                    pair.0.name()
-                ),
-            );
+            bars.put(&format!(
+                "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{}\" fill=\"{}\">\
+                 <title>{} / {rival}: {ratio:.2}</title></rect>",
+                (to - from).max(1.0),
+                BAR - 1.0,
+                colour(rival),
+                pair.0.name()
+            ));
             let asked = TARGETS.iter().find(|target| {
                 !target.tail && target.metric == metric && (target.ours, target.theirs) == pair
             });
             if let Some(asked) = asked.and_then(|target| target.asked) {
-                let at = x(asked);
-                put(
-                    &mut body,
-                    &format!("<path class=\"asked\" d=\"M{at:.1} {:.1}v{}\"/>", y - 2.0, BAR + 3.0),
-                );
+                bars.path("asked", &format!("M{:.1} {:.1}v{}", x(asked), y - 2.0, BAR + 3.0));
             }
             y += BAR;
         }
         y += GAP;
     }
-    let mut out = String::new();
-    let (width, height) = (LEFT + WIDTH + 20.0, y + 18.0);
-    put(
-        &mut out,
-        &format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
-             font-size=\"11\">\n<style>text{{fill:#333}}.grid{{stroke:#8884}}.one{{stroke:#888}}\
-             .asked{{stroke:#000;stroke-width:2}}@media(prefers-color-scheme:dark){{text{{fill:#ccc}}\
-             .asked{{stroke:#fff}}}}</style>"
-        ),
-    );
-    put(&mut out, &format!("<text x=\"{LEFT}\" y=\"14\">Larder's speed, times that of</text>"));
-    let mut at = LEFT + 176.0;
-    for (rival, colour) in RIVALS {
-        put(&mut out, &format!("<rect x=\"{at}\" y=\"6\" width=\"9\" height=\"9\" fill=\"{colour}\"/>"));
-        put(&mut out, &format!("<text x=\"{}\" y=\"14\">{rival}</text>", at + 12.0));
-        at += 20.0 + 5.6 * rival.len() as f64;
-    }
-    put(
-        &mut out,
-        &format!(
-            "<text x=\"{LEFT}\" y=\"28\">right of 1: faster than the peer; upright marks: what is asked</text>"
-        ),
-    );
+    let mut page = Page::default();
+    page.text(LEFT, 14.0, Anchor::Start, "Larder's speed, times that of");
+    RIVALS.iter().fold(LEFT + 176.0, |at, rival| page.key(at, 14.0, rival));
+    let legend = "right of 1: faster than the peer; upright marks: what is asked";
+    page.text(LEFT, 28.0, Anchor::Start, legend);
     for ratio in [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0] {
         let class = if ratio == 1.0 { "one" } else { "grid" };
-        let at = x(ratio);
-        put(&mut out, &format!("<path class=\"{class}\" d=\"M{at:.1} {}V{y:.1}\"/>", TOP - 6.0));
-        put(
-            &mut out,
-            &format!("<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{ratio}</text>", TOP - 9.0),
-        );
+        page.path(class, &format!("M{:.1} {}V{y:.1}", x(ratio), TOP - 6.0));
+        page.text(x(ratio), TOP - 9.0, Anchor::Middle, &ratio.to_string());
     }
-    out.push_str(&body);
-    put(&mut out, "</svg>");
-    out
-}
-
-fn put(out: &mut String, line: &str) {
-    writeln!(out, "{line}").expect("a string takes what is written");
+    page.put(bars.body().trim_end());
+    page.svg(LEFT + WIDTH + 20.0, y + 18.0)
 }

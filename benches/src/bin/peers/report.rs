@@ -1,7 +1,7 @@
 //! Medians, targets and the table.
 
-use crate::peer::Peer;
 use crate::works::{Metric, Sample, Sizes, Work};
+use larder_benches::peer::Peer;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;

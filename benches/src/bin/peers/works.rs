@@ -1,8 +1,8 @@
 //! The works, and the figures that come of them.
 
 use crate::materials::{Materials, git};
-use crate::peer::{Bed, Peer};
-use crate::usage::{self, Usage};
+use larder_benches::peer::{Bed, Peer};
+use larder_benches::usage::{self, Usage};
 use larder_benches::{Latencies, MIB, process, work};
 use serde_json::Value;
 use std::fs;
@@ -44,6 +44,7 @@ impl Work {
             Peer::Larder16k => self == Self::Rand,
             Peer::LarderZstd => self == Self::Tree,
             Peer::Btrfs => true,
+            Peer::BtrfsOff => false,
             Peer::LarderRaidz2 | Peer::ZfsFuseRaidz2 => matches!(self, Self::Seq | Self::Tree),
         }
     }

@@ -202,6 +202,8 @@ pub struct PoolStatus {
     pub see: Option<String>,
     /// The newest scrub or resilver.
     pub scan: Option<Scan>,
+    /// Bytes that deleted files and destroyed datasets still hold.
+    pub freeing: u64,
     /// How many more losses are survived whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.

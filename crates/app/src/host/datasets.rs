@@ -105,6 +105,7 @@ pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
         for dataset in &family {
             live.pool.destroy_dataset(dataset.id())?;
         }
+        // From here on the reaper goes on with it, after a crash as well.
         live.pool.commit()?;
         Ok(Destroyed { destroyed, reclaimed })
     };

@@ -1,8 +1,9 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
 //! Three threads, and nothing else: the *committer* makes a commit every few seconds when anything has
-//! changed, and stores data meanwhile when a quarter of the dirty memory is used; the *heart* shows other hosts that the
-//! pool is in use; the *reaper* removes what was unlinked while it was open, or was too big to go at once.
+//! changed, stores data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other hosts that the
+//! pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at once, and takes
+//! destroyed datasets down, as long as there is any of it.
 //! They end at export. A pool imported for reading only has none.
 
 use super::mounts::Mounts;
@@ -11,6 +12,7 @@ use larder_files::Mount;
 use larder_format::DeviceGuid;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,8 +27,15 @@ const GLANCE: Duration = Duration::from_millis(100);
 const NOTES_AT_MOST: usize = 16 << 20;
 /// Inodes that were only read since the last commit; more take one, so that they can leave memory.
 const ATIMES_AT_MOST: usize = 16 << 10;
-/// Extents of an orphan that are dropped in one operation.
-const REAP_EXTENTS: usize = 1024;
+/// Extents of an orphan that are dropped in one operation; nobody looks into its dataset meanwhile.
+const REAP_EXTENTS: usize = 256;
+/// Entries of a destroyed dataset that are taken out in one operation; only commits wait for that.
+const DESTROY_ENTRIES: usize = 2048;
+/// Dropped blocks that make a commit come early: with its gate closed it tells the map of each of them.
+const DROPPED_AT_MOST: usize = 64 << 10;
+/// From one commit to the next after the reaper has freed a lot: space comes back with the third of them.
+const SOON: Duration = Duration::from_millis(500);
+const SOON_COMMITS: u32 = 3;
 /// Commits that bring freed space back: one that frees, two until slots may be written.
 const FREEING_COMMITS: u32 = 8;
 
@@ -50,6 +59,8 @@ struct Stop {
     changed: Condvar,
     /// Wakes the committer alone.
     dirty: Condvar,
+    /// Commits that are to come soon.
+    soon: AtomicU32,
 }
 
 impl Stop {
@@ -94,11 +105,14 @@ impl Live {
                     let _ = pool.beat();
                 }
             })?;
-            let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
+            let (pool, mount, stop) =
+                (Arc::clone(&live.pool), Arc::clone(&live.mount), Arc::clone(&live.stop));
             live.thread("larder-reaper", move || {
                 while stop.pause(GLANCE) {
                     // What fails is tried again at the next import.
-                    while !*stop.asked.lock() && mount.reap_step(REAP_EXTENTS).unwrap_or(false) {}
+                    while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
+                        stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
+                    }
                 }
             })?;
         }
@@ -141,7 +155,7 @@ impl Live {
     /// # Errors
     /// When a commit fails.
     pub fn wait_for_free_space(&self) -> Result<()> {
-        while self.mount.reap_step(REAP_EXTENTS)? {}
+        while free_some(&self.pool, &self.mount)? {}
         for _ in 0..FREEING_COMMITS {
             self.pool.commit()?;
             if !self.pool.is_freeing() {
@@ -164,6 +178,12 @@ impl Drop for Live {
     }
 }
 
+/// A step of what can be freed, of unlinked files and of destroyed datasets; true while there is more.
+fn free_some(pool: &Pool, mount: &Mount) -> Result<bool> {
+    let more = mount.reap_step(REAP_EXTENTS)?;
+    Ok(pool.destroy_step(DESTROY_ENTRIES)? || more)
+}
+
 /// The committer's life. A pool that cannot commit suspends itself and says why in its status.
 fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
     let mut last = pool.clock().monotonic();
@@ -171,14 +191,19 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         if pool.suspended().is_some() {
             continue;
         }
-        let due = pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
-        let result = if due || pool.noted_bytes() > NOTES_AT_MOST {
+        let soon = stop.soon.load(Ordering::Relaxed);
+        let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
+        let due = pool.clock().monotonic().saturating_sub(last) >= interval;
+        let early = pool.noted_bytes() > NOTES_AT_MOST || pool.dropped_blocks() > DROPPED_AT_MOST;
+        let result = if due || early {
             last = pool.clock().monotonic();
+            stop.soon.store(soon.saturating_sub(1), Ordering::Relaxed);
             let wanted = pool.is_dirty() || pool.is_freeing() || mount.unstored() > ATIMES_AT_MOST;
             if wanted { pool.commit().map(drop) } else { Ok(()) }
         } else {
             stream(pool, mount, last, stop)
         };
+        let result = result.and_then(|()| pool.tend());
         if let Err(error) = result {
             eprintln!("larder: pool {}: {error}", pool.name());
         }

@@ -28,6 +28,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "size" => return told(size.to_string()),
         "allocated" => return told(allocated.to_string()),
         "free" => return told(free.to_string()),
+        "freeing" => return told(pool.freeing_bytes().to_string()),
         "capacity" => {
             return told((u128::from(allocated) * 100 / u128::from(size.max(1))).to_string());
         }

@@ -93,6 +93,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "action": pool.action,
             "see": pool.see,
             "scan_stats": pool.scan,
+            "freeing": pool.freeing,
             "survives": pool.survives,
             "risk": risk(pool.survives),
             "healthy": !needs_attention(pool),

@@ -82,6 +82,9 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
         line("see", see);
     }
     line("scan", &pool.scan.as_ref().map_or_else(|| "none requested".to_owned(), scan));
+    if pool.freeing > 0 {
+        line("freeing", &format!("{} of what was deleted", format_size(pool.freeing)));
+    }
     line("risk", &risk(pool.survives));
     out += "config:\n\n";
     out += &config(&pool.root, form);
@@ -305,6 +308,7 @@ pub mod tests {
             action: Some("larder pool online tank /srv/b".into()),
             see: None,
             scan: None,
+            freeing: 0,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,
@@ -330,6 +334,13 @@ pub mod tests {
              \t    /srv/b  UNAVAIL  1.21K     0     0  not found where it was last seen\n\n\
              errors: No known data errors\n"
         );
+    }
+
+    #[test]
+    fn what_is_being_freed_is_told_while_there_is_any() {
+        assert!(!text(&pool(), Form::default()).contains("freeing"));
+        let freeing = PoolStatus { freeing: 3 << 30, ..pool() };
+        assert!(text(&freeing, Form::default()).contains("freeing: 3G of what was deleted\n"));
     }
 
     #[test]

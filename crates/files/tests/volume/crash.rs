@@ -1,7 +1,7 @@
 //! Power cuts: what was promised is there, and what was not is there whole or not at all.
 
 use crate::bed::{Bed, ROOT};
-use crate::model::{Model, Run, compare};
+use crate::model::{Model, Run, compare, free_all};
 use larder_files::*;
 use larder_format::ByteLen;
 use larder_sim::{SimWorld, Survival};
@@ -81,8 +81,7 @@ fn run_seed((word, count): (&str, usize), seed: u64, coverage: &Mutex<Coverage>)
             found.contains(&Ok(())),
             "{word} of {count}, seed {seed}, cut {cut} ({survival:?}), promise {promised}: {found:#?}\nreplay: {replay}"
         );
-        while bed.mount.reap_step(100).unwrap() {}
-        bed.pool.commit().unwrap();
+        free_all(&bed);
         bed.check();
         bed.check_tree();
     }

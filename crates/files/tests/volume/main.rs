@@ -4,6 +4,7 @@ mod access;
 mod attributes;
 mod bed;
 mod crash;
+mod freeing;
 mod large;
 mod lists;
 mod model;

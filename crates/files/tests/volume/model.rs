@@ -239,7 +239,8 @@ impl Run {
     pub fn step(&mut self) -> &'static str {
         self.bed.tick();
         let (name, run): (_, fn(&mut Self)) = match self.below(100) {
-            0..12 => ("make", Self::make),
+            0..11 => ("make", Self::make),
+            11 => ("dataset", Self::dataset),
             12..34 => ("write", Self::write),
             34..37 => ("tmpfile", Self::tmpfile),
             37..40 => ("access list", Self::access_list),
@@ -260,6 +261,7 @@ impl Run {
             98 => ("commit", Self::commit),
             _ => ("reap", |run| {
                 run.bed.mount.reap_step(5).unwrap();
+                run.bed.pool.destroy_step(5).unwrap();
             }),
         };
         run(self);
@@ -293,6 +295,24 @@ impl Run {
         self.model.objects.insert(self.next, object);
         self.model.objects.get_mut(&dir).unwrap().entries.insert(name, self.next);
         self.next += 1;
+    }
+
+    /// Makes another dataset with a file in it, or destroys it.
+    fn dataset(&mut self) {
+        if let Ok(dataset) = self.bed.pool.dataset_by_name("tank/other") {
+            // It is not attached after an import.
+            drop(self.bed.mount.detach(dataset.id()));
+            self.bed.pool.destroy_dataset(dataset.id()).unwrap();
+            return;
+        }
+        let len = (1 + self.below(40)) * 4096;
+        let properties = BTreeMap::from([(LENGTH.to_owned(), len.to_string())]);
+        let made = self.bed.pool.create_dataset("tank/other", properties).unwrap();
+        let root = NodeId::pack(made.id(), larder_format::items::ROOT_INODE);
+        self.bed.mount.attach(made, None).unwrap();
+        let file = self.bed.file(root, "file");
+        self.bed.write(file, 0, &vec![7; len as usize]);
+        self.commit();
     }
 
     fn tmpfile(&mut self) {
@@ -636,6 +656,21 @@ impl Run {
     }
 }
 
+/// The property that tells how much was written to a dataset.
+const LENGTH: &str = "test:length";
+
+/// Frees what was deleted. Every other dataset is whole, or as it was made, and none that was destroyed is left.
+pub fn free_all(bed: &Bed) {
+    while bed.mount.reap_step(1000).unwrap() {}
+    while bed.pool.destroy_step(10).unwrap() {}
+    bed.pool.commit().unwrap();
+    assert!(bed.pool.destroyed().is_empty());
+    for dataset in bed.pool.datasets().into_iter().filter(|dataset| dataset.last_name() == "other") {
+        let (len, found) = (dataset.local_properties()[LENGTH].parse(), dataset.usage().logical);
+        assert!(found == 0 || Ok(found) == len, "{found} bytes of {len:?}");
+    }
+}
+
 fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
     println!("seed {seed}");
     let mut run = Run::new(seed, properties);
@@ -653,8 +688,7 @@ fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
     run.verify();
     run = run.reopen(seed + steps);
     run.verify();
-    while run.bed.mount.reap_step(1000).unwrap() {}
-    run.bed.pool.commit().unwrap();
+    free_all(&run.bed);
     run.bed.check();
     run.bed.check_tree();
     assert_eq!(run.bed.pool.dirty().get(), 0);

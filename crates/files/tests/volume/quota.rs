@@ -17,14 +17,14 @@ fn noise(entropy: &SeededEntropy, len: usize) -> Vec<u8> {
 }
 
 /// Makes a dataset and shows it under its name; gives its root directory as well.
-fn dataset(bed: &Bed, name: &str, properties: &[(&str, &str)]) -> (Arc<Dataset>, NodeId) {
+pub fn dataset(bed: &Bed, name: &str, properties: &[(&str, &str)]) -> (Arc<Dataset>, NodeId) {
     let properties = properties.iter().map(|&(name, value)| (name.into(), value.into())).collect();
     let made = bed.pool.create_dataset(name, properties).unwrap();
     bed.pool.commit().unwrap();
     (Arc::clone(&made), show(bed, &made))
 }
 
-fn show(bed: &Bed, dataset: &Arc<Dataset>) -> NodeId {
+pub fn show(bed: &Bed, dataset: &Arc<Dataset>) -> NodeId {
     let place = (dataset.parent(), dataset.last_name().into_bytes());
     bed.mount.attach(Arc::clone(dataset), Some(place)).unwrap();
     NodeId::pack(dataset.id(), larder_format::items::ROOT_INODE)

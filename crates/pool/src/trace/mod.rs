@@ -169,7 +169,12 @@ impl Sets {
     }
 
     /// Writes out what is full and carries merges on; whether something was to be done.
-    fn tend<W: PageWriter<Error = PoolError>>(&mut self, io: &mut W, soon: usize, pages: usize) -> Result<bool> {
+    fn tend<W: PageWriter<Error = PoolError>>(
+        &mut self,
+        io: &mut W,
+        soon: usize,
+        pages: usize,
+    ) -> Result<bool> {
         for (i, set) in self.all().into_iter().enumerate() {
             let soon = if i == 0 { soon } else { 0 };
             if set.is_full(soon) && !set.is_spilled() {
@@ -245,12 +250,18 @@ impl Trace {
         let phase = if matches!(self.stage, Stage::Walk) { Phase::Walk } else { Phase::Sweep };
         let blocks = self.pinned.blocks;
         // What is left of the walk is an estimate: after it, the sweep's half is known better.
-        let examined = if phase == Phase::Walk { self.walked.min(blocks) } else { blocks + self.swept.min(blocks) };
+        let examined =
+            if phase == Phase::Walk { self.walked.min(blocks) } else { blocks + self.swept.min(blocks) };
         Progress { started: self.pinned.started, phase, examined, total: 2 * blocks.max(1) }
     }
 
     /// One step; whether there is more. `effort` is in nodes read.
-    fn step<W: PageWriter<Error = PoolError>>(&mut self, pool: &Pool, io: &mut W, effort: usize) -> Result<bool> {
+    fn step<W: PageWriter<Error = PoolError>>(
+        &mut self,
+        pool: &Pool,
+        io: &mut W,
+        effort: usize,
+    ) -> Result<bool> {
         if self.sets.tend(io, self.walk.extents_per_batch(), effort * PAGES_PER_NODE)? {
             return Ok(true);
         }
@@ -394,7 +405,8 @@ impl PageWriter for SpillPages<'_> {
         if self.locked.is_none() {
             self.locked = Some(self.pool.commit_lock.lock());
         }
-        let spare = self.pool.core.lock().groups.values().any(|group| group.free_segments() >= SPARE_SEGMENTS);
+        let spare =
+            self.pool.core.lock().groups.values().any(|group| group.free_segments() >= SPARE_SEGMENTS);
         if !spare {
             return Err(PoolError::NoSpace);
         }
@@ -506,7 +518,9 @@ impl Pool {
 
     /// Lets go of all that the trace held, and keeps what it found.
     fn end_trace(&self, slot: &mut Option<Trace>, outcome: Outcome) -> Result<()> {
-        if let Some(trace) = slot.as_ref().filter(|trace| outcome == Outcome::Done && trace.findings.lost == 0) {
+        if let Some(trace) =
+            slot.as_ref().filter(|trace| outcome == Outcome::Done && trace.findings.lost == 0)
+        {
             self.settle_left(trace.pinned.left);
             let _nobody_enters = self.gate.write();
             if trace.shared == 0 && !self.trace.told.lock().any_touched {
@@ -604,9 +618,9 @@ impl Pool {
     pub(crate) fn pin(&self, commit: CommitId) -> Pinned {
         let mut members = Vec::new();
         let mut greatest = BlockId::new(0);
-        for dataset in self.datasets() {
+        for dataset in self.trees() {
             let lineage = dataset.id();
-            let of: Arc<str> = self.full_name(lineage).into();
+            let of: Arc<str> = self.tree_name(&dataset).into();
             let state = dataset.state.read();
             let mut predecessor = None;
             let mut add = |name, root, referenced, predecessor| {

@@ -401,7 +401,11 @@ impl Spill {
     /// Bytes of the pages that are its own.
     #[cfg(test)]
     pub(crate) fn bytes_of(&self, io: &impl PageReader<Error = crate::PoolError>) -> usize {
-        self.runs.iter().flat_map(|run| &run.pages).map(|&ptr| io.read_page(ptr).map_or(0, |page| page.len())).sum()
+        self.runs
+            .iter()
+            .flat_map(|run| &run.pages)
+            .map(|&ptr| io.read_page(ptr).map_or(0, |page| page.len()))
+            .sum()
     }
 
     /// Pages written so far, those of merges too.

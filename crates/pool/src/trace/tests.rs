@@ -102,7 +102,8 @@ fn spilling_is_bounded_and_small() {
     let full = std::env::var_os("LARDER_FULL").is_some();
     let (ids, memory) = if full { (100_000_000, 12 << 20) } else { (2_000_000, 1 << 20) };
     let entropy = SeededEntropy::new(2);
-    for (name, distance, expected) in [("dense", 1, 1.01), ("1 in 100", 100, 2.02), ("1 in 10,000", 10_000, 3.03)]
+    for (name, distance, expected) in
+        [("dense", 1, 1.01), ("1 in 100", 100, 2.02), ("1 in 10,000", 10_000, 3.03)]
     {
         let mut spill = Spill::new(memory);
         let mut pages = Pages::default();

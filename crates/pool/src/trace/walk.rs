@@ -207,7 +207,8 @@ impl Walk {
         let cached: Vec<_> =
             batch.iter().map(|one| pool.cache.peek_node(one.ptr.id).filter(|_| !self.deep)).collect();
         let missing = batch.iter().zip(&cached).filter(|(_, cached)| cached.is_none());
-        let arrived: HashMap<BlockId, Bytes> = pool.fetch(missing.map(|(one, _)| one.ptr)).into_iter().collect();
+        let arrived: HashMap<BlockId, Bytes> =
+            pool.fetch(missing.map(|(one, _)| one.ptr)).into_iter().collect();
         let decoded: Vec<OnceLock<Result<Arc<Node>>>> = batch.iter().map(|_| OnceLock::new()).collect();
         pool.world.workers.for_each(batch.len(), &|i| {
             let one = &batch[i];
@@ -259,7 +260,8 @@ fn show_leaf(
         let mut met = if fresh { Met::Reference } else { Met::Carried };
         if let Some((root, _)) = member.predecessor.filter(|_| fresh && !member.is_fresh(extent.ptr.id)) {
             // A predecessor that cannot be read is told of where it is walked; here it only makes counts too high.
-            let before = before.get_or_insert_with(|| extents_of(pool, root, leaf.keys()).unwrap_or_default());
+            let before =
+                before.get_or_insert_with(|| extents_of(pool, root, leaf.keys()).unwrap_or_default());
             let part = |extent: &Extent| (extent.ptr.id, extent.block_offset, extent.len);
             if before.get(key).is_some_and(|old| part(old) == part(&extent)) {
                 met = Met::Carried;

@@ -318,6 +318,9 @@ impl Bed {
 
     fn run(&mut self, steps: usize, coverage: &mut Coverage) {
         for _ in 0..steps {
+            // Commits and cuts find the trees of destroyed datasets at every stage.
+            let entries = 1 + self.next(3) as usize;
+            self.pool().destroy_step(entries).unwrap();
             let step = self.step();
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
@@ -391,8 +394,13 @@ fn whole(pool: &Pool) -> Result<u64, String> {
     }
 }
 
-/// The free queue is worked off, and what that changes is committed.
+/// Destroyed datasets are taken down, the free queue is worked off, and what that changes is committed.
 fn drain(pool: &Pool) -> Result<(), String> {
+    while pool.destroy_step(5).map_err(|error| format!("destroy step: {error}"))? {}
+    pool.commit().map_err(|error| format!("commit: {error}"))?;
+    if !pool.destroyed().is_empty() {
+        return Err("a destroyed dataset is left".into());
+    }
     for _ in 0..10_000 {
         if !pool.free_step(2).map_err(|error| format!("free step: {error}"))? {
             return pool.commit().map(drop).map_err(|error| format!("commit: {error}"));
@@ -458,7 +466,9 @@ fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> 
     state.traced();
     if unreachable > 0 || pool.left_bytes() > 0 {
         let left = pool.left_bytes();
-        return Err(format!("after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"));
+        return Err(format!(
+            "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
+        ));
     }
     accounted(pool, &state, blocks, unreachable)
 }

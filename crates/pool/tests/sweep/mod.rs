@@ -22,6 +22,8 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<State>, seed: u64, ste
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for _ in 0..steps {
         let (mut model, mut datasets) = states.last().unwrap().clone();
+        // Commits find trees of destroyed datasets at every stage.
+        pool.destroy_step(1 + next(3) as usize).unwrap();
         if next(6) == 0 {
             change_datasets(pool, &mut datasets, &next);
             states.push((model, datasets));
@@ -145,7 +147,11 @@ fn after_cut(
     }
     whole(&pool).map_err(|problem| format!("after import: {problem}"))?;
     replay(&pool);
+    while pool.destroy_step(3).map_err(|error| format!("destroy: {error}"))? {}
     pool.commit().map_err(|error| format!("commit: {error}"))?;
+    if !pool.destroyed().is_empty() {
+        return Err("a destroyed dataset is left".into());
+    }
     if let Some(device) =
         (0..after.devices().len()).nth(seed as usize % 7).filter(|_| after.devices().len() > 1)
     {

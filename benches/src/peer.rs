@@ -1,8 +1,7 @@
 //! The file systems that are compared: made anew for each piece of work, on sparse files of one size.
 
+use crate::daemon::{Daemon, Layout, is_mounted, pause};
 use crate::litter::{self, Item};
-use larder_benches::daemon::{Daemon, Layout, is_mounted, pause};
-use larder_benches::device::sparse_file;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A file system with its settings.
+/// A file system with its settings; [`Peer::about`] says which.
+#[expect(missing_docs, reason = "each says what it is, in words for the report")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
     LarderOff,
@@ -21,6 +21,7 @@ pub enum Peer {
     Ext4,
     Xfs,
     Btrfs,
+    BtrfsOff,
     ZfsFuse,
     ZfsFuseRaidz2,
 }
@@ -31,7 +32,7 @@ const PASSTHROUGH_SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrou
 const ZFS_POOL: &str = "larder-peers";
 
 impl Peer {
-    /// All of them, Larder beside what it is compared with.
+    /// Those that do the same work in `peers`, Larder beside what it is compared with.
     pub const ALL: [Self; 10] = [
         Self::LarderOff,
         Self::Passthrough,
@@ -56,6 +57,7 @@ impl Peer {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
+            Self::BtrfsOff => "btrfs-off",
             Self::ZfsFuse => "zfs-fuse-one",
             Self::ZfsFuseRaidz2 => "zfs-fuse-raidz2",
         }
@@ -78,6 +80,9 @@ impl Peer {
             Self::Xfs => "mkfs.xfs' defaults, on a loop device with direct I/O",
             Self::Btrfs => {
                 "mkfs.btrfs' defaults, mounted with compress=zstd:3, on a loop device with direct I/O"
+            }
+            Self::BtrfsOff => {
+                "mkfs.btrfs' defaults, mounted with its defaults, on a loop device with direct I/O"
             }
             Self::ZfsFuse => {
                 "Debian's zfs-fuse with its zfsrc, a pool on one file; compression off (default)"
@@ -107,6 +112,8 @@ pub struct Site {
     pub larder: PathBuf,
     /// Bytes that a peer has room for.
     pub bytes: u64,
+    /// Lay all of them on loop devices with direct I/O, whose traffic the kernel counts ([`Bed::written`]).
+    pub metered: bool,
 }
 
 impl Site {
@@ -130,7 +137,7 @@ impl Site {
         match peer {
             Peer::Ext4 => None,
             Peer::Xfs => lacks("mkfs.xfs").or_else(|| kernel("xfs")),
-            Peer::Btrfs => lacks("mkfs.btrfs").or_else(|| kernel("btrfs")),
+            Peer::Btrfs | Peer::BtrfsOff => lacks("mkfs.btrfs").or_else(|| kernel("btrfs")),
             Peer::ZfsFuse | Peer::ZfsFuseRaidz2 => lacks("zfs-fuse").or_else(|| {
                 // It has one socket for the whole machine.
                 let running =
@@ -180,7 +187,7 @@ enum Kind {
     Larder(Option<Daemon>),
     Passthrough { program: PathBuf, source: PathBuf, child: Option<Child> },
     Folder,
-    Loop { device: String, options: &'static str },
+    Mounted { device: PathBuf, options: &'static str },
     Zfs(Child),
 }
 
@@ -189,6 +196,7 @@ pub struct Bed {
     folder: PathBuf,
     mountpoint: PathBuf,
     kind: Kind,
+    loops: Vec<String>,
 }
 
 impl Bed {
@@ -200,7 +208,7 @@ impl Bed {
             fs::create_dir_all(path).expect("the folder can be written");
         }
         litter::add(Item::Folder(folder.clone()));
-        let mut bed = Self { folder, mountpoint, kind: Kind::Folder };
+        let mut bed = Self { folder, mountpoint, kind: Kind::Folder, loops: Vec::new() };
         let path = bed.mountpoint.clone();
         match peer {
             Peer::Ext4 => bed.mountpoint = bed.folder.clone(),
@@ -210,20 +218,18 @@ impl Bed {
                 bed.kind = Kind::Passthrough { program: site.passthrough(), source, child: None };
                 bed.mount();
             }
-            Peer::Xfs | Peer::Btrfs => {
+            Peer::Xfs | Peer::Btrfs | Peer::BtrfsOff => {
                 let (program, options) = match peer {
                     Peer::Xfs => ("mkfs.xfs", "defaults"),
-                    _ => ("mkfs.btrfs", "compress=zstd:3"),
+                    Peer::Btrfs => ("mkfs.btrfs", "compress=zstd:3"),
+                    _ => ("mkfs.btrfs", "defaults"),
                 };
-                let file = bed.folder.join("device");
-                sparse_file(&file, site.bytes);
-                let device = run("losetup", ["--direct-io=on", "--show", "-f", text(&file)]);
-                litter::add(Item::Loop(device.clone()));
-                bed.kind = Kind::Loop { device: device.clone(), options };
-                run(program, ["-q", &device]);
+                let device = bed.devices(peer.layout(), site.bytes, true).remove(0);
+                run(program, ["-q", text(&device)]);
+                bed.kind = Kind::Mounted { device, options };
                 bed.mount();
             }
-            Peer::ZfsFuse | Peer::ZfsFuseRaidz2 => bed.start_zfs(peer.layout(), site.bytes),
+            Peer::ZfsFuse | Peer::ZfsFuseRaidz2 => bed.start_zfs(peer.layout(), site),
             _ => {
                 let daemon = Daemon::start(&site.larder, &bed.folder);
                 litter::add(Item::Process(daemon.pid()));
@@ -234,14 +240,30 @@ impl Bed {
                 if peer == Peer::Larder16k {
                     properties.push("recordsize=16K".into());
                 }
-                daemon.create(layout, site.bytes / layout.data as u64, &properties, &path);
+                let devices = bed.devices(layout, site.bytes / layout.data as u64, site.metered);
+                daemon.create(layout, &devices, &properties, &path);
                 bed.kind = Kind::Larder(Some(daemon));
             }
         }
         bed
     }
 
-    fn start_zfs(&mut self, layout: Layout, bytes: u64) {
+    /// Makes devices of `bytes` each.
+    fn devices(&mut self, layout: Layout, bytes: u64, metered: bool) -> Vec<PathBuf> {
+        let files = layout.files(&self.folder, bytes);
+        if !metered {
+            return files;
+        }
+        let mut attach = |file: PathBuf| {
+            let device = run("losetup", ["--direct-io=on", "--show", "-f", text(&file)]);
+            litter::add(Item::Loop(device.clone()));
+            self.loops.push(device.clone());
+            PathBuf::from(device)
+        };
+        files.into_iter().map(&mut attach).collect()
+    }
+
+    fn start_zfs(&mut self, layout: Layout, site: &Site) {
         let child = Command::new("zfs-fuse")
             .args(["--no-daemon", "--pidfile", text(&self.folder.join("zfs.pid"))])
             .stdin(Stdio::null())
@@ -255,13 +277,11 @@ impl Bed {
         wait_for("zfs-fuse", || {
             Command::new("zpool").arg("list").output().is_ok_and(|out| out.status.success())
         });
-        let mut arguments = vec!["create", "-o", "cachefile=none", "-m", text(&self.mountpoint), ZFS_POOL];
+        let mountpoint = self.mountpoint.clone();
+        let mut arguments = vec!["create", "-o", "cachefile=none", "-m", text(&mountpoint), ZFS_POOL];
         arguments.extend((!layout.word.is_empty()).then_some(layout.word));
-        let paths: Vec<_> = (0..layout.devices).map(|i| self.folder.join(format!("device{i}"))).collect();
-        for path in &paths {
-            sparse_file(path, bytes / layout.data as u64);
-            arguments.push(text(path));
-        }
+        let devices = self.devices(layout, site.bytes / layout.data as u64, site.metered);
+        arguments.extend(devices.iter().map(|path| text(path)));
         run("zpool", arguments);
         wait_for("the mount", || is_mounted(&self.mountpoint));
     }
@@ -271,13 +291,33 @@ impl Bed {
         &self.mountpoint
     }
 
+    /// Sets a property that Larder and ZFS both know; does nothing to others.
+    pub fn set(&self, name: &str, value: &str) {
+        match &self.kind {
+            Kind::Larder(daemon) => daemon.as_ref().expect("it runs").set(name, value),
+            Kind::Zfs(_) => drop(run("zfs", ["set", &format!("{name}={value}"), ZFS_POOL])),
+            Kind::Passthrough { .. } | Kind::Folder | Kind::Mounted { .. } => {}
+        }
+    }
+
+    /// Bytes that its loop devices were given to write so far.
+    pub fn written(&self) -> u64 {
+        let sectors = self.loops.iter().map(|device| {
+            let name = device.trim_start_matches("/dev/");
+            let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("it is attached");
+            let field = stat.split_whitespace().nth(6).and_then(|field| field.parse::<u64>().ok());
+            field.expect("the kernel's Documentation/block/stat.rst: sectors written")
+        });
+        sectors.sum::<u64>() * 512
+    }
+
     /// The process that serves it.
     pub fn daemon(&self) -> Option<u32> {
         match &self.kind {
             Kind::Larder(daemon) => daemon.as_ref().map(Daemon::pid),
             Kind::Passthrough { child, .. } => child.as_ref().map(Child::id),
             Kind::Zfs(child) => Some(child.id()),
-            Kind::Folder | Kind::Loop { .. } => None,
+            Kind::Folder | Kind::Mounted { .. } => None,
         }
     }
 
@@ -299,8 +339,8 @@ impl Bed {
                 litter::add(Item::Process(started.id()));
                 *child = Some(started);
             }
-            Kind::Loop { device, options } => {
-                run("mount", ["-o", options, device, text(&self.mountpoint)]);
+            Kind::Mounted { device, options } => {
+                run("mount", ["-o", options, text(device), text(&self.mountpoint)]);
             }
             Kind::Larder(_) | Kind::Folder | Kind::Zfs(_) => return,
         }
@@ -360,7 +400,7 @@ impl Bed {
             }
             // FUSE does not pass syncfs(2) on, so the folder below is asked.
             Kind::Passthrough { source, .. } => sync_fs(source),
-            Kind::Folder | Kind::Loop { .. } => sync_fs(&self.mountpoint),
+            Kind::Folder | Kind::Mounted { .. } => sync_fs(&self.mountpoint),
         }
     }
 
@@ -394,11 +434,11 @@ impl Drop for Bed {
                     end(child);
                 }
             }
-            Kind::Loop { device, .. } => {
-                drop(Command::new("losetup").args(["-d", device]).output());
-                litter::gone(&Item::Loop(device.clone()));
-            }
-            Kind::Passthrough { .. } | Kind::Folder => {}
+            Kind::Passthrough { .. } | Kind::Folder | Kind::Mounted { .. } => {}
+        }
+        for device in self.loops.drain(..) {
+            drop(Command::new("losetup").args(["-d", &device]).output());
+            litter::gone(&Item::Loop(device));
         }
         litter::remove(&self.folder);
         litter::gone(&mount);

@@ -1,6 +1,6 @@
 //! What a piece of work used.
 
-use larder_benches::{process, timing};
+use crate::{process, timing};
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -1,0 +1,269 @@
+//! The real cleaner, in a pool on a file.
+
+use crate::Args;
+use larder_benches::MIB;
+use larder_benches::content::Content;
+use larder_benches::device::sparse_file;
+use larder_benches::pattern::Picker;
+use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode, SystemClock, SystemEntropy};
+use larder_files::{Caller, FileKind, FsError, Handle, Mount, NodeId, Ops};
+use larder_format::HostId;
+use larder_pool::create::rule_for;
+use larder_pool::{FrontEnd, GroupSpec, Pool, PoolError, PoolSpec, ROOT_DATASET, World};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// As the daemon has it.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// As the daemon has it.
+const GLANCE: Duration = Duration::from_millis(100);
+const WRITER: Caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+
+struct Bed {
+    pool: Arc<Pool>,
+    mount: Arc<Mount>,
+    _folder: TempDir,
+}
+
+impl Bed {
+    fn new(args: &Args) -> Self {
+        let folder = args.folder.clone().unwrap_or_else(std::env::temp_dir);
+        let folder = TempDir::with_prefix_in("larder-bench-", folder).expect("the folder can be written");
+        let path = folder.path().join("device");
+        sparse_file(&path, (args.mib * MIB) as u64);
+        let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
+        let rule = rule_for("single", 1).expect("one device is enough");
+        let groups = vec![GroupSpec { rule, devices: vec![Arc::new(device) as Arc<dyn Device>] }];
+        let world = World {
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(SystemEntropy),
+            workers: Arc::new(Inline),
+            host: HostId::new(1),
+            host_name: "bench".into(),
+        };
+        let pool =
+            Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
+        let set = |name, value: String| pool.set_property(ROOT_DATASET, name, &value).expect("a property");
+        set("compression", "off".into());
+        set("recordsize", format!("{}K", args.record_kib));
+        pool.set_pool_property("memory", &(args.memory_mib << 20).to_string()).expect("a property");
+        let mount = Mount::new(Arc::clone(&pool), (0, 0)).expect("a mount");
+        mount.attach(pool.dataset(ROOT_DATASET).expect("there is one"), None).expect("it is attached");
+        pool.commit().expect("a commit");
+        Self { pool, mount, _folder: folder }
+    }
+
+    fn available(&self, args: &Args) -> u64 {
+        self.pool.space((args.record_kib << 10) as u32).available
+    }
+
+    /// Slots that are free, and all.
+    fn slots(&self) -> (u64, u64) {
+        let groups = self.pool.groups();
+        let slots = groups.iter().flat_map(|group| &group.devices);
+        slots.fold((0, 0), |(free, all), &(_, used, of)| (free + of - used, all + of))
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.pool.members().iter().map(|member| member.counters.written_bytes.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// What the daemon does beside writers: commits, and stores meanwhile what is dirty.
+struct Committer {
+    stop: AtomicBool,
+    lock: Mutex<()>,
+    dirty: Condvar,
+}
+
+impl Committer {
+    fn work(&self, pool: &Pool, mount: &Mount) {
+        let mut last = pool.clock().monotonic();
+        while !self.stop.load(Ordering::Acquire) {
+            self.dirty.wait_for(&mut self.lock.lock(), GLANCE);
+            let due = |last| pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
+            if due(last) {
+                last = pool.clock().monotonic();
+                pool.commit().expect("a commit");
+                continue;
+            }
+            while pool.dirty().get() >= pool.stream_from() && !due(last) {
+                match FrontEnd::flush(mount) {
+                    Err(PoolError::NoSpace) => drop(pool.commit().expect("a commit")),
+                    flushed => flushed.expect("it is stored"),
+                }
+            }
+        }
+    }
+}
+
+/// Counts so far.
+#[derive(Clone, Copy)]
+struct Seen {
+    at: Duration,
+    written: u64,
+    device: u64,
+    moved: u64,
+}
+
+/// Fills, overwrites and prints.
+pub fn run(args: &Args) {
+    let bed = Bed::new(args);
+    let committer =
+        Arc::new(Committer { stop: AtomicBool::new(false), lock: Mutex::new(()), dirty: Condvar::new() });
+    let bell = Arc::clone(&committer);
+    bed.pool.on_dirty(Box::new(move || {
+        let _ = bell.dirty.notify_one();
+    }));
+    std::thread::scope(|scope| {
+        let (works, pool, mount) = (&committer, &bed.pool, &bed.mount);
+        scope.spawn(|| works.work(pool, mount));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| overwrite(args, &bed)));
+        committer.stop.store(true, Ordering::Release);
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn overwrite(args: &Args, bed: &Bed) {
+    let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.clock());
+    let (unit, file_bytes) = (args.write_kib << 10, args.file_mib * MIB);
+    assert!(file_bytes.is_multiple_of(unit) && unit > 0, "files of whole overwrites");
+    let per_file = file_bytes / unit;
+    let available = bed.available(args);
+    let files = (available * args.fill / 100) as usize / file_bytes;
+    println!(
+        "{} MiB, AVAIL {} MiB, {} slots: filled to {} % with {files} files of {} MiB, then {} overwrites of {} KiB",
+        args.mib,
+        available >> 20,
+        bed.slots().1,
+        args.fill,
+        args.file_mib,
+        args.pattern,
+        args.write_kib
+    );
+    let content = Content::Random.bytes(16 * MIB);
+    let piece = |n: usize, len: usize| {
+        let at = n.wrapping_mul(4096 * 7 + 8) % (content.len() - len);
+        &content[at..at + len]
+    };
+    let begin = clock.monotonic();
+    let nodes: Vec<NodeId> = (0..files)
+        .map(|file| {
+            let name = format!("file{file:05}");
+            let made = mount.mknod(NodeId::ROOT, name.as_bytes(), FileKind::Regular, 0o644, 0, &WRITER);
+            let node = made.expect("a file can be made").node;
+            for mib in 0..args.file_mib {
+                let data = piece(file + mib, MIB);
+                mount.write(node, Handle(0), (mib * MIB) as u64, data, false).expect("it fits");
+            }
+            node
+        })
+        .collect();
+    pool.commit().expect("a commit");
+    let took = clock.monotonic() - begin;
+    let filled = files * file_bytes;
+    println!(
+        "filled in {:.1} s, {:.0} MiB/s; AVAIL {} MiB, {} slots free\n",
+        took.as_secs_f64(),
+        filled as f64 / MIB as f64 / took.as_secs_f64(),
+        bed.available(args) >> 20,
+        bed.slots().0
+    );
+
+    let picker = Picker::new(args.pattern, files * per_file, args.seed);
+    let waits = Histogram::default();
+    let total = (args.mib as f64 * args.times * MIB as f64) as u64;
+    let begin = clock.monotonic();
+    let read = |written| Seen {
+        at: clock.monotonic() - begin,
+        written,
+        device: bed.device_bytes(),
+        moved: pool.cleaned_bytes(),
+    };
+    let first = read(0);
+    let (mut last, mut counted, mut before, mut worst) = (first, waits.read(), Duration::ZERO, 0);
+    println!(
+        "   s      MiB   MiB/s  moved MiB/s |  WA now  so far | dev/caller now  so far |    p50    p99    max us | free AVAIL MiB"
+    );
+    let (mut written, mut n, mut unsynced) = (0, 0, 0);
+    let (mut refused, mut refused_in_a_row) = (0_u64, 0);
+    while written < total {
+        let (file, at) = {
+            let of = picker.pick();
+            (of / per_file, of % per_file)
+        };
+        n += 1;
+        let node = nodes[file];
+        match mount.write(node, Handle(0), (at * unit) as u64, piece(n, unit), false) {
+            Ok(_) => refused_in_a_row = 0,
+            Err(FsError::NoSpace) => {
+                (refused, refused_in_a_row) = (refused + 1, refused_in_a_row + 1);
+                assert!(refused_in_a_row < 1000, "nothing but ENOSPC after {} MiB", written >> 20);
+                continue;
+            }
+            Err(error) => panic!("after {} MiB: {error}", written >> 20),
+        }
+        written += unit as u64;
+        unsynced += unit;
+        if args.sync_mib.is_some_and(|mib| unsynced >= mib * MIB) {
+            mount.fsync(node, Handle(0), false).expect("it is synced");
+            unsynced = 0;
+        }
+        let now = clock.monotonic() - begin;
+        let wait = (now - before).as_nanos() as u64;
+        before = now;
+        waits.record(wait);
+        worst = worst.max(wait);
+        if now - last.at >= Duration::from_secs(args.every) {
+            let (seen, counts) = (read(written), waits.read());
+            line(bed, args, (&first, &last, &seen), &counts.since(&counted), worst);
+            (last, counted, worst) = (seen, counts, 0);
+            before = clock.monotonic() - begin;
+        }
+    }
+    pool.commit().expect("a commit");
+    let (seen, counts) = (read(written), waits.read());
+    println!();
+    line(bed, args, (&first, &first, &seen), &counts, counts.occupied().last().map_or(0, |(ns, _)| ns));
+    if refused > 0 {
+        println!("\n{refused} overwrites were refused for lack of space");
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / MIB as f64
+}
+
+fn line(bed: &Bed, args: &Args, seen: (&Seen, &Seen, &Seen), waits: &larder_device::Counts, worst: u64) {
+    let (first, last, now) = seen;
+    let seconds = (now.at - last.at).as_secs_f64();
+    let since = |of: fn(&Seen) -> u64, from: &Seen| (of(now) - of(from)) as f64;
+    // What a device was given and the cleaner did not move was stored for users, and a little metadata.
+    let amplified = |from| {
+        let all = since(|seen| seen.device, from);
+        all / (all - since(|seen| seen.moved, from)).max(1.0)
+    };
+    let device = |from| since(|seen| seen.device, from) / since(|seen| seen.written, from).max(1.0);
+    let us = |per_mille| waits.percentile(per_mille).unwrap_or(0) / 1000;
+    println!(
+        "{:>4.0} {:>8.0} {:>7.0} {:>12.0} | {:>7.3} {:>7.3} | {:>14.3} {:>7.3} | {:>6} {:>6} {:>9} | {:>4} {:>9}",
+        now.at.as_secs_f64(),
+        mib(now.written),
+        mib(now.written - last.written) / seconds,
+        mib(now.moved - last.moved) / seconds,
+        amplified(last),
+        amplified(first),
+        device(last),
+        device(first),
+        us(500),
+        us(990),
+        worst / 1000,
+        bed.slots().0,
+        bed.available(args) >> 20,
+    );
+}

@@ -1,0 +1,222 @@
+//! Destroying datasets, and what is still being freed.
+//!
+//! [`Pool::destroy_dataset`] takes a dataset's name, properties and account away and marks its record: a
+//! few changes of the tables in one operation, whatever the dataset holds. From then on only the pool
+//! itself knows it. [`Pool::destroy_step`] takes its tree down from the left, so many entries at a time, each
+//! step an operation of its own; the extents that it takes out die with the next commit like any others.
+//! When the tree is empty and nobody holds the dataset any more, the record goes.
+//!
+//! **A crash** leaves the mark or not; with it, the tree as the last commit has it: one that lacks what was
+//! taken out, so that nothing dies twice and nothing is forgotten. Import goes on where that commit was.
+//!
+//! **Somebody who still holds it** (a call into a volume that was detached a moment ago) may change the
+//! tree even now; what it adds is taken out again. That is why the record waits for it.
+
+use crate::create::ROOT_DATASET;
+use crate::dataset::{Dataset, Look};
+use crate::error::{PoolError, Result};
+use crate::planted::{Bug, planted};
+use crate::pool::Pool;
+use crate::read::{DatasetNodes, TableNodes};
+use larder_format::DatasetId;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_format::segment::SegmentState;
+use larder_format::tables::Table;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries that one step takes out of a tree when somebody waits for their space.
+const STEP: usize = 1024;
+
+impl Pool {
+    /// Destroys a dataset without children. Its name is free at once, and nothing counts for its parents
+    /// any more; its blocks are freed by [`Pool::destroy_step`]. Durable with the next commit.
+    ///
+    /// # Errors
+    /// [`PoolError::Busy`] when it has children or snapshots or is the pool's root.
+    pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
+        let _op = self.enter()?;
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        if id == ROOT_DATASET {
+            return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
+        }
+        if !self.children(id).is_empty() {
+            return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
+        }
+        self.check_no_snapshots(id)?;
+        let mut tables = self.tables.lock();
+        for name in dataset.local_properties().keys() {
+            tables.remove(&TableNodes(self), &Table::property_key(id, name))?;
+        }
+        drop(tables);
+        dataset.local.write().clear();
+        {
+            let mut state = dataset.state.write();
+            state.record.destroyed = true;
+            // Its parent may be destroyed, and gone, before its own tree is down.
+            state.record.parent = ROOT_DATASET;
+            state.changed = true;
+        }
+        self.datasets.write().remove(&id);
+        self.destroyed.lock().insert(id, dataset);
+        self.books.close(id);
+        Ok(())
+    }
+
+    /// All datasets that have a tree: those with a name, and those that were destroyed and are being taken
+    /// down. Whatever looks for what is alive must visit them all.
+    pub(crate) fn trees(&self) -> Vec<Arc<Dataset>> {
+        let mut all = self.datasets();
+        all.extend(self.destroyed.lock().values().cloned());
+        all
+    }
+
+    /// What a dataset with a tree is called, destroyed or not.
+    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
+        let destroyed = dataset.state.read().record.destroyed;
+        if destroyed { format!("destroyed dataset {}", dataset.id()) } else { self.full_name(dataset.id()) }
+    }
+
+    /// Datasets that were destroyed and are still being taken down.
+    pub fn destroyed(&self) -> BTreeSet<DatasetId> {
+        self.destroyed.lock().keys().copied().collect()
+    }
+
+    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree. True while there is
+    /// more to do.
+    ///
+    /// # Errors
+    /// When a tree cannot be read: that dataset is left alone until the next import. When nothing may be
+    /// written.
+    pub fn destroy_step(&self, max: usize) -> Result<bool> {
+        let next = |after: Option<DatasetId>| {
+            let destroyed = self.destroyed.lock();
+            let rest = destroyed.values().filter(|dataset| after.is_none_or(|after| dataset.id() > after));
+            rest.filter(|dataset| !dataset.is_stuck()).map(Arc::clone).next()
+        };
+        let mut after = None;
+        while let Some(dataset) = next(after) {
+            after = Some(dataset.id());
+            match self.take_down(&dataset, max) {
+                Ok(0) => self.forget_dataset(dataset)?,
+                Ok(_) => return Ok(true),
+                Err(error) => {
+                    dataset.set_stuck();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes up to `max` entries out of a dataset's tree; returns their number.
+    fn take_down(&self, dataset: &Dataset, max: usize) -> Result<usize> {
+        // Leaves are read before the operation, on which a commit may wait; and what cannot be read must show
+        // before anything has changed.
+        let mut entries = 0;
+        if planted(Bug::TreeForgotten) {
+            return Ok(0);
+        }
+        dataset.view()?.scan(&Key::MIN, &mut |_, _| {
+            entries += 1;
+            if entries < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        if entries == 0 {
+            return Ok(0);
+        }
+        let op = self.enter()?;
+        dataset.update(&op, |tree| {
+            let mut dead = Vec::new();
+            let taken = tree.remove_range(.., max, |key, value| {
+                if key.kind == EXTENT
+                    && let Ok(extent) = Extent::decode(value)
+                {
+                    dead.push(extent);
+                }
+            })?;
+            for extent in dead {
+                tree.drop_block(extent.ptr, u64::from(extent.logical));
+            }
+            Ok(taken)
+        })
+    }
+
+    /// The tree is empty: forgets the dataset, unless somebody still holds it.
+    fn forget_dataset(&self, dataset: Arc<Dataset>) -> Result<()> {
+        let _op = self.enter()?;
+        let id = dataset.id();
+        drop(dataset);
+        let dataset = {
+            let mut destroyed = self.destroyed.lock();
+            let Some(dataset) = destroyed.remove(&id) else { return Ok(()) };
+            match Arc::try_unwrap(dataset) {
+                Ok(dataset) => dataset,
+                Err(held) => {
+                    destroyed.insert(id, held);
+                    return Ok(());
+                }
+            }
+        };
+        let mut state = dataset.state.into_inner();
+        let mut entries = 0;
+        let nodes = DatasetNodes(self);
+        state.tree.scan(&nodes, .., |_, _| {
+            entries += 1;
+            ControlFlow::Break(())
+        })?;
+        assert!(
+            entries == 0 || planted(Bug::TreeForgotten),
+            "nobody could change dataset {id} since its tree was found empty"
+        );
+        // What is left is an empty leaf: a committed one dies, one never committed is nothing.
+        let mut dead = state.tree.take_dropped();
+        state.tree.for_each_node(
+            &nodes,
+            |ptr| {
+                dead.push(ptr);
+                true
+            },
+            |_, node| node.map(drop),
+        )?;
+        self.drop_nodes(dead);
+        self.tables.lock().remove(&TableNodes(self), &Table::dataset_key(id))?;
+        Ok(())
+    }
+
+    /// Takes some of what was deleted apart, for somebody who needs the space now; true when there was some. What
+    /// cannot be read is left. Must not be called while an [`crate::Op`] is held.
+    pub(crate) fn free_some_deleted(&self) -> Result<bool> {
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let unlinked = front.map_or(Ok(false), |front| front.reap_step(STEP))?;
+        Ok(self.destroy_step(STEP)? || unlinked)
+    }
+
+    /// Bytes of blocks that will be free by themselves: those of unlinked files and of destroyed datasets,
+    /// and those that died and whose space cannot be written before another commit or two. Before
+    /// replication and parity. While a commit is being put together it is what it was before.
+    pub fn freeing_bytes(&self) -> u64 {
+        let Some(_no_commit) = self.gate.try_read() else { return self.freeing_told.load(Ordering::Relaxed) };
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let unlinked = front.map_or(0, |front| front.freeing_bytes());
+        let destroyed: Vec<_> = self.destroyed.lock().values().cloned().collect();
+        let held = |dataset: &Arc<Dataset>| {
+            let record = &dataset.state.read().record;
+            // Its records, and the node that goes with it.
+            record.referenced + record.root.map_or(0, |root| u64::from(root.place.stored))
+        };
+        let destroyed: u64 = destroyed.iter().map(held).sum();
+        let dropped = self.dropped_bytes();
+        let core = self.core.lock();
+        let freed = core
+            .entries
+            .values()
+            .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
+        let slots: u64 = freed.map(|entry| u64::from(entry.height) * entry.segment.layout.k() as u64).sum();
+        let sum = unlinked + destroyed + dropped + slots;
+        self.freeing_told.store(sum, Ordering::Relaxed);
+        sum
+    }
+}
