@@ -27,12 +27,15 @@ impl Weighter<BlockId, Arc<Node>> for ByLength {
     }
 }
 
-/// How the budget is divided: the cache has at least two fifths, dirty data and rows a quarter.
+/// How the budget is divided: the cache has at least two fifths, dirty data and rows a quarter, the trace and
+/// the merges of the block map a tenth.
 pub const CACHE_SHARE_PERCENT: u64 = 45;
 /// Share of the budget for dirty data, percent.
 pub const DIRTY_SHARE_PERCENT: u64 = 15;
 /// Share of the budget for rows on their way to devices, percent.
 pub const ROWS_SHARE_PERCENT: u64 = 10;
+/// Share of the budget for the trace, percent; merges have as much again.
+pub const TRACE_SHARE_PERCENT: u64 = 5;
 
 /// The RAM cache.
 pub struct Cache {
@@ -120,6 +123,11 @@ impl Cache {
         self.memory() / 100 * ROWS_SHARE_PERCENT
     }
 
+    /// Bytes of memory that the budget allows the trace.
+    pub fn trace_limit(&self) -> u64 {
+        self.memory() / 100 * TRACE_SHARE_PERCENT
+    }
+
     fn limits(&self) -> (u64, u64) {
         let cache = self.memory() / 100 * CACHE_SHARE_PERCENT;
         let nodes = cache / 100 * self.metadata_percent();
@@ -163,6 +171,11 @@ impl Cache {
     /// A decoded node.
     pub fn node(&self, id: BlockId) -> Option<Arc<Node>> {
         self.nodes.get(&id)
+    }
+
+    /// A decoded node, when it happens to be there: no look-up that counts.
+    pub fn peek_node(&self, id: BlockId) -> Option<Arc<Node>> {
+        self.nodes.peek(&id)
     }
 
     /// Keeps a decoded node.

@@ -1,28 +1,37 @@
 //! The whole check: every block, every reference, every row on every device, every slot.
 //!
-//! It holds against the committed state, so it must run on a pool without uncommitted changes: after
-//! import, or after a commit with nobody inside. It reads everything, past the cache.
+//! It is a trace that reads everything and frees nothing (see [`crate::trace`]): the walk enters every tree whole
+//! and reads every record, the sweep adds up what the map says of each segment. Then come the pool's tables, the
+//! rows on the devices, and who owns each slot.
+//!
+//! It holds against the committed state, so it must run on a pool without uncommitted changes: after import, or
+//! after a commit with nobody inside. It reads past the cache, and what it knows of each block is in memory: some
+//! 200 B a block.
 
-use crate::dataset::State;
+use crate::clean::hint_is_stale;
+use crate::core::Core;
 use crate::error::Result;
-use crate::map::Location;
+use crate::map::Entry;
 use crate::pool::Pool;
-use crate::read::{DatasetNodes, TableNodes};
-use crate::runs::RunIo;
-use crate::tree::Tree;
+use crate::read::TableNodes;
+use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
-use larder_format::items::{EXTENT, Extent};
-use larder_format::node::Node;
+use larder_format::items::Extent;
+use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::{
     DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, check_descriptor,
     row_header_len,
 };
-use larder_format::{BlockId, BlockPtr, Place, SegmentId, SlotIndex};
+use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId, SlotIndex};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::ControlFlow;
+
+/// Memory for what the walk has waiting and for ids before they are packed, bytes.
+const MEMORY: usize = 16 << 20;
+/// Blocks that are judged at once.
+const ENTRIES: usize = 4096;
 
 /// What a check found.
 #[derive(Debug, Default)]
@@ -43,32 +52,90 @@ pub struct Report {
     pub slots: u64,
 }
 
-#[derive(Default)]
-struct Live {
-    /// Every live place by segment: blocks and bytes, and the ranges to find overlaps.
-    by_segment: HashMap<SegmentId, Vec<Place>>,
-    /// Blocks that trees refer to.
-    referred: HashMap<BlockId, Place>,
-    /// Those with references that no snapshot explains.
-    shared: HashSet<BlockId>,
-    /// Blocks of the dataset, and of the tree of it, that is looked at.
-    lineage: HashSet<BlockId>,
-    tree: HashSet<BlockId>,
+/// Live places by segment.
+type Places = HashMap<SegmentId, Vec<Place>>;
+
+/// A block that trees refer to.
+struct Seen {
+    /// Where the first hint says that it is, unless hints there are stale.
+    place: Option<Place>,
+    /// The dataset that the first tree belongs to.
+    lineage: DatasetId,
+    /// It has references that no snapshot explains.
+    shared: bool,
 }
 
-impl Live {
-    fn add(&mut self, ptr: BlockPtr, place: Place, report: &mut Report) {
-        let known = self.referred.insert(ptr.id, place).is_some();
-        let again = !self.tree.insert(ptr.id);
-        let in_lineage = !self.lineage.insert(ptr.id);
-        if known && (again || !in_lineage) {
-            self.shared.insert(ptr.id);
+/// A visitor that reads and verifies everything.
+struct Deep<'a> {
+    pool: &'a Pool,
+    report: Report,
+    live: Spill,
+    pages: MemoryPages,
+    seen: HashMap<BlockId, Seen>,
+    /// Blocks by the tree that refers to them.
+    trees: HashSet<(u32, BlockId)>,
+    /// Footprints of the extents of each tree.
+    sums: Vec<u64>,
+}
+
+impl Deep<'_> {
+    fn see(&mut self, member: &Member, ptr: BlockPtr) {
+        let again = !self.trees.insert((member.number, ptr.id));
+        let stale = hint_is_stale(&self.pool.core.lock(), ptr.place.segment);
+        let place = (!stale).then_some(ptr.place);
+        let seen = self.seen.entry(ptr.id).or_insert(Seen { place, lineage: member.lineage, shared: false });
+        seen.shared |= again || seen.lineage != member.lineage;
+        if let (Some(here), Some(there)) = (place, seen.place)
+            && here != there
+        {
+            self.report.problems.push(format!("block {} is at two places", ptr.id));
         }
-        if !known {
-            self.by_segment.entry(place.segment).or_default().push(place);
-        } else if !self.by_segment.get(&place.segment).is_some_and(|places| places.contains(&place)) {
-            report.problems.push(format!("block {} is at two places", ptr.id));
+    }
+
+    fn push(&mut self, id: BlockId, logical: u32) -> Result<()> {
+        if self.live.is_full(1) {
+            self.live.spill(&mut self.pages)?;
         }
+        self.live.push(id, logical);
+        Ok(())
+    }
+}
+
+impl Visitor for Deep<'_> {
+    fn node(&mut self, member: &Member, ptr: BlockPtr, fresh: bool) -> Result<()> {
+        self.see(member, ptr);
+        if fresh {
+            self.report.blocks += 1;
+            self.push(ptr.id, 0)?;
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self, member: &Member, key: &Key, extent: &Extent, met: Met) -> Result<()> {
+        let ptr = extent.ptr;
+        self.see(member, ptr);
+        let place = self.pool.place_of(ptr)?;
+        self.sums[member.number as usize] += u64::from(place.footprint());
+        if met == Met::Carried {
+            return Ok(());
+        }
+        self.push(ptr.id, extent.logical)?;
+        self.report.blocks += 1;
+        let name = &member.name;
+        match self.pool.read_plain(ptr, BlockKind::Record) {
+            Ok((_, plain)) => {
+                let covers = u64::from(extent.block_offset) + u64::from(extent.len) <= plain.len() as u64;
+                if !covers || extent.logical as usize != plain.len() {
+                    self.report.problems.push(format!("{name}: extent at {key:?} does not fit its block"));
+                }
+            }
+            Err(error) => self.report.problems.push(format!("{name}: {key:?}: {error}")),
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, member: &Member, what: String) {
+        self.report.problems.push(format!("{}: {what}", member.name));
     }
 }
 
@@ -82,155 +149,99 @@ impl Pool {
         let _nobody_enters = self.gate.write();
         self.settle_all_rows()?;
         self.cache.clear();
-        let mut report = Report::default();
-        let mut live = Live::default();
+        let mut pinned = self.pin(self.durable_commit());
+        let members = std::mem::take(&mut pinned.members);
+        let mut deep = Deep {
+            pool: self,
+            report: Report::default(),
+            live: Spill::new(MEMORY),
+            pages: MemoryPages::default(),
+            seen: HashMap::new(),
+            trees: HashSet::new(),
+            sums: vec![0; members.len()],
+        };
         for dataset in self.trees() {
-            let name = match dataset.state.read().record.destroyed {
-                true => format!("destroyed dataset {}", dataset.id()),
-                false => self.full_name(dataset.id()),
-            };
-            live.lineage.clear();
-            for snapshot in self.snapshots(dataset.id()) {
-                let tree = snapshot.root.map_or_else(Tree::empty, Tree::open);
-                let name = format!("{name}@{}", snapshot.name);
-                self.check_tree(&name, &tree, snapshot.referenced, &mut live, &mut report)?;
-            }
-            let state = dataset.state.read();
-            self.check_dataset(&name, &state, &mut live, &mut report)?;
-        }
-        live.lineage.clear();
-        live.tree.clear();
-        self.check_map(&mut live, &mut report)?;
-        self.check_tables(&mut live, &mut report)?;
-        self.check_segments(&live, &mut report);
-        Ok(report)
-    }
-
-    fn check_dataset(&self, name: &str, state: &State, live: &mut Live, report: &mut Report) -> Result<()> {
-        if state.tree.committed_root().is_none() {
-            return Ok(());
-        }
-        if state.tree.is_dirty() {
-            report.problems.push(format!("{name} has uncommitted changes: the check needs a quiet pool"));
-            return Ok(());
-        }
-        self.check_tree(name, &state.tree, state.record.referenced, live, report)
-    }
-
-    fn check_tree(
-        &self,
-        name: &str,
-        tree: &Tree,
-        counted: u64,
-        live: &mut Live,
-        report: &mut Report,
-    ) -> Result<()> {
-        if tree.committed_root().is_none() {
-            return Ok(());
-        }
-        live.tree.clear();
-        let mut extents = Vec::new();
-        let mut nodes = Vec::new();
-        let mut problems = Vec::new();
-        tree.for_each_node(
-            &DatasetNodes(self),
-            |ptr| {
-                nodes.push(ptr);
-                true
-            },
-            |ptr, node| {
-                match node {
-                    Ok(Node::Leaf(leaf)) => {
-                        for (key, value) in leaf.iter().filter(|(key, _)| key.kind == EXTENT) {
-                            match Extent::decode(value) {
-                                Ok(extent) => extents.push((*key, extent)),
-                                Err(corrupt) => problems.push(format!("{name}: {corrupt} at {key:?}")),
-                            }
-                        }
-                    }
-                    Ok(Node::Inner(_)) => {}
-                    Err(error) => problems.push(format!("{name}: node {}: {error}", ptr.id)),
-                }
-                Ok(())
-            },
-        )?;
-        report.problems.append(&mut problems);
-        let mut referenced = 0;
-        for ptr in nodes {
-            let place = self.place_of(ptr)?;
-            live.add(ptr, place, report);
-            report.blocks += 1;
-        }
-        for (key, extent) in extents {
-            let place = self.place_of(extent.ptr)?;
-            report.records += u64::from(!live.referred.contains_key(&extent.ptr.id));
-            live.add(extent.ptr, place, report);
-            referenced += u64::from(place.footprint());
-            report.blocks += 1;
-            match self.read_plain(extent.ptr, BlockKind::Record) {
-                Ok((_, plain)) => {
-                    let covers = u64::from(extent.block_offset) + u64::from(extent.len) <= plain.len() as u64;
-                    if !covers || extent.logical as usize != plain.len() {
-                        report.problems.push(format!("{name}: extent at {key:?} does not fit its block"));
-                    }
-                }
-                Err(error) => report.problems.push(format!("{name}: {key:?}: {error}")),
+            if dataset.state.read().tree.is_dirty() && dataset.state.read().tree.committed_root().is_some() {
+                let name = self.tree_name(&dataset);
+                let problem = format!("{name} has uncommitted changes: the check needs a quiet pool");
+                deep.report.problems.push(problem);
             }
         }
-        if referenced != counted {
-            report
-                .problems
-                .push(format!("{name} counts {counted} bytes referenced, its extents have {referenced}"));
+        let mut walk = Walk::new(members.clone(), MEMORY, true);
+        while walk.step(self, &mut deep)? > 0 {}
+        for (member, sum) in members.iter().zip(&deep.sums).filter(|(member, sum)| member.referenced != **sum)
+        {
+            let (name, counted) = (&member.name, member.referenced);
+            let problem = format!("{name} counts {counted} bytes referenced, its extents have {sum}");
+            deep.report.problems.push(problem);
         }
-        Ok(())
+        let mut places = self.check_map(&mut deep, &pinned)?;
+        let report = &mut deep.report;
+        self.check_tables(&mut places, report)?;
+        self.check_segments(&places, report);
+        Ok(deep.report)
     }
 
     /// Where a block is: as its hint says unless the cleaner moved it.
     fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
-        if crate::clean::hint_is_stale(&self.core.lock(), ptr.place.segment) {
-            return Ok(crate::core::Core::look_up(self, ptr.id)?.unwrap_or(ptr.place));
+        if hint_is_stale(&self.core.lock(), ptr.place.segment) {
+            return Ok(Core::look_up(self, ptr.id)?.unwrap_or(ptr.place));
         }
         Ok(ptr.place)
     }
 
-    /// The map knows what trees refer to, where it is, and nothing else.
-    fn check_map(&self, live: &mut Live, report: &mut Report) -> Result<()> {
-        let (queued, left) = (self.has_queued(), self.left_bytes());
-        let mut known = HashSet::new();
-        let map = self.map.lock();
-        let Report { problems, dead, unreachable, .. } = report;
-        let _ = map.iterate(&RunIo::new(self), BlockId::new(0), |id, entry| {
-            known.insert(id);
-            if entry.marks.contains(Marks::DEAD) && !queued {
-                problems.push(format!("block {id} is marked as dead, but the free queue is empty"));
+    /// The map knows what trees refer to, where it is, and what is to be freed. Returns what it says of places.
+    fn check_map(&self, deep: &mut Deep<'_>, pinned: &Pinned) -> Result<Places> {
+        let Deep { report, live, pages, seen, .. } = deep;
+        while live.settle_step(pages, usize::MAX)? {}
+        let mut suspects = Spill::new(MEMORY);
+        let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, pinned.horizon);
+        let mut places = Places::new();
+        let queued = self.has_queued() || self.trace_progress().is_some();
+        let mut judge = |id: BlockId, entry: Entry, verdict| {
+            for &place in entry.places() {
+                places.entry(place.segment).or_default().push(place);
             }
-            if live.shared.contains(&id) && !entry.marks.contains(Marks::SHARED) {
-                problems.push(format!("block {id} is referred to twice, but not marked as shared"));
+            let (dead, shared) = (entry.marks.contains(Marks::DEAD), entry.marks.contains(Marks::SHARED));
+            let mut problem = |text: &str| report.problems.push(format!("block {id} {text}"));
+            if dead && !queued {
+                problem("is marked as dead, but the free queue is empty");
             }
-            let (dying, shared) = (entry.marks.contains(Marks::DEAD), entry.marks.contains(Marks::SHARED));
-            match (live.referred.get(&id), entry.location) {
-                (None, Location::Places(places)) if dying || left > 0 => {
-                    *if dying { &mut *dead } else { &mut *unreachable } += 1;
-                    live.by_segment.entry(places[0].segment).or_default().push(places[0]);
+            match verdict {
+                Verdict::Live(counted, _) => {
+                    let seen = &seen[&id];
+                    if seen.place.is_some_and(|place| !entry.places().contains(&place)) {
+                        problem(&format!("is used at {:?}, the map says {:?}", seen.place, entry.location));
+                    }
+                    if seen.shared && !shared {
+                        problem("is referred to twice, but not marked as shared");
+                    }
+                    if dead && !shared {
+                        problem("is in use, but marked as dead");
+                    }
+                    if counted.logical == 0 && counted.count > 1 {
+                        problem("is a node in two places of a tree");
+                    }
+                    report.records += u64::from(counted.logical > 0);
                 }
-                (Some(_), _) if dying && !shared => {
-                    problems.push(format!("block {id} is in use, but marked as dead"));
-                }
-                (None, _) => problems.push(format!("block {id} is in the map, but nothing refers to it")),
-                (Some(place), Location::Places(places)) if places.contains(place) => {}
-                (Some(place), other) => {
-                    problems.push(format!("block {id} is used at {place:?}, the map says {other:?}"));
-                }
+                Verdict::Queued => report.dead += 1,
+                Verdict::Spared | Verdict::Dead if dead => report.dead += 1,
+                Verdict::Spared | Verdict::Dead if pinned.expects(entry.marks) => report.unreachable += 1,
+                Verdict::Spared | Verdict::Dead => problem("is in the map, but nothing refers to it"),
             }
-            ControlFlow::Continue(())
-        })?;
-        for id in live.referred.keys().filter(|id| !known.contains(id)) {
-            report.problems.push(format!("block {id} is referred to, but the map does not know it"));
+            Ok(())
+        };
+        while sweep.step(self, pages, ENTRIES, &mut suspects, &mut judge)? {}
+        while suspects.settle_step(pages, usize::MAX)? {}
+        let mut suspects = suspects.read(pages)?;
+        while let Some(missing) = suspects.next(pages)? {
+            let problem = format!("block {} is referred to, but the map does not know it", missing.id);
+            report.problems.push(problem);
         }
-        Ok(())
+        Ok(places)
     }
 
-    fn check_tables(&self, live: &mut Live, report: &mut Report) -> Result<()> {
+    fn check_tables(&self, places: &mut Places, report: &mut Report) -> Result<()> {
         let tables = self.tables.lock();
         let mut nodes = Vec::new();
         tables.for_each_node(
@@ -242,13 +253,13 @@ impl Pool {
             |_, node| node.map(drop),
         )?;
         for ptr in nodes {
-            live.add(ptr, ptr.place, report);
+            places.entry(ptr.place.segment).or_default().push(ptr.place);
             report.blocks += 1;
         }
         Ok(())
     }
 
-    fn check_segments(&self, live: &Live, report: &mut Report) {
+    fn check_segments(&self, live: &Places, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
         for footprint in self.map.lock().descriptors().flat_map(|run| &run.footprints) {
             let entry = runs.entry(footprint.segment).or_default();
@@ -279,7 +290,7 @@ impl Pool {
         drop(core);
         let empty = Vec::new();
         for record in &records {
-            let places = live.by_segment.get(&record.id).unwrap_or(&empty);
+            let places = live.get(&record.id).unwrap_or(&empty);
             let counted = match record.kind {
                 SegmentKind::Run => runs.get(&record.id).copied().unwrap_or_default(),
                 _ => (places.len() as u32, places.iter().map(|place| u64::from(place.footprint())).sum()),
@@ -295,7 +306,7 @@ impl Pool {
                 self.check_rows(record, report);
             }
         }
-        for id in live.by_segment.keys().filter(|id| !records.iter().any(|record| record.id == **id)) {
+        for id in live.keys().filter(|id| !records.iter().any(|record| record.id == **id)) {
             report.problems.push(format!("blocks lie in segment {id}, which does not exist"));
         }
     }

@@ -130,8 +130,11 @@ impl Pool {
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
-            self.seal(&op, how)
-                .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?
+            let sealed = self
+                .seal(&op, how)
+                .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?;
+            self.pin_trace(sealed.root.commit);
+            sealed
         };
         let commit = sealed.root.commit;
         self.finish(sealed)?;
@@ -267,8 +270,8 @@ impl Pool {
     /// Changed segments go into the tables, and the tables' dirty nodes become blocks.
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
         let mut tables = self.tables.lock();
-        let unfinished: Vec<_> =
-            self.map.lock().unfinished().iter().map(|footprint| footprint.segment).collect();
+        let mut unfinished = self.trace_segments();
+        unfinished.extend(self.map.lock().unfinished().iter().map(|footprint| footprint.segment));
         let (gone, changed) = {
             let mut core = self.core.lock();
             core.free_dead_segments(commit, false, &unfinished);

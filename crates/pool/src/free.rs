@@ -32,7 +32,7 @@
 
 use crate::clean::hint_is_stale;
 use crate::error::Result;
-use crate::map::{Entry, Location, Step, Update};
+use crate::map::{BlockMap, Entry, Location, Step, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::TableNodes;
@@ -158,28 +158,25 @@ impl Pool {
 
     /// A further extent names this block: from now on only the trace can say that it is dead.
     pub(crate) fn note_shared(&self, id: BlockId) {
+        // First: a trace that has not heard of it may take the mark away, but only before it is set.
+        self.trace_touched(id);
         let mut map = self.map.lock();
         if !planted(Bug::SharedNotMarked) {
             map.apply(Update::Mark { id, marks: Marks::SHARED });
         }
-        {
-            let mut freeing = self.freeing.lock();
-            freeing.changed |= freeing.record.shared == 0;
-            freeing.record.shared = 1;
-        }
-        drop(map);
-        self.trace_touched(id);
+        let mut freeing = self.freeing.lock();
+        freeing.changed |= freeing.record.shared == 0;
+        freeing.record.shared = 1;
     }
 
     /// The trace found one reference to an id that was shared, and none was made since it began. A mark `DEAD` was
     /// for another reference, and goes too.
-    pub(crate) fn note_sole(&self, id: BlockId) {
-        self.map.lock().apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
+    pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
+        map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
     }
 
     /// The trace found no reference to a block of `bytes`, and none was made since it began: it joins the queue.
-    pub(crate) fn condemn(&self, id: BlockId, bytes: u64) {
-        let mut map = self.map.lock();
+    pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED });
         map.apply(Update::Mark { id, marks: Marks::DEAD });
         self.freeing.lock().enqueue(id, bytes, self.queue_limit());
@@ -190,6 +187,11 @@ impl Pool {
         let mut freeing = self.freeing.lock();
         freeing.changed |= freeing.record.shared != 0;
         freeing.record.shared = 0;
+    }
+
+    /// Ids that find room in the queue's memory.
+    pub(crate) fn queue_room(&self) -> usize {
+        self.queue_limit().saturating_sub(self.freeing.lock().queue.len())
     }
 
     fn queue_limit(&self) -> usize {
@@ -422,9 +424,10 @@ impl Pool {
     pub fn blocks(&self) -> Result<Vec<(BlockId, Entry)>> {
         let _commits_wait = self.commit_lock.lock();
         let (io, mut all) = (RunIo::new(self), Vec::new());
-        let _ = self.map.lock().iterate(&io, BlockId::new(0), |id, entry| {
+        let window = self.map.lock().window(BlockId::new(0), usize::MAX);
+        window.visit(&io, |id, entry| {
             all.push((id, entry));
-            std::ops::ControlFlow::Continue(())
+            Ok(std::ops::ControlFlow::Continue(()))
         })?;
         Ok(all)
     }
@@ -450,18 +453,4 @@ impl Pool {
         let freeing = self.freeing.lock();
         !freeing.queue.is_empty() || freeing.unswept.is_some()
     }
-}
-
-/// What a trace under way wants to know; without one there is nothing to tell.
-impl Pool {
-    /// Whether a trace may still have to read this node.
-    pub(crate) fn trace_holds(&self, _id: BlockId) -> bool {
-        false
-    }
-
-    /// A block was freed.
-    pub(crate) fn trace_freed(&self, _id: BlockId) {}
-
-    /// A further reference to a block was made.
-    pub(crate) fn trace_touched(&self, _id: BlockId) {}
 }

@@ -34,6 +34,7 @@ pub mod runs;
 pub mod segments;
 mod snapshot;
 pub mod space;
+pub mod trace;
 pub mod tree;
 pub mod write;
 

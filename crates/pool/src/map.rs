@@ -45,7 +45,7 @@ mod tests;
 
 pub use cursor::{Finder, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
-use larder_format::{BlockId, BlockPtr, Corrupt, Reason, SegmentId};
+use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
 use merge::{Budget, Merge, MergedRuns, Outcome};
 use run::Run;
 use std::collections::BTreeMap;
@@ -161,6 +161,14 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The places; none when it is an alias.
+    pub fn places(&self) -> &[Place] {
+        match &self.location {
+            Location::Places(places) => places,
+            Location::Alias(_) => &[],
+        }
+    }
+
     /// What `delta` says when nothing is older; `None` when the block is gone, or only marks wait for it.
     pub fn of(delta: &Delta) -> Option<Self> {
         let location = match delta.target {
@@ -319,23 +327,14 @@ impl BlockMap {
         })
     }
 
-    /// Calls `visit` with every block from `from` on, in order of id, until it breaks.
-    pub fn iterate<R: PageReader>(
-        &self,
-        reader: &R,
-        from: BlockId,
-        mut visit: impl FnMut(BlockId, Entry) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, R::Error> {
-        let mut merged = MergedRuns::new(self.runs.iter().cloned(), from);
-        let mut table = self.table.range(from..).map(|(id, delta)| (*id, *delta)).peekable();
-        while let Some((id, delta)) = merged.next_over(&mut table, reader)? {
-            if let Some(entry) = Entry::of(&delta)
-                && visit(id, entry).is_break()
-            {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+    /// What the map knows from `from` on, to be read without holding the map: as it is now, up to where the
+    /// `most`-th update of the table would be. The caller keeps the space of runs removed since from being
+    /// written again until then.
+    pub fn window(&self, from: BlockId, most: usize) -> Window {
+        let mut table: Vec<_> =
+            self.table.range(from..).take(most.saturating_add(1)).map(|(i, d)| (*i, *d)).collect();
+        let end = if table.len() > most { table.pop().map(|(id, _)| id) } else { None };
+        Window { from, end, table, runs: Arc::clone(&self.runs) }
     }
 
     /// Plans to rewrite every run with pages in a segment that `leaves`, so that such segments become
@@ -549,6 +548,40 @@ impl LookUp {
             }
         }
         Ok(delta)
+    }
+}
+
+/// A stretch of the map; see [`BlockMap::window`].
+#[derive(Debug)]
+pub struct Window {
+    from: BlockId,
+    /// The stretch ends before this id, or with the last one.
+    end: Option<BlockId>,
+    table: Vec<(BlockId, Delta)>,
+    runs: Arc<Vec<Arc<Run>>>,
+}
+
+impl Window {
+    /// Calls `visit` with every block, in order of id, until it breaks or the stretch ends; says from where to go
+    /// on, if there is more.
+    pub fn visit<R: PageReader>(
+        self,
+        reader: &R,
+        mut visit: impl FnMut(BlockId, Entry) -> Result<ControlFlow<()>, R::Error>,
+    ) -> Result<Option<BlockId>, R::Error> {
+        let mut merged = MergedRuns::new(self.runs.iter().cloned(), self.from);
+        let mut table = self.table.into_iter().peekable();
+        while let Some((id, delta)) = merged.next_over(&mut table, reader)? {
+            if self.end.is_some_and(|end| id >= end) {
+                break;
+            }
+            if let Some(entry) = Entry::of(&delta)
+                && visit(id, entry)?.is_break()
+            {
+                return Ok(Some(id.next()));
+            }
+        }
+        Ok(self.end)
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
-use larder_format::{BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
+use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -106,11 +106,22 @@ impl Pool {
     /// Brings records into the cache that are not there, all at once: their reads are in flight
     /// together, their checksums and codecs run on all workers. What fails is left to [`Pool::read`].
     pub fn prefetch(&self, ptrs: &[BlockPtr]) {
-        let start = |ptr: &BlockPtr| {
-            if self.cache.record_ahead(ptr.id) {
-                return None;
+        let missing = ptrs.iter().filter(|ptr| !self.cache.record_ahead(ptr.id));
+        let arrived = self.fetch(missing.copied());
+        self.world.workers.for_each(arrived.len(), &|i| {
+            let (id, bytes) = &arrived[i];
+            let Ok((header, _)) = block::check(self.guid, *id, bytes) else { return };
+            if let Ok(plain) = plain_of(&header, bytes, BlockKind::Record) {
+                self.cache.keep_record(*id, plain);
             }
-            let (segment, place) = self.locate(*ptr).ok()?;
+        });
+    }
+
+    /// Stored bytes of blocks, not verified: all reads are in flight together, in the order of places and
+    /// neighbours by one. What cannot be had this way is left out.
+    pub(crate) fn fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Bytes)> {
+        let start = |ptr: BlockPtr| {
+            let (segment, place) = self.locate(ptr).ok()?;
             let layout = segment.layout;
             if usize::from(place.column) >= layout.k() {
                 return None;
@@ -121,7 +132,7 @@ impl Pool {
             }
             Some(Wanted { id: ptr.id, segment, replica, place })
         };
-        let spans = around::gather(ptrs.iter().filter_map(start).collect());
+        let spans = around::gather(ptrs.filter_map(start).collect());
         let start = |wanted: Vec<Wanted>| {
             let (first, whole) = (&wanted[0], around::span(&wanted));
             let (pending, from) = self.start_read(&first.segment, first.replica, whole)?;
@@ -141,13 +152,7 @@ impl Pool {
                 arrived.push((id, Bytes::copy_from_slice(&bytes[at..at + place.stored as usize])));
             }
         }
-        self.world.workers.for_each(arrived.len(), &|i| {
-            let (id, bytes) = &arrived[i];
-            let Ok((header, _)) = block::check(self.guid, *id, bytes) else { return };
-            if let Ok(plain) = plain_of(&header, bytes, BlockKind::Record) {
-                self.cache.keep_record(*id, plain);
-            }
-        });
+        arrived
     }
 
     /// A block's header and plain content, with whatever is worth keeping around it put into the cache.

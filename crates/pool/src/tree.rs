@@ -349,8 +349,8 @@ impl<'a> Loaded<'a> {
 }
 
 /// What a node must be at its place in the tree. The root may be anything.
-#[derive(Clone, Copy, Default)]
-struct Fence {
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Fence {
     /// Its level.
     level: Option<u8>,
     /// No key is smaller.
@@ -361,12 +361,23 @@ struct Fence {
 
 impl Fence {
     fn of_child(&self, parent: &Loaded<'_>, i: usize) -> Fence {
-        let keys = parent.keys();
-        Fence {
-            level: Some(parent.level() - 1),
-            low: Some(keys[i]),
-            high: keys.get(i + 1).copied().or(self.high),
-        }
+        self.below(parent.level(), parent.keys(), i)
+    }
+
+    /// What the `i`-th child of an inner node of this level and with these separators must be, given what the
+    /// node itself must be.
+    pub(crate) fn below(&self, level: u8, keys: &[Key], i: usize) -> Fence {
+        Fence { level: Some(level - 1), low: Some(keys[i]), high: keys.get(i + 1).copied().or(self.high) }
+    }
+
+    /// Whether a node belongs there.
+    pub(crate) fn admits(&self, node: &Node) -> bool {
+        self.level.is_none_or(|level| {
+            node.level() == level
+                && node.keys().first() >= self.low.as_ref()
+                && self.high.is_none_or(|high| node.keys().last() < Some(&high))
+                && !node.keys().is_empty()
+        })
     }
 }
 
@@ -377,13 +388,7 @@ fn load_checked<S: NodeStore + ?Sized>(
     fence: &Fence,
 ) -> Result<Arc<Node>, S::Error> {
     let node = store.load(ptr)?;
-    let belongs = fence.level.is_none_or(|level| {
-        node.level() == level
-            && node.keys().first() >= fence.low.as_ref()
-            && fence.high.is_none_or(|high| node.keys().last() < Some(&high))
-            && !node.keys().is_empty()
-    });
-    if belongs { Ok(node) } else { Err(Corrupt::new("tree node", Reason::Identity).into()) }
+    if fence.admits(&node) { Ok(node) } else { Err(Corrupt::new("tree node", Reason::Identity).into()) }
 }
 
 /// A range of keys that is not empty by its form.

@@ -80,7 +80,7 @@ impl Bed {
     }
 
     fn step(&mut self) -> &'static str {
-        match self.next(40) {
+        match self.next(46) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -105,7 +105,27 @@ impl Bed {
                 "free_step"
             }
             38 => self.export(),
+            39..=40 => {
+                // Its commit is one like any other.
+                if self.pool().trace_start().unwrap() {
+                    self.promise();
+                }
+                "trace"
+            }
+            41..=44 => {
+                let effort = 1 + self.next(3) as usize;
+                _ = self.pool().trace_step(effort).unwrap();
+                self.found_nothing_wrong();
+                "trace step"
+            }
             _ => self.put_many(),
+        }
+    }
+
+    /// A trace that ended has nothing to complain of.
+    fn found_nothing_wrong(&self) {
+        if let Some(found) = self.pool().trace_findings() {
+            assert!(!found.is_bad(), "{found:?}");
         }
     }
 
@@ -418,6 +438,29 @@ fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> R
     Ok(())
 }
 
+/// After a trace with nobody beside it, the map knows what is live and nothing else.
+fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> {
+    let failed = |error: PoolError| format!("trace: {error}");
+    // One that is under way began with what was there then.
+    pool.trace_stop().map_err(failed)?;
+    pool.trace_start().map_err(failed)?;
+    while pool.trace_step(4).map_err(failed)? {}
+    let found = pool.trace_findings().ok_or("a trace left no findings")?;
+    if found.is_bad() {
+        return Err(format!("the trace found {found:?}"));
+    }
+    drain(pool)?;
+    let unreachable = whole(pool)?;
+    state.traced();
+    if unreachable > 0 || pool.left_bytes() > 0 {
+        let left = pool.left_bytes();
+        return Err(format!(
+            "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
+        ));
+    }
+    accounted(pool, &state, blocks, unreachable)
+}
+
 /// A pool that holds `state`: whole, with every content, and with nothing else once the queue is empty.
 fn verify(pool: &Pool, states: &[State], blocks: &Blocks) -> Result<usize, String> {
     whole(pool)?;
@@ -463,6 +506,7 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     bed.pool().commit().unwrap();
     let last = std::slice::from_ref(&bed.state);
     verify(bed.pool(), last, &bed.blocks).map_err(|why| failed("at the end".into(), why))?;
+    traced(bed.pool(), bed.state.clone(), &bed.blocks).map_err(|why| failed("at the end".into(), why))?;
     let trace = bed.sim.trace();
     let mut at: Vec<usize> =
         (0..cuts).map(|_| start + bed.next((trace.len() + 1 - start) as u64) as usize).collect();
@@ -493,6 +537,7 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
         after.pool().commit().unwrap();
         let last = std::slice::from_ref(&after.state);
         let whole = verify(after.pool(), last, &after.blocks);
+        let whole = whole.and_then(|_| traced(after.pool(), after.state.clone(), &after.blocks));
         whole.map_err(|why| failed(format!("after {}", case()), why))?;
     }
     Ok(())

@@ -1,0 +1,233 @@
+//! What a trace found, and how it is kept with the pool.
+
+use larder_format::{CommitId, Timestamp};
+use std::fmt::Write;
+
+/// Blocks, and bytes that they take before replication and parity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amount {
+    /// How many.
+    pub blocks: u64,
+    /// Their footprints.
+    pub bytes: u64,
+}
+
+impl Amount {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.blocks += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// Records that are referred to about equally often: what they are, and what all references to them come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct References {
+    /// Records.
+    pub blocks: u64,
+    /// Their plain bytes.
+    pub logical: u64,
+    /// Their stored bytes.
+    pub stored: u64,
+    /// References to them.
+    pub referenced: u64,
+    /// Plain bytes, each record as often as it is referred to.
+    pub referenced_logical: u64,
+    /// Stored bytes, likewise.
+    pub referenced_stored: u64,
+}
+
+/// Classes of the histogram: 1 reference, 2 or 3, 4 to 7, and so on; the last has no upper end.
+pub const CLASSES: usize = 32;
+/// Missing blocks that are named.
+pub(super) const SAMPLE: usize = 16;
+
+/// How a trace ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Outcome {
+    /// It saw everything.
+    #[default]
+    Done,
+    /// Somebody stopped it.
+    Stopped,
+    /// It could not go on.
+    Failed(String),
+}
+
+/// What a trace found. Of one that was stopped or failed only the times mean something.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The commit whose roots were walked.
+    pub commit: CommitId,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended.
+    pub finished: Timestamp,
+    /// Nodes and records that trees refer to.
+    pub live: Amount,
+    /// What waits in the free queue.
+    pub queued: Amount,
+    /// What nothing refers to any more, as was to be expected of snapshots and second references.
+    pub dead: Amount,
+    /// What nothing refers to, and should not have been there: leaked.
+    pub unreachable: Amount,
+    /// Blocks that are referred to, but the block map does not know.
+    pub missing: u64,
+    /// The ids of some of them.
+    pub missing_sample: Vec<u64>,
+    /// Nodes that could not be read: what is below is not known, so nothing was freed.
+    pub lost: u64,
+    /// Marks of second references that are gone.
+    pub unshared: u64,
+    /// Records by references: class `i` has those with 2^i or more, and less than twice that.
+    pub histogram: Vec<References>,
+}
+
+impl Findings {
+    /// Counts a record.
+    pub(super) fn count(&mut self, references: u64, logical: u64, stored: u64) {
+        let class = (references.max(1).ilog2() as usize).min(CLASSES - 1);
+        if self.histogram.len() <= class {
+            self.histogram.resize(class + 1, References::default());
+        }
+        let of = &mut self.histogram[class];
+        of.blocks += 1;
+        of.logical += logical;
+        of.stored += stored;
+        of.referenced += references;
+        of.referenced_logical += references * logical;
+        of.referenced_stored += references * stored;
+    }
+
+    /// Whether something is wrong with the pool.
+    pub fn is_bad(&self) -> bool {
+        self.missing > 0 || self.lost > 0 || self.unreachable.blocks > 0
+    }
+
+    /// As a line of text: numbers by name, the histogram's classes, and last why it failed.
+    pub(super) fn encode(&self) -> String {
+        let mut out = String::new();
+        let outcome = match self.outcome {
+            Outcome::Done => "done",
+            Outcome::Stopped => "stopped",
+            Outcome::Failed(_) => "failed",
+        };
+        let mut put = |name: &str, value: &dyn std::fmt::Display| {
+            // Writing to a string does not fail.
+            let _ = write!(out, "{name}={value} ");
+        };
+        put("outcome", &outcome);
+        put("commit", &self.commit.get());
+        put("started", &self.started.secs);
+        put("finished", &self.finished.secs);
+        for (name, amount) in [
+            ("live", self.live),
+            ("queued", self.queued),
+            ("dead", self.dead),
+            ("unreachable", self.unreachable),
+        ] {
+            put(name, &format_args!("{},{}", amount.blocks, amount.bytes));
+        }
+        put("missing", &self.missing);
+        self.missing_sample.iter().for_each(|id| put("sample", id));
+        put("lost", &self.lost);
+        put("unshared", &self.unshared);
+        for (i, of) in self.histogram.iter().enumerate().filter(|(_, of)| of.blocks > 0) {
+            let all = [
+                of.blocks,
+                of.logical,
+                of.stored,
+                of.referenced,
+                of.referenced_logical,
+                of.referenced_stored,
+            ];
+            let all: Vec<_> = all.iter().map(|number| format!("{number:x}")).collect();
+            put("class", &format_args!("{i},{}", all.join(",")));
+        }
+        if let Outcome::Failed(why) = &self.outcome {
+            put("why", why);
+        }
+        out.truncate(out.trim_end().len());
+        out
+    }
+
+    /// What [`Findings::encode`] wrote; `None` for anything else.
+    pub(super) fn decode(text: &str) -> Option<Self> {
+        let mut findings = Self::default();
+        let (numbers, why) = text.split_once(" why=").unwrap_or((text, ""));
+        for (name, value) in numbers.split(' ').filter_map(|part| part.split_once('=')) {
+            let number = || value.parse::<u64>().ok();
+            let amount = || {
+                let (blocks, bytes) = value.split_once(',')?;
+                Some(Amount { blocks: blocks.parse().ok()?, bytes: bytes.parse().ok()? })
+            };
+            let time = || Some(Timestamp { secs: value.parse().ok()?, nanos: 0 });
+            match name {
+                "outcome" => {
+                    findings.outcome = match value {
+                        "done" => Outcome::Done,
+                        "stopped" => Outcome::Stopped,
+                        _ => Outcome::Failed(why.to_owned()),
+                    }
+                }
+                "commit" => findings.commit = CommitId::new(number()?),
+                "started" => findings.started = time()?,
+                "finished" => findings.finished = time()?,
+                "live" => findings.live = amount()?,
+                "queued" => findings.queued = amount()?,
+                "dead" => findings.dead = amount()?,
+                "unreachable" => findings.unreachable = amount()?,
+                "missing" => findings.missing = number()?,
+                "sample" => findings.missing_sample.push(number()?),
+                "lost" => findings.lost = number()?,
+                "unshared" => findings.unshared = number()?,
+                "class" => {
+                    let (class, all) = value.split_once(',')?;
+                    let class: usize = class.parse().ok().filter(|&class| class < CLASSES)?;
+                    let all: Option<Vec<u64>> =
+                        all.split(',').map(|number| u64::from_str_radix(number, 16).ok()).collect();
+                    let [blocks, logical, stored, referenced, referenced_logical, referenced_stored] =
+                        all?.try_into().ok()?;
+                    findings.histogram.resize(findings.histogram.len().max(class + 1), References::default());
+                    findings.histogram[class] = References {
+                        blocks,
+                        logical,
+                        stored,
+                        referenced,
+                        referenced_logical,
+                        referenced_stored,
+                    };
+                }
+                _ => {}
+            }
+        }
+        Some(findings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_come_back_as_they_were_kept() {
+        let mut findings = Findings {
+            outcome: Outcome::Failed("the disk = gone".into()),
+            commit: CommitId::new(9),
+            started: Timestamp { secs: 1, nanos: 0 },
+            finished: Timestamp { secs: 2, nanos: 0 },
+            live: Amount { blocks: 3, bytes: 4 },
+            missing: 2,
+            missing_sample: vec![7, 8],
+            ..Findings::default()
+        };
+        findings.count(1, 10, 5);
+        findings.count(5, 10, 5);
+        assert_eq!(findings.histogram[2].referenced_stored, 25);
+        assert_eq!(Findings::decode(&findings.encode()), Some(findings.clone()));
+        findings.outcome = Outcome::Done;
+        assert_eq!(Findings::decode(&findings.encode()), Some(findings));
+        assert_eq!(Findings::decode("live=x"), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The sweep: what the block map knows, in order of id, held against what the walk found.
+
+use super::spill::{Counted, Merged, Spill};
+use crate::error::{PoolError, Result};
+use crate::map::{Entry, PageWriter};
+use crate::pool::Pool;
+use crate::runs::RunIo;
+use larder_format::BlockId;
+use larder_format::run::Marks;
+use std::ops::ControlFlow;
+
+/// What is to be said of a block that the map knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Trees refer to it; whether somebody else came to need it meanwhile.
+    Live(Counted, bool),
+    /// No tree does, and the free queue will come to it.
+    Queued,
+    /// No tree does, but somebody else came to need it meanwhile.
+    Spared,
+    /// Nothing needs it.
+    Dead,
+}
+
+/// The sweep's state.
+pub(crate) struct Sweep {
+    live: Merged,
+    spared: Merged,
+    next: BlockId,
+    horizon: BlockId,
+}
+
+impl Sweep {
+    /// A sweep of all blocks up to `horizon`.
+    pub(crate) fn new(live: Merged, spared: Merged, horizon: BlockId) -> Self {
+        Self { live, spared, next: BlockId::new(0), horizon }
+    }
+
+    /// Judges at most `entries` blocks; what is live and has no entry goes to `suspects`. Whether there is more.
+    /// Nobody may move or free blocks meanwhile.
+    pub(crate) fn step<W: PageWriter<Error = PoolError>>(
+        &mut self,
+        pool: &Pool,
+        io: &mut W,
+        entries: usize,
+        suspects: &mut Spill,
+        mut judge: impl FnMut(BlockId, Entry, Verdict) -> Result<()>,
+    ) -> Result<bool> {
+        let mut left = entries;
+        let window = pool.map.lock().window(self.next, entries);
+        let next = window.visit(&RunIo::new(pool), |id, entry| {
+            if id > self.horizon {
+                return Ok(ControlFlow::Break(()));
+            }
+            self.suspect(id.get(), &mut { usize::MAX }, suspects, io)?;
+            let verdict = if self.live.peek() == Some(id.get()) {
+                let counted = self.live.next(io)?.expect("it was seen a moment ago");
+                Verdict::Live(counted, self.spared.contains(id.get(), io)?)
+            } else if entry.marks.contains(Marks::DEAD) && !entry.marks.contains(Marks::SHARED) {
+                Verdict::Queued
+            } else if self.spared.contains(id.get(), io)? {
+                Verdict::Spared
+            } else {
+                Verdict::Dead
+            };
+            judge(id, entry, verdict)?;
+            left -= 1;
+            Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        let horizon = self.horizon.next();
+        self.next = next.unwrap_or(horizon).min(horizon);
+        if self.next < horizon {
+            return Ok(true);
+        }
+        self.suspect(u64::MAX, &mut left, suspects, io)?;
+        Ok(self.live.peek().is_some())
+    }
+
+    /// Live ids below `id`, at most `most`, have no entry.
+    fn suspect<W: PageWriter<Error = PoolError>>(
+        &mut self,
+        id: u64,
+        most: &mut usize,
+        suspects: &mut Spill,
+        io: &mut W,
+    ) -> Result<()> {
+        while *most > 0 && self.live.peek().is_some_and(|lowest| lowest < id) {
+            if let Some(counted) = self.live.next(io)? {
+                if suspects.is_full(1) {
+                    suspects.spill(io)?;
+                }
+                suspects.push(BlockId::new(counted.id), counted.logical);
+            }
+            *most -= 1;
+        }
+        Ok(())
+    }
+}
