@@ -94,6 +94,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "see": pool.see,
             "scan_stats": pool.scan,
             "freeing": pool.freeing,
+            "trace": pool.trace,
             "survives": pool.survives,
             "risk": risk(pool.survives),
             "healthy": !needs_attention(pool),
@@ -104,6 +105,11 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
         (root.name.clone(), status)
     };
     pools.iter().map(one).collect()
+}
+
+/// Pools' traces, by name.
+pub fn traces(pools: &[PoolStatus]) -> Map<String, Value> {
+    pools.iter().map(|pool| (pool.root.name.clone(), json!({ "trace": pool.trace }))).collect()
 }
 
 fn vdev(vdev_: &Vdev) -> Value {

@@ -32,8 +32,8 @@
 //! only for a moment. What the outside tells goes to a list behind a lock of its own, innermost of all.
 //!
 //! # Crash
-//! All state is in memory and in pages that no descriptor names ([`Pool::trace_start`] begins anew): a crash or an
-//! export leaves nothing but segments without live blocks, which the next commit frees. What the sweep freed or
+//! All state is in memory and in pages that no descriptor names: a crash or an export leaves nothing but segments
+//! without live blocks, which the next commit frees, and a note ([`Pool::trace_was_cut`]), so that it begins anew. What the sweep freed or
 //! unmarked is an update of the map like any other.
 //!
 //! # Memory
@@ -431,8 +431,14 @@ impl Pool {
             }
             told.wanted = true;
         }
-        self.commit().inspect_err(|_| self.trace.told.lock().wanted = false)?;
+        let begun = self.set_note(BEGUN, "yes").and_then(|()| self.commit());
+        begun.inspect_err(|_| self.trace.told.lock().wanted = false)?;
         Ok(true)
+    }
+
+    /// Whether a trace was under way when a crash or an export ended it: it should be started anew.
+    pub fn trace_was_cut(&self) -> bool {
+        self.trace_progress().is_none() && self.note(BEGUN).is_some_and(|begun| begun == "yes")
     }
 
     /// Goes on with the trace: reads a batch of nodes, or what comes to as much (`effort`, in nodes). False when it is
@@ -535,6 +541,7 @@ impl Pool {
         let Some(Trace { mut findings, .. }) = slot.take() else { return Ok(()) };
         findings.outcome = outcome;
         findings.finished = self.world.clock.now();
+        self.set_note(BEGUN, "no")?;
         self.set_note(NOTE, &findings.encode())
     }
 
@@ -668,6 +675,8 @@ impl Pool {
 
 /// The note that findings are kept in.
 const NOTE: &str = "trace";
+/// The note that says whether a trace is under way.
+const BEGUN: &str = "trace-begun";
 
 /// Pages in memory: for a check, which must not write.
 #[derive(Default)]
