@@ -388,7 +388,7 @@ fn a_node_that_cannot_be_read_keeps_the_trace_from_freeing_anything() {
     if damaged.is_some() {
         assert_eq!(pool.left_bytes(), left, "nothing was settled");
         let found = pool.trace_findings().unwrap();
-        assert!(found.is_bad());
+        assert!(found.is_bad() && found.lost_in == [ROOT_DATASET], "{found:?}");
     }
 }
 

@@ -56,6 +56,8 @@ pub struct TraceStatus {
     pub missing_sample: Vec<u64>,
     /// Nodes of trees that could not be read; then nothing was freed.
     pub lost: u64,
+    /// Datasets that some of them belong to, or to a snapshot of.
+    pub lost_in: Vec<String>,
     /// Records by the number of references.
     pub references: Vec<References>,
 }

@@ -117,10 +117,10 @@ pub fn status(pool: &Pool) -> Option<TraceStatus> {
             ..TraceStatus::default()
         });
     }
-    pool.trace_findings().map(found)
+    pool.trace_findings().map(|found| told(pool, found))
 }
 
-fn found(found: Findings) -> TraceStatus {
+fn told(pool: &Pool, found: Findings) -> TraceStatus {
     let (state, failure) = match found.outcome {
         Outcome::Done => (TraceState::Done, None),
         Outcome::Stopped => (TraceState::Stopped, None),
@@ -152,6 +152,7 @@ fn found(found: Findings) -> TraceStatus {
         missing: found.missing,
         missing_sample: found.missing_sample,
         lost: found.lost,
+        lost_in: found.lost_in.iter().map(|&id| pool.full_name(id)).filter(|name| !name.is_empty()).collect(),
         references: references.collect(),
     }
 }
