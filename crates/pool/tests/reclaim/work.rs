@@ -158,7 +158,7 @@ impl Bed {
             inode,
             offset,
             plain: content(first + i, len).into(),
-            codec: if (first + i) % 4 == 0 { Codec::Lz4 } else { Codec::Off },
+            codec: if (first + i).is_multiple_of(4) { Codec::Lz4 } else { Codec::Off },
             checksum: ChecksumKind::Fast,
             replaces: None,
         };
@@ -600,5 +600,5 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     };
     bed.run(steps, coverage);
     bed.finish().map_err(failed)?;
-    cut(bed, start, cuts, steps / 4, usize::from(seed % 4 == 0)).map_err(failed)
+    cut(bed, start, cuts, steps / 4, usize::from(seed.is_multiple_of(4))).map_err(failed)
 }
