@@ -431,6 +431,31 @@ fn datasets_are_where_their_properties_say() {
 }
 
 #[test]
+fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down() {
+    let Some(bed) = Bed::new("a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down")
+    else {
+        return;
+    };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 96));
+    for (round, byte) in [(0, b'a'), (1, b'b')] {
+        bed.ok("fs create -o compression=off -o recordsize=4K tank/set");
+        fs::write(bed.path("mnt/set/file"), vec![byte; 20 << 20]).unwrap();
+        bed.ok("pool sync tank");
+        if round == 0 {
+            bed.ok("fs destroy --yes tank/set");
+            let left = bed.ok("pool list -Hp -o freeing tank").trim().parse::<u64>().unwrap();
+            assert!(left <= 24 << 20, "{left}");
+            assert!(!bed.path("mnt/set/file").exists());
+        }
+    }
+    assert_eq!(fs::read(bed.path("mnt/set/file")).unwrap(), vec![b'b'; 20 << 20]);
+    bed.ok("fs destroy --yes tank/set");
+    bed.ok("pool wait -t free tank");
+    assert_eq!(bed.ok("pool get -Hp -o value freeing tank"), "0\n");
+    assert!(!bed.ok("pool status tank").contains("freeing"));
+}
+
+#[test]
 fn space_that_was_freed_can_be_written_again() {
     let Some(bed) = Bed::new("space_that_was_freed_can_be_written_again") else { return };
     bed.create("tank", "mirror", &bed.devices("disks", 2, 96));

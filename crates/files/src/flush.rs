@@ -15,7 +15,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{DirtyData, Inode, State};
 use crate::ranges::Pieces;
 use crate::volume::{Volume, inode_key};
-use larder_format::items::{EXTENT, Extent, MAX_RECORD};
+use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, Resize, SetAttr, Write};
 use larder_format::{BlockPtr, InodeId};
@@ -114,7 +114,9 @@ impl Volume {
 
     /// Stores a batch of what is to do, and takes it off the list.
     pub(crate) fn flush_batch(&self, op: &Op<'_>, todo: &mut Todo) -> Result<()> {
-        let mut room = self.pool.dirty().room(BATCH.min(self.pool.dirty_limit() / 2), MAX_RECORD.into());
+        let storable = self.pool.storable_now(self.dataset.settings().record_size);
+        let most = BATCH.min(self.pool.dirty_limit() / 2).min(storable);
+        let mut room = self.pool.dirty().room(most, self.dataset.settings().record_size.into());
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
         for (&id, &from) in todo.iter() {

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::map::Entry;
 use crate::pool::Pool;
 use crate::read::TableNodes;
-use crate::trace::deep::{Member, MemoryPages, Met, Spill, Sweep, Verdict, Visitor, Walk};
+use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
@@ -175,7 +175,7 @@ impl Pool {
             let problem = format!("{name} counts {counted} bytes referenced, its extents have {sum}");
             deep.report.problems.push(problem);
         }
-        let mut places = self.check_map(&mut deep, pinned.horizon)?;
+        let mut places = self.check_map(&mut deep, &pinned)?;
         let report = &mut deep.report;
         self.check_tables(&mut places, report)?;
         self.check_segments(&places, report);
@@ -191,13 +191,13 @@ impl Pool {
     }
 
     /// The map knows what trees refer to, where it is, and what is to be freed. Returns what it says of places.
-    fn check_map(&self, deep: &mut Deep<'_>, horizon: BlockId) -> Result<Places> {
+    fn check_map(&self, deep: &mut Deep<'_>, pinned: &Pinned) -> Result<Places> {
         let Deep { report, live, pages, seen, .. } = deep;
         while live.settle_step(pages, usize::MAX)? {}
         let mut suspects = Spill::new(MEMORY);
-        let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, horizon);
+        let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, pinned.horizon);
         let mut places = Places::new();
-        let (queued, left) = (self.has_queued() || self.trace_progress().is_some(), self.left_bytes());
+        let queued = self.has_queued() || self.trace_progress().is_some();
         let mut judge = |id: BlockId, entry: Entry, verdict| {
             for &place in entry.places() {
                 places.entry(place.segment).or_default().push(place);
@@ -226,7 +226,7 @@ impl Pool {
                 }
                 Verdict::Queued => report.dead += 1,
                 Verdict::Spared | Verdict::Dead if dead => report.dead += 1,
-                Verdict::Spared | Verdict::Dead if left > 0 => report.unreachable += 1,
+                Verdict::Spared | Verdict::Dead if pinned.expects(entry.marks) => report.unreachable += 1,
                 Verdict::Spared | Verdict::Dead => problem("is in the map, but nothing refers to it"),
             }
             Ok(())

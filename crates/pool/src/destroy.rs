@@ -18,18 +18,18 @@ use crate::error::{PoolError, Result};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::{DatasetNodes, TableNodes};
-use larder_format::DatasetId;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::Table;
+use larder_format::{BlockPtr, DatasetId};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Entries that one step takes out of a tree when somebody waits for their space.
-const STEP: usize = 1024;
+pub(crate) const STEP: usize = 1024;
 
 impl Pool {
     /// Destroys a dataset without children. Its name is free at once, and nothing counts for its parents
@@ -160,30 +160,36 @@ impl Pool {
                 }
             }
         };
-        let mut state = dataset.state.into_inner();
-        let mut entries = 0;
-        let nodes = DatasetNodes(self);
-        state.tree.scan(&nodes, .., |_, _| {
-            entries += 1;
-            ControlFlow::Break(())
-        })?;
-        assert!(
-            entries == 0 || planted(Bug::TreeForgotten),
-            "nobody could change dataset {id} since its tree was found empty"
-        );
-        // What is left is an empty leaf: a committed one dies, one never committed is nothing.
-        let mut dead = state.tree.take_dropped();
+        let outcome = self.last_nodes(&dataset).and_then(|dead| {
+            self.tables.lock().remove(&TableNodes(self), &Table::dataset_key(id))?;
+            self.drop_nodes(dead);
+            Ok(())
+        });
+        if outcome.is_err() {
+            dataset.set_stuck();
+            self.destroyed.lock().insert(id, Arc::new(dataset));
+        }
+        outcome
+    }
+
+    /// The committed nodes of an empty tree: an empty leaf, and what it has stopped reaching.
+    fn last_nodes(&self, dataset: &Dataset) -> Result<Vec<BlockPtr>> {
+        let mut state = dataset.state.write();
+        let mut dead = Vec::new();
         state.tree.for_each_node(
-            &nodes,
+            &DatasetNodes(self),
             |ptr| {
                 dead.push(ptr);
                 true
             },
-            |_, node| node.map(drop),
+            |_, node| {
+                let empty = node?.keys().is_empty() || planted(Bug::TreeForgotten);
+                assert!(empty, "nobody could change the tree since it was found empty");
+                Ok(())
+            },
         )?;
-        self.drop_nodes(dead);
-        self.tables.lock().remove(&TableNodes(self), &Table::dataset_key(id))?;
-        Ok(())
+        dead.append(&mut state.tree.take_dropped());
+        Ok(dead)
     }
 
     /// Takes some of what was deleted apart, for somebody who needs the space now; true when there was some. What

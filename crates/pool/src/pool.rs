@@ -418,15 +418,25 @@ impl Pool {
         space
     }
 
-    /// What can be stored of records of `record_size` bytes before anything is cleaned, besides what is dirty.
+    /// What can be accepted of records of `record_size` bytes before anything is cleaned.
     pub(crate) fn writable_now(&self, record_size: u32) -> u64 {
+        self.storable(record_size, GroupSpace::floor).saturating_sub(self.dirty.needed())
+    }
+
+    /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail
+    /// and be stored for nothing.
+    pub fn storable_now(&self, record_size: u32) -> u64 {
+        self.storable(record_size, |group| group.floor() / 2)
+    }
+
+    fn storable(&self, record_size: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
         let core = self.core.lock();
         let record = record_size.min(self.max_record());
         let room = |group: &GroupSpace| {
-            group.available(group.free_segments().saturating_sub(group.floor()), 0, record)
-                + core.open_room(group, record)
+            let free = group.free_segments().saturating_sub(floor(group));
+            group.available(free, 0, record) + core.open_room(group, record)
         };
-        core.groups.values().map(room).sum::<u64>().saturating_sub(self.dirty.needed())
+        core.groups.values().map(room).sum()
     }
 
     /// Refuses when `bytes` more of dirty data might not find room; wins dead space back before it does.

@@ -337,6 +337,30 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
 }
 
 #[test]
+fn nodes_that_the_walk_still_needs_stay_however_long_it_takes() {
+    let sim = world_of(96);
+    let mut model = Model::new();
+    let pool = crowded(&sim, &mut model);
+    assert!(pool.trace_start().unwrap());
+    // The segments of the pinned trees' nodes are full, and would be free and written again.
+    for version in 2..26 {
+        for chunk in 0..6 {
+            let files: Vec<_> = (0..100).map(|i| (10 + chunk * 1000 + i * 10, version, 40)).collect();
+            commit(&pool, &mut model, &files);
+        }
+    }
+    pool.drop_caches();
+    assert!(pool.queued_bytes() > 0, "nodes are held");
+    while pool.trace_step(4).unwrap() {}
+    let found = pool.trace_findings().unwrap();
+    assert_eq!((found.missing, found.lost, found.unreachable.blocks), (0, 0, 0), "{found:?}");
+    settle(&pool);
+    assert_eq!(pool.queued_bytes(), 0);
+    assert_whole(&pool, "after");
+    verify(&pool, &model);
+}
+
+#[test]
 fn a_node_that_cannot_be_read_keeps_the_trace_from_freeing_anything() {
     let sim = world_of(64);
     let mut model = Model::new();

@@ -36,8 +36,8 @@ const DROPPED_AT_MOST: usize = 64 << 10;
 /// From one commit to the next after the reaper has freed a lot: space comes back with the third of them.
 const SOON: Duration = Duration::from_millis(500);
 const SOON_COMMITS: u32 = 3;
-/// Commits that bring freed space back: one that frees, two until slots may be written.
-const FREEING_COMMITS: u32 = 8;
+/// Commits that are waited for though they do not bring more space than was free before.
+const PATIENCE: u32 = 8;
 
 /// An imported pool.
 pub struct Live {
@@ -156,11 +156,15 @@ impl Live {
     /// When a commit fails.
     pub fn wait_for_free_space(&self) -> Result<()> {
         while free_some(&self.pool, &self.mount)? {}
-        for _ in 0..FREEING_COMMITS {
+        let (mut least, mut in_vain) = (u64::MAX, 0);
+        while in_vain < PATIENCE {
             self.pool.commit()?;
             if !self.pool.is_freeing() {
                 break;
             }
+            let left = self.pool.freeing_bytes();
+            in_vain = if left < least { 0 } else { in_vain + 1 };
+            least = least.min(left);
         }
         Ok(())
     }

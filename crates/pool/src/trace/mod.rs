@@ -49,10 +49,10 @@ mod walk;
 
 /// What a check is made of.
 pub(crate) mod deep {
-    pub(crate) use super::MemoryPages;
     pub(crate) use super::spill::Spill;
     pub(crate) use super::sweep::{Sweep, Verdict};
     pub(crate) use super::walk::{Member, Met, Visitor, Walk};
+    pub(crate) use super::{MemoryPages, Pinned};
 }
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References};
@@ -142,10 +142,11 @@ pub(crate) struct Pinned {
     pub(crate) started: Timestamp,
     pub(crate) members: Vec<Member>,
     pub(crate) horizon: BlockId,
-    /// What snapshots may ever have held; it is expected that some of it is dead.
-    pub(crate) greatest: BlockId,
     /// Bytes that were left to a trace.
-    pub(crate) left: u64,
+    left: u64,
+    /// Bytes that were dropped under a floor. Snapshots hold them, or nobody does: an older block may have been
+    /// referred to anew.
+    held: u64,
     /// Blocks that are counted as live.
     pub(crate) blocks: u64,
 }
@@ -288,7 +289,7 @@ impl Trace {
                 let judge = |id, entry: Entry, verdict| {
                     *swept += 1;
                     *shared += u64::from(entry.marks.contains(Marks::SHARED));
-                    judged.extend(pinned.judge(findings, id, &entry, verdict).map(|act| (id, act)));
+                    judged.extend(pinned.judge(findings, &entry, verdict).map(|act| (id, act)));
                     Ok(())
                 };
                 let entries = (effort * ENTRIES_PER_NODE).min(pool.queue_room());
@@ -345,13 +346,13 @@ enum Act {
 }
 
 impl Pinned {
-    /// Whether a block that nothing refers to, with these marks, may have been left to the trace.
-    pub(crate) fn expects(&self, id: BlockId, marks: Marks) -> bool {
-        marks.contains(Marks::SHARED) || id <= self.greatest || self.left > 0
+    /// Whether a block with these marks that nothing refers to may have been left to the trace.
+    pub(crate) fn expects(&self, marks: Marks) -> bool {
+        marks.contains(Marks::SHARED) || self.left + self.held > 0
     }
 
     /// Counts a judged block and says what is to be done with it.
-    fn judge(&self, findings: &mut Findings, id: BlockId, entry: &Entry, verdict: Verdict) -> Option<Act> {
+    fn judge(&self, findings: &mut Findings, entry: &Entry, verdict: Verdict) -> Option<Act> {
         let places = entry.places();
         let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
         let shared = entry.marks.contains(Marks::SHARED);
@@ -375,7 +376,7 @@ impl Pinned {
                 (shared && sole).then_some(Act::Unshare)
             }
             Verdict::Dead => {
-                let expected = self.expects(id, entry.marks);
+                let expected = self.expects(entry.marks);
                 if expected { &mut findings.dead } else { &mut findings.unreachable }.add(bytes);
                 Some(Act::Condemn(bytes))
             }
@@ -617,7 +618,7 @@ impl Pool {
     /// What is committed now. Nobody may be inside.
     pub(crate) fn pin(&self, commit: CommitId) -> Pinned {
         let mut members = Vec::new();
-        let mut greatest = BlockId::new(0);
+        let mut held = 0;
         for dataset in self.trees() {
             let lineage = dataset.id();
             let of: Arc<str> = self.tree_name(&dataset).into();
@@ -633,8 +634,8 @@ impl Pool {
                     add(name, root, snapshot.referenced, predecessor);
                 }
                 predecessor = snapshot.root.map(|root| (root, snapshot.high));
-                greatest = greatest.max(snapshot.high);
             }
+            held += state.record.held;
             if let Some(root) = state.tree.committed_root() {
                 add(of, root, state.record.referenced, predecessor);
             }
@@ -649,8 +650,8 @@ impl Pool {
             started: self.world.clock.now(),
             members,
             horizon: BlockId::new(core.next_block.get() - 1),
-            greatest,
             left,
+            held,
             blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
         }
     }

@@ -261,7 +261,8 @@ impl Spill {
         Self {
             buffer: Vec::new(),
             capacity: (memory / 2 / PUSHED_BYTES).max(MIN_BUFFER),
-            fan_in: (memory / 2 / PAGE).max(MIN_FAN_IN),
+            // Two more pages are the one that is filled, and room for their addresses.
+            fan_in: (memory / 2 / PAGE).saturating_sub(2).max(MIN_FAN_IN),
             runs: Vec::new(),
             joining: None,
             segments: BTreeMap::new(),
