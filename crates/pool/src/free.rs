@@ -310,28 +310,35 @@ impl Pool {
     /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
     fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
         let (limit, io) = (self.queue_limit().max(1), RunIo::new(self));
-        let mut found = Vec::new();
+        // A commit's marks are in the runs by now; what the trace has marked since is in the table.
+        let (mut found, mut walk) = {
+            let map = self.map.lock();
+            (map.newly_marked(from.., Marks::DEAD, limit), map.walk(from, pages))
+        };
+        // Where to go on, if there is more.
+        let mut rest = found.last().filter(|_| found.len() == limit).map(|last| last.next());
         let mut at = from;
-        // The marks were set before a checkpoint, so that the runs have all of them.
-        let mut walk = self.map.lock().walk(from, pages);
-        let goes_on = loop {
+        loop {
+            if rest.is_some_and(|rest| at >= rest) {
+                break;
+            }
             match walk.next(&io)? {
                 Step::Entry(id, delta) => {
                     at = id.next();
                     if delta.set.contains(Marks::DEAD) {
                         found.push(id);
-                        if found.len() == limit {
-                            break true;
+                        if found.len() >= 2 * limit {
+                            rest = Some(at);
                         }
                     }
                 }
-                Step::Paused => break true,
-                Step::End => break false,
+                Step::Paused => rest = Some(at),
+                Step::End => break,
             }
-        };
+        }
         let mut freeing = self.freeing.lock();
-        freeing.unswept = goes_on.then_some(at);
-        for id in found {
+        freeing.unswept = rest;
+        for id in found.into_iter().filter(|&id| rest.is_none_or(|rest| id < rest)) {
             if !freeing.held.contains(&id) {
                 freeing.queue.insert(id);
             }
