@@ -152,7 +152,7 @@ impl Bed {
             inode,
             offset,
             plain: content(first + i, len).into(),
-            codec: if (first + i) % 4 == 0 { Codec::Lz4 } else { Codec::Off },
+            codec: if (first + i).is_multiple_of(4) { Codec::Lz4 } else { Codec::Off },
             checksum: ChecksumKind::Fast,
             replaces: None,
         };
@@ -484,7 +484,7 @@ fn verify(pool: &Pool, states: &[State], blocks: &Blocks) -> Result<usize, Strin
     drain(pool)?;
     let unreachable = whole(pool)?;
     let fits = |&at: &usize| accounted(pool, &states[at], blocks, unreachable);
-    let results: Vec<_> = matching.iter().map(|at| fits(at)).collect();
+    let results: Vec<_> = matching.iter().map(fits).collect();
     match results.iter().position(Result::is_ok) {
         Some(fit) => Ok(matching[fit]),
         None => Err(results.into_iter().next_back().and_then(Result::err).expect("there are some")),
