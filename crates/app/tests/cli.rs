@@ -449,9 +449,19 @@ fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down()
         }
     }
     assert_eq!(fs::read(bed.path("mnt/set/file")).unwrap(), vec![b'b'; 20 << 20]);
+    fs::write(bed.path("mnt/large"), noise(5, 20 << 20)).unwrap();
+    bed.ok("pool sync tank");
     bed.ok("fs destroy --yes tank/set");
+    fs::remove_file(bed.path("mnt/large")).unwrap();
+    bed.kill_daemon();
+    bed.ok("pool import -d DIR/disks tank");
+    assert!(!bed.path("mnt/set").exists(), "what was told as destroyed is");
+    // The last five seconds may be lost.
+    drop(fs::remove_file(bed.path("mnt/large")));
     bed.ok("pool wait -t free tank");
     assert_eq!(bed.ok("pool get -Hp -o value freeing tank"), "0\n");
+    let allocated: u64 = bed.ok("pool get -Hp -o value allocated tank").trim().parse().unwrap();
+    assert!(allocated < 20 << 20, "{allocated} bytes are allocated");
     assert!(!bed.ok("pool status tank").contains("freeing"));
 }
 
