@@ -72,7 +72,7 @@ impl Bed {
     }
 }
 
-/// What the daemon does beside writers: commits, and stores meanwhile what is dirty.
+/// What the daemon does beside writers: commits, stores meanwhile what is dirty, cleans.
 struct Committer {
     stop: AtomicBool,
     lock: Mutex<()>,
@@ -88,7 +88,6 @@ impl Committer {
             if due(last) {
                 last = pool.clock().monotonic();
                 pool.commit().expect("a commit");
-                continue;
             }
             while pool.dirty().get() >= pool.stream_from() && !due(last) {
                 match FrontEnd::flush(mount) {
@@ -96,6 +95,7 @@ impl Committer {
                     flushed => flushed.expect("it is stored"),
                 }
             }
+            pool.tend().expect("it is cleaned");
         }
     }
 }
