@@ -74,6 +74,12 @@ impl Pool {
         all
     }
 
+    /// What a dataset with a tree is called, destroyed or not.
+    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
+        let destroyed = dataset.state.read().record.destroyed;
+        if destroyed { format!("destroyed dataset {}", dataset.id()) } else { self.full_name(dataset.id()) }
+    }
+
     /// Datasets that were destroyed and are still being taken down.
     pub fn destroyed(&self) -> BTreeSet<DatasetId> {
         self.destroyed.lock().keys().copied().collect()

@@ -45,5 +45,5 @@ pub use error::{PoolError, Result};
 pub use open::{ImportOptions, Importable};
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
 pub use quota::{Limits, Share};
-pub use snapshot::{Lineage, SnapshotView};
+pub use snapshot::SnapshotView;
 pub use write::NewRecord;

@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::tree::Tree;
 use larder_format::tables::{SnapshotRecord, Table};
-use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason};
+use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,18 +61,6 @@ impl Snapshots {
         let key = (record.dataset, record.high);
         self.taken.insert(key, Snapshot { record, viewed: Arc::default() });
     }
-}
-
-/// What a dataset's trees are, in the order of birth: where a trace begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lineage {
-    /// The dataset.
-    pub dataset: DatasetId,
-    /// The root of each snapshot and its high id: what was born after the high id of the one before is not in that.
-    /// Those of an empty dataset have no root.
-    pub snapshots: Vec<(Option<BlockPtr>, BlockId)>,
-    /// The committed root of the head; none while it is empty.
-    pub head: Option<BlockPtr>,
 }
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.
@@ -220,16 +208,5 @@ impl Pool {
             dataset.state.read().record.floor >= snapshots.floor(dataset.id())
         };
         if self.datasets().iter().all(protected) { Ok(()) } else { Err(bad(Reason::Order)) }
-    }
-
-    /// Every dataset's committed trees. They belong together only while the commit lock is held.
-    pub fn lineages(&self) -> Vec<Lineage> {
-        let of = |head: Arc<crate::Dataset>| {
-            let (dataset, root) = (head.id(), head.state.read().tree.committed_root());
-            let snapshots = self.snapshots.lock();
-            let snapshots = snapshots.of(dataset).map(|s| (s.record.root, s.record.high)).collect();
-            Lineage { dataset, snapshots, head: root }
-        };
-        self.trees().into_iter().map(of).collect()
     }
 }

@@ -57,7 +57,6 @@ pub(crate) mod deep {
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References};
 
-use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
 use crate::map::{Entry, PageReader, PageWriter};
 use crate::pool::Pool;
@@ -614,14 +613,6 @@ impl Pool {
         let mut told = self.trace.told.lock();
         told.progress = Some(Progress { started, phase: Phase::Walk, examined: 0, total });
         told.pinned = Some(pinned);
-    }
-
-    /// What people call a dataset, be it destroyed.
-    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
-        match self.dataset(dataset.id()) {
-            Some(_) => self.full_name(dataset.id()),
-            None => format!("destroyed dataset {}", dataset.id()),
-        }
     }
 
     /// What is committed now. Nobody may be inside.
