@@ -78,6 +78,8 @@ impl Engine for MemoryEngine {
             see: None,
             scan: None,
             freeing: 0,
+            cleaned: 0,
+            write_amplification: 100,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,

@@ -47,6 +47,23 @@ const COMMITS_TO_FREE: usize = 3;
 /// Pages of the block map that the free queue may read in one go while a writer waits for space.
 const REMOVING_PAGES: usize = 1024;
 
+/// Bytes of blocks written since import, before replication and parity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Writes {
+    /// Records stored.
+    pub stored: u64,
+    /// Records and nodes that the cleaner moved.
+    pub moved: u64,
+}
+
+impl Writes {
+    /// Bytes written for each byte of records stored, in hundredths: 100 when nothing was moved.
+    pub fn amplification_percent(&self) -> u64 {
+        let all = u128::from(self.stored) + u128::from(self.moved);
+        if self.stored == 0 { 100 } else { (all * 100 / u128::from(self.stored)) as u64 }
+    }
+}
+
 /// A segment that is being emptied, and how far its rows have been looked at.
 pub(crate) struct Cleaning {
     segment: SegmentId,
@@ -394,9 +411,14 @@ impl Pool {
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 
+    /// What was written since import, and what of it was the cleaner's.
+    pub fn writes(&self) -> Writes {
+        Writes { stored: self.stored.load(Ordering::Relaxed), moved: self.moved.load(Ordering::Relaxed) }
+    }
+
     /// Bytes that the cleaner moved since import.
     pub fn cleaned_bytes(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+        self.writes().moved
     }
 }
 

@@ -39,6 +39,7 @@ pub mod tree;
 pub mod write;
 
 pub use account::Account;
+pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
 pub use error::{PoolError, Result};

@@ -202,6 +202,8 @@ pub static POOL: &[Property] = &[
     told("dedupratio", "dedup", Kind::Ratio, "<1.00x or more>", "what deduplication saves"),
     told("free", "free", ANY_BYTES, SIZE, "space not allocated"),
     told("freeing", "freeing", ANY_BYTES, SIZE, "what deleted files and destroyed datasets still hold, one copy of it; comes back by itself"),
+    told("cleaned", "cleaned", ANY_BYTES, SIZE, "what the cleaner moved since import, to win space back"),
+    told("writeamp", "wamp", Kind::Ratio, "<1.00x or more>", "bytes written for each byte stored since import, with what the cleaner moved"),
     told("allocated", "alloc", ANY_BYTES, SIZE, "space allocated, parity and copies included"),
     told("readonly", "rdonly", SWITCH, "on | off", "whether the pool was imported for reading only"),
     Property { name: "ashift", column: "ashift", kind: Kind::Number(12, 16), default: Some("12"), inherited: false,

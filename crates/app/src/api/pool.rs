@@ -204,6 +204,10 @@ pub struct PoolStatus {
     pub scan: Option<Scan>,
     /// Bytes that deleted files and destroyed datasets still hold.
     pub freeing: u64,
+    /// Bytes that the cleaner moved since import.
+    pub cleaned: u64,
+    /// Bytes written for each byte stored since import, percent.
+    pub write_amplification: u64,
     /// How many more losses are survived whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.

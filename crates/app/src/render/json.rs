@@ -94,6 +94,8 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "see": pool.see,
             "scan_stats": pool.scan,
             "freeing": pool.freeing,
+            "cleaned": pool.cleaned,
+            "write_amplification": pool.write_amplification as f64 / 100.0,
             "survives": pool.survives,
             "risk": risk(pool.survives),
             "healthy": !needs_attention(pool),

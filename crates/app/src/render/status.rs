@@ -85,6 +85,10 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if pool.freeing > 0 {
         line("freeing", &format!("{} of what was deleted", format_size(pool.freeing)));
     }
+    if pool.cleaned > 0 {
+        let (moved, times) = (format_size(pool.cleaned), pool.write_amplification as f64 / 100.0);
+        line("clean", &format!("{moved} moved since import, {times:.2} bytes written for each byte stored"));
+    }
     line("risk", &risk(pool.survives));
     out += "config:\n\n";
     out += &config(&pool.root, form);
@@ -309,6 +313,8 @@ pub mod tests {
             see: None,
             scan: None,
             freeing: 0,
+            cleaned: 0,
+            write_amplification: 100,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,
@@ -334,6 +340,14 @@ pub mod tests {
              \t    /srv/b  UNAVAIL  1.21K     0     0  not found where it was last seen\n\n\
              errors: No known data errors\n"
         );
+    }
+
+    #[test]
+    fn what_the_cleaner_cost_is_told_once_it_moved_something() {
+        assert!(!text(&pool(), Form::default()).contains("clean:"));
+        let cleaned = PoolStatus { cleaned: 3 << 30, write_amplification: 157, ..pool() };
+        let told = " clean: 3G moved since import, 1.57 bytes written for each byte stored\n";
+        assert!(text(&cleaned, Form::default()).contains(told));
     }
 
     #[test]
