@@ -72,7 +72,7 @@ impl Bed {
     }
 }
 
-/// What the daemon does beside writers: commits, and stores meanwhile what is dirty.
+/// What the daemon does beside writers: commits, stores meanwhile what is dirty, cleans.
 struct Committer {
     stop: AtomicBool,
     lock: Mutex<()>,
@@ -88,7 +88,6 @@ impl Committer {
             if due(last) {
                 last = pool.clock().monotonic();
                 pool.commit().expect("a commit");
-                continue;
             }
             while pool.dirty().get() >= pool.stream_from() && !due(last) {
                 match FrontEnd::flush(mount) {
@@ -96,6 +95,7 @@ impl Committer {
                     flushed => flushed.expect("it is stored"),
                 }
             }
+            pool.tend().expect("it is cleaned");
         }
     }
 }
@@ -107,6 +107,7 @@ struct Seen {
     written: u64,
     device: u64,
     moved: u64,
+    commits: u64,
 }
 
 /// Fills, overwrites and prints.
@@ -184,11 +185,12 @@ fn overwrite(args: &Args, bed: &Bed) {
         written,
         device: bed.device_bytes(),
         moved: pool.cleaned_bytes(),
+        commits: pool.durable_commit().get(),
     };
     let first = read(0);
     let (mut last, mut counted, mut before, mut worst) = (first, waits.read(), Duration::ZERO, 0);
     println!(
-        "   s      MiB   MiB/s  moved MiB/s |  WA now  so far | dev/caller now  so far |    p50    p99    max us | free AVAIL MiB"
+        "   s      MiB   MiB/s  moved MiB/s commits/s |  WA now  so far | dev/caller now  so far |    p50    p99    max us | free AVAIL MiB"
     );
     let (mut written, mut n, mut unsynced) = (0, 0, 0);
     let (mut refused, mut refused_in_a_row) = (0_u64, 0);
@@ -251,11 +253,12 @@ fn line(bed: &Bed, args: &Args, seen: (&Seen, &Seen, &Seen), waits: &larder_devi
     let device = |from| since(|seen| seen.device, from) / since(|seen| seen.written, from).max(1.0);
     let us = |per_mille| waits.percentile(per_mille).unwrap_or(0) / 1000;
     println!(
-        "{:>4.0} {:>8.0} {:>7.0} {:>12.0} | {:>7.3} {:>7.3} | {:>14.3} {:>7.3} | {:>6} {:>6} {:>9} | {:>4} {:>9}",
+        "{:>4.0} {:>8.0} {:>7.0} {:>12.0} {:>9.1} | {:>7.3} {:>7.3} | {:>14.3} {:>7.3} | {:>6} {:>6} {:>9} | {:>4} {:>9}",
         now.at.as_secs_f64(),
         mib(now.written),
         mib(now.written - last.written) / seconds,
         mib(now.moved - last.moved) / seconds,
+        (now.commits - last.commits) as f64 / seconds,
         amplified(last),
         amplified(first),
         device(last),
