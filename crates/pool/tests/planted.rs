@@ -15,7 +15,12 @@ use larder_pool::{Pool, ROOT_DATASET};
 /// Runs one seed of the simulation that has to find this bug; returns the number of cuts that did not.
 fn run(bug: Bug, seed: u64) -> Result<usize, String> {
     match bug {
-        Bug::FloorIgnored | Bug::SharedNotMarked | Bug::QueueLost | Bug::DeadNotCleared => {
+        Bug::FloorIgnored
+        | Bug::SharedNotMarked
+        | Bug::QueueLost
+        | Bug::DeadNotCleared
+        | Bug::HintBelieved
+        | Bug::MoveNotTold => {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
         }

@@ -9,7 +9,7 @@ use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode, SystemClock
 use larder_files::{Caller, FileKind, FsError, Handle, Mount, NodeId, Ops};
 use larder_format::HostId;
 use larder_pool::create::rule_for;
-use larder_pool::{FrontEnd, GroupSpec, Pool, PoolError, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{FrontEnd, GroupSpec, Pool, PoolError, PoolSpec, ROOT_DATASET, World, Writes};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +106,7 @@ struct Seen {
     at: Duration,
     written: u64,
     device: u64,
-    moved: u64,
+    writes: Writes,
     commits: u64,
 }
 
@@ -184,7 +184,7 @@ fn overwrite(args: &Args, bed: &Bed) {
         at: clock.monotonic() - begin,
         written,
         device: bed.device_bytes(),
-        moved: pool.cleaned_bytes(),
+        writes: pool.writes(),
         commits: pool.durable_commit().get(),
     };
     let first = read(0);
@@ -245,10 +245,9 @@ fn line(bed: &Bed, args: &Args, seen: (&Seen, &Seen, &Seen), waits: &larder_devi
     let (first, last, now) = seen;
     let seconds = (now.at - last.at).as_secs_f64();
     let since = |of: fn(&Seen) -> u64, from: &Seen| (of(now) - of(from)) as f64;
-    // What a device was given and the cleaner did not move was stored for users, and a little metadata.
     let amplified = |from| {
-        let all = since(|seen| seen.device, from);
-        all / (all - since(|seen| seen.moved, from)).max(1.0)
+        let (stored, moved) = (since(|seen| seen.writes.stored, from), since(|seen| seen.writes.moved, from));
+        (stored + moved) / stored.max(1.0)
     };
     let device = |from| since(|seen| seen.device, from) / since(|seen| seen.written, from).max(1.0);
     let us = |per_mille| waits.percentile(per_mille).unwrap_or(0) / 1000;
@@ -257,7 +256,7 @@ fn line(bed: &Bed, args: &Args, seen: (&Seen, &Seen, &Seen), waits: &larder_devi
         now.at.as_secs_f64(),
         mib(now.written),
         mib(now.written - last.written) / seconds,
-        mib(now.moved - last.moved) / seconds,
+        mib(now.writes.moved - last.writes.moved) / seconds,
         (now.commits - last.commits) as f64 / seconds,
         amplified(last),
         amplified(first),
