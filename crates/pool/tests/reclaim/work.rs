@@ -35,6 +35,8 @@ struct Bed {
     imports: u64,
     /// Extents that were stored to fill it; 0 when there is room.
     ballast: u64,
+    /// Whether a step may store.
+    room: bool,
 }
 
 /// What a block repeats.
@@ -153,11 +155,21 @@ impl Bed {
         }
     }
 
+    /// Looks for room for what a step may store. It may commit.
+    fn make_room(&mut self) {
+        self.room = match self.pool().check_space(2 << 20, 240 << 10) {
+            Ok(()) => true,
+            Err(PoolError::NoSpace) => false,
+            Err(error) => panic!("{error}"),
+        };
+    }
+
     /// Fills the pool but for a little.
     fn fill(&mut self) {
         const LEN: u32 = 240 << 10;
         while self.pool().space(LEN).available > 4 << 20 {
             let files = [0, 1, 2, 3].map(|i| ((1000 + self.ballast + i, 0), LEN));
+            self.make_room();
             if !self.store("tank", &files) {
                 break;
             }
@@ -171,11 +183,8 @@ impl Bed {
 
     /// Stores blocks of these lengths and names them, if there is room.
     fn store(&mut self, name: &str, files: &[((u64, u64), u32)]) -> bool {
-        let bytes: u64 = files.iter().map(|file| u64::from(file.1)).sum();
-        match self.pool().check_space(bytes, 240 << 10) {
-            Ok(()) => {}
-            Err(PoolError::NoSpace) if self.ballast > 0 => return false,
-            Err(error) => panic!("{error}"),
+        if !self.room {
+            return false;
         }
         let dataset = self.pool().dataset_by_name(name).unwrap();
         let pool = Arc::clone(self.pool());
@@ -385,6 +394,9 @@ impl Bed {
             // Commits and cuts find the trees of destroyed datasets at every stage.
             let entries = 1 + self.next(3) as usize;
             self.pool().destroy_step(entries).unwrap();
+            if self.ballast > 0 {
+                self.make_room();
+            }
             self.stamp();
             let step = self.step();
             *coverage.entry(step).or_default() += 1;
@@ -594,6 +606,7 @@ fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Resul
             state,
             imports: entropy.next_u64() % (1 << 32),
             ballast,
+            room: true,
         };
         after.restart();
         let start = after.sim.trace().len();
@@ -628,6 +641,7 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
         state,
         imports: 0,
         ballast: 0,
+        room: true,
     };
     // Few, for these take their time.
     if seed % 97 == 7 {
