@@ -22,6 +22,7 @@ use crate::core::Core;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::map::{Entry, Location, Update};
+use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::row::Encoded;
 use crate::runs::RunIo;
@@ -238,7 +239,9 @@ impl Pool {
         let mut bytes = 0;
         for (Moved { ptr, .. }, place) in live.iter().zip(places) {
             let places = Places::new(&[place]).expect("places that were just given out are in range");
-            self.map.lock().apply(Update::Put { id: ptr.id, places });
+            if !planted(Bug::MoveNotTold) {
+                self.map.lock().apply(Update::Put { id: ptr.id, places });
+            }
             self.core.lock().release(ptr.place);
             bytes += u64::from(place.footprint());
         }
@@ -425,6 +428,7 @@ impl Pool {
 /// Segments whose hints do not tell a block's place any more: emptied ones, and those gone.
 pub(crate) fn hint_is_stale(core: &Core, segment: SegmentId) -> bool {
     core.entries.get(&segment).is_none_or(|entry| {
-        entry.live_blocks == 0 || matches!(entry.state, SegmentState::Emptying | SegmentState::Freed)
+        let emptying = entry.state == SegmentState::Emptying && !planted(Bug::HintBelieved);
+        entry.live_blocks == 0 || emptying || entry.state == SegmentState::Freed
     })
 }

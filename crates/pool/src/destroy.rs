@@ -220,7 +220,7 @@ impl Pool {
             .entries
             .values()
             .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
-        let slots: u64 = freed.map(|entry| u64::from(entry.height) * entry.segment.layout.k() as u64).sum();
+        let slots: u64 = freed.map(|entry| entry.placed).sum();
         let sum = unlinked + destroyed + dropped + slots;
         self.freeing_told.store(sum, Ordering::Relaxed);
         sum

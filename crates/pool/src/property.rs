@@ -214,6 +214,8 @@ pub static POOL: &[Property] = &[
         "the memory that the pool may take, cache included; takes effect at once"),
     settable("metadata_share", Kind::Percent(5, 95), Some("50"), false, "5 to 95 (percent)",
         "the share of the cache that data may not take from metadata; takes effect at once"),
+    settable("trace", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",
+        "how often everything is walked to find what is dead, leaked or missing; also done when much may be dead"),
     told("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
     told("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
     told("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),

@@ -156,8 +156,11 @@ impl Pool {
 
     /// Refuses when a dataset has snapshots, or is about to have one.
     pub(crate) fn check_no_snapshots(&self, dataset: DatasetId) -> Result<()> {
-        let snapshots = self.snapshots.lock();
-        if snapshots.of(dataset).next().is_none() && snapshots.wanted.iter().all(|(of, _)| *of != dataset) {
+        let none = {
+            let snapshots = self.snapshots.lock();
+            snapshots.of(dataset).next().is_none() && snapshots.wanted.iter().all(|(of, _)| *of != dataset)
+        };
+        if none {
             return Ok(());
         }
         Err(PoolError::Busy(format!("{} has snapshots", self.full_name(dataset))))
@@ -198,15 +201,14 @@ impl Pool {
     /// Takes over what the tables hold, when the datasets are known.
     pub(crate) fn adopt_snapshots(&self, records: Vec<SnapshotRecord>) -> Result<()> {
         let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
-        let mut snapshots = self.snapshots.lock();
         for record in records {
-            self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
-            snapshots.insert(record);
+            let head = self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
+            // Under a lower floor the head would free what the snapshot holds.
+            if head.state.read().record.floor < record.high {
+                return Err(bad(Reason::Order));
+            }
+            self.snapshots.lock().insert(record);
         }
-        // Under a lower floor the head would free what a snapshot holds.
-        let protected = |dataset: &Arc<crate::Dataset>| {
-            dataset.state.read().record.floor >= snapshots.floor(dataset.id())
-        };
-        if self.datasets().iter().all(protected) { Ok(()) } else { Err(bad(Reason::Order)) }
+        Ok(())
     }
 }
