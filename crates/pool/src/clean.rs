@@ -354,9 +354,57 @@ impl Pool {
         }
     }
 
+    /// Whether a commit has room for all that changed of the trees, and as much again.
+    pub(crate) fn changes_fit(&self) -> bool {
+        2 * self.unsealed() < self.core.lock().room_for_nodes()
+    }
+
+    /// Sees to it that changes of the trees can be committed, those that free space as well, which take some before
+    /// they give any: commits before what has changed gets too much for what is free, and cleans. Must not be called
+    /// while an [`crate::Op`] is held.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] when the reserve is used up and nothing of it can be won back.
+    pub fn make_changes_fit(&self) -> Result<()> {
+        if self.changes_fit() || self.core.lock().spend_reserve {
+            return Ok(());
+        }
+        let _one_at_a_time = self.reclaiming.lock();
+        self.win_for_changes()
+    }
+
+    /// As [`Pool::make_changes_fit`], unless somebody is at it.
+    pub fn make_changes_fit_unless_busy(&self) -> Result<()> {
+        if self.changes_fit() || self.core.lock().spend_reserve {
+            return Ok(());
+        }
+        match self.reclaiming.try_lock() {
+            Some(_mine) => self.win_for_changes(),
+            None => Ok(()),
+        }
+    }
+
+    fn win_for_changes(&self) -> Result<()> {
+        while !self.changes_fit() {
+            self.check_writable()?;
+            if self.win_some(true)? {
+                continue;
+            }
+            for _ in 0..=COMMITS_TO_FREE {
+                self.commit_what_fits()?;
+            }
+            let last = self.core.lock().groups.values().all(|group| group.free_segments() < group.floor_of_moved());
+            if last && !self.changes_fit() {
+                return Err(PoolError::NoSpace);
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
     /// One step towards free slots: a commit when that frees some, else cleaning. False when there is nothing to do.
     fn win_some(&self, urgent: bool) -> Result<bool> {
-        if self.core.lock().waiting_to_be_free() {
+        if self.core.lock().waiting_to_be_free() || 4 * self.unsealed() > self.core.lock().room_for_nodes() {
             self.commit_what_fits()?;
             return Ok(true);
         }

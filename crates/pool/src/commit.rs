@@ -152,8 +152,13 @@ impl Pool {
     /// Goes on with merging large runs of the block map.
     fn merge_map(&self) -> Result<()> {
         let mut io = RunIo::new(self);
-        let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES)?;
+        let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES);
         io.finish()?;
+        let progress = match progress {
+            // A merge that has no room is abandoned, and planned anew.
+            Err(PoolError::NoSpace) => return Ok(()),
+            progress => progress?,
+        };
         self.install_runs(progress.changes.added, progress.changes.removed)
     }
 
@@ -260,6 +265,8 @@ impl Pool {
             let record = state.record.encode();
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
         }
+        // Nobody is inside.
+        self.unsealed.store(0, Ordering::Relaxed);
         if how != How::WhatFits {
             self.seal_snapshots(self.open_commit())?;
         }

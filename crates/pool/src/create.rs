@@ -322,6 +322,7 @@ impl Pool {
             history: Mutex::new(parts.history),
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
+            unsealed: Default::default(),
             books: crate::quota::Books::default(),
             freeing_told: AtomicU64::new(0),
             durable: AtomicU64::new(parts.durable.get()),

@@ -173,8 +173,8 @@ impl Core {
     fn may_open(&self, purse: Purse, group: GroupIndex) -> bool {
         let space = &self.groups[&group];
         let floor = match purse {
-            Purse::Accepted => space.floor() / 2,
-            Purse::Moved => space.floor() / 4,
+            Purse::Accepted => space.floor_of_accepted(),
+            Purse::Moved => space.floor_of_moved(),
         };
         self.spend_reserve || space.free_segments() > floor
     }
@@ -283,6 +283,9 @@ impl Pool {
     /// referred to.
     pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         let _ = op;
+        if !self.changes_fit() && !self.core.lock().spend_reserve {
+            return Err(PoolError::NoSpace);
+        }
         let ids = self.core.lock().take_ids(records.len());
         let (birth, incarnation) = self.stamp_now();
         let slots: Vec<OnceLock<Encoded>> = records.iter().map(|_| OnceLock::new()).collect();
