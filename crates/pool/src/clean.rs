@@ -30,6 +30,7 @@ use crate::write::{Appender, Purse};
 use larder_device::ALIGN;
 use larder_format::block::{self, CheckedHeader};
 use larder_format::checksum::fast128;
+use larder_format::node::NODE_MAX;
 use larder_format::run::Places;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
@@ -206,9 +207,14 @@ impl Pool {
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
             let mut nodes = Appender::of_old_nodes(self);
-            let places: Result<Vec<Place>> = blocks.into_iter().map(|block| nodes.push(block)).collect();
-            nodes.submit()?;
-            places?
+            let mut places = Vec::with_capacity(blocks.len());
+            let pushed = blocks.into_iter().try_for_each(|block| Ok(places.push(nodes.push(block)?)));
+            if let Err(error) = pushed.and_then(|()| nodes.submit()) {
+                let mut core = self.core.lock();
+                places.into_iter().for_each(|place| core.release(place));
+                return Err(error);
+            }
+            places
         } else {
             let (now, records) = {
                 let core = self.core.lock();
@@ -359,6 +365,16 @@ impl Pool {
         2 * self.unsealed() < self.core.lock().room_for_nodes()
     }
 
+    /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in
+    /// another node.
+    pub fn nodes_storable(&self) -> u64 {
+        let core = self.core.lock();
+        if core.spend_reserve {
+            return u64::MAX;
+        }
+        (core.room_for_nodes() / 2).saturating_sub(self.unsealed()) / NODE_MAX as u64
+    }
+
     /// Sees to it that changes of the trees can be committed, those that free space as well, which take some before
     /// they give any: commits before what has changed gets too much for what is free, and cleans. Must not be called
     /// while an [`crate::Op`] is held.
@@ -427,7 +443,9 @@ impl Pool {
     /// [`PoolError::NoSpace`] then.
     pub(crate) fn make_commit_fit(&self) -> Result<()> {
         let (needed_before, free_before) = (self.dirty.needed(), self.free_segments());
+        let sealed_before = self.sealed.load(Ordering::Relaxed);
         self.commit_what_fits()?;
+        let sealed = self.sealed.load(Ordering::Relaxed) > sealed_before;
         let mut moved = 0;
         while moved < TEND.1
             && let Some(bytes) = self.clean_step(true)?
@@ -438,7 +456,7 @@ impl Pool {
             self.commit_what_fits()?;
         }
         // Others may write meanwhile: either is progress.
-        let brought = self.dirty.needed() < needed_before || self.free_segments() > free_before;
+        let brought = sealed || self.dirty.needed() < needed_before || self.free_segments() > free_before;
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 

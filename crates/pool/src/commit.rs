@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Attempts at a commit that has no room for all that was accepted, as long as each brings some.
-const ROUNDS: usize = 64;
+const ROUNDS: usize = 1024;
 /// Pages of a large merge of the block map that one commit goes on with.
 const MERGE_PAGES: usize = 256;
 /// The tables are written anew when they lie scattered over more than this many segments, and over
@@ -266,7 +266,8 @@ impl Pool {
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
         }
         // Nobody is inside.
-        self.unsealed.store(0, Ordering::Relaxed);
+        let sealed = self.unsealed.swap(0, Ordering::Relaxed);
+        self.sealed.fetch_add(sealed.max(0) as u64, Ordering::Relaxed);
         if how != How::WhatFits {
             self.seal_snapshots(self.open_commit())?;
         }

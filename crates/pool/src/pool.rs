@@ -192,6 +192,8 @@ pub struct Pool {
     pub(crate) dirty: Dirty,
     /// Bytes of nodes of datasets that the next commit has to store.
     pub(crate) unsealed: AtomicI64,
+    /// Bytes of nodes of datasets that commits have stored since import.
+    pub(crate) sealed: AtomicU64,
     pub(crate) books: Books,
     /// What [`Pool::freeing_bytes`] told last.
     pub(crate) freeing_told: AtomicU64,

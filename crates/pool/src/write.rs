@@ -283,9 +283,6 @@ impl Pool {
     /// referred to.
     pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         let _ = op;
-        if !self.changes_fit() && !self.core.lock().spend_reserve {
-            return Err(PoolError::NoSpace);
-        }
         let ids = self.core.lock().take_ids(records.len());
         let (birth, incarnation) = self.stamp_now();
         let slots: Vec<OnceLock<Encoded>> = records.iter().map(|_| OnceLock::new()).collect();
@@ -473,6 +470,8 @@ pub(crate) struct Appender<'a> {
     pool: &'a Pool,
     kind: SegmentKind,
     class: u8,
+    /// Whose floor holds; none does for what a commit has to store.
+    purse: Option<Purse>,
     row: Option<OpenRow>,
 }
 
@@ -491,12 +490,13 @@ struct OpenRow {
 
 impl<'a> Appender<'a> {
     pub(crate) fn new(pool: &'a Pool, kind: SegmentKind) -> Self {
-        Self { pool, kind, class: 0, row: None }
+        Self { pool, kind, class: 0, purse: None, row: None }
     }
 
     /// For nodes that outlived their neighbours.
     pub(crate) fn of_old_nodes(pool: &'a Pool) -> Self {
-        Self { pool, kind: SegmentKind::Node, class: heat::COLDEST, row: None }
+        let (kind, purse) = (SegmentKind::Node, Some(Purse::Moved));
+        Self { pool, kind, class: heat::COLDEST, purse, row: None }
     }
 
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
@@ -565,6 +565,9 @@ impl<'a> Appender<'a> {
                     });
                 }
                 core.close_segment(id);
+            }
+            if self.purse.is_some_and(|purse| !core.may_open(purse, group)) {
+                continue;
             }
             let Some(record) = core.open_segment(kind, class, group) else { continue };
             core.streams.insert((kind, class, group), record.id);

@@ -133,7 +133,7 @@ impl Full {
             }
             Links => {
                 self.made += 1;
-                let (name, target) = (format!("link-{:07}", self.made), self.data(400));
+                let (name, target) = (format!("link-{:07}", self.made), self.data(1000));
                 let target: Vec<u8> = target.into_iter().map(|byte| byte % 26 + b'a').collect();
                 let made = self.bed.mount.symlink(ROOT, name.as_bytes(), &target, &USER);
                 let Some(made) = refused(made) else { return false };
@@ -354,15 +354,21 @@ fn life(layout: (&str, usize), record: u64, compressible: bool, fill: Fill, seed
     println!("{layout:?}, records of {record}, compressible {compressible}, {fill:?}, seed {seed}");
     let mut full = Full::new(layout, 64, record, compressible, seed);
     for round in 0..2 {
+        let t = std::time::Instant::now();
         full.fill(fill);
+        println!("filled {} {:?} {:?}", full.files.len(), t.elapsed(), full.bed.pool.durable_commit());
         full.commit_and_check();
         full.exercise();
         full.commit_and_check();
+        println!("exercised {:?} {:?}", t.elapsed(), full.bed.pool.durable_commit());
         full = full.again(round == 1, seed + 100);
         full.fill(if fill == Overwrites { Huge } else { fill });
         full.verify();
+        println!("full again {:?} {:?}", t.elapsed(), full.bed.pool.durable_commit());
         full.remove_all();
+        println!("removed {:?} {:?}", t.elapsed(), full.bed.pool.durable_commit());
         full.check_empty();
+        println!("empty {:?} {:?}", t.elapsed(), full.bed.pool.durable_commit());
     }
 }
 
