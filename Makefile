@@ -42,13 +42,14 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 quick: lint
-	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test imports
+	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test imports --test reclaim
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 test: export LARDER_FULL := 1
 test: lint
 	$(CARGO) test --workspace --locked
 	LARDER_CUTS=12000 $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
+	LARDER_SEEDS=10000 $(CARGO) test --workspace --locked --test reclaim -- --nocapture
 	@$(MAKE) --no-print-directory planted real
 
 planted:
@@ -77,6 +78,7 @@ ageing:
 
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000
+soak: export LARDER_SEEDS := 200000
 soak: export KILLS := 200
 soak: export FILES := 300000
 soak: export FSYNCS := 5000

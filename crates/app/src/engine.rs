@@ -4,6 +4,7 @@
 //! real one. Methods block; the daemon calls them from threads that may.
 
 use crate::api::figures::{Cache, Caches, Iostat};
+use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -34,6 +35,8 @@ pub trait Engine: Send + Sync {
     fn pool_sync(&self, request: pool::Sync) -> Result<Done>;
     /// Returns when activities are over, or the pool is exported.
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
+    /// Starts or stops traces.
+    fn pool_trace(&self, request: Trace) -> Result<Done>;
     /// Makes a dataset and mounts it.
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created>;
     /// Destroys datasets.
@@ -111,6 +114,7 @@ verbs! {
     pool::Export, pool_export, "/v1/pool/export" => Done;
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
+    Trace, pool_trace, "/v1/pool/trace" => Done;
     fs::Create, fs_create, "/v1/fs/create" => fs::Created, checked;
     fs::Destroy, fs_destroy, "/v1/fs/destroy" => fs::Destroyed;
     fs::Rename, fs_rename, "/v1/fs/rename" => Done, checked;

@@ -2,6 +2,7 @@
 
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
+use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
     pool,
@@ -78,6 +79,9 @@ impl Engine for MemoryEngine {
             see: None,
             scan: None,
             freeing: 0,
+            cleaned: 0,
+            write_amplification: 100,
+            trace: None,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,
@@ -131,6 +135,10 @@ impl Engine for MemoryEngine {
 
     fn pool_wait(&self, _: pool::Wait) -> Result<Done> {
         panic!("a test wants to see what a bug in the engine does")
+    }
+
+    fn pool_trace(&self, request: Trace) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
     }
 
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created> {

@@ -449,10 +449,53 @@ fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down()
         }
     }
     assert_eq!(fs::read(bed.path("mnt/set/file")).unwrap(), vec![b'b'; 20 << 20]);
+    fs::write(bed.path("mnt/large"), noise(5, 20 << 20)).unwrap();
+    bed.ok("pool sync tank");
     bed.ok("fs destroy --yes tank/set");
+    fs::remove_file(bed.path("mnt/large")).unwrap();
+    bed.kill_daemon();
+    bed.ok("pool import -d DIR/disks tank");
+    assert!(!bed.path("mnt/set").exists(), "what was told as destroyed is");
+    // The last five seconds may be lost.
+    drop(fs::remove_file(bed.path("mnt/large")));
     bed.ok("pool wait -t free tank");
     assert_eq!(bed.ok("pool get -Hp -o value freeing tank"), "0\n");
+    let allocated: u64 = bed.ok("pool get -Hp -o value allocated tank").trim().parse().unwrap();
+    assert!(allocated < 20 << 20, "{allocated} bytes are allocated");
     assert!(!bed.ok("pool status tank").contains("freeing"));
+}
+
+#[test]
+fn a_trace_tells_what_it_found_and_goes_on_after_a_crash() {
+    let Some(bed) = Bed::new("a_trace_tells_what_it_found_and_goes_on_after_a_crash") else { return };
+    bed.create("tank", "", &bed.devices("disks", 1, 256));
+    for number in 0..300 {
+        fs::write(bed.path("mnt").join(format!("file{number}")), noise(number, 5000)).unwrap();
+    }
+    assert!(!bed.ok("pool status tank").contains("trace:"));
+    let told = bed.ok("pool trace -w tank");
+    assert!(told.starts_with("tank: trace found ") && told.contains(" with 0 errors on "), "{told}");
+    assert!(bed.ok("pool status tank").contains("\n trace: found "));
+    let json: serde_json::Value = serde_json::from_str(&bed.ok("pool status -j tank")).unwrap();
+    let trace = &json["pools"]["tank"]["trace"];
+    assert_eq!((&trace["state"], &trace["missing"]), (&"done".into(), &0.into()));
+    assert_eq!(trace["references"][0]["blocks"], 300);
+    assert!(trace["live"]["blocks"].as_u64().unwrap() > 300);
+    // One that was begun and cut off by a crash is begun again by itself.
+    bed.ok("pool trace tank");
+    bed.kill_daemon();
+    bed.ok("pool import -d DIR/disks tank");
+    bed.ok("pool wait -t trace tank");
+    let shown = bed.ok("pool trace -j -w tank");
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(json["pools"]["tank"]["trace"]["state"], "done");
+    bed.ok("pool trace -s tank");
+    assert_eq!(bed.ok("pool get -Hp -o value trace tank"), "monthly\n");
+    bed.ok("pool set trace=off tank");
+    bed.fails(2, "pool set trace=daily tank");
+    bed.fails(2, "pool trace");
+    bed.fails(1, "pool trace nosuch");
+    bed.ok("daemon stop");
 }
 
 #[test]

@@ -74,6 +74,12 @@ impl Pool {
         all
     }
 
+    /// What a dataset with a tree is called, destroyed or not.
+    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
+        let destroyed = dataset.state.read().record.destroyed;
+        if destroyed { format!("destroyed dataset {}", dataset.id()) } else { self.full_name(dataset.id()) }
+    }
+
     /// Datasets that were destroyed and are still being taken down.
     pub fn destroyed(&self) -> BTreeSet<DatasetId> {
         self.destroyed.lock().keys().copied().collect()
@@ -215,7 +221,7 @@ impl Pool {
             .entries
             .values()
             .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
-        let slots: u64 = freed.map(|entry| u64::from(entry.height) * entry.segment.layout.k() as u64).sum();
+        let slots: u64 = freed.map(|entry| entry.placed).sum();
         let sum = unlinked + destroyed + dropped + slots;
         self.freeing_told.store(sum, Ordering::Relaxed);
         sum

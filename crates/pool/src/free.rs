@@ -32,7 +32,7 @@
 
 use crate::clean::hint_is_stale;
 use crate::error::Result;
-use crate::map::{BlockMap, Entry, Location, Step, Update};
+use crate::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::TableNodes;
@@ -50,8 +50,8 @@ const QUEUE_SHARE: u64 = 32;
 const QUEUE_ENTRY: u64 = 15;
 /// Ids that are decided at once, under the map's lock.
 const BATCH: usize = 1024;
-/// Ids that are looked at for each page of the map that a step may read.
-const IDS_PER_PAGE: usize = 512;
+/// Ids that a step looks at, at most: some 5 µs each, which commits wait for.
+const IDS_PER_STEP: usize = 1 << 15;
 /// Pages of the map that freeing may read after each commit.
 pub(crate) const PAGES_PER_COMMIT: usize = 64;
 
@@ -89,9 +89,19 @@ impl Freeing {
 
     /// An id got the mark `DEAD`.
     fn enqueue(&mut self, id: BlockId, bytes: u64, limit: usize) {
+        self.count(bytes);
+        self.remember(id, limit);
+    }
+
+    /// As [`Freeing::enqueue`], for one that a trace holds.
+    fn hold(&mut self, id: BlockId, bytes: u64) {
+        self.count(bytes);
+        self.held.insert(id);
+    }
+
+    fn count(&mut self, bytes: u64) {
         self.record.queued_blocks += 1;
         self.record.queued_bytes += bytes;
-        self.remember(id, limit);
         self.changed = true;
     }
 
@@ -230,8 +240,7 @@ impl Pool {
             freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), limit);
         }
         for ptr in held {
-            freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), 0);
-            freeing.held.insert(ptr.id);
+            freeing.hold(ptr.id, u64::from(ptr.place.footprint()));
         }
     }
 
@@ -259,8 +268,8 @@ impl Pool {
         self.give_back(std::iter::once((ptr.id, ptr.place)));
     }
 
-    /// Works off a part of the free queue: reads about `pages` pages of the block map at most. Returns whether there
-    /// is more. What it frees can be written again some commits later.
+    /// Works off a part of the free queue: reads about `pages` pages of the block map at most, and no more than some
+    /// tenths of a second. Returns whether there is more. What it frees can be written again some commits later.
     ///
     /// # Errors
     /// When nothing may be written, or the map cannot be read.
@@ -274,7 +283,8 @@ impl Pool {
     pub(crate) fn free_some(&self, pages: usize) -> Result<bool> {
         self.let_go();
         let mut pages = pages.max(1);
-        let mut ids_left = pages.saturating_mul(IDS_PER_PAGE);
+        let mut ids_left = IDS_PER_STEP;
+        let mut finder = self.map.lock().finder();
         while pages > 0 && ids_left > 0 {
             let batch: Vec<BlockId> = {
                 let freeing = self.freeing.lock();
@@ -286,7 +296,7 @@ impl Pool {
                 self.sweep(from, pages)?
             } else {
                 ids_left -= batch.len();
-                self.decide_batch(&batch)?
+                self.decide_batch(&batch, &mut finder)?
             };
             pages = pages.saturating_sub(read);
         }
@@ -310,28 +320,35 @@ impl Pool {
     /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
     fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
         let (limit, io) = (self.queue_limit().max(1), RunIo::new(self));
-        let mut found = Vec::new();
+        // A commit's marks are in the runs by now; what the trace has marked since is in the table.
+        let (mut found, mut walk) = {
+            let map = self.map.lock();
+            (map.newly_marked(from.., Marks::DEAD, limit), map.walk(from, pages))
+        };
+        // Where to go on, if there is more.
+        let mut rest = found.last().filter(|_| found.len() == limit).map(|last| last.next());
         let mut at = from;
-        // The marks were set before a checkpoint, so that the runs have all of them.
-        let mut walk = self.map.lock().walk(from, pages);
-        let goes_on = loop {
+        loop {
+            if rest.is_some_and(|rest| at >= rest) {
+                break;
+            }
             match walk.next(&io)? {
                 Step::Entry(id, delta) => {
                     at = id.next();
                     if delta.set.contains(Marks::DEAD) {
                         found.push(id);
-                        if found.len() == limit {
-                            break true;
+                        if found.len() >= 2 * limit {
+                            rest = Some(at);
                         }
                     }
                 }
-                Step::Paused => break true,
-                Step::End => break false,
+                Step::Paused => rest = Some(at),
+                Step::End => break,
             }
-        };
+        }
         let mut freeing = self.freeing.lock();
-        freeing.unswept = goes_on.then_some(at);
-        for id in found {
+        freeing.unswept = rest;
+        for id in found.into_iter().filter(|&id| rest.is_none_or(|rest| id < rest)) {
             if !freeing.held.contains(&id) {
                 freeing.queue.insert(id);
             }
@@ -340,9 +357,8 @@ impl Pool {
     }
 
     /// Frees the ids of the queue that are not shared; the pages that it read.
-    fn decide_batch(&self, ids: &[BlockId]) -> Result<usize> {
-        let io = RunIo::new(self);
-        let mut finder = self.map.lock().finder();
+    fn decide_batch(&self, ids: &[BlockId], finder: &mut Finder) -> Result<usize> {
+        let (io, before) = (RunIo::new(self), finder.pages());
         let in_runs: Vec<(BlockId, Delta)> =
             ids.iter().map(|&id| Ok((id, finder.find(id, &io)?))).collect::<Result<_>>()?;
         let mut freed = Vec::new();
@@ -373,7 +389,7 @@ impl Pool {
             }
         }
         self.give_back(freed.iter().copied());
-        Ok(finder.pages())
+        Ok(finder.pages() - before)
     }
 
     /// The cleaner met a block: frees it when it is dead, and says so; else it has to be moved. `in_map` is what the

@@ -39,11 +39,12 @@ pub mod tree;
 pub mod write;
 
 pub use account::Account;
+pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
 pub use error::{PoolError, Result};
 pub use open::{ImportOptions, Importable};
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
 pub use quota::{Limits, Share};
-pub use snapshot::{Lineage, SnapshotView};
+pub use snapshot::SnapshotView;
 pub use write::NewRecord;

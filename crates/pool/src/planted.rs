@@ -44,11 +44,15 @@ pub enum Bug {
     DeadNotCleared,
     /// A destroyed dataset's record goes before its tree is down.
     TreeForgotten,
+    /// Hints into a segment that is being emptied are believed.
+    HintBelieved,
+    /// The map is not told where the cleaner put a block.
+    MoveNotTold,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 21] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -68,6 +72,8 @@ impl Bug {
         Bug::QueueLost,
         Bug::DeadNotCleared,
         Bug::TreeForgotten,
+        Bug::HintBelieved,
+        Bug::MoveNotTold,
     ];
 }
 

@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::tree::Tree;
 use larder_format::tables::{SnapshotRecord, Table};
-use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason};
+use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,18 +61,6 @@ impl Snapshots {
         let key = (record.dataset, record.high);
         self.taken.insert(key, Snapshot { record, viewed: Arc::default() });
     }
-}
-
-/// What a dataset's trees are, in the order of birth: where a trace begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lineage {
-    /// The dataset.
-    pub dataset: DatasetId,
-    /// The root of each snapshot and its high id: what was born after the high id of the one before is not in that.
-    /// Those of an empty dataset have no root.
-    pub snapshots: Vec<(Option<BlockPtr>, BlockId)>,
-    /// The committed root of the head; none while it is empty.
-    pub head: Option<BlockPtr>,
 }
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.
@@ -168,8 +156,11 @@ impl Pool {
 
     /// Refuses when a dataset has snapshots, or is about to have one.
     pub(crate) fn check_no_snapshots(&self, dataset: DatasetId) -> Result<()> {
-        let snapshots = self.snapshots.lock();
-        if snapshots.of(dataset).next().is_none() && snapshots.wanted.iter().all(|(of, _)| *of != dataset) {
+        let none = {
+            let snapshots = self.snapshots.lock();
+            snapshots.of(dataset).next().is_none() && snapshots.wanted.iter().all(|(of, _)| *of != dataset)
+        };
+        if none {
             return Ok(());
         }
         Err(PoolError::Busy(format!("{} has snapshots", self.full_name(dataset))))
@@ -210,26 +201,14 @@ impl Pool {
     /// Takes over what the tables hold, when the datasets are known.
     pub(crate) fn adopt_snapshots(&self, records: Vec<SnapshotRecord>) -> Result<()> {
         let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
-        let mut snapshots = self.snapshots.lock();
         for record in records {
-            self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
-            snapshots.insert(record);
+            let head = self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
+            // Under a lower floor the head would free what the snapshot holds.
+            if head.state.read().record.floor < record.high {
+                return Err(bad(Reason::Order));
+            }
+            self.snapshots.lock().insert(record);
         }
-        // Under a lower floor the head would free what a snapshot holds.
-        let protected = |dataset: &Arc<crate::Dataset>| {
-            dataset.state.read().record.floor >= snapshots.floor(dataset.id())
-        };
-        if self.datasets().iter().all(protected) { Ok(()) } else { Err(bad(Reason::Order)) }
-    }
-
-    /// Every dataset's committed trees. They belong together only while the commit lock is held.
-    pub fn lineages(&self) -> Vec<Lineage> {
-        let of = |head: Arc<crate::Dataset>| {
-            let (dataset, root) = (head.id(), head.state.read().tree.committed_root());
-            let snapshots = self.snapshots.lock();
-            let snapshots = snapshots.of(dataset).map(|s| (s.record.root, s.record.high)).collect();
-            Lineage { dataset, snapshots, head: root }
-        };
-        self.trees().into_iter().map(of).collect()
+        Ok(())
     }
 }

@@ -15,7 +15,12 @@ use larder_pool::{Pool, ROOT_DATASET};
 /// Runs one seed of the simulation that has to find this bug; returns the number of cuts that did not.
 fn run(bug: Bug, seed: u64) -> Result<usize, String> {
     match bug {
-        Bug::FloorIgnored | Bug::SharedNotMarked | Bug::QueueLost | Bug::DeadNotCleared => {
+        Bug::FloorIgnored
+        | Bug::SharedNotMarked
+        | Bug::QueueLost
+        | Bug::DeadNotCleared
+        | Bug::HintBelieved
+        | Bug::MoveNotTold => {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
         }
@@ -81,5 +86,7 @@ fn a_trace_finds_what_the_map_does_not_know() {
     let files: Vec<_> = (10..50).map(|inode| (inode, 1, 5000)).collect();
     let found = traced(Bug::MapNotTold, &pool, &files);
     assert_eq!((found.missing, found.missing_sample.len()), (40 + 1, 16), "{found:?}");
+    let damaged = pool.damage();
+    assert!(damaged.len() >= 15 && damaged.iter().all(|of| of.0 == ROOT_DATASET), "{damaged:?}");
     assert!(found.is_bad());
 }

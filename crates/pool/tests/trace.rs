@@ -315,6 +315,7 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
     settle(&pool);
     drop(pool);
     let trace_of = sim.trace();
+    let mut was_cut = 0;
     let mut sweep = trace_of.sweep();
     let stride = if std::env::var_os("LARDER_FULL").is_some() { 1 } else { (trace_of.len() - begun) / 8 };
     for cut in (begun..=trace_of.len()).step_by(stride.max(1)) {
@@ -322,6 +323,7 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
         let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
         let pool = import(&after, cut as u64).unwrap();
         assert!(pool.trace_progress().is_none(), "nothing of it is left");
+        was_cut += usize::from(pool.trace_was_cut());
         // Enough for the model to be looked up in the cache.
         pool.set_pool_property("memory", "64000000").unwrap();
         pool.commit().unwrap();
@@ -333,7 +335,9 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
         let found = trace(&pool);
         assert_eq!((found.dead.blocks, found.queued.blocks), (0, 0), "cut {cut}");
         assert_whole(&pool, &format!("cut {cut}, traced"));
+        assert!(!pool.trace_was_cut());
     }
+    assert!(was_cut > 2, "{was_cut} cuts were told");
 }
 
 #[test]
@@ -384,7 +388,7 @@ fn a_node_that_cannot_be_read_keeps_the_trace_from_freeing_anything() {
     if damaged.is_some() {
         assert_eq!(pool.left_bytes(), left, "nothing was settled");
         let found = pool.trace_findings().unwrap();
-        assert!(found.is_bad());
+        assert!(found.is_bad() && found.lost_in == [ROOT_DATASET], "{found:?}");
     }
 }
 

@@ -132,11 +132,14 @@ fn main() -> ExitCode {
         let done = catch_unwind(AssertUnwindSafe(|| run::measure(cell, peer, &site, &amounts, &content)));
         let Ok(outcome) = done else {
             eprintln!("{name:9} {cell:18} failed");
+            results.remove(name, cell);
+            results.absent.insert(format!("{name}, {cell}"), "it failed".to_owned());
             failed = true;
             continue;
         };
         let measured = Measured { peer: name.to_owned(), cell, version: args.version_told.clone(), outcome };
         eprintln!("{}", measured.line());
+        results.absent.remove(&format!("{name}, {cell}"));
         results.add(measured);
         let kept = serde_json::to_vec(&results).expect("plain figures");
         if let Some(Err(error)) = args.keep.as_ref().map(|keep| fs::write(keep, kept)) {

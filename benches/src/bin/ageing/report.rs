@@ -62,8 +62,13 @@ impl Measured {
 impl Results {
     /// Adds a cell, in the place of what was measured of it before.
     pub fn add(&mut self, measured: Measured) {
-        self.measured.retain(|known| (&known.peer, known.cell) != (&measured.peer, measured.cell));
+        self.remove(&measured.peer, measured.cell);
         self.measured.push(measured);
+    }
+
+    /// Forgets a cell.
+    pub fn remove(&mut self, peer: &str, cell: Cell) {
+        self.measured.retain(|known| known.peer != peer || known.cell != cell);
     }
 
     /// What a cell of a peer gave.

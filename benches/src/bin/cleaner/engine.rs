@@ -9,7 +9,7 @@ use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode, SystemClock
 use larder_files::{Caller, FileKind, FsError, Handle, Mount, NodeId, Ops};
 use larder_format::HostId;
 use larder_pool::create::rule_for;
-use larder_pool::{FrontEnd, GroupSpec, Pool, PoolError, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{FrontEnd, GroupSpec, Pool, PoolError, PoolSpec, ROOT_DATASET, World, Writes};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +72,7 @@ impl Bed {
     }
 }
 
-/// What the daemon does beside writers: commits, and stores meanwhile what is dirty.
+/// What the daemon does beside writers: commits, stores meanwhile what is dirty, cleans.
 struct Committer {
     stop: AtomicBool,
     lock: Mutex<()>,
@@ -88,7 +88,6 @@ impl Committer {
             if due(last) {
                 last = pool.clock().monotonic();
                 pool.commit().expect("a commit");
-                continue;
             }
             while pool.dirty().get() >= pool.stream_from() && !due(last) {
                 match FrontEnd::flush(mount) {
@@ -96,6 +95,7 @@ impl Committer {
                     flushed => flushed.expect("it is stored"),
                 }
             }
+            pool.tend().expect("it is cleaned");
         }
     }
 }
@@ -106,7 +106,8 @@ struct Seen {
     at: Duration,
     written: u64,
     device: u64,
-    moved: u64,
+    writes: Writes,
+    commits: u64,
 }
 
 /// Fills, overwrites and prints.
@@ -183,12 +184,13 @@ fn overwrite(args: &Args, bed: &Bed) {
         at: clock.monotonic() - begin,
         written,
         device: bed.device_bytes(),
-        moved: pool.cleaned_bytes(),
+        writes: pool.writes(),
+        commits: pool.durable_commit().get(),
     };
     let first = read(0);
     let (mut last, mut counted, mut before, mut worst) = (first, waits.read(), Duration::ZERO, 0);
     println!(
-        "   s      MiB   MiB/s  moved MiB/s |  WA now  so far | dev/caller now  so far |    p50    p99    max us | free AVAIL MiB"
+        "   s      MiB   MiB/s  moved MiB/s commits/s |  WA now  so far | dev/caller now  so far |    p50    p99    max us | free AVAIL MiB"
     );
     let (mut written, mut n, mut unsynced) = (0, 0, 0);
     let (mut refused, mut refused_in_a_row) = (0_u64, 0);
@@ -243,19 +245,19 @@ fn line(bed: &Bed, args: &Args, seen: (&Seen, &Seen, &Seen), waits: &larder_devi
     let (first, last, now) = seen;
     let seconds = (now.at - last.at).as_secs_f64();
     let since = |of: fn(&Seen) -> u64, from: &Seen| (of(now) - of(from)) as f64;
-    // What a device was given and the cleaner did not move was stored for users, and a little metadata.
     let amplified = |from| {
-        let all = since(|seen| seen.device, from);
-        all / (all - since(|seen| seen.moved, from)).max(1.0)
+        let (stored, moved) = (since(|seen| seen.writes.stored, from), since(|seen| seen.writes.moved, from));
+        (stored + moved) / stored.max(1.0)
     };
     let device = |from| since(|seen| seen.device, from) / since(|seen| seen.written, from).max(1.0);
     let us = |per_mille| waits.percentile(per_mille).unwrap_or(0) / 1000;
     println!(
-        "{:>4.0} {:>8.0} {:>7.0} {:>12.0} | {:>7.3} {:>7.3} | {:>14.3} {:>7.3} | {:>6} {:>6} {:>9} | {:>4} {:>9}",
+        "{:>4.0} {:>8.0} {:>7.0} {:>12.0} {:>9.1} | {:>7.3} {:>7.3} | {:>14.3} {:>7.3} | {:>6} {:>6} {:>9} | {:>4} {:>9}",
         now.at.as_secs_f64(),
         mib(now.written),
         mib(now.written - last.written) / seconds,
-        mib(now.moved - last.moved) / seconds,
+        mib(now.writes.moved - last.writes.moved) / seconds,
+        (now.commits - last.commits) as f64 / seconds,
         amplified(last),
         amplified(first),
         device(last),

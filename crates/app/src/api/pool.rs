@@ -1,6 +1,7 @@
 //! Requests and replies of `larder pool`.
 
 use super::figures::Waits;
+use super::trace::TraceStatus;
 use super::{ApiError, Properties, Result, fs, name};
 use larder_format::label::{GroupRule, MIN_DEVICE};
 use larder_format::segment::MAX_COLUMNS;
@@ -204,6 +205,12 @@ pub struct PoolStatus {
     pub scan: Option<Scan>,
     /// Bytes that deleted files and destroyed datasets still hold.
     pub freeing: u64,
+    /// Bytes that the cleaner moved since import.
+    pub cleaned: u64,
+    /// Bytes written for each byte stored since import, percent.
+    pub write_amplification: u64,
+    /// The newest trace, when there was one.
+    pub trace: Option<TraceStatus>,
     /// How many more losses are survived whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.
@@ -375,6 +382,8 @@ pub enum Activity {
     Scrub,
     /// No resilver is running.
     Resilver,
+    /// No trace is under way.
+    Trace,
 }
 
 /// Returns when activities are over.

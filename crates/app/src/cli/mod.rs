@@ -18,6 +18,7 @@ mod pool_check;
 mod pool_create;
 mod pool_import;
 mod pool_iostat;
+mod pool_trace;
 mod sampling;
 
 use crate::api::{ApiError, ErrorKind, Result};

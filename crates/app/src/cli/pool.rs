@@ -1,7 +1,7 @@
 //! `larder pool`: the verbs, and those of them that are only a few lines.
 
 use super::args::{self, Force, Form, Json};
-use super::{Session, items, out, pool_check, pool_create, pool_import, pool_iostat};
+use super::{Session, items, out, pool_check, pool_create, pool_import, pool_iostat, pool_trace};
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
 use crate::{host, render};
@@ -43,6 +43,8 @@ pub enum Verb {
     /// Wipes the labels of a device that belongs to no imported pool
     #[command(after_help = "Example: larder pool labelclear /dev/sdx")]
     Labelclear(LabelClear),
+    /// Walks everything: frees what is dead, finds what has leaked or is missing
+    Trace(pool_trace::Args),
     /// Returns when background work is over
     #[command(after_help = "Example: larder pool wait -t free tank")]
     Wait(Wait),
@@ -161,6 +163,8 @@ enum Activity {
     Scrub,
     /// No resilver is running
     Resilver,
+    /// No trace is under way
+    Trace,
 }
 
 /// Runs a verb.
@@ -189,6 +193,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
             host::clear_label(Path::new(&args::device(&args.device)?))?;
             Ok(0)
         }
+        Verb::Trace(args) => pool_trace::run(args, session),
         Verb::Wait(args) => wait(args, session),
     }
 }
@@ -304,6 +309,7 @@ fn wait(args: Wait, session: &Session) -> Result<u8> {
         Activity::Free => pool::Activity::Free,
         Activity::Scrub => pool::Activity::Scrub,
         Activity::Resilver => pool::Activity::Resilver,
+        Activity::Trace => pool::Activity::Trace,
     });
     session.client.call(pool::Wait { name: args.name, activities: activities.collect() })?;
     Ok(0)

@@ -191,7 +191,7 @@ impl Host {
             }
         }
         self.live.write().remove(name);
-        let devices = live.trace();
+        let devices = live.weak();
         drop(live);
         // Requests that only look may hold it for a moment.
         for _ in 0..LAST_REQUESTS {

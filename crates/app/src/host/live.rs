@@ -1,9 +1,10 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
-//! Three threads, and nothing else: the *committer* makes a commit every few seconds when anything has
+//! Four threads, and nothing else: the *committer* makes a commit every few seconds when anything has
 //! changed, stores data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other hosts that the
 //! pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at once, and takes
-//! destroyed datasets down, as long as there is any of it.
+//! destroyed datasets down, as long as there is any of it; the *tracer* walks everything now and then
+//! ([`super::tracer`]).
 //! They end at export. A pool imported for reading only has none.
 
 use super::mounts::Mounts;
@@ -53,8 +54,9 @@ pub struct Live {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// Tells a pool's threads that they are to end, or have something to do.
 #[derive(Default)]
-struct Stop {
+pub struct Stop {
     asked: Mutex<bool>,
     changed: Condvar,
     /// Wakes the committer alone.
@@ -64,8 +66,13 @@ struct Stop {
 }
 
 impl Stop {
+    /// Whether it is time to end.
+    pub fn is_asked(&self) -> bool {
+        *self.asked.lock()
+    }
+
     /// Waits; false when it is time to end.
-    fn pause(&self, duration: Duration) -> bool {
+    pub fn pause(&self, duration: Duration) -> bool {
         self.wait(&self.changed, duration)
     }
 
@@ -115,6 +122,8 @@ impl Live {
                     }
                 }
             })?;
+            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+            live.thread("larder-trace", move || super::tracer::trace_now_and_then(&pool, &stop))?;
         }
         Ok(Arc::new(live))
     }
@@ -139,8 +148,13 @@ impl Live {
         }
     }
 
+    /// Whether it was exported, or is about to be.
+    pub fn is_ending(&self) -> bool {
+        self.stop.is_asked()
+    }
+
     /// What of the pool shows whether its devices are let go of.
-    pub fn trace(&self) -> Weak<Pool> {
+    pub fn weak(&self) -> Weak<Pool> {
         Arc::downgrade(&self.pool)
     }
 

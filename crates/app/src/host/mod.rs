@@ -1,7 +1,7 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
-//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `figures` what people watch, `pools` and
+//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `figures` what people watch, `pools` and
 //! `datasets` hold the verbs about properties and names, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
@@ -20,11 +20,13 @@ mod live;
 mod mounts;
 mod pools;
 mod status;
+mod tracer;
 mod world;
 
 pub use create::clear_label;
 
 use crate::api::figures::{Cache, Caches, Iostat};
+use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
 use devices::Remembered;
@@ -146,6 +148,18 @@ impl Engine for Host {
         let free = request.activities.is_empty() || request.activities.contains(&pool::Activity::Free);
         if free && !live.pool.is_read_only() {
             live.wait_for_free_space().map_err(|error| error.of_pool(&request.name))?;
+        }
+        let trace = request.activities.is_empty() || request.activities.contains(&pool::Activity::Trace);
+        if trace {
+            live.wait_for_trace();
+        }
+        Ok(Done {})
+    }
+    fn pool_trace(&self, request: Trace) -> Result<Done> {
+        for live in self.pools_named(&request.names)? {
+            let name = live.pool.name();
+            live.trace(request.stop)
+                .map_err(|error| error.within(format!("cannot trace '{name}'")).of_pool(&name))?;
         }
         Ok(Done {})
     }

@@ -29,6 +29,8 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "allocated" => return told(allocated.to_string()),
         "free" => return told(free.to_string()),
         "freeing" => return told(pool.freeing_bytes().to_string()),
+        "cleaned" => return told(pool.cleaned_bytes().to_string()),
+        "writeamp" => return told(ratio(pool.writes().amplification_percent())),
         "capacity" => {
             return told((u128::from(allocated) * 100 / u128::from(size.max(1))).to_string());
         }
@@ -48,6 +50,11 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         _ => local.or_else(|| known.default.map(str::to_owned)).unwrap_or_else(|| "-".to_owned()),
     };
     Some(PropertyValue { name: known.name.to_owned(), value, source })
+}
+
+/// Hundredths as a ratio.
+fn ratio(percent: u64) -> String {
+    format!("{}.{:02}", percent / 100, percent % 100)
 }
 
 /// Sets properties, durably.

@@ -2,9 +2,10 @@
 
 use super::devices::Remembered;
 use super::live::Live;
-use super::{Host, error};
+use super::{Host, error, tracer};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
+use crate::api::trace::TraceStatus;
 use larder_format::label::GroupRule;
 use larder_format::{DeviceGuid, GroupIndex, HostId};
 use larder_pool::GroupUse;
@@ -56,6 +57,7 @@ impl Host {
         let mut root = sum(&name, "root", state, children);
         (root.guid, root.size, root.allocated) = (pool.guid().get(), size, allocated);
         root.fragmentation = fragmentation(pool.dead_space(), size.saturating_sub(allocated));
+        let trace = tracer::status(pool);
         let (status, action) = match suspended {
             Some(reason) => (
                 Some(format!(
@@ -65,7 +67,17 @@ impl Host {
                     "attach the devices, then: larder pool export {name} && larder pool import {name}"
                 )),
             ),
-            None => advice(&name, &root, &out_of_use, survives, pool.is_read_only()),
+            None => match advice(&name, &root, &out_of_use, survives, pool.is_read_only()) {
+                (None, None) if trace.as_ref().is_some_and(TraceStatus::is_loss) => (
+                    Some(
+                        "The newest trace found that files refer to data which is not there. What cannot be read is \
+                         told to whoever reads it; nothing else is touched."
+                            .to_owned(),
+                    ),
+                    Some(format!("larder pool trace -j {name}; restore what cannot be read from a backup")),
+                ),
+                advice => advice,
+            },
         };
         PoolStatus {
             root,
@@ -75,6 +87,9 @@ impl Host {
             see: None,
             scan: None,
             freeing: pool.freeing_bytes(),
+            cleaned: pool.cleaned_bytes(),
+            write_amplification: pool.writes().amplification_percent(),
+            trace,
             survives,
             damaged: live.mount.damaged(),
             uptime_ns: live.uptime_ns(),
@@ -309,6 +324,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         see: None,
         scan: None,
         freeing: 0,
+        cleaned: 0,
+        write_amplification: 100,
+        trace: None,
         survives,
         damaged: Vec::new(),
         uptime_ns: 0,

@@ -94,6 +94,9 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "see": pool.see,
             "scan_stats": pool.scan,
             "freeing": pool.freeing,
+            "cleaned": pool.cleaned,
+            "write_amplification": pool.write_amplification as f64 / 100.0,
+            "trace": pool.trace,
             "survives": pool.survives,
             "risk": risk(pool.survives),
             "healthy": !needs_attention(pool),
@@ -104,6 +107,11 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
         (root.name.clone(), status)
     };
     pools.iter().map(one).collect()
+}
+
+/// Pools' traces, by name.
+pub fn traces(pools: &[PoolStatus]) -> Map<String, Value> {
+    pools.iter().map(|pool| (pool.root.name.clone(), json!({ "trace": pool.trace }))).collect()
 }
 
 fn vdev(vdev_: &Vdev) -> Value {

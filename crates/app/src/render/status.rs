@@ -2,6 +2,7 @@
 
 use super::{date_to_second, short_path};
 use crate::api::pool::{Created, PoolStatus, Scan, ScanKind, State, Vdev};
+use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
 use std::fmt::Write;
 
@@ -82,8 +83,15 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
         line("see", see);
     }
     line("scan", &pool.scan.as_ref().map_or_else(|| "none requested".to_owned(), scan));
+    if let Some(trace) = &pool.trace {
+        line("trace", &trace_line(trace));
+    }
     if pool.freeing > 0 {
         line("freeing", &format!("{} of what was deleted", format_size(pool.freeing)));
+    }
+    if pool.cleaned > 0 {
+        let (moved, times) = (format_size(pool.cleaned), pool.write_amplification as f64 / 100.0);
+        line("clean", &format!("{moved} moved since import, {times:.2} bytes written for each byte stored"));
     }
     line("risk", &risk(pool.survives));
     out += "config:\n\n";
@@ -162,8 +170,44 @@ fn scan(scan: &Scan) -> String {
     format!("{head} in {} with {} errors on {when}", duration(took), scan.errors)
 }
 
+/// How a trace goes on, or what it found.
+pub fn trace_line(trace: &TraceStatus) -> String {
+    let took = trace.finished.map_or(0, |finished| finished.saturating_sub(trace.started).max(0));
+    let when = date_to_second(trace.finished.unwrap_or(trace.started));
+    match trace.state {
+        TraceState::Running => {
+            let percent = trace.examined as f64 * 100.0 / trace.total.max(1) as f64;
+            let (examined, total) = (trace.examined, trace.total);
+            format!("in progress since {when}\n\t{examined} of {total} blocks looked at, {percent:.2}% done")
+        }
+        TraceState::Stopped => format!("stopped on {when}"),
+        TraceState::Failed => {
+            format!("failed on {when}: {}", trace.failure.as_deref().unwrap_or("nobody knows why"))
+        }
+        TraceState::Done => {
+            let (live, errors) = (trace.live.blocks, trace.errors());
+            let dead = match trace.dead.blocks {
+                0 => String::new(),
+                blocks => format!(" and {} dead ones ({})", blocks, format_size(trace.dead.bytes)),
+            };
+            let mut text =
+                format!("found {live} blocks{dead} in {} with {errors} errors on {when}", duration(took));
+            for (count, what) in [
+                (trace.unreachable.blocks, "had leaked and are freed"),
+                (trace.missing, "are referred to and missing"),
+                (trace.lost, "are nodes that cannot be read, so that nothing was freed"),
+            ] {
+                if count > 0 {
+                    text += &format!("\n\t{count} {what}");
+                }
+            }
+            text
+        }
+    }
+}
+
 /// `01:02:03`, days in front where there are any.
-fn duration(seconds: i64) -> String {
+pub fn duration(seconds: i64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
     if days > 0 { format!("{days} days {clock}") } else { clock }
@@ -309,6 +353,9 @@ pub mod tests {
             see: None,
             scan: None,
             freeing: 0,
+            cleaned: 0,
+            write_amplification: 100,
+            trace: None,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,
@@ -337,10 +384,39 @@ pub mod tests {
     }
 
     #[test]
+    fn what_the_cleaner_cost_is_told_once_it_moved_something() {
+        assert!(!text(&pool(), Form::default()).contains("clean:"));
+        let cleaned = PoolStatus { cleaned: 3 << 30, write_amplification: 157, ..pool() };
+        let told = " clean: 3G moved since import, 1.57 bytes written for each byte stored\n";
+        assert!(text(&cleaned, Form::default()).contains(told));
+    }
+
+    #[test]
     fn what_is_being_freed_is_told_while_there_is_any() {
         assert!(!text(&pool(), Form::default()).contains("freeing"));
         let freeing = PoolStatus { freeing: 3 << 30, ..pool() };
         assert!(text(&freeing, Form::default()).contains("freeing: 3G of what was deleted\n"));
+    }
+
+    #[test]
+    fn traces_tell_how_far_they_are_and_what_they_found() {
+        let mut trace = TraceStatus { examined: 25, total: 100, ..TraceStatus::default() };
+        assert!(trace_line(&trace).ends_with("\n\t25 of 100 blocks looked at, 25.00% done"));
+        (trace.state, trace.finished, trace.live.blocks) = (TraceState::Done, Some(61), 7);
+        assert!(trace_line(&trace).starts_with("found 7 blocks in 00:01:01 with 0 errors on "));
+        (trace.dead.blocks, trace.dead.bytes, trace.missing) = (2, 8192, 3);
+        let text = trace_line(&trace);
+        assert!(
+            text.starts_with("found 7 blocks and 2 dead ones (8K) in 00:01:01 with 3 errors on "),
+            "{text}"
+        );
+        assert!(text.ends_with("\n\t3 are referred to and missing"), "{text}");
+        let shown = text_of(&PoolStatus { trace: Some(trace), ..pool() });
+        assert!(shown.contains("\n trace: found 7 blocks"), "{shown}");
+    }
+
+    fn text_of(pool: &PoolStatus) -> String {
+        text(pool, Form::default())
     }
 
     #[test]

@@ -283,7 +283,7 @@ fn a_large_file_has_the_content_that_it_was_given_whatever_of_it_is_being_freed(
                 0..3 => {
                     let at = below(model.len() as u64 + 1);
                     let first = below(1 << 30) as usize;
-                    let count = (1 + below(1500)).min((MOST - at) / RECORD as u64) as usize;
+                    let count = (1 + below(1500)).min(MOST.saturating_sub(at) / RECORD as u64) as usize;
                     let data = records(first, count);
                     for (i, part) in data.chunks(1 << 20).enumerate() {
                         bed.write(node, at + (i << 20) as u64, part);

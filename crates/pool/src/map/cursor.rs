@@ -8,7 +8,8 @@ use super::merge::{MergedRuns, Outcome};
 use super::run::Run;
 use super::{BlockMap, PageReader};
 use larder_format::BlockId;
-use larder_format::run::{Delta, RunPage};
+use larder_format::run::{Delta, Marks, RunPage};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// Finds chosen ids.
@@ -102,6 +103,12 @@ impl BlockMap {
         let merged = MergedRuns::new(self.runs.iter().cloned(), from);
         let allowed = pages.saturating_add(self.runs.len());
         Walk { merged, allowed, left: allowed }
+    }
+
+    /// Ids in `range` that got one of `marks` since the last checkpoint, at most so many.
+    pub fn newly_marked(&self, range: impl RangeBounds<BlockId>, marks: Marks, most: usize) -> Vec<BlockId> {
+        let marked = self.table.range(range).filter(|(_, delta)| delta.set.contains(marks));
+        marked.take(most).map(|(id, _)| *id).collect()
     }
 
     /// What the map knows of `id`, given what its runs say.

@@ -165,6 +165,41 @@ impl Bench {
         let expected = self.targets.range(from..).map(|(id, _)| (*id, self.expected(*id).unwrap()));
         assert!(found.into_iter().eq(expected), "a window differs from the model");
     }
+
+    /// A walk in steps sees every id of the runs; a finder, asked for some of them in order, says the same of each
+    /// and reads each page once.
+    fn check_cursors(&mut self, from: BlockId) {
+        let (mut at, mut walked) = (from, Vec::new());
+        'walk: loop {
+            let mut walk = self.map.walk(at, 20);
+            loop {
+                match walk.next(&self.blocks).unwrap() {
+                    super::Step::Entry(id, delta) => {
+                        walked.push((id, delta));
+                        at = id.next();
+                    }
+                    super::Step::Paused => continue 'walk,
+                    super::Step::End => break 'walk,
+                }
+            }
+        }
+        let mut finder = self.map.finder();
+        for &(id, delta) in walked.iter().step_by(3) {
+            assert_eq!(finder.find(id, &self.blocks).unwrap(), delta, "block {id}");
+        }
+        assert!(finder.pages() <= self.map.descriptors().map(|run| run.pages as usize).sum());
+        let mut known: BTreeMap<BlockId, Delta> = walked.into_iter().collect();
+        known.extend(
+            self.map
+                .table
+                .range(from..)
+                .map(|(id, _)| (*id, known.get(id).copied().unwrap_or(Delta::NONE)))
+                .collect::<Vec<_>>(),
+        );
+        let now = known.into_iter().filter_map(|(id, runs)| Some((id, Entry::of(&self.map.now(id, runs))?)));
+        let expected = self.targets.range(from..).map(|(id, _)| (*id, self.expected(*id).unwrap()));
+        assert!(now.eq(expected), "the cursors differ from the model");
+    }
 }
 
 fn places(n: u64) -> Places {
@@ -258,11 +293,13 @@ proptest! {
         }
         let some = |from| (from..newest + 10).step_by(newest as usize / 150);
         bench.check(some(0), newest / 2);
+        bench.check_cursors(BlockId::new(newest / 3));
         bench.checkpoint();
         bench.check_space();
         bench.check(some(1), 0);
         bench.reopen();
         bench.check(some(2), 17);
+        bench.check_cursors(BlockId::new(0));
     }
 }
 

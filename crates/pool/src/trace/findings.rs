@@ -1,6 +1,6 @@
 //! What a trace found, and how it is kept with the pool.
 
-use larder_format::{CommitId, Timestamp};
+use larder_format::{CommitId, DatasetId, Timestamp};
 use std::fmt::Write;
 
 /// Blocks, and bytes that they take before replication and parity.
@@ -78,6 +78,8 @@ pub struct Findings {
     pub missing_sample: Vec<u64>,
     /// Nodes that could not be read: what is below is not known, so nothing was freed.
     pub lost: u64,
+    /// Datasets that some of them belong to, or to a snapshot of.
+    pub lost_in: Vec<DatasetId>,
     /// Marks of second references that are gone.
     pub unshared: u64,
     /// Records by references: class `i` has those with 2^i or more, and less than twice that.
@@ -132,6 +134,7 @@ impl Findings {
         put("missing", &self.missing);
         self.missing_sample.iter().for_each(|id| put("sample", id));
         put("lost", &self.lost);
+        self.lost_in.iter().for_each(|dataset| put("lost_in", dataset));
         put("unshared", &self.unshared);
         for (i, of) in self.histogram.iter().enumerate().filter(|(_, of)| of.blocks > 0) {
             let all = [
@@ -181,6 +184,7 @@ impl Findings {
                 "missing" => findings.missing = number()?,
                 "sample" => findings.missing_sample.push(number()?),
                 "lost" => findings.lost = number()?,
+                "lost_in" => findings.lost_in.push(DatasetId::new(number()?)),
                 "unshared" => findings.unshared = number()?,
                 "class" => {
                     let (class, all) = value.split_once(',')?;
@@ -220,6 +224,7 @@ mod tests {
             live: Amount { blocks: 3, bytes: 4 },
             missing: 2,
             missing_sample: vec![7, 8],
+            lost_in: vec![DatasetId::new(3)],
             ..Findings::default()
         };
         findings.count(1, 10, 5);

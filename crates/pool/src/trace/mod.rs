@@ -13,7 +13,8 @@
 //!    a set that spills ([`spill`]).
 //! 3. **Sweep** ([`sweep`]): that set and the block map are read side by side, in order of id. What the map knows
 //!    and nobody refers to dies; marks of second references that are gone are cleared.
-//! 4. Ids that are live and have no entry are *missing*, unless they were freed since the pin.
+//! 4. Ids that are live and have no entry are *missing*, unless they were freed since the pin. Files that name some of
+//!    them are looked for, to be told of as damaged.
 //!
 //! # Live traffic
 //! Each step is short, and between steps everything goes on. What happens since the pin cannot make a block of
@@ -32,8 +33,8 @@
 //! only for a moment. What the outside tells goes to a list behind a lock of its own, innermost of all.
 //!
 //! # Crash
-//! All state is in memory and in pages that no descriptor names ([`Pool::trace_start`] begins anew): a crash or an
-//! export leaves nothing but segments without live blocks, which the next commit frees. What the sweep freed or
+//! All state is in memory and in pages that no descriptor names: a crash or an export leaves nothing but segments
+//! without live blocks, which the next commit frees, and a note ([`Pool::trace_was_cut`]), so that it begins anew. What the sweep freed or
 //! unmarked is an update of the map like any other.
 //!
 //! # Memory
@@ -57,20 +58,21 @@ pub(crate) mod deep {
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References};
 
-use crate::dataset::Dataset;
+use crate::dataset::Look;
 use crate::error::{PoolError, Result};
 use crate::map::{Entry, PageReader, PageWriter};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use findings::SAMPLE;
-use larder_format::items::Extent;
+use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
-use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, SegmentId, Timestamp};
+use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use spill::{Merged, Spill};
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sweep::{Sweep, Verdict};
@@ -198,7 +200,8 @@ enum Stage {
     Sweep(Box<Sweep>),
     /// Suspects are held against what was freed.
     Suspects(Option<Box<(Merged, Merged)>>),
-    Done,
+    /// Files that name missing blocks are looked for.
+    Owners(Owners),
 }
 
 /// A trace under way.
@@ -217,7 +220,7 @@ pub(crate) struct Trace {
 /// What the trace notes of the trees.
 struct Marker<'a> {
     sets: &'a mut Sets,
-    lost: &'a mut u64,
+    findings: &'a mut Findings,
     walked: &'a mut u64,
 }
 
@@ -234,8 +237,12 @@ impl Visitor for Marker<'_> {
         }
         Ok(())
     }
-    fn lost(&mut self, _: &Member, _: String) {
-        *self.lost += 1;
+    fn lost(&mut self, member: &Member, _: String) {
+        let findings = &mut *self.findings;
+        findings.lost += 1;
+        if findings.lost_in.len() < SAMPLE && !findings.lost_in.contains(&member.lineage) {
+            findings.lost_in.push(member.lineage);
+        }
     }
 }
 
@@ -269,8 +276,8 @@ impl Trace {
         }
         match &mut self.stage {
             Stage::Walk => {
-                let (sets, walked) = (&mut self.sets, &mut self.walked);
-                let mut marker = Marker { sets, lost: &mut self.findings.lost, walked };
+                let (sets, findings, walked) = (&mut self.sets, &mut self.findings, &mut self.walked);
+                let mut marker = Marker { sets, findings, walked };
                 if self.walk.step(pool, &mut marker)? == 0 {
                     self.stage = Stage::Settle;
                 }
@@ -315,8 +322,8 @@ impl Trace {
                 let (suspects, freed) = &mut **reading;
                 for _ in 0..effort * ENTRIES_PER_NODE {
                     let Some(suspect) = suspects.next(io)? else {
-                        self.stage = Stage::Done;
-                        return Ok(false);
+                        self.stage = Stage::Owners(Owners::of(pool, &self.findings.missing_sample));
+                        break;
                     };
                     if !freed.contains(suspect.id, io)? {
                         self.findings.missing += 1;
@@ -326,7 +333,7 @@ impl Trace {
                     }
                 }
             }
-            Stage::Done => return Ok(false),
+            Stage::Owners(owners) => return owners.step(pool, effort * ENTRIES_PER_NODE),
         }
         Ok(true)
     }
@@ -334,6 +341,49 @@ impl Trace {
     /// Whether the next step changes the map or judges by what it says.
     fn is_sweeping(&self) -> bool {
         matches!(self.stage, Stage::Sweep(_))
+    }
+}
+
+/// A search for files that name missing blocks, in the heads as they are now. It is of use to people only: what it
+/// cannot read it passes over.
+struct Owners {
+    ids: HashSet<BlockId>,
+    datasets: Vec<DatasetId>,
+    from: Key,
+}
+
+impl Owners {
+    fn of(pool: &Pool, missing: &[u64]) -> Self {
+        let ids: HashSet<_> = missing.iter().copied().map(BlockId::new).collect();
+        let all = pool.datasets();
+        let datasets = all.iter().filter(|_| !ids.is_empty()).map(|dataset| dataset.id()).collect();
+        Self { ids, datasets, from: Key::MIN }
+    }
+
+    /// Looks at so many entries; whether there is more.
+    fn step(&mut self, pool: &Pool, entries: usize) -> Result<bool> {
+        let Some(&id) = self.datasets.last() else { return Ok(false) };
+        let (mut left, mut last) = (entries, None);
+        if let Some(dataset) = pool.dataset(id) {
+            let scanned = dataset.view()?.scan(&self.from, &mut |key, value| {
+                if key.kind == EXTENT
+                    && Extent::decode(value).is_ok_and(|extent| self.ids.contains(&extent.ptr.id))
+                {
+                    pool.note_damage(id, key.object);
+                }
+                (left, last) = (left - 1, Some(*key));
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            left = if scanned.is_ok() { left } else { entries };
+        }
+        match last.and_then(Key::successor).filter(|_| left == 0) {
+            Some(next) => self.from = next,
+            None => {
+                self.from = Key::MIN;
+                self.datasets.pop();
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -431,8 +481,14 @@ impl Pool {
             }
             told.wanted = true;
         }
-        self.commit().inspect_err(|_| self.trace.told.lock().wanted = false)?;
+        let begun = self.set_note(BEGUN, "yes").and_then(|()| self.commit());
+        begun.inspect_err(|_| self.trace.told.lock().wanted = false)?;
         Ok(true)
+    }
+
+    /// Whether a trace was under way when a crash or an export ended it: it should be started anew.
+    pub fn trace_was_cut(&self) -> bool {
+        self.trace_progress().is_none() && self.note(BEGUN).is_some_and(|begun| begun == "yes")
     }
 
     /// Goes on with the trace: reads a batch of nodes, or what comes to as much (`effort`, in nodes). False when it is
@@ -535,6 +591,7 @@ impl Pool {
         let Some(Trace { mut findings, .. }) = slot.take() else { return Ok(()) };
         findings.outcome = outcome;
         findings.finished = self.world.clock.now();
+        self.set_note(BEGUN, "no")?;
         self.set_note(NOTE, &findings.encode())
     }
 
@@ -616,14 +673,6 @@ impl Pool {
         told.pinned = Some(pinned);
     }
 
-    /// What people call a dataset, be it destroyed.
-    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
-        match self.dataset(dataset.id()) {
-            Some(_) => self.full_name(dataset.id()),
-            None => format!("destroyed dataset {}", dataset.id()),
-        }
-    }
-
     /// What is committed now. Nobody may be inside.
     pub(crate) fn pin(&self, commit: CommitId) -> Pinned {
         let mut members = Vec::new();
@@ -668,6 +717,8 @@ impl Pool {
 
 /// The note that findings are kept in.
 const NOTE: &str = "trace";
+/// The note that says whether a trace is under way.
+const BEGUN: &str = "trace-begun";
 
 /// Pages in memory: for a check, which must not write.
 #[derive(Default)]

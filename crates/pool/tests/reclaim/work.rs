@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// Inodes of a dataset.
 const INODES: u64 = 6;
 
+/// The key of the number of the state that a pool is in.
+const STAMP: Key = Key::new(1, 60, 0);
+
 /// How often each step ran.
 pub type Coverage = BTreeMap<&'static str, u64>;
 
@@ -30,11 +33,27 @@ struct Bed {
     /// Every state that it went through; one becomes durable as a whole.
     states: Vec<State>,
     imports: u64,
+    /// Extents that were stored to fill it; 0 when there is room.
+    ballast: u64,
+    /// Whether a step may store.
+    room: bool,
+}
+
+/// What a block repeats.
+fn word(version: Version) -> [u8; 8] {
+    (version as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
 fn content(version: Version, len: u32) -> Vec<u8> {
-    let word = (version as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    word.iter().copied().cycle().take(len as usize).collect()
+    let mut bytes = word(version).repeat(len.div_ceil(8) as usize);
+    bytes.truncate(len as usize);
+    bytes
+}
+
+/// Whether `bytes` are a block's content.
+fn is_content(version: Version, bytes: &[u8]) -> bool {
+    let first = bytes.len().min(8);
+    bytes[..first] == word(version)[..first] && bytes[first..] == bytes[..bytes.len() - first]
 }
 
 impl Bed {
@@ -58,7 +77,7 @@ impl Bed {
         (name, dataset)
     }
 
-    /// What the model holds now is durable.
+    /// The state that this step ends with is durable.
     fn promise(&self) {
         self.sim.mark(self.states.len() as u64);
     }
@@ -79,8 +98,16 @@ impl Bed {
         dataset.update(&op, change).unwrap();
     }
 
+    /// Writes into the root dataset's tree which state comes next: whatever a cut leaves is known by that. It is
+    /// in one commit with all that the step does, since no step commits before it has changed anything.
+    fn stamp(&self) {
+        let root = self.pool().dataset_by_name("tank").unwrap();
+        let next = (self.states.len() as u64).to_le_bytes();
+        self.change(&root, |tree| tree.insert(STAMP, &next));
+    }
+
     fn step(&mut self) -> &'static str {
-        match self.next(46) {
+        match self.next(48) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -94,12 +121,7 @@ impl Bed {
                 self.promise();
                 "commit"
             }
-            33..=34 => {
-                // More than there ever is: segments that are worth it are emptied, and then it gives up.
-                let refused = self.pool().check_space(1 << 40, 128 << 10);
-                assert!(matches!(refused, Err(PoolError::NoSpace)), "{refused:?}");
-                "clean"
-            }
+            33..=34 | 46 => self.clean(),
             35..=37 => {
                 self.pool().free_step(1).unwrap();
                 "free_step"
@@ -114,8 +136,12 @@ impl Bed {
             }
             41..=44 => {
                 let effort = 1 + self.next(3) as usize;
-                _ = self.pool().trace_step(effort).unwrap();
-                self.found_nothing_wrong();
+                match self.pool().trace_step(effort) {
+                    Ok(_) => self.found_nothing_wrong(),
+                    // It may need some for its pages.
+                    Err(PoolError::NoSpace) if self.ballast > 0 => return "trace without room",
+                    Err(error) => panic!("{error}"),
+                }
                 "trace step"
             }
             _ => self.put_many(),
@@ -129,8 +155,37 @@ impl Bed {
         }
     }
 
-    /// Stores blocks of these lengths and names them.
-    fn store(&mut self, name: &str, files: &[((u64, u64), u32)]) {
+    /// Looks for room for what a step may store. It may commit.
+    fn make_room(&mut self) {
+        self.room = match self.pool().check_space(2 << 20, 240 << 10) {
+            Ok(()) => true,
+            Err(PoolError::NoSpace) => false,
+            Err(error) => panic!("{error}"),
+        };
+    }
+
+    /// Fills the pool but for a little.
+    fn fill(&mut self) {
+        const LEN: u32 = 240 << 10;
+        while self.pool().space(LEN).available > 4 << 20 {
+            let files = [0, 1, 2, 3].map(|i| ((1000 + self.ballast + i, 0), LEN));
+            self.make_room();
+            if !self.store("tank", &files) {
+                break;
+            }
+            self.ballast += 4;
+            if self.ballast.is_multiple_of(32) {
+                self.pool().commit().unwrap();
+            }
+        }
+        self.pool().commit().unwrap();
+    }
+
+    /// Stores blocks of these lengths and names them, if there is room.
+    fn store(&mut self, name: &str, files: &[((u64, u64), u32)]) -> bool {
+        if !self.room {
+            return false;
+        }
         let dataset = self.pool().dataset_by_name(name).unwrap();
         let pool = Arc::clone(self.pool());
         let op = pool.enter().unwrap();
@@ -140,7 +195,7 @@ impl Bed {
             inode,
             offset,
             plain: content(first + i, len).into(),
-            codec: if (first + i) % 4 == 0 { Codec::Lz4 } else { Codec::Off },
+            codec: if (first + i).is_multiple_of(4) { Codec::Lz4 } else { Codec::Off },
             checksum: ChecksumKind::Fast,
             replaces: None,
         };
@@ -158,6 +213,7 @@ impl Bed {
             Ok::<_, PoolError>(())
         };
         dataset.update(&op, update).unwrap();
+        true
     }
 
     fn put(&mut self) -> &'static str {
@@ -167,18 +223,18 @@ impl Bed {
             1..=3 => 1 + self.next(200),
             _ => 1 + self.next(100 << 10),
         };
-        self.store(&name, &[((2 + self.next(INODES), 0), len as u32)]);
-        "put"
+        let inode =
+            if self.next(2) < self.ballast { 1000 + self.next(self.ballast) } else { 2 + self.next(INODES) };
+        if self.store(&name, &[((inode, 0), len as u32)]) { "put" } else { "put without room" }
     }
 
     /// Enough to fill a row, and segments.
     fn put_many(&mut self) -> &'static str {
         let (name, _) = self.some_dataset();
-        let count = 4 + self.next(4);
+        let count = 3 + self.next(4);
         let files: Vec<_> =
-            (0..count).map(|i| ((20 + i, 0), (100 << 10) + self.next(100 << 10) as u32)).collect();
-        self.store(&name, &files);
-        "put many"
+            (0..count).map(|i| ((20 + i, 0), (150 << 10) + self.next(100 << 10) as u32)).collect();
+        if self.store(&name, &files) { "put many" } else { "put without room" }
     }
 
     fn some_key(&self, name: &str) -> Option<((u64, u64), Piece)> {
@@ -237,6 +293,21 @@ impl Bed {
         "punch"
     }
 
+    /// A step or two of emptying segments, whether space is short or not.
+    fn clean(&mut self) -> &'static str {
+        if self.next(8) == 0 {
+            // More than there ever is: everything that might free some is tried before it gives up.
+            let refused = self.pool().check_space(1 << 40, 128 << 10);
+            assert!(matches!(refused, Err(PoolError::NoSpace)), "{refused:?}");
+            return "ask for too much";
+        }
+        let before = self.pool().cleaned_bytes();
+        for _ in 0..=self.next(2) {
+            self.pool().clean_step(self.next(2) == 0).unwrap();
+        }
+        if self.pool().cleaned_bytes() > before { "move" } else { "clean" }
+    }
+
     fn snapshot(&mut self) -> &'static str {
         let (name, dataset) = self.some_dataset();
         let snapshot = format!("s{}", self.next(5));
@@ -247,8 +318,7 @@ impl Bed {
             return "nothing";
         }
         tree.snapshots.push((snapshot, taken.unwrap().high, tree.head.clone()));
-        self.states.push(self.state.clone());
-        self.sim.mark(self.states.len() as u64 - 1);
+        self.promise();
         "snapshot"
     }
 
@@ -304,11 +374,30 @@ impl Bed {
         "export and import"
     }
 
+    /// States are numbered from 0 again, beginning with this one.
+    fn restart(&self) {
+        let root = self.pool().dataset_by_name("tank").unwrap();
+        self.change(&root, |tree| tree.insert(STAMP, &0u64.to_le_bytes()));
+        self.pool().commit().unwrap();
+        self.sim.mark(0);
+    }
+
+    /// After a commit everything is as it must be; after a trace still.
+    fn finish(&self) -> Result<(), String> {
+        self.pool().commit().unwrap();
+        verify(self.pool(), &self.state, &self.blocks)?;
+        traced(self.pool(), self.state.clone(), &self.blocks)
+    }
+
     fn run(&mut self, steps: usize, coverage: &mut Coverage) {
         for _ in 0..steps {
             // Commits and cuts find the trees of destroyed datasets at every stage.
             let entries = 1 + self.next(3) as usize;
             self.pool().destroy_step(entries).unwrap();
+            if self.ballast > 0 {
+                self.make_room();
+            }
+            self.stamp();
             let step = self.step();
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
@@ -339,7 +428,9 @@ fn drop_at(tree: &mut Update<'_>, key: (u64, u64)) -> Result<(), PoolError> {
 fn files(pool: &Pool, look: &dyn Look, blocks: &Blocks) -> Result<Files, String> {
     let mut extents: Vec<(Key, Vec<u8>)> = Vec::new();
     look.scan(&Key::MIN, &mut |key, value| {
-        extents.push((*key, value.to_vec()));
+        if key.kind == EXTENT {
+            extents.push((*key, value.to_vec()));
+        }
         ControlFlow::Continue(())
     })
     .map_err(|error| error.to_string())?;
@@ -351,7 +442,7 @@ fn files(pool: &Pool, look: &dyn Look, blocks: &Blocks) -> Result<Files, String>
             return Err(format!("block {id} was never stored"));
         };
         let plain = pool.read(extent.ptr).map_err(|error| format!("block {id}: {error}"))?;
-        if plain[..] != content(version, extent.logical) {
+        if plain.len() != extent.logical as usize || !is_content(version, &plain) {
             return Err(format!("block {id} holds something else"));
         }
         files.insert((key.object, key.offset), Piece { version, from: extent.block_offset, len: extent.len });
@@ -400,26 +491,26 @@ fn drain(pool: &Pool) -> Result<(), String> {
 /// The map knows every live block, and beyond them nothing but what was left to the trace; the segments' counts
 /// are the sums of those, and slots are all accounted for.
 fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> Result<(), String> {
-    let mut known = std::collections::BTreeSet::new();
+    let mut known = BTreeMap::new();
     let mut bytes = 0;
     for (id, entry) in pool.blocks().map_err(|error| error.to_string())? {
         let Some(&version) = blocks.by_id.get(&id).filter(|&&version| version < state.born) else {
             continue;
         };
-        known.insert(version);
+        known.insert(version, entry.marks);
         bytes += blocks.footprint(version);
         if entry.marks.contains(larder_format::run::Marks::DEAD) {
             return Err(format!("block {id} is still marked as dead"));
         }
     }
     let live = state.live();
-    if let Some(&lost) = live.difference(&known).next() {
+    if let Some(&lost) = live.iter().find(|version| !known.contains_key(version)) {
         return Err(format!("block {} is live, but was freed", blocks.all[lost].0.id));
     }
-    let dead: Vec<_> = known.difference(&live).collect();
-    if let Some(&&leak) = dead.iter().find(|version| !state.left.contains(version)) {
+    let dead: Vec<_> = known.iter().filter(|(version, _)| !live.contains(version)).collect();
+    if let Some(&(&leak, marks)) = dead.iter().find(|(version, _)| !state.left.contains(version)) {
         let id = blocks.all[leak].0.id;
-        return Err(format!("block {id} was neither shared nor in a snapshot, but is not freed"));
+        return Err(format!("block {id} was neither shared nor in a snapshot, but is not freed: {marks:?}"));
     }
     let nodes = unreachable - dead.len() as u64;
     if nodes > 0 && !state.destroyed {
@@ -458,31 +549,79 @@ fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> 
             "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
         ));
     }
-    accounted(pool, &state, blocks, unreachable)
+    accounted(pool, &state, blocks, unreachable).map_err(|why| format!("after a trace: {why}"))
 }
 
 /// A pool that holds `state`: whole, with every content, and with nothing else once the queue is empty.
-fn verify(pool: &Pool, states: &[State], blocks: &Blocks) -> Result<usize, String> {
-    whole(pool)?;
+fn verify(pool: &Pool, state: &State, blocks: &Blocks) -> Result<(), String> {
     let found = trees(pool, blocks)?;
-    let matching: Vec<_> = (0..states.len()).filter(|&at| states[at].trees == found).collect();
-    if matching.is_empty() {
-        return Err(format!("none of the {} states that may be here is: {found:?}", states.len()));
+    if found != state.trees {
+        return Err(format!("it holds {found:?} instead of {:?}", state.trees));
     }
     drain(pool)?;
     let unreachable = whole(pool)?;
-    let fits = |&at: &usize| accounted(pool, &states[at], blocks, unreachable);
-    let results: Vec<_> = matching.iter().map(|at| fits(at)).collect();
-    match results.iter().position(Result::is_ok) {
-        Some(fit) => Ok(matching[fit]),
-        None => Err(results.into_iter().next_back().and_then(Result::err).expect("there are some")),
-    }
+    accounted(pool, state, blocks, unreachable)
 }
 
-/// One seed: `steps` of a workload, `cuts` power cuts in it, and after each some more of the workload.
+/// The state that a pool is in, by its stamp.
+fn stamped(pool: &Pool) -> Result<usize, String> {
+    let root = pool.dataset_by_name("tank").map_err(|error| error.to_string())?;
+    let stamp = root.view().and_then(|view| view.get(&STAMP)).map_err(|error| error.to_string())?;
+    Ok(stamp.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes"))) as usize)
+}
+
+/// Cuts the power in what a bed went through from event `start` on, `cuts` times, and after each lets life go on for
+/// some steps: what a cut left behind must not come up later. There, the power is cut again, `again` times.
+fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Result<(), String> {
+    let Bed { sim, pool, entropy, blocks, states, ballast, .. } = bed;
+    drop(pool);
+    let trace = sim.trace();
+    let some = |n: usize| (entropy.next_u64() % n as u64) as usize;
+    let mut at: Vec<usize> = (0..cuts).map(|_| start + some(trace.len() + 1 - start)).collect();
+    at.sort_unstable();
+    let mut sweep = trace.sweep();
+    for cut_at in at {
+        sweep.advance_to(cut_at);
+        let promised = trace.marks_before(cut_at).last().unwrap_or(0) as usize;
+        let survival = match entropy.next_u64() % 3 {
+            0 => Survival::DropAll,
+            1 => Survival::KeepAll,
+            _ => Survival::Random { seed: entropy.next_u64() },
+        };
+        let failed = |why: String| format!("cut {cut_at} ({survival:?}): {why}");
+        let sim = SimWorld::from_images(sweep.images(survival));
+        let pool = import(&sim, entropy.next_u64()).map_err(|error| failed(format!("import: {error}")))?;
+        let found = stamped(&pool).map_err(failed)?;
+        if found < promised {
+            return Err(failed(format!("state {promised} was promised, {found} is there")));
+        }
+        let state = states[found].clone();
+        whole(&pool).and_then(|_| verify(&pool, &state, &blocks)).map_err(failed)?;
+        let mut after = Bed {
+            sim,
+            pool: Some(pool),
+            entropy: SeededEntropy::new(entropy.next_u64()),
+            blocks: blocks.until(state.born),
+            states: vec![state.clone()],
+            state,
+            imports: entropy.next_u64() % (1 << 32),
+            ballast,
+            room: true,
+        };
+        after.restart();
+        let start = after.sim.trace().len();
+        after.run(steps, &mut Coverage::new());
+        let whole = after.finish();
+        let whole = whole.and_then(|()| if again > 0 { cut(after, start, again, steps, 0) } else { Ok(()) });
+        whole.map_err(|why| failed(format!("after it: {why}")))?;
+    }
+    Ok(())
+}
+
+/// One seed: `steps` of a workload, `cuts` power cuts in it, and after each some more of both.
 pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Result<(), String> {
     let (word, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
-    let failed = |at: String, why: String| format!("{word} of {count}, seed {seed}, {at}: {why}");
+    let failed = |why: String| format!("{word} of {count}, seed {seed}, {steps} steps: {why}");
     let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
     let pool = create(&sim, word);
     let entropy = SeededEntropy::new(seed ^ 0x5eed);
@@ -492,7 +631,7 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     let mut state = State::default();
     state.trees.insert("tank".into(), Tree::default());
     pool.commit().unwrap();
-    let start = sim.trace().len();
+    let mut start = sim.trace().len();
     let mut bed = Bed {
         sim,
         pool: Some(pool),
@@ -501,44 +640,16 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
         states: vec![state.clone()],
         state,
         imports: 0,
+        ballast: 0,
+        room: true,
     };
-    bed.run(steps, coverage);
-    bed.pool().commit().unwrap();
-    let last = std::slice::from_ref(&bed.state);
-    verify(bed.pool(), last, &bed.blocks).map_err(|why| failed("at the end".into(), why))?;
-    traced(bed.pool(), bed.state.clone(), &bed.blocks).map_err(|why| failed("at the end".into(), why))?;
-    let trace = bed.sim.trace();
-    let mut at: Vec<usize> =
-        (0..cuts).map(|_| start + bed.next((trace.len() + 1 - start) as u64) as usize).collect();
-    at.sort_unstable();
-    bed.pool = None;
-    let Bed { blocks, states, entropy, .. } = bed;
-    let mut sweep = trace.sweep();
-    for cut in at {
-        sweep.advance_to(cut);
-        let promised = trace.marks_before(cut).last().unwrap_or(0) as usize;
-        let survival = match entropy.next_u64() % 3 {
-            0 => Survival::DropAll,
-            1 => Survival::KeepAll,
-            _ => Survival::Random { seed: seed ^ cut as u64 },
-        };
-        let case = || format!("cut {cut} ({survival:?})");
-        let sim = SimWorld::from_images(sweep.images(survival));
-        let pool =
-            import(&sim, 1000 + cut as u64).map_err(|error| failed(case(), format!("import: {error}")))?;
-        let found = verify(&pool, &states[promised..], &blocks).map_err(|why| failed(case(), why))?;
-        // Life goes on: what a cut left behind must not come up later.
-        let state = states[promised + found].clone();
-        let blocks = blocks.until(state.born);
-        let entropy = SeededEntropy::new(seed ^ cut as u64);
-        let mut after =
-            Bed { sim, pool: Some(pool), entropy, blocks, states: Vec::new(), state, imports: cut as u64 };
-        after.run(steps / 4, &mut Coverage::new());
-        after.pool().commit().unwrap();
-        let last = std::slice::from_ref(&after.state);
-        let whole = verify(after.pool(), last, &after.blocks);
-        let whole = whole.and_then(|_| traced(after.pool(), after.state.clone(), &after.blocks));
-        whole.map_err(|why| failed(format!("after {}", case()), why))?;
+    // Few, for these take their time.
+    if seed % 97 == 7 {
+        bed.fill();
+        bed.states = vec![bed.state.clone()];
+        start = bed.sim.trace().len();
     }
-    Ok(())
+    bed.run(steps, coverage);
+    bed.finish().map_err(failed)?;
+    cut(bed, start, cuts, steps / 4, usize::from(seed.is_multiple_of(4))).map_err(failed)
 }

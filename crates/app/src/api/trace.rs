@@ -1,0 +1,103 @@
+//! Requests and replies of the trace, which walks everything a pool holds.
+
+use serde::{Deserialize, Serialize};
+
+/// Starts a trace of pools, unless one is under way, or stops it; how it goes on is part of
+/// [`super::pool::PoolStatus`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Which pools.
+    pub names: Vec<String>,
+    /// Stop it.
+    pub stop: bool,
+}
+
+/// How a trace stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TraceState {
+    /// It is under way.
+    #[default]
+    Running,
+    /// It saw everything.
+    Done,
+    /// Somebody stopped it.
+    Stopped,
+    /// It could not go on.
+    Failed,
+}
+
+/// A trace, under way or over. What it found is told when it is done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceStatus {
+    /// How it stands.
+    pub state: TraceState,
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// Seconds since 1970.
+    pub started: i64,
+    /// Seconds since 1970; nothing while it runs.
+    pub finished: Option<i64>,
+    /// Blocks to be looked at, once in the trees and once in the block map; estimated.
+    pub total: u64,
+    /// Blocks looked at.
+    pub examined: u64,
+    /// What is in use.
+    pub live: Blocks,
+    /// What was on its way to be freed.
+    pub queued: Blocks,
+    /// What was dead, left by snapshots and second references, and is being freed.
+    pub dead: Blocks,
+    /// What had leaked, and is being freed.
+    pub unreachable: Blocks,
+    /// Blocks that are referred to and not there.
+    pub missing: u64,
+    /// Ids of some of them.
+    pub missing_sample: Vec<u64>,
+    /// Nodes of trees that could not be read; then nothing was freed.
+    pub lost: u64,
+    /// Datasets that some of them belong to, or to a snapshot of.
+    pub lost_in: Vec<String>,
+    /// Records by the number of references.
+    pub references: Vec<References>,
+}
+
+impl TraceStatus {
+    /// Things that are wrong: blocks that had leaked, blocks that are missing, nodes that cannot be read.
+    pub fn errors(&self) -> u64 {
+        self.unreachable.blocks + self.missing + self.lost
+    }
+
+    /// Whether data is lost.
+    pub fn is_loss(&self) -> bool {
+        self.missing + self.lost > 0
+    }
+}
+
+/// Some blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocks {
+    /// How many.
+    pub blocks: u64,
+    /// What they take, one copy of it.
+    pub bytes: u64,
+}
+
+/// Records that are referred to about equally often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct References {
+    /// So often at least, and less than twice that.
+    pub references: u64,
+    /// Records.
+    pub blocks: u64,
+    /// Their plain bytes.
+    pub logical: u64,
+    /// Their stored bytes.
+    pub stored: u64,
+    /// References to them.
+    pub referenced_blocks: u64,
+    /// Their plain bytes, as often as they are referred to.
+    pub referenced_logical: u64,
+    /// Their stored bytes, as often.
+    pub referenced_stored: u64,
+}

@@ -1,0 +1,158 @@
+//! When a pool is traced, how fast, and what is told of it.
+//!
+//! A thread of each pool starts a trace by schedule (the property `trace`), when much of the pool may be dead, and
+//! anew when a crash or an export cut one short; it drives those that people start as well. While others use the
+//! pool it takes a part of the time only.
+
+use super::live::{Live, Stop};
+use crate::api::Result;
+use crate::api::trace::{Blocks, References, TraceState, TraceStatus};
+use larder_pool::Pool;
+use larder_pool::trace::{Amount, Findings, Outcome};
+use std::time::Duration;
+
+/// How often it is asked whether a trace is due.
+const GLANCE: Duration = Duration::from_millis(200);
+/// Nodes that a step reads, at most: some milliseconds, tens of them on a hard disk.
+const EFFORT: usize = 64;
+/// While others are busy: of so many parts of the time, a step takes one.
+const BUSY_PARTS: u32 = 5;
+/// A trace that space needs is not begun sooner than this after the last one.
+const NEED_INTERVAL_SECS: i64 = 600;
+/// It is needed when this part of the pool may be dead, or is all that is available.
+const NEED_PART: u64 = 16;
+/// How long whoever waits for a trace sleeps.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// The tracer's life.
+pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
+    let mut used = 0;
+    while stop.pause(GLANCE) {
+        if pool.suspended().is_some() {
+            continue;
+        }
+        if pool.trace_progress().is_none() && is_due(pool) && complain(pool, pool.trace_start()).is_none() {
+            // Not at once again.
+            stop.pause(Duration::from_secs(NEED_INTERVAL_SECS as u64 / 10));
+            continue;
+        }
+        while pool.trace_progress().is_some() && !stop.is_asked() {
+            let begun = pool.clock().monotonic();
+            if complain(pool, pool.trace_step(EFFORT)).is_none() {
+                break;
+            }
+            let took = pool.clock().monotonic().saturating_sub(begun);
+            let before = std::mem::replace(&mut used, uses(pool));
+            if (used != before || pool.dirty().get() > 0) && !stop.pause(took * (BUSY_PARTS - 1)) {
+                break;
+            }
+        }
+    }
+}
+
+/// Look-ups of others: the trace's own do not count.
+fn uses(pool: &Pool) -> u64 {
+    let stats = pool.cache_stats();
+    [stats.demand_data, stats.demand_metadata].iter().map(|looked| looked.hits + looked.misses).sum()
+}
+
+/// What came of it; who looks after the daemon is told what did not.
+fn complain<T>(pool: &Pool, outcome: larder_pool::Result<T>) -> Option<T> {
+    outcome.inspect_err(|error| eprintln!("larder: pool {}: trace: {error}", pool.name())).ok()
+}
+
+/// Whether a trace should begin.
+fn is_due(pool: &Pool) -> bool {
+    if pool.trace_was_cut() {
+        return true;
+    }
+    let last = pool.trace_findings().map_or(pool.created(), |found| found.finished).secs;
+    let since = pool.clock().now().secs.saturating_sub(last);
+    let space = pool.space(128 << 10);
+    let left = pool.left_bytes();
+    let needed = left > space.size / NEED_PART || left > 0 && space.available < space.size / NEED_PART;
+    needed && since >= NEED_INTERVAL_SECS || period_secs(pool).is_some_and(|period| since >= period)
+}
+
+/// Seconds from one trace to the next.
+fn period_secs(pool: &Pool) -> Option<i64> {
+    let set = pool.pool_properties().remove("trace");
+    let default = larder_pool::property::pool("trace").and_then(|known| known.default);
+    match set.as_deref().or(default)? {
+        "weekly" => Some(7 * 86_400),
+        "monthly" => Some(30 * 86_400),
+        _ => None,
+    }
+}
+
+impl Live {
+    /// Starts a trace, or stops it.
+    ///
+    /// # Errors
+    /// When the pool cannot be written.
+    pub fn trace(&self, stop: bool) -> Result<()> {
+        if stop {
+            self.pool.trace_stop()?;
+        } else {
+            self.pool.trace_start()?;
+        }
+        Ok(())
+    }
+
+    /// Returns when no trace is under way, or the pool is exported.
+    pub fn wait_for_trace(&self) {
+        while self.pool.trace_progress().is_some() && !self.is_ending() {
+            super::pause(WAIT);
+        }
+    }
+}
+
+/// The trace that is under way, or else what the last one found.
+pub fn status(pool: &Pool) -> Option<TraceStatus> {
+    if let Some(progress) = pool.trace_progress() {
+        return Some(TraceStatus {
+            started: progress.started.secs,
+            total: progress.total,
+            examined: progress.examined,
+            ..TraceStatus::default()
+        });
+    }
+    pool.trace_findings().map(|found| told(pool, found))
+}
+
+fn told(pool: &Pool, found: Findings) -> TraceStatus {
+    let (state, failure) = match found.outcome {
+        Outcome::Done => (TraceState::Done, None),
+        Outcome::Stopped => (TraceState::Stopped, None),
+        Outcome::Failed(why) => (TraceState::Failed, Some(why)),
+    };
+    let blocks = |amount: Amount| Blocks { blocks: amount.blocks, bytes: amount.bytes };
+    let total = found.live.blocks + found.queued.blocks + found.dead.blocks + found.unreachable.blocks;
+    let classes = found.histogram.iter().enumerate().filter(|(_, of)| of.blocks > 0);
+    let references = classes.map(|(class, of)| References {
+        references: 1 << class,
+        blocks: of.blocks,
+        logical: of.logical,
+        stored: of.stored,
+        referenced_blocks: of.referenced,
+        referenced_logical: of.referenced_logical,
+        referenced_stored: of.referenced_stored,
+    });
+    TraceStatus {
+        state,
+        failure,
+        started: found.started.secs,
+        finished: Some(found.finished.secs),
+        total,
+        examined: total,
+        live: blocks(found.live),
+        queued: blocks(found.queued),
+        dead: blocks(found.dead),
+        unreachable: blocks(found.unreachable),
+        missing: found.missing,
+        missing_sample: found.missing_sample,
+        lost: found.lost,
+        lost_in: found.lost_in.iter().map(|&id| pool.full_name(id)).filter(|name| !name.is_empty()).collect(),
+        references: references.collect(),
+    }
+}
