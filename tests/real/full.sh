@@ -100,12 +100,12 @@ part_tiny() {
     well "at the end"
 }
 
-# stalls: milliseconds that the longest of the random writes took.
+# longest SIZE: nanoseconds that the longest of the random writes took.
 longest() {
     mounted
     fio --name=stalls --directory="$MNT" --filename=file --rw=randwrite --bs=128k --size="$1" --overwrite=1 \
         --fallocate=none --runtime="$SECONDS_OF_WRITES" --time_based --refill_buffers --output-format=json 2>/dev/null |
-        sed -n '/"write" : {/,/}/{/"clat_ns"/,/}/p}' | sed -n 's/^ *"max" : \([0-9]*\).*/\1/p' | head -1
+        awk '/"write" :/ { write = 1 } write && /"clat_ns"/ { wait = 1 } wait && !told && /"max"/ { print $3 + 0; told = 1 }'
 }
 part_stalls() {
     local size ns ms try

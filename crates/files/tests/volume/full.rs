@@ -161,11 +161,13 @@ impl Full {
     fn fill(&mut self, fill: Fill) {
         let (mut refusals, mut steps) = (0, 0);
         // What is little takes long: most of the pool is filled otherwise, unless there is time.
-        if matches!(fill, Tiny | Names | Links | Attributes) && std::env::var_os("LARDER_FULL").is_none() {
+        let mut most = usize::MAX;
+        if matches!(fill, Tiny | Names | Links | Attributes) && setting("LARDER_LIVES", 0) == 0 {
+            most = 10_000;
             while available(&self.bed) > self.empty / 4 && self.fill_step(Medium) {}
         }
         let until = if fill == Overwrites { self.empty / 4 } else { 0 };
-        while refusals < REFUSALS && (until == 0 || available(&self.bed) > until) {
+        while steps < most && refusals < REFUSALS && (until == 0 || available(&self.bed) > until) {
             refusals = if self.fill_step(fill) { 0 } else { refusals + 1 };
             steps += 1;
             // As the daemon does, now and then.
