@@ -114,13 +114,21 @@ impl Volume {
 
     /// Stores a batch of what is to do, and takes it off the list.
     pub(crate) fn flush_batch(&self, op: &Op<'_>, todo: &mut Todo) -> Result<()> {
-        let storable = self.pool.storable_now(self.dataset.settings().record_size);
+        let record_size = self.dataset.settings().record_size;
+        let storable = self.pool.storable_now(record_size);
+        // What was only looked at has nothing but an inode to store; each inode and each record may lie in another
+        // node of the tree.
+        let nodes = self.pool.nodes_storable();
+        if nodes == 0 {
+            return Err(FsError::NoSpace);
+        }
+        let storable = storable.min(nodes.saturating_mul(record_size.into()));
         let most = BATCH.min(self.pool.dirty_limit() / 2).min(storable);
-        let mut room = self.pool.dirty().room(most, self.dataset.settings().record_size.into());
+        let mut room = self.pool.dirty().room(most, record_size.into());
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
         for (&id, &from) in todo.iter() {
-            if expected >= room.bytes() {
+            if expected >= room.bytes() || inodes.len() as u64 >= nodes {
                 break;
             }
             match self.inode(id) {
@@ -382,6 +390,10 @@ impl Volume {
             return Ok(false);
         }
         let record_size = u64::from(state.live.record_size);
+        // The commit that stores what is logged cannot be put off; so not more than it has room for.
+        if self.pool.dirty().needed() / record_size.max(1) > self.pool.nodes_storable() {
+            return Ok(false);
+        }
         let mut ops = Vec::new();
         for range in state.data.unlogged.iter() {
             let mut at = range.start;

@@ -90,6 +90,7 @@ impl Volume {
         if wait {
             // Leaves are read before the operation, on which a commit may wait.
             extents(&self.dataset.view()?, id, 0..u64::MAX, max_extents)?;
+            self.pool.make_changes_fit_unless_busy()?;
         }
         let op = self.pool.enter()?;
         let inode = match self.inode(id) {
@@ -176,6 +177,7 @@ impl Volume {
     /// Drops the whole tail of a file that is to grow. Not under an operation: each step is one.
     pub(crate) fn drop_tail(&self, inode: &Inode) -> Result<()> {
         loop {
+            self.pool.make_changes_fit_unless_busy()?;
             let op = self.pool.enter()?;
             let _turn = inode.turn.lock();
             let mut state = inode.lock()?;

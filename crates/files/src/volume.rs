@@ -180,6 +180,7 @@ impl Volume {
         if self.dataset.settings().readonly {
             return Err(FsError::ReadOnly);
         }
+        self.pool.make_changes_fit()?;
         Ok(self.pool.enter()?)
     }
 

@@ -31,6 +31,7 @@ use crate::write::{Appender, Purse};
 use larder_device::ALIGN;
 use larder_format::block::{self, CheckedHeader};
 use larder_format::checksum::fast128;
+use larder_format::node::NODE_MAX;
 use larder_format::run::Places;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
@@ -225,9 +226,14 @@ impl Pool {
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
             let mut nodes = Appender::of_old_nodes(self);
-            let places: Result<Vec<Place>> = blocks.into_iter().map(|block| nodes.push(block)).collect();
-            nodes.submit()?;
-            places?
+            let mut places = Vec::with_capacity(blocks.len());
+            let pushed = blocks.into_iter().try_for_each(|block| Ok(places.push(nodes.push(block)?)));
+            if let Err(error) = pushed.and_then(|()| nodes.submit()) {
+                let mut core = self.core.lock();
+                places.into_iter().for_each(|place| core.release(place));
+                return Err(error);
+            }
+            places
         } else {
             let (now, records) = {
                 let core = self.core.lock();
@@ -375,9 +381,72 @@ impl Pool {
         }
     }
 
+    /// Whether a commit has room for all that changed of the trees, and as much again.
+    pub(crate) fn changes_fit(&self) -> bool {
+        2 * self.unsealed() < self.core.lock().room_for_nodes()
+    }
+
+    /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in
+    /// another node.
+    pub fn nodes_storable(&self) -> u64 {
+        let core = self.core.lock();
+        if core.spend_reserve {
+            return u64::MAX;
+        }
+        (core.room_for_nodes() / 2).saturating_sub(self.unsealed()) / NODE_MAX as u64
+    }
+
+    /// Sees to it that changes of the trees can be committed, those that free space as well, which take some before
+    /// they give any: commits before what has changed gets too much for what is free, and cleans. Must not be called
+    /// while an [`crate::Op`] is held.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] when the reserve is used up and nothing of it can be won back.
+    pub fn make_changes_fit(&self) -> Result<()> {
+        if self.changes_fit() || self.core.lock().spend_reserve {
+            return Ok(());
+        }
+        let _one_at_a_time = self.reclaiming.lock();
+        self.win_for_changes()
+    }
+
+    /// As [`Pool::make_changes_fit`], unless somebody is at it.
+    pub fn make_changes_fit_unless_busy(&self) -> Result<()> {
+        if self.changes_fit() || self.core.lock().spend_reserve {
+            return Ok(());
+        }
+        match self.reclaiming.try_lock() {
+            Some(_mine) => self.win_for_changes(),
+            None => Ok(()),
+        }
+    }
+
+    fn win_for_changes(&self) -> Result<()> {
+        while !self.changes_fit() {
+            self.check_writable()?;
+            if self.win_some(true)? {
+                continue;
+            }
+            for _ in 0..=COMMITS_TO_FREE {
+                self.commit_what_fits()?;
+            }
+            let last =
+                self.core.lock().groups.values().all(|group| group.free_segments() < group.floor_of_moved());
+            if last && !self.changes_fit() {
+                return Err(PoolError::NoSpace);
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
     /// One step towards free slots: cleaning until enough of them wait to be free, then commits; each of these costs
     /// flushes, so many slots share them. False when there is nothing to do.
     fn win_some(&self, urgent: bool) -> Result<bool> {
+        if 4 * self.unsealed() > self.core.lock().room_for_nodes() {
+            self.commit_what_fits()?;
+            return Ok(true);
+        }
         let Shortage { free, enough } = self.core.lock().shortage();
         if free < enough && self.clean_step(urgent)?.is_some() {
             return Ok(true);
@@ -405,7 +474,9 @@ impl Pool {
     /// [`PoolError::NoSpace`] then.
     pub(crate) fn make_commit_fit(&self) -> Result<()> {
         let (needed_before, free_before) = (self.dirty.needed(), self.free_segments());
+        let sealed_before = self.sealed.load(Ordering::Relaxed);
         self.commit_what_fits()?;
+        let sealed = self.sealed.load(Ordering::Relaxed) > sealed_before;
         let mut moved = 0;
         while moved < TEND.1
             && let Some(bytes) = self.clean_step(true)?
@@ -416,7 +487,7 @@ impl Pool {
             self.commit_what_fits()?;
         }
         // Others may write meanwhile: either is progress.
-        let brought = self.dirty.needed() < needed_before || self.free_segments() > free_before;
+        let brought = sealed || self.dirty.needed() < needed_before || self.free_segments() > free_before;
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 

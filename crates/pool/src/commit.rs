@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Attempts at a commit that has no room for all that was accepted, as long as each brings some.
-const ROUNDS: usize = 64;
+const ROUNDS: usize = 1024;
 /// Pages of a large merge of the block map that one commit goes on with.
 const MERGE_PAGES: usize = 256;
 /// The tables are written anew when they lie scattered over more than this many segments, and over
@@ -152,8 +152,13 @@ impl Pool {
     /// Goes on with merging large runs of the block map.
     fn merge_map(&self) -> Result<()> {
         let mut io = RunIo::new(self);
-        let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES)?;
+        let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES);
         io.finish()?;
+        let progress = match progress {
+            // A merge that has no room is abandoned, and planned anew.
+            Err(PoolError::NoSpace) => return Ok(()),
+            progress => progress?,
+        };
         self.install_runs(progress.changes.added, progress.changes.removed)
     }
 
@@ -260,6 +265,9 @@ impl Pool {
             let record = state.record.encode();
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
         }
+        // Nobody is inside.
+        let sealed = self.unsealed.swap(0, Ordering::Relaxed);
+        self.sealed.fetch_add(sealed.max(0) as u64, Ordering::Relaxed);
         if how != How::WhatFits {
             self.seal_snapshots(self.open_commit())?;
         }

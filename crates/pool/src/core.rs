@@ -62,6 +62,22 @@ impl Core {
         open.map(|(_, id)| group.writable(room(id), record)).sum()
     }
 
+    /// What nodes of `bytes` take of the room for records, bytes: they lie as copies on as many devices as a layout
+    /// survives losses of, and one.
+    pub(crate) fn footprint_of_nodes(&self, bytes: u64) -> u64 {
+        let worst = self
+            .groups
+            .values()
+            .map(|group| group.rule.layout)
+            .map(|layout| (layout.quorum() * layout.k()).div_ceil(layout.columns()) as u64);
+        bytes * worst.max().unwrap_or(1)
+    }
+
+    /// Bytes of nodes that commits can store, whatever of the reserve is used already.
+    pub(crate) fn room_for_nodes(&self) -> u64 {
+        self.groups.values().map(|group| group.room_for_nodes(group.floor_of_changes())).sum()
+    }
+
     /// A block's bytes are not live any more.
     pub(crate) fn release(&mut self, place: Place) {
         self.release_many(place.segment, 1, u64::from(place.footprint()));

@@ -322,6 +322,8 @@ impl Pool {
             history: Mutex::new(parts.history),
             front: RwLock::new(None),
             dirty: crate::pool::Dirty::default(),
+            unsealed: Default::default(),
+            sealed: AtomicU64::new(0),
             books: crate::quota::Books::default(),
             freeing_told: AtomicU64::new(0),
             durable: AtomicU64::new(parts.durable.get()),

@@ -177,11 +177,13 @@ impl Dataset {
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = self.state.write();
-        let before = state.record.referenced;
+        let (before, dirty) = (state.record.referenced, state.tree.dirty_bytes());
         let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
         let (touched, after) = (update.touched, state.record.referenced);
         op.pool().books.post(self.id, after.wrapping_sub(before) as i64);
+        let more = state.tree.dirty_bytes() as i64 - dirty as i64;
+        op.pool().unsealed.fetch_add(more, Ordering::Relaxed);
         if result.is_err() && touched {
             drop(op.pool().suspend("an operation failed halfway; the last commit is intact".into()));
         }

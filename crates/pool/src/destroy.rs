@@ -127,6 +127,7 @@ impl Pool {
         if entries == 0 {
             return Ok(0);
         }
+        self.make_changes_fit_unless_busy()?;
         let op = self.enter()?;
         dataset.update(&op, |tree| {
             let mut dead = Vec::new();

@@ -27,7 +27,7 @@ use larder_format::segment::SegmentState;
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The world outside, handed in.
@@ -190,6 +190,10 @@ pub struct Pool {
     pub(crate) history: Mutex<Vec<RootImport>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) dirty: Dirty,
+    /// Bytes of nodes of datasets that the next commit has to store.
+    pub(crate) unsealed: AtomicI64,
+    /// Bytes of nodes of datasets that commits have stored since import.
+    pub(crate) sealed: AtomicU64,
     pub(crate) books: Books,
     /// What [`Pool::freeing_bytes`] told last.
     pub(crate) freeing_told: AtomicU64,
@@ -315,6 +319,10 @@ impl Pool {
     pub fn next_block(&self) -> BlockId {
         self.core.lock().next_block
     }
+    /// Bytes of nodes that the next commit has to store, before they are compressed.
+    pub(crate) fn unsealed(&self) -> u64 {
+        self.unsealed.load(Ordering::Relaxed).max(0) as u64
+    }
     /// Dirty bytes in memory.
     pub fn dirty(&self) -> &Dirty {
         &self.dirty
@@ -420,13 +428,14 @@ impl Pool {
 
     /// What can be accepted of records of `record_size` bytes before anything is cleaned.
     pub(crate) fn writable_now(&self, record_size: u32) -> u64 {
-        self.storable(record_size, GroupSpace::floor).saturating_sub(self.dirty.needed())
+        let taken = self.dirty.needed() + self.core.lock().footprint_of_nodes(self.unsealed());
+        self.storable(record_size, GroupSpace::floor).saturating_sub(taken)
     }
 
     /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail
     /// and be stored for nothing.
     pub fn storable_now(&self, record_size: u32) -> u64 {
-        self.storable(record_size, |group| group.floor() / 2)
+        self.storable(record_size, GroupSpace::floor_of_accepted)
     }
 
     fn storable(&self, record_size: u32, floor: fn(&GroupSpace) -> u64) -> u64 {

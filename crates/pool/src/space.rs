@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// enough to keep several in memory.
 pub const ROW_TARGET: u32 = 1 << 20;
 /// The reserve is at least this many segments a group: what open streams, a commit and `rm` need.
-pub const RESERVE_SEGMENTS: u64 = 12;
+pub const RESERVE_SEGMENTS: u64 = 16;
 /// The reserve is never more than this many bytes a group.
 const RESERVE_BYTES_MAX: u64 = 128 << 30;
 /// What trees and the block map keep of a record, bytes before replication: an extent and its share
@@ -118,11 +118,33 @@ impl GroupSpace {
         (self.total_segments() / 32).min(RESERVE_BYTES_MAX / segment).max(RESERVE_SEGMENTS)
     }
 
-    /// Segments that must be free when data is accepted, besides what it takes itself: half of the reserve. What was
-    /// accepted and packs worse than expected may use half of that, the cleaner three quarters, what the log has
-    /// promised all.
+    /// Segments that must be free when data is accepted, besides what it takes itself: half of the reserve.
     pub fn floor(&self) -> u64 {
         self.reserve() / 2
+    }
+
+    /// Segments that must be left when accepted data is stored, which may pack worse than expected. What the log
+    /// has promised may use all.
+    pub fn floor_of_accepted(&self) -> u64 {
+        self.floor() / 2
+    }
+
+    /// Segments that the cleaner must leave: a commit opens one each for nodes, runs, tables and the log at most,
+    /// and hardly ever more than [`GroupSpace::floor_of_changes`].
+    pub fn floor_of_moved(&self) -> u64 {
+        self.floor() / 4
+    }
+
+    /// Segments that must be left when all that changed of the trees has been stored.
+    pub fn floor_of_changes(&self) -> u64 {
+        self.floor() / 4 + 1
+    }
+
+    /// Bytes over all free slots but for those of `floor` segments that nodes of so many bytes take.
+    pub fn room_for_nodes(&self, floor: u64) -> u64 {
+        let layout = self.rule.layout;
+        let segments = self.free_segments().saturating_sub(floor);
+        segments * u64::from(self.slot_size) * layout.columns() as u64 / layout.quorum().max(1) as u64
     }
 
     /// Below this many free segments each write pays with a step of cleaning.

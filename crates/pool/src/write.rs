@@ -173,8 +173,8 @@ impl Core {
     fn may_open(&self, purse: Purse, group: GroupIndex) -> bool {
         let space = &self.groups[&group];
         let floor = match purse {
-            Purse::Accepted => space.floor() / 2,
-            Purse::Moved => space.floor() / 4,
+            Purse::Accepted => space.floor_of_accepted(),
+            Purse::Moved => space.floor_of_moved(),
         };
         self.spend_reserve || space.free_segments() > floor
     }
@@ -470,6 +470,8 @@ pub(crate) struct Appender<'a> {
     pool: &'a Pool,
     kind: SegmentKind,
     class: u8,
+    /// Whose floor holds; none does for what a commit has to store.
+    purse: Option<Purse>,
     row: Option<OpenRow>,
 }
 
@@ -488,12 +490,13 @@ struct OpenRow {
 
 impl<'a> Appender<'a> {
     pub(crate) fn new(pool: &'a Pool, kind: SegmentKind) -> Self {
-        Self { pool, kind, class: 0, row: None }
+        Self { pool, kind, class: 0, purse: None, row: None }
     }
 
     /// For nodes that outlived their neighbours.
     pub(crate) fn of_old_nodes(pool: &'a Pool) -> Self {
-        Self { pool, kind: SegmentKind::Node, class: heat::COLDEST, row: None }
+        let (kind, purse) = (SegmentKind::Node, Some(Purse::Moved));
+        Self { pool, kind, class: heat::COLDEST, purse, row: None }
     }
 
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
@@ -562,6 +565,9 @@ impl<'a> Appender<'a> {
                     });
                 }
                 core.close_segment(id);
+            }
+            if self.purse.is_some_and(|purse| !core.may_open(purse, group)) {
+                continue;
             }
             let Some(record) = core.open_segment(kind, class, group) else { continue };
             core.streams.insert((kind, class, group), record.id);

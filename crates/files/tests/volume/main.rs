@@ -5,6 +5,7 @@ mod attributes;
 mod bed;
 mod crash;
 mod freeing;
+mod full;
 mod large;
 mod lists;
 mod model;

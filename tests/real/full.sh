@@ -1,0 +1,132 @@
+#!/bin/bash
+# full.sh: a pool that is full. Writes are refused and nothing else is: what frees space works, so do properties and
+# datasets, and all space comes back. Nearly full, no write waits for long.
+# SECONDS_OF_WRITES (60) of random overwrites at 95 %, none of which may take MOST_MS (2000). PARTS names parts to run.
+. "$(dirname "$0")/bed.sh"
+packages fio
+need root fuse fio
+room 2
+SECONDS_OF_WRITES=${SECONDS_OF_WRITES:-60} MOST_MS=${MOST_MS:-2000}
+PARTS=${PARTS:-huge tiny stalls}
+# The devices bound what is written.
+make_bed 1 1G
+told=""
+
+avail_kib() { df --output=avail -k "$MNT" | tail -1 | tr -d ' '; }
+# back WHAT KIB: AVAIL is that again but for a hundredth, as soon as what was removed is free.
+back() {
+    local now=0 _
+    for _ in $(seq 120); do
+        now=$(avail_kib)
+        [ "$now" -lt $(($2 - $2 / 100)) ] || break
+        sleep 0.25
+    done
+    check "$1: df says $now KiB of $2" test "$now" -ge $(($2 - $2 / 100))
+}
+# until_full COMMAND...: it fails, for lack of space alone.
+until_full() {
+    check "it ends" test "$("$@" 2>"$BED/out/refusal" >&2; echo $?)" != 0
+    check "with ENOSPC" grep -qi 'no space left' "$BED/out/refusal"
+}
+# well: the daemon lives and the pool writes.
+well() {
+    check "$1: the daemon lives" test -n "$(daemon_pid)"
+    check "$1: sync" "$LARDER" pool sync tank
+    check "$1: nothing is suspended" grep -q 'state: ONLINE' <("$LARDER" pool status tank)
+    check "$1: properties are told" "$LARDER" pool get all tank
+    healthy "$1: the pool is healthy"
+}
+# manage WHAT: what one does to a full pool to help it.
+manage() {
+    check "$1: a property is set" "$LARDER" fs set compression=zstd tank
+    check "$1: a quota is set" "$LARDER" fs set quota=2G tank
+    check "$1: and taken away" "$LARDER" fs set quota=none tank
+    if "$LARDER" fs create tank/more >"$BED/out/create" 2>&1; then
+        check "$1: a dataset is destroyed" "$LARDER" fs destroy --yes tank/more
+    else
+        check "$1: a dataset is refused for lack of space" grep -qi 'space' "$BED/out/create"
+    fi
+}
+
+part_huge() {
+    local before name
+    before=$(avail_kib)
+    until_full dd if=/dev/urandom of="$MNT/huge" bs=1M
+    well "one huge file"
+    manage "one huge file"
+    check "a mode is changed" chmod 600 "$MNT/huge"
+    check "a name is changed" mv "$MNT/huge" "$MNT/renamed"
+    check "half of it is cut off" truncate -s $(($(stat -c %s "$MNT/renamed") / 2)) "$MNT/renamed"
+    check "a hole is punched" fallocate -p -o 1M -l 16M "$MNT/renamed"
+    check "what was freed can be written" dd if=/dev/urandom of="$MNT/again" bs=1M count=128 conv=fsync
+    until_full dd if=/dev/urandom of="$MNT/rest" bs=128k
+    check "all of it is removed" rm "$MNT/renamed" "$MNT/again" "$MNT/rest"
+    back "a huge file was removed" "$before"
+    # Full across an export and a crash.
+    until_full dd if=/dev/urandom of="$MNT/huge" bs=1M
+    check "export of a full pool" "$LARDER" pool export tank
+    check "import of a full pool" "$LARDER" pool import -d "$DEVICES" tank
+    mounted
+    until_full dd if=/dev/urandom of="$MNT/more" bs=4k conv=fsync
+    kill_daemon
+    check "import of a full pool after a crash" "$LARDER" pool import -d "$DEVICES" tank
+    mounted
+    check "it is emptied" rm -f "$MNT/huge" "$MNT/more"
+    back "a full pool was imported and emptied" "$before"
+    well "at the end"
+}
+
+# Files of some bytes in folders of a thousand each.
+crowd() {
+    local folder
+    for folder in $(seq 1000); do
+        mkdir "$MNT/crowd/$folder" || return 1
+        (cd "$MNT/crowd/$folder" && seq 1000 | split -l 1 -a 3 - f) || return 1
+    done
+}
+part_tiny() {
+    local before
+    before=$(avail_kib)
+    # Most of it at once, the rest by files that are nearly nothing but metadata.
+    check "ballast" dd if=/dev/urandom of="$MNT/ballast" bs=1M count=$(((before >> 10) - 24))
+    mkdir "$MNT/crowd"
+    until_full crowd
+    told="$told, $(find "$MNT/crowd" -type f | wc -l) tiny files"
+    well "tiny files"
+    manage "tiny files"
+    check "rm -r" rm -r "$MNT/crowd"
+    check "rm" rm "$MNT/ballast"
+    back "tiny files were removed" "$before"
+    well "at the end"
+}
+
+# longest SIZE: nanoseconds that the longest of the random writes took.
+longest() {
+    mounted
+    fio --name=stalls --directory="$MNT" --filename=file --rw=randwrite --bs=128k --size="$1" --overwrite=1 \
+        --fallocate=none --runtime="$SECONDS_OF_WRITES" --time_based --refill_buffers --output-format=json 2>/dev/null |
+        awk '/"write" :/ { write = 1 } write && /"clat_ns"/ { wait = 1 } wait && !told && /"max"/ { print $3 + 0; told = 1 }'
+}
+part_stalls() {
+    local size ns ms try
+    size=$(($(avail_kib) * 95 / 100 / 128 * 128))
+    check "95 % are filled" dd if=/dev/urandom of="$MNT/file" bs=128k count=$((size / 128)) conv=fsync
+    # A loaded machine gets a second chance.
+    for try in 1 2; do
+        ns=$(longest "${size}k")
+        ms=$((${ns:-999999000000} / 1000000))
+        [ "$ms" -ge "$MOST_MS" ] || break
+    done
+    told="$told, the longest write at 95 % $ms ms"
+    check "no write at 95 % takes $MOST_MS ms" test "$ms" -lt "$MOST_MS"
+    well "95 %"
+    rm "$MNT/file"
+}
+
+for part in $PARTS; do
+    "$LARDER" pool create -m "$MNT" tank $(devices)
+    mounted
+    "part_$part"
+    "$LARDER" pool destroy --yes tank
+done
+finish "${told#, }"
