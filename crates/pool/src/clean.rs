@@ -36,7 +36,7 @@ use larder_format::run::Places;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
 const STEP: u64 = 4 << 20;
@@ -338,7 +338,7 @@ impl Pool {
             if at_once() {
                 return Ok(());
             }
-            if self.is_exhausted() {
+            if self.is_vain(&self.exhausted) {
                 return Err(PoolError::NoSpace);
             }
             if self.win_some(true)? {
@@ -369,13 +369,13 @@ impl Pool {
                 return Ok(());
             }
             let removed = self.free_some_deleted()?;
-            if !removed && self.is_exhausted() {
+            if !removed && self.is_vain(&self.settled) {
                 return Err(PoolError::NoSpace);
             }
             self.commit_what_fits()?;
             let more = self.free_step(REMOVING_PAGES)?;
             if !removed && !more && self.space(record_size).available <= available {
-                self.exhausted.store(self.durable_commit().get(), Ordering::Release);
+                self.settled.store(self.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
@@ -458,9 +458,9 @@ impl Pool {
         Ok(waiting)
     }
 
-    /// Whether nothing changed since the last attempt to win space failed: another one would fail too.
-    fn is_exhausted(&self) -> bool {
-        self.exhausted.load(Ordering::Acquire) == self.durable_commit().get() && !self.has_dropped()
+    /// Whether nothing changed since an attempt failed at commit `last`: another one would fail too.
+    fn is_vain(&self, last: &AtomicU64) -> bool {
+        last.load(Ordering::Acquire) == self.durable_commit().get() && !self.has_dropped()
     }
 
     fn free_segments(&self) -> u64 {

@@ -332,6 +332,7 @@ impl Pool {
             damage: Mutex::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
+            settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),

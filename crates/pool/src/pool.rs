@@ -206,6 +206,8 @@ pub struct Pool {
     pub(crate) reclaiming: Mutex<()>,
     /// The commit at which nothing more could be won back.
     pub(crate) exhausted: AtomicU64,
+    /// The commit at which nothing that was accepted or deleted brought more space.
+    pub(crate) settled: AtomicU64,
     /// The segment that is being emptied. Locked under the commit lock only.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     /// Bytes of records stored since import, and bytes moved by the cleaner.
@@ -454,12 +456,17 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        if self.space(record_size).available < bytes {
-            self.check_writable()?;
-            // What was accepted or removed may bring it.
-            self.settle_space(bytes, record_size)?;
-        }
+        self.find_space(bytes, record_size)?;
         self.make_space(bytes, record_size)
+    }
+
+    /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it.
+    pub(crate) fn find_space(&self, bytes: u64, record_size: u32) -> Result<()> {
+        if self.space(record_size).available >= bytes {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.settle_space(bytes, record_size)
     }
 
     /// Slots in use and in all, bytes over all devices; a group of copies counts once.

@@ -457,10 +457,11 @@ impl Pool {
         let record_size = dataset.settings().record_size;
         let needed = bytes.saturating_add(others).saturating_add(self.promise_overhead(others, record_size));
         let kept = || self.space_above(record_size, GroupSpace::reserve_of_promises).available;
-        match self.check_space(needed, record_size) {
-            Err(PoolError::NoSpace) if bytes <= mine && needed <= kept() => Ok(()),
-            checked => checked,
+        match self.find_space(needed, record_size) {
+            Err(PoolError::NoSpace) if bytes <= mine && needed <= kept() => {}
+            found => found?,
         }
+        self.make_space(bytes, record_size)
     }
 
     /// What `promised` bytes take besides themselves, in records of `record_size` bytes, where those they
