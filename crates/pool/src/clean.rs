@@ -429,7 +429,8 @@ impl Pool {
             for _ in 0..=COMMITS_TO_FREE {
                 self.commit_what_fits()?;
             }
-            let last = self.core.lock().groups.values().all(|group| group.free_segments() < group.floor_of_moved());
+            let last =
+                self.core.lock().groups.values().all(|group| group.free_segments() < group.floor_of_moved());
             if last && !self.changes_fit() {
                 return Err(PoolError::NoSpace);
             }

@@ -65,9 +65,11 @@ impl Core {
     /// What nodes of `bytes` take of the room for records, bytes: they lie as copies on as many devices as a layout
     /// survives losses of, and one.
     pub(crate) fn footprint_of_nodes(&self, bytes: u64) -> u64 {
-        let worst = self.groups.values().map(|group| group.rule.layout).map(|layout| {
-            (layout.quorum() * layout.k()).div_ceil(layout.columns()) as u64
-        });
+        let worst = self
+            .groups
+            .values()
+            .map(|group| group.rule.layout)
+            .map(|layout| (layout.quorum() * layout.k()).div_ceil(layout.columns()) as u64);
         bytes * worst.max().unwrap_or(1)
     }
 
