@@ -56,7 +56,7 @@ impl Full {
     fn new((word, count): (&str, usize), mib: u64, record: u64, compressible: bool, seed: u64) -> Self {
         let record = record.to_string();
         let bed = Bed::with_layout(word, &vec![ByteLen::new(mib << 20); count], &[("recordsize", &record)]);
-        let memory = if seed % 2 == 0 { 8 * MIB } else { 64 * MIB };
+        let memory = if seed.is_multiple_of(2) { 8 * MIB } else { 64 * MIB };
         bed.pool.set_pool_property("memory", &memory.to_string()).unwrap();
         settle(&bed);
         let entropy = SeededEntropy::new(seed);
@@ -145,8 +145,8 @@ impl Full {
                 true
             }
             Attributes => {
-                let name = if self.made % 50 == 0 { self.make(fill) } else { self.pick() };
-                self.made += usize::from(self.made % 50 != 0);
+                let name = if self.made.is_multiple_of(50) { self.make(fill) } else { self.pick() };
+                self.made += usize::from(!self.made.is_multiple_of(50));
                 let Some(name) = name else { return false };
                 let (value, number) = (self.data(3000), self.made);
                 let set = self.bed.mount.setxattr(
