@@ -38,8 +38,9 @@ use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that a step moves, about.
+/// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
 const STEP: u64 = 4 << 20;
+const STEPS: u64 = 4;
 /// Bytes that [`Pool::tend`] moves in one call, at least and at most.
 const TEND: (u64, u64) = (4 << 20, 64 << 20);
 /// Commits that it takes until the slots of a segment that was emptied can be written again: the one
@@ -192,17 +193,17 @@ impl Pool {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
                 entry.dirty = true;
-                (Arc::clone(&entry.segment), entry.height)
+                (Arc::clone(&entry.segment), entry.height, STEP.min(entry.placed / STEPS + 1))
             })
         });
         // It died meanwhile.
-        let Some((segment, height)) = entry.flatten() else {
+        let Some((segment, height, step)) = entry.flatten() else {
             *cleaning = None;
             return Ok(Some(0));
         };
         let op = self.enter()?;
         let mut moved = 0;
-        while *offset < height && moved < STEP {
+        while *offset < height && moved < step {
             let row = self.any_row_header(&segment, *offset)?;
             moved += self.empty_row(&segment, *offset, &row)?;
             *offset += row.height;
@@ -440,13 +441,22 @@ impl Pool {
         Ok(())
     }
 
-    /// One step towards free slots: a commit when that frees some, else cleaning. False when there is nothing to do.
+    /// One step towards free slots: cleaning until enough of them wait to be free, then commits; each of these costs
+    /// flushes, so many slots share them. False when there is nothing to do.
     fn win_some(&self, urgent: bool) -> Result<bool> {
-        if self.core.lock().waiting_to_be_free() || 4 * self.unsealed() > self.core.lock().room_for_nodes() {
+        if 4 * self.unsealed() > self.core.lock().room_for_nodes() {
             self.commit_what_fits()?;
             return Ok(true);
         }
-        Ok(self.clean_step(urgent)?.is_some())
+        let Shortage { free, enough } = self.core.lock().shortage();
+        if free < enough && self.clean_step(urgent)?.is_some() {
+            return Ok(true);
+        }
+        let waiting = self.core.lock().waiting_to_be_free();
+        if waiting {
+            self.commit_what_fits()?;
+        }
+        Ok(waiting)
     }
 
     /// Whether nothing changed since the last attempt to win space failed: another one would fail too.

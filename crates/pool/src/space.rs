@@ -152,10 +152,11 @@ impl GroupSpace {
         (self.floor() + self.enough()) / 2
     }
 
-    /// The cleaner works while fewer segments than this are free or about to be: three quarters of the reserve.
-    /// It is little on purpose: the longer a segment is left alone, the less of it has to be moved.
+    /// The cleaner works while fewer segments than this are free or about to be: as many as the reserve, of which it
+    /// may use the half that is above the floor. It is little on purpose: the longer a segment is left alone, the less
+    /// of it has to be moved.
     pub fn enough(&self) -> u64 {
-        self.reserve() - self.reserve() / 4
+        self.reserve()
     }
 
     /// Slots in use and in all, over all devices.
