@@ -227,7 +227,8 @@ impl Pool {
         let places = if segment.kind == SegmentKind::Node {
             let mut nodes = Appender::of_old_nodes(self);
             let mut places = Vec::with_capacity(blocks.len());
-            let pushed = blocks.into_iter().try_for_each(|block| Ok(places.push(nodes.push(block)?)));
+            let pushed =
+                blocks.into_iter().try_for_each(|block| nodes.push(block).map(|place| places.push(place)));
             if let Err(error) = pushed.and_then(|()| nodes.submit()) {
                 let mut core = self.core.lock();
                 places.into_iter().for_each(|place| core.release(place));

@@ -76,6 +76,12 @@ impl Host {
                     ),
                     Some(format!("larder pool trace -j {name}; restore what cannot be read from a backup")),
                 ),
+                (None, None) if pool.space(FULL_FOR).available < u64::from(FULL_FOR) && !pool.is_read_only() => (
+                    Some("The pool is full: writes are refused. Deleting and changing properties work.".to_owned()),
+                    Some(format!(
+                        "delete what is not needed; `larder pool get freeing {name}` tells what is about to come back"
+                    )),
+                ),
                 advice => advice,
             },
         };
@@ -96,6 +102,9 @@ impl Host {
         }
     }
 }
+
+/// Bytes of a record for which there is no room in a pool that is called full.
+const FULL_FOR: u32 = 128 << 10;
 
 /// An imported pool's state.
 pub fn health(live: &Live) -> State {

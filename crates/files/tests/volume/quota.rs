@@ -235,7 +235,7 @@ const SLACK: u64 = 24 * RECORD;
 #[test]
 fn random_work_stays_within_its_limits_and_is_refused_for_the_right_reason() {
     let (mut seen, mut overshoot) = (BTreeMap::new(), 0);
-    for seed in 0..6 {
+    for seed in 0..12 {
         simulate(seed, &mut seen, &mut overshoot);
     }
     println!("{seen:?}, at most {overshoot} B past a limit");
