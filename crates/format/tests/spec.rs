@@ -282,6 +282,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         run::REFS_PER_PAGE,
         run::RESTART_EVERY,
         segment::DESCRIPTOR_LEN,
+        segment::CLASSES,
         segment::MAX_COLUMNS,
         segment::MAX_PARITY_DATA,
         segment::MAX_SLOT,
