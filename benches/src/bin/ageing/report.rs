@@ -190,7 +190,8 @@ impl Results {
         }
         line(&format!("## {fill} % full\n"));
         line(
-            "| | | MiB/s | with room | amplification | write | fsync | |\n|---|---|---|---|---|---|---|---|",
+            "| | | MiB/s | with room | amplification | processor | write | fsync | |\n\
+             |---|---|---|---|---|---|---|---|---|",
         );
         for cell in cells {
             for (peer, _) in PEERS {
