@@ -179,7 +179,7 @@ fn a_trace_beside_traffic_finds_what_is_dead_and_nothing_else() {
             match next(20) {
                 0..5 => {
                     let inode = 10 + next(400);
-                    let file = (inode, step + 2, 1 + next(4000) as usize);
+                    let file = (inode, step + 2, 2 + next(4000) as usize);
                     put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &[file]);
                     model.insert(inode, (file.1, file.2));
                 }
