@@ -13,8 +13,8 @@
 //! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
 //!
 //! # When
-//! In the background ([`Pool::tend`]) while fewer segments are free or about to be than [`GroupSpace::enough`],
-//! the faster the fewer. Below [`GroupSpace::tight`] each write pays with a step, so that writing gets as slow as
+//! In the background ([`Pool::tend`]) while fewer segments are free or about to be than [`crate::space::GroupSpace::enough`],
+//! the faster the fewer. Below [`crate::space::GroupSpace::tight`] each write pays with a step, so that writing gets as slow as
 //! cleaning is, and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself.
 //! Which segment: [`crate::heat`].
 
