@@ -330,7 +330,11 @@ impl Pool {
             if self.core.lock().is_tight()
                 && let Some(_mine) = self.reclaiming.try_lock()
             {
-                self.win_some(false)?;
+                match self.win_some(false) {
+                    // What this write needs is there.
+                    Err(PoolError::NoSpace) => {}
+                    won => drop(won?),
+                }
             }
             return Ok(());
         }
