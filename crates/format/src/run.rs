@@ -28,7 +28,7 @@ pub const DESCRIPTOR_REFS: usize = 4;
 /// References in a full index page.
 pub const REFS_PER_PAGE: usize = (PAGE_MAX - PageHead::SIZE) / PageRef::SIZE;
 /// The most levels of index pages: enough for 2^32 entry pages.
-const MAX_HEIGHT: u8 = 3;
+pub(crate) const MAX_HEIGHT: u8 = 3;
 
 const WHAT: &str = "run page";
 
@@ -199,9 +199,11 @@ impl Delta {
 /// What a page of a run holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum PageKind {
+pub(crate) enum PageKind {
     MapEntries = 1,
     Index = 2,
+    Prints = 3,
+    Filter = 4,
 }
 
 layout! {
@@ -211,7 +213,7 @@ layout! {
         run: RunId = 0,
         /// The page's number among the run's pages of its height, from 0.
         number: u32 = 8,
-        /// 1: entries of the block map; 2: references to pages.
+        /// 1: entries of the block map; 2: references to pages; 3: entries of the dedup index; 4: filter.
         kind: u8 = 12,
         /// Levels of pages below this one.
         height: u8 = 13,
@@ -226,7 +228,7 @@ layout! {
     }
 }
 
-fn check_head(
+pub(crate) fn check_head(
     bytes: &[u8],
     kind: PageKind,
     run: RunId,
@@ -262,7 +264,7 @@ impl Field for PageRef {
 }
 
 /// Page references name places that can be, and ids that ascend.
-fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
+pub(crate) fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
     refs.iter().try_for_each(|page| page.ptr.checked().map(drop))?;
     ensure(refs.is_sorted_by(|a, b| a.first < b.first), what, Reason::Order)
 }

@@ -76,6 +76,11 @@ pub trait PageReader {
     type Error;
     /// The payload of the block at `ptr`.
     fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>, Self::Error>;
+    /// The payloads of several blocks, each as [`PageReader::read_page`] gives it: for a reader that can have them
+    /// in flight together.
+    fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>, Self::Error>> {
+        ptrs.iter().map(|ptr| self.read_page(*ptr)).collect()
+    }
     /// The error for a block that arrived intact and is not the page that was asked for.
     fn refused(&self, ptr: BlockPtr, why: Corrupt) -> Self::Error;
 }
