@@ -48,11 +48,19 @@ pub enum Bug {
     HintBelieved,
     /// The map is not told where the cleaner put a block.
     MoveNotTold,
+    /// A duplicate is shared without the mark.
+    HitNotMarked,
+    /// Freed blocks stay among those that duplicates are found in.
+    NearRemembers,
+    /// Records get the fingerprint of another.
+    WrongPrint,
+    /// What the index names is shared unseen.
+    IndexBelieved,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 25] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -74,6 +82,10 @@ impl Bug {
         Bug::TreeForgotten,
         Bug::HintBelieved,
         Bug::MoveNotTold,
+        Bug::HitNotMarked,
+        Bug::NearRemembers,
+        Bug::WrongPrint,
+        Bug::IndexBelieved,
     ];
 }
 
