@@ -44,6 +44,7 @@
 
 mod cursor;
 mod merge;
+pub(crate) mod pages;
 mod run;
 #[cfg(test)]
 mod tests;
