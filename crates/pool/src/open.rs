@@ -404,7 +404,7 @@ impl Pieces {
     }
 
     /// What the values say.
-    fn decode<T>(self, decode: fn(&[u8]) -> Result<(T, usize), Corrupt>) -> Result<Vec<T>, Corrupt> {
+    fn decode<T, F: Fn(&[u8]) -> Result<(T, usize), Corrupt>>(self, decode: F) -> Result<Vec<T>, Corrupt> {
         self.0.values().map(|value| decode(value).map(|(value, _)| value)).collect()
     }
 }

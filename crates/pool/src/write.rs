@@ -26,7 +26,8 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, Fingerprint, GroupIndex, Incarnation, Place, SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, Fingerprint, GroupIndex, Incarnation, Place,
+    SegmentId,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
