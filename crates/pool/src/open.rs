@@ -785,6 +785,8 @@ mod tests {
     use crate::create::{GroupSpec, PoolSpec, rule_for};
     use larder_device::{Inline, SeededEntropy};
     use larder_format::HostId;
+    use larder_format::run::{Footprint, PageRef, RunId};
+    use larder_format::tables::pieces;
     use larder_sim::{SimClock, SimWorld};
 
     fn world(seed: u64) -> World {
@@ -795,6 +797,41 @@ mod tests {
             host: HostId::new(1),
             host_name: "sim".into(),
         }
+    }
+
+    #[test]
+    fn a_run_of_thousands_of_segments_comes_back_from_its_pieces() {
+        let place = larder_format::Place { segment: SegmentId::new(1), column: 0, offset: 4096, stored: 800 };
+        let ptr = larder_format::BlockPtr { id: BlockId::new(9), place };
+        let footprint = |n| Footprint { segment: SegmentId::new(n), blocks: 20, bytes: 640_000 };
+        let run = RunDescriptor {
+            run: RunId::new(7),
+            oldest: RunId::new(1),
+            newest: RunId::new(7),
+            entries: 100_000_000,
+            shadows: 0,
+            bytes: 1_900_000_000,
+            first: BlockId::new(1),
+            last: BlockId::new(100_000_000),
+            pages: 60_000,
+            height: 2,
+            refs: vec![PageRef { first: BlockId::new(1), ptr }],
+            footprints: (1..=5_000).map(footprint).collect(),
+        };
+        let mut value = Vec::new();
+        run.encode(&mut value);
+        let mut all = Pieces::default();
+        let of: Vec<&[u8]> = pieces(&value).collect();
+        assert!(of.len() > 20 && of.iter().all(|piece| piece.len() <= PIECE_MAX));
+        for (number, piece) in (0..).zip(&of) {
+            all.add(7, number, piece).unwrap();
+        }
+        assert_eq!(all.decode(RunDescriptor::decode).unwrap(), [run]);
+        // One that is missing is noticed.
+        let mut lacking = Pieces::default();
+        lacking.add(7, 0, of[0]).unwrap();
+        assert_eq!(lacking.add(7, 2, of[2]).unwrap_err().reason, Reason::Order);
+        assert!(lacking.decode(RunDescriptor::decode).is_err());
     }
 
     #[test]
