@@ -242,7 +242,7 @@ impl Pool {
     }
 
     /// Starts reading the range of `place` from one column; says where in the buffer it will begin.
-    fn start_read(
+    pub(crate) fn start_read(
         &self,
         segment: &Segment,
         column: usize,
