@@ -20,6 +20,7 @@ pub mod error;
 pub mod foreign;
 mod free;
 mod heat;
+pub mod index;
 pub mod intent;
 pub mod map;
 pub mod member;
