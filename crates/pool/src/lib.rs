@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod admin;
+mod ahead;
 mod around;
 pub mod cache;
 pub mod check;
@@ -14,6 +15,7 @@ pub mod commit;
 pub mod core;
 pub mod create;
 pub mod dataset;
+pub mod dedup;
 mod destroy;
 pub mod error;
 pub mod foreign;
@@ -43,6 +45,7 @@ pub use account::Account;
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
+pub use dedup::{Dedup, DedupFigures};
 pub use error::{PoolError, Result};
 pub use open::{ImportOptions, Importable};
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};

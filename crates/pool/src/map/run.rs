@@ -64,6 +64,12 @@ impl Run {
         self.index.partition_point(|page| page.first <= id).saturating_sub(1)
     }
 
+    /// The first and the last id that page `at` may hold.
+    pub(super) fn page_span(&self, at: usize) -> (BlockId, BlockId) {
+        let next = self.index.get(at + 1).map(|next| BlockId::new(next.first.get() - 1));
+        (self.index[at].first, next.unwrap_or(self.descriptor.last))
+    }
+
     /// Page `at`, verified.
     pub(super) fn page<R: PageReader>(&self, at: usize, reader: &R) -> Result<RunPage, R::Error> {
         if let Some(page) = self.pages.get(at) {
