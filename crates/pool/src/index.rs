@@ -75,9 +75,9 @@ const MAX_SAMPLING: u8 = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// For filters; beyond it the index keeps a sample only.
-    pub filters: u64,
+    pub filters: usize,
     /// For the table: half of it for what comes in, half for what is being written.
-    pub table: u64,
+    pub table: usize,
 }
 
 /// What the caller has to bring into the pool's tables, and whose space comes and goes. A descriptor's key there is
@@ -290,7 +290,8 @@ impl Index {
                 Some(last) if !last.descriptor.base => last.descriptor.run.oldest > run.newest,
                 _ => true,
             };
-            let with_filter = filter_bytes + descriptor.filter.bytes() <= limits.filters.saturating_mul(2);
+            let with_filter =
+                filter_bytes + descriptor.filter.bytes() <= (limits.filters as u64).saturating_mul(2);
             let part = if fits { Part::open(descriptor.clone(), with_filter, reader).ok() } else { None };
             let Some(part) = part else {
                 index.counters.damaged.fetch_add(1, Ordering::Relaxed);
@@ -385,7 +386,7 @@ impl Index {
 
     /// Whether the table should be written: see [`Index::flush`].
     pub fn is_full(&self) -> bool {
-        self.table.memory_bytes() as u64 >= self.limits.table / 2
+        self.table.memory_bytes() >= self.limits.table / 2
     }
 
     /// Freezes the table, if there is anything in it, so that merge steps write it. Every block with a fingerprint
@@ -553,7 +554,7 @@ impl Index {
     fn sample(&mut self) {
         let followed = self.runs.parts().all(|part| part.descriptor.sampling == self.sampling);
         let filters: u64 = self.runs.parts().map(|part| part.descriptor.filter.bytes()).sum();
-        if filters > self.limits.filters && followed && self.sampling < MAX_SAMPLING {
+        if filters > self.limits.filters as u64 && followed && self.sampling < MAX_SAMPLING {
             self.sampling += 1;
         }
     }
