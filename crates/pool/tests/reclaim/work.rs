@@ -1,7 +1,7 @@
 //! Seeded workloads in which space dies in every way there is, and what must hold after them and after a power cut.
 
 use crate::common::{LAYOUTS, create, import};
-use crate::model::{Blocks, Files, Piece, State, Tree, Trees, Version};
+use crate::model::{Blocks, Files, Piece, State, Tree, Trees};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
 use larder_format::checksum::ChecksumKind;
