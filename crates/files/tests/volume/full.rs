@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const REFUSALS: usize = 8;
 
 /// Layouts, with numbers of devices.
-const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raidz2", 6)];
+pub const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raidz2", 6)];
 
 /// What fills a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -346,7 +346,7 @@ fn allowed<T>(result: larder_pool::Result<T>) -> Option<T> {
 }
 
 /// All that is to be freed is free.
-fn settle(bed: &Bed) {
+pub fn settle(bed: &Bed) {
     while bed.mount.reap_step(1000).unwrap() {}
     while bed.pool.destroy_step(1000).unwrap() {}
     for _ in 0..4 {
@@ -355,7 +355,7 @@ fn settle(bed: &Bed) {
     }
 }
 
-fn available(bed: &Bed) -> u64 {
+pub fn available(bed: &Bed) -> u64 {
     let space = bed.mount.statfs(ROOT).unwrap();
     space.available * u64::from(space.block_size)
 }
@@ -377,7 +377,7 @@ fn life(layout: (&str, usize), record: u64, compressible: bool, fill: Fill, seed
     }
 }
 
-fn setting(name: &str, default: u64) -> u64 {
+pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
