@@ -154,9 +154,8 @@ impl Life {
 
     fn grow(&mut self) -> &'static str {
         let most = self.empty as usize / 14;
-        let file = |object: &crate::model::Object| {
-            object.kind == FileKind::Regular && object.content.len() < most
-        };
+        let file =
+            |object: &crate::model::Object| object.kind == FileKind::Regular && object.content.len() < most;
         let id = match self.run.pick(file) {
             Some(id) if self.below(4) > 0 => id,
             _ => {
