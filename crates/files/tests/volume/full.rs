@@ -181,9 +181,11 @@ impl Full {
             while available(&self.bed) > self.little && self.fill_step(Medium) {}
         }
         let until = if fill == Overwrites { self.empty / 4 } else { 0 };
+        let mut least = u64::MAX;
         while steps < most && refusals < REFUSALS && (until == 0 || available(&self.bed) > until) {
             refusals = if self.fill_step(fill) { 0 } else { refusals + 1 };
             steps += 1;
+            least = least.min(self.free_slots());
             // As the daemon does, now and then.
             if steps % 500 == 0 {
                 self.bed.tick();
@@ -193,6 +195,7 @@ impl Full {
                 self.bed.pool.tend().unwrap();
             }
         }
+        println!("  {steps} steps, {} commits, {least} slots free at least", self.bed.pool.durable_commit());
         if fill == Overwrites {
             let name = self.files.keys().next().cloned().unwrap();
             let size = self.files[&name].len() as u64;
@@ -325,6 +328,12 @@ impl Full {
         for name in names {
             self.remove(&name);
         }
+    }
+
+    /// Free slots of the device that has least.
+    fn free_slots(&self) -> u64 {
+        let groups = self.bed.pool.groups();
+        groups.iter().flat_map(|group| &group.devices).map(|(_, used, all)| all - used).min().unwrap()
     }
 
     /// Bytes of data that a segment has room for, about.

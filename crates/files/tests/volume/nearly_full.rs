@@ -329,7 +329,7 @@ impl Life {
         let lost = self.empty.saturating_sub(now);
         // Segments that are open, or kept by little, are a part of such a small pool.
         let group = &bed.pool.groups()[0];
-        let segments = 2 * u64::from(group.slot_size) * group.rule.layout.k() as u64;
+        let segments = 4 * u64::from(group.slot_size) * group.rule.layout.k() as u64;
         assert!(lost < self.empty / 50 + segments, "AVAIL was {} and is {now}", self.empty);
     }
 }
