@@ -430,8 +430,9 @@ impl Run {
             _ => (Allocate::Punch, false),
         };
         let done = self.bed.mount.fallocate(self.node(id), Handle(0), offset, len, mode);
-        let done = if mode == Allocate::Extend { self.allowed(done) } else { Some(done.unwrap()) };
-        if done.is_none() {
+        if mode != Allocate::Extend {
+            done.unwrap();
+        } else if self.allowed(done).is_none() {
             return;
         }
         self.change(id, |content| {
