@@ -8,6 +8,7 @@
 
 mod acl;
 mod attr;
+mod cut;
 mod data;
 mod error;
 mod flush;
@@ -23,6 +24,7 @@ mod view;
 mod volume;
 mod xattr;
 
+pub use cut::Cutter;
 pub use error::{FsError, Result};
 pub use mount::Mount;
 pub use ops::*;

@@ -290,7 +290,16 @@ impl Pool {
     /// Works out what the write path needs of every dataset's properties.
     pub(crate) fn refresh_settings(&self) {
         for dataset in self.datasets() {
-            let names = ["compression", "checksum", "recordsize", "readonly", "atime", "acltype", "xattr"];
+            let names = [
+                "compression",
+                "checksum",
+                "recordsize",
+                "chunking",
+                "readonly",
+                "atime",
+                "acltype",
+                "xattr",
+            ];
             let values: BTreeMap<String, String> = names
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
