@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod admin;
+mod ahead;
 mod around;
 pub mod cache;
 pub mod check;
