@@ -19,6 +19,7 @@ mod ops;
 mod orphan;
 mod ranges;
 mod read_data;
+mod recut;
 mod replay;
 mod view;
 mod volume;
