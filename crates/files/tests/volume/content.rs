@@ -3,9 +3,9 @@
 use crate::bed::{Bed, ROOT};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
+use larder_format::BlockId;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::BlockId;
 use larder_pool::{Look, ROOT_DATASET};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -77,7 +77,8 @@ fn a_byte_at_the_front_leaves_most_records_as_they_were() {
 #[test]
 fn cuts_do_not_depend_on_how_a_file_was_written() {
     let bytes = noise(3 << 20, 2);
-    for (piece, memory) in [(3 << 20, "67108864"), (100_000, "4194304"), (4096, "2097152"), (777, "4194304")] {
+    for (piece, memory) in [(3 << 20, "67108864"), (100_000, "4194304"), (4096, "2097152"), (777, "4194304")]
+    {
         let bed = bed();
         bed.pool.set_pool_property("memory", memory).unwrap();
         let node = bed.file(ROOT, "file");
