@@ -18,6 +18,7 @@ use larder_format::{
 };
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
+use larder_pool::dedup::Dedup;
 use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;
@@ -284,5 +285,14 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
 
 fn record(plain: &[u8], codec: Codec) -> NewRecord {
     let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
-    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum, replaces: None }
+    NewRecord {
+        dataset,
+        inode: 2,
+        offset: 0,
+        plain: plain.to_vec().into(),
+        codec,
+        checksum,
+        dedup: Dedup::Off,
+        replaces: None,
+    }
 }

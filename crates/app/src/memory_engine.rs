@@ -1,5 +1,6 @@
 //! An engine that only remembers: for tests of what is above engines.
 
+use crate::api::dedup::RebuildIndex;
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::trace::Trace;
@@ -82,6 +83,7 @@ impl Engine for MemoryEngine {
             cleaned: 0,
             write_amplification: 100,
             trace: None,
+            dedup: None,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,
@@ -138,6 +140,10 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_trace(&self, request: Trace) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})
     }
 

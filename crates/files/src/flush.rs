@@ -297,6 +297,7 @@ impl Volume {
                 plain,
                 codec: settings.codec,
                 checksum: settings.checksum,
+                dedup: settings.dedup,
                 replaces,
             });
         }

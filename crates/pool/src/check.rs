@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::map::Entry;
 use crate::pool::Pool;
 use crate::read::TableNodes;
-use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Verdict, Visitor, Walk};
+use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Tag, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
@@ -25,7 +25,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, check_descriptor,
     row_header_len,
 };
-use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId, SlotIndex};
+use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Memory for what the walk has waiting and for ids before they are packed, bytes.
@@ -50,6 +50,10 @@ pub struct Report {
     pub rows: u64,
     /// Slots accounted for.
     pub slots: u64,
+    /// Blocks that the dedup index should know and does not; none counted while it catches up.
+    pub unindexed: u64,
+    /// Fingerprints that the dedup index leads elsewhere than to a block with that content.
+    pub stale: u64,
 }
 
 /// Live places by segment.
@@ -63,6 +67,8 @@ struct Seen {
     lineage: DatasetId,
     /// It has references that no snapshot explains.
     shared: bool,
+    /// The fingerprint of what it holds, when it was read and some blocks have theirs in the map.
+    print: Option<Fingerprint>,
 }
 
 /// A visitor that reads and verifies everything.
@@ -76,6 +82,8 @@ struct Deep<'a> {
     trees: HashSet<(u32, BlockId)>,
     /// Footprints of the extents of each tree.
     sums: Vec<u64>,
+    /// Some blocks have a fingerprint in the map.
+    printed: bool,
 }
 
 impl Deep<'_> {
@@ -83,7 +91,12 @@ impl Deep<'_> {
         let again = !self.trees.insert((member.number, ptr.id));
         let stale = hint_is_stale(&self.pool.core.lock(), ptr.place.segment);
         let place = (!stale).then_some(ptr.place);
-        let seen = self.seen.entry(ptr.id).or_insert(Seen { place, lineage: member.lineage, shared: false });
+        let seen = self.seen.entry(ptr.id).or_insert(Seen {
+            place,
+            lineage: member.lineage,
+            shared: false,
+            print: None,
+        });
         seen.shared |= again || seen.lineage != member.lineage;
         if let (Some(here), Some(there)) = (place, seen.place)
             && here != there
@@ -96,7 +109,7 @@ impl Deep<'_> {
         if self.live.is_full(1) {
             self.live.spill(&mut self.pages)?;
         }
-        self.live.push(id, logical);
+        self.live.push(id, Tag::new(logical, 0));
         Ok(())
     }
 }
@@ -124,6 +137,11 @@ impl Visitor for Deep<'_> {
         let name = &member.name;
         match self.pool.read_plain(ptr, BlockKind::Record) {
             Ok((_, plain)) => {
+                if self.printed
+                    && let Some(seen) = self.seen.get_mut(&ptr.id)
+                {
+                    seen.print = Some(self.pool.fingerprint(&plain));
+                }
                 let covers = u64::from(extent.block_offset) + u64::from(extent.len) <= plain.len() as u64;
                 if !covers || extent.logical as usize != plain.len() {
                     self.report.problems.push(format!("{name}: extent at {key:?} does not fit its block"));
@@ -159,6 +177,7 @@ impl Pool {
             seen: HashMap::new(),
             trees: HashSet::new(),
             sums: vec![0; members.len()],
+            printed: self.may_have_prints(),
         };
         for dataset in self.trees() {
             if dataset.state.read().tree.is_dirty() && dataset.state.read().tree.committed_root().is_some() {
@@ -177,6 +196,7 @@ impl Pool {
         }
         let mut places = self.check_map(&mut deep, &pinned)?;
         let report = &mut deep.report;
+        self.check_index(report)?;
         self.check_tables(&mut places, report)?;
         self.check_segments(&places, report);
         Ok(deep.report)
@@ -198,7 +218,7 @@ impl Pool {
         let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, pinned.horizon);
         let mut places = Places::new();
         let queued = self.has_queued() || self.trace_progress().is_some();
-        let mut judge = |id: BlockId, entry: Entry, verdict| {
+        let mut judge = |id: BlockId, entry: Entry, verdict: Verdict<'_>| {
             for &place in entry.places() {
                 places.entry(place.segment).or_default().push(place);
             }
@@ -208,7 +228,7 @@ impl Pool {
                 problem("is marked as dead, but the free queue is empty");
             }
             match verdict {
-                Verdict::Live(counted, _) => {
+                Verdict::Live(references, _) => {
                     let seen = &seen[&id];
                     if seen.place.is_some_and(|place| !entry.places().contains(&place)) {
                         problem(&format!("is used at {:?}, the map says {:?}", seen.place, entry.location));
@@ -216,13 +236,17 @@ impl Pool {
                     if seen.shared && !shared {
                         problem("is referred to twice, but not marked as shared");
                     }
+                    if seen.print.zip(entry.print).is_some_and(|(is, in_map)| is != in_map) {
+                        problem("has the fingerprint of something else");
+                    }
                     if dead && !shared {
                         problem("is in use, but marked as dead");
                     }
-                    if counted.logical == 0 && counted.count > 1 {
+                    let record = references[0].tag.logical() > 0;
+                    if !record && references.iter().map(|one| one.count).sum::<u64>() > 1 {
                         problem("is a node in two places of a tree");
                     }
-                    report.records += u64::from(counted.logical > 0);
+                    report.records += u64::from(record);
                 }
                 Verdict::Queued => report.dead += 1,
                 Verdict::Spared | Verdict::Dead if dead => report.dead += 1,
@@ -261,7 +285,8 @@ impl Pool {
 
     fn check_segments(&self, live: &Places, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
-        for footprint in self.map.lock().descriptors().flat_map(|run| &run.footprints) {
+        let of_map: Vec<_> = self.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
+        for footprint in of_map.into_iter().chain(self.index_footprints()) {
             let entry = runs.entry(footprint.segment).or_default();
             entry.0 += footprint.blocks;
             entry.1 += footprint.bytes;

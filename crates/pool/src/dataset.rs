@@ -1,6 +1,7 @@
 //! Datasets: a tree, what it amounts to, and the properties that apply to it.
 
 use crate::codec::Codec;
+use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
@@ -55,6 +56,8 @@ pub struct Settings {
     pub acl: bool,
     /// Whether extended attributes can be set.
     pub xattr: bool,
+    /// Whether records that are there already are stored again.
+    pub dedup: Dedup,
 }
 
 /// What a dataset amounts to, bytes.
@@ -370,6 +373,7 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             }
             "readonly" => settings.readonly = value == "on",
             "acltype" => settings.acl = value != "off",
+            "dedup" => settings.dedup = value.parse().unwrap_or(settings.dedup),
             "xattr" => settings.xattr = value != "off",
             "atime" => {
                 settings.atime = match value.as_str() {

@@ -2,11 +2,11 @@
 //!
 //! A thread of each pool starts a trace by schedule (the property `trace`), when much of the pool may be dead, and
 //! anew when a crash or an export cut one short; it drives those that people start as well. While others use the
-//! pool it takes a part of the time only.
+//! pool it takes a part of the time only. The thread drives rebuilding the dedup index too, which is as little urgent.
 
 use super::live::{Live, Stop};
 use crate::api::Result;
-use crate::api::trace::{Blocks, References, TraceState, TraceStatus};
+use crate::api::trace::{Blocks, References, Sharing, TraceState, TraceStatus};
 use larder_pool::Pool;
 use larder_pool::trace::{Amount, Findings, Outcome};
 use std::time::Duration;
@@ -36,9 +36,11 @@ pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
             stop.pause(Duration::from_secs(NEED_INTERVAL_SECS as u64 / 10));
             continue;
         }
-        while pool.trace_progress().is_some() && !stop.is_asked() {
+        while (pool.trace_progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
             let begun = pool.clock().monotonic();
-            if complain(pool, pool.trace_step(EFFORT)).is_none() {
+            let stepped = pool.trace_step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
+            if complain(pool, stepped).is_none() {
+                // It is taken up again after a while.
                 break;
             }
             let took = pool.clock().monotonic().saturating_sub(begun);
@@ -134,9 +136,18 @@ fn told(pool: &Pool, found: Findings) -> TraceStatus {
         blocks: of.blocks,
         logical: of.logical,
         stored: of.stored,
+        allocated: of.allocated,
         referenced_blocks: of.referenced,
         referenced_logical: of.referenced_logical,
         referenced_stored: of.referenced_stored,
+        referenced_allocated: of.referenced_allocated,
+    });
+    let sharing = found.sharing.iter().map(|of| Sharing {
+        dataset: pool.full_name(of.dataset),
+        references: of.references,
+        logical: of.logical,
+        allocated: of.allocated,
+        share: of.share,
     });
     TraceStatus {
         state,
@@ -154,5 +165,7 @@ fn told(pool: &Pool, found: Findings) -> TraceStatus {
         lost: found.lost,
         lost_in: found.lost_in.iter().map(|&id| pool.full_name(id)).filter(|name| !name.is_empty()).collect(),
         references: references.collect(),
+        fingerprinted: found.fingerprinted,
+        sharing: sharing.filter(|of| !of.dataset.is_empty()).collect(),
     }
 }

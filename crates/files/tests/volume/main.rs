@@ -11,6 +11,7 @@ mod large;
 mod lists;
 mod model;
 mod nameless;
+mod nearly_full;
 mod quota;
 mod semantics;
 mod threads;
