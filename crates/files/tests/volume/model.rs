@@ -801,6 +801,20 @@ fn a_mount_shows_what_the_model_does_with_small_records() {
 }
 
 #[test]
+fn a_mount_shows_what_the_model_does_with_records_cut_by_content() {
+    for seed in 300..312 {
+        let codec = if seed % 3 == 0 { "off" } else { "lz4" };
+        let dedup = if seed % 2 == 0 { "on" } else { "off" };
+        let properties =
+            [("recordsize", "4096"), ("chunking", "content"), ("compression", codec), ("dedup", dedup)];
+        run(seed, 1200, &properties);
+    }
+    for seed in 312..314 {
+        run(seed, 1200, &[("recordsize", "131072"), ("chunking", "content")]);
+    }
+}
+
+#[test]
 fn a_mount_shows_what_the_model_does_with_large_records() {
     for seed in 100..108 {
         run(seed, 1200, &[("recordsize", "131072")]);
