@@ -99,6 +99,15 @@ impl Volume {
         Ok(())
     }
 
+    /// Stores all that was dirty of one inode.
+    pub(crate) fn flush_one(&self, id: InodeId) -> Result<()> {
+        let mut todo = Todo::from([(id, 0)]);
+        while !todo.is_empty() {
+            self.flush_batch(&self.pool.enter()?, &mut todo)?;
+        }
+        Ok(())
+    }
+
     /// Stores what is dirty of the inodes whose data is in the log.
     pub fn flush_logged(&self, op: &Op<'_>) -> Result<()> {
         let logged = std::mem::take(&mut *self.logged.lock());
@@ -363,13 +372,7 @@ impl Volume {
     /// Sees to it that a name never gets to disk before the data: for programs that write a file and
     /// rename it over another without an fsync.
     pub(crate) fn data_before_name(&self, id: InodeId) -> Result<()> {
-        if !self.note_data(id)? {
-            let mut todo = Todo::from([(id, 0)]);
-            while !todo.is_empty() {
-                self.flush_batch(&self.pool.enter()?, &mut todo)?;
-            }
-        }
-        Ok(())
+        if self.note_data(id)? { Ok(()) } else { self.flush_one(id) }
     }
 
     /// Notes an inode's dirty data for the log; false when only a commit can make it durable.

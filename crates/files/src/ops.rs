@@ -316,7 +316,8 @@ pub trait Ops: Send + Sync {
     fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()>;
     /// The next data or hole at or after `offset`.
     fn lseek(&self, node: NodeId, handle: Handle, offset: u64, seek: Seek) -> Result<u64>;
-    /// Copies up to `len` bytes between files of this mount; gives the number copied.
+    /// Copies up to `len` bytes between files of this mount, by reference where that can be; gives the number
+    /// copied, which is less at the end of the source, and where more would take long.
     fn copy_file_range(
         &self,
         from: (NodeId, Handle, u64),

@@ -12,4 +12,5 @@ mod model;
 mod nameless;
 mod quota;
 mod semantics;
+mod share;
 mod threads;

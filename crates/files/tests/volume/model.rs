@@ -252,8 +252,8 @@ impl Run {
             73..78 => ("xattr", Self::xattr),
             78..81 => ("chmod", Self::set_perm),
             81..85 => ("open/close", Self::open_or_close),
-            85..89 => ("read", Self::read),
-            89..91 => ("copy range", Self::copy),
+            85..88 => ("read", Self::read),
+            88..91 => ("copy range", Self::copy),
             91..96 => ("fsync", Self::fsync),
             96..98 => ("flush", |run| {
                 run.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all().unwrap();
@@ -262,6 +262,8 @@ impl Run {
             _ => ("reap", |run| {
                 run.bed.mount.reap_step(5).unwrap();
                 run.bed.pool.destroy_step(5).unwrap();
+                run.bed.pool.trace_step(2).unwrap();
+                run.bed.pool.free_step(2).unwrap();
             }),
         };
         run(self);
@@ -577,16 +579,21 @@ impl Run {
 
     fn copy(&mut self) {
         let (Some(from), Some(to)) = (self.pick_file(), self.pick_file()) else { return };
-        if from == to {
+        // Half of them so that records can be shared.
+        let unit = if self.below(2) == 0 { 4096 } else { 1 };
+        let place = || self.below(30_000 / unit) * unit;
+        let (offset, at) = (place(), place());
+        let len = if self.below(3) == 0 { u64::MAX } else { place() };
+        let content = &self.model.objects[&from].content;
+        let end = content.len().min(offset.saturating_add(len) as usize);
+        let data = content.get(offset as usize..end).unwrap_or_default().to_vec();
+        let source = (self.node(from), Handle(0), offset);
+        let copied = self.bed.mount.copy_file_range(source, (self.node(to), Handle(0), at), len);
+        if from == to && !data.is_empty() && offset.abs_diff(at) < data.len() as u64 {
+            assert_eq!(copied, Err(FsError::Invalid));
             return;
         }
-        let (offset, at, len) = (self.below(30_000), self.below(30_000), self.below(20_000));
-        let source = (self.node(from), Handle(0), offset);
-        let copied = self.bed.mount.copy_file_range(source, (self.node(to), Handle(0), at), len).unwrap();
-        let content = &self.model.objects[&from].content;
-        let end = content.len().min((offset + len) as usize);
-        let data = content.get(offset as usize..end).unwrap_or_default().to_vec();
-        assert_eq!(copied as usize, data.len());
+        assert_eq!(copied, Ok(data.len() as u64));
         if !data.is_empty() {
             self.write_model(to, at, &data);
         }
@@ -609,7 +616,10 @@ impl Run {
     }
 
     fn commit(&mut self) {
-        self.bed.pool.commit().unwrap();
+        let tracing = self.below(4) == 0 && self.bed.pool.trace_start().unwrap();
+        if !tracing {
+            self.bed.pool.commit().unwrap();
+        }
         self.all_exact();
         self.durable = self.model.clone();
         self.synced += 1;
