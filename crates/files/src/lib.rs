@@ -12,6 +12,7 @@ mod data;
 mod error;
 mod flush;
 mod inode;
+mod layout;
 mod mount;
 mod names;
 mod ops;
@@ -25,6 +26,7 @@ mod volume;
 mod xattr;
 
 pub use error::{FsError, Result};
+pub use layout::FileLayout;
 pub use mount::Mount;
 pub use ops::*;
 pub use read_data::ReadData;

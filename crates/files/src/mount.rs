@@ -220,7 +220,7 @@ impl Mount {
         tree.volumes.values().map(|attached| &attached.volume).chain(&tree.leaving).map(Arc::clone).collect()
     }
 
-    fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
+    pub(crate) fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
         let tree = self.tree.read();
         let (dataset, inode) = match node {
             NodeId::ROOT => (tree.root.ok_or(FsError::Stale)?, ROOT_INODE),

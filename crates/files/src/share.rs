@@ -277,8 +277,9 @@ impl Pair<'_> {
             Ok(reach) => reach,
             Err(plain) => return Ok(Attempt::Plain(plain)),
         };
-        let (from, to, step) = (rest.from, rest.to, u64::from(record_size));
-        if end > state.tree.size && step > 0 && state.data.records.range(..to / step).next().is_some() {
+        // Without a record size there is no data.
+        let (from, to, step) = (rest.from, rest.to, u64::from(record_size.max(1)));
+        if end > state.tree.size && state.data.records.range(..to / step).next().is_some() {
             return Ok(Attempt::TargetDirty);
         }
         let mut old: BTreeMap<u64, Extent> = old.into_iter().filter(|(at, _)| *at < end).collect();
@@ -330,14 +331,12 @@ impl Pair<'_> {
         state.live.record_size = item.record_size;
         state.live.stored = item.stored;
         (state.live.mtime, state.live.ctime) = (time, time);
-        if step > 0 {
-            let dirty = state.data.bytes;
-            let covered = to / step..end.div_ceil(step);
-            let records: Vec<_> = state.data.records.range(covered).map(|(&record, _)| record).collect();
-            records.into_iter().for_each(|record| state.data.forget(record));
-            state.data.unlogged.remove(to..end);
-            target.volume.meter(dirty, state);
-        }
+        let dirty = state.data.bytes;
+        let covered = to / step..end.div_ceil(step);
+        let records: Vec<_> = state.data.records.range(covered).map(|(&record, _)| record).collect();
+        records.into_iter().for_each(|record| state.data.forget(record));
+        state.data.unlogged.remove(to..end);
+        target.volume.meter(dirty, state);
         state.stored_in = pool.open_commit();
         state.used = true;
         Ok(Attempt::Shared(end - to))

@@ -6,6 +6,7 @@
 
 pub mod daemon;
 mod error;
+pub mod extents;
 pub mod figures;
 pub mod fs;
 pub mod name;
