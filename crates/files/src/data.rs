@@ -15,9 +15,10 @@ use crate::ranges::Pieces;
 use crate::read_data::ReadData;
 use crate::volume::Volume;
 use larder_format::items::{Extent, FileKind, MAX_FILE};
-use larder_format::{InodeId, Timestamp};
+use larder_format::{BlockId, InodeId, Timestamp};
 use larder_pool::cache::Record;
 use larder_pool::{Atime, PoolError};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -200,13 +201,15 @@ impl Volume {
 
     /// The bytes that an extent covers.
     pub(crate) fn plain(&self, extent: &Extent) -> Result<Record> {
-        let block = self.pool.read(extent.ptr)?;
-        let range = extent.block_offset as usize..(extent.block_offset + extent.len) as usize;
-        if block.len() < range.end {
-            let id = extent.ptr.id;
-            return Err(PoolError::Unreadable { id, cause: "shorter than its extent".into() }.into());
+        covered(extent, self.pool.read(extent.ptr)?)
+    }
+
+    /// As [`Volume::plain`], of blocks some of which are at hand.
+    pub(crate) fn plain_among(&self, extent: &Extent, blocks: &HashMap<BlockId, Record>) -> Result<Record> {
+        match blocks.get(&extent.ptr.id) {
+            Some(block) => covered(extent, block.clone()),
+            None => self.plain(extent),
         }
-        Ok(block.slice(range))
     }
 
     /// Brings the access time up to date in memory; it is stored with whatever is stored next.
@@ -281,4 +284,14 @@ fn overlap(range: &Range<u64>, offset: u64, step: u64) -> (Range<u32>, Range<usi
     let end = range.end.min(offset + step);
     let part = (start - offset) as u32..(end - offset) as u32;
     (part, (start - range.start) as usize..(end - range.start) as usize)
+}
+
+/// What an extent covers of its block.
+fn covered(extent: &Extent, block: Record) -> Result<Record> {
+    let range = extent.block_offset as usize..(extent.block_offset + extent.len) as usize;
+    if block.len() < range.end {
+        let id = extent.ptr.id;
+        return Err(PoolError::Unreadable { id, cause: "shorter than its extent".into() }.into());
+    }
+    Ok(block.slice(range))
 }

@@ -18,16 +18,18 @@ use crate::volume::{Volume, inode_key};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, Resize, SetAttr, Write};
-use larder_format::{BlockPtr, InodeId};
+use larder_format::{BlockId, BlockPtr, InodeId};
 use larder_pool::cache::Record;
 use larder_pool::codec::Codec;
 use larder_pool::{Look, NewRecord, Op, PoolError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Bytes of records that all batches under way store at most, but for one record each: whole ones, however little of
 /// each was written.
 const BATCH: u64 = 32 << 20;
+/// Bytes of old records that are read at once, for what was written in part.
+const BASES: usize = 4 << 20;
 /// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
 const LOG_AT_MOST: u64 = 1 << 20;
 /// Bytes of one logged write.
@@ -227,30 +229,38 @@ impl Volume {
         let settings = self.dataset.settings();
         let (mut built, mut records) = (Vec::new(), Vec::new());
         let mut olds = Vec::new();
-        for from in taken {
-            for (record, pieces) in &from.records {
-                let offset = record * from.record_size;
-                let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
-                olds.push(old.map(|(_, extent)| (extent, pieces.covers(0..extent.len))));
-            }
-        }
-        // What was written in part is read first, all of it at once.
-        let partial = olds.iter().flatten().filter(|(_, covered)| !covered);
-        self.pool.prefetch(&partial.map(|(extent, _)| extent.ptr).collect::<Vec<_>>());
-        let mut olds = olds.into_iter();
         for (index, from) in taken.iter().enumerate() {
             for (record, pieces) in &from.records {
                 let offset = record * from.record_size;
-                let old = olds.next().expect("one for each record").map(|(extent, _)| extent);
-                let Some(plain) = self.build(from, pieces, old)? else { continue };
+                let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
+                olds.push((index, *record, pieces, old.map(|(_, extent)| extent)));
+            }
+        }
+        let mut left = olds.as_slice();
+        while !left.is_empty() {
+            let mut bytes = 0;
+            let mut within = |(_, _, _, old): &(_, _, _, Option<Extent>)| {
+                bytes += old.map_or(0, |extent| extent.logical as usize);
+                bytes <= BASES
+            };
+            let (some, rest) = left.split_at(left.iter().take_while(|one| within(one)).count().max(1));
+            left = rest;
+            // What was written in part is read first, all of it at once.
+            let partial = some.iter().filter_map(|(_, _, pieces, old)| {
+                old.filter(|extent| !pieces.covers(0..extent.len)).map(|extent| extent.ptr)
+            });
+            let bases = self.pool.read_all(&partial.collect::<Vec<_>>());
+            for &(index, record, pieces, old) in some {
+                let from = &taken[index];
+                let Some(plain) = self.build(from, pieces, old, &bases)? else { continue };
                 let hole = settings.codec != Codec::Off && is_zero(&plain);
                 let len = if hole { 0 } else { plain.len() as u32 };
-                built.push(Built { inode: index, record: *record, old, len, ptr: None });
+                built.push(Built { inode: index, record, old, len, ptr: None });
                 if !hole {
                     records.push(NewRecord {
                         dataset: self.id(),
                         inode: from.inode.id.get(),
-                        offset,
+                        offset: record * from.record_size,
                         plain,
                         codec: settings.codec,
                         checksum: settings.checksum,
@@ -274,14 +284,20 @@ impl Volume {
     }
 
     /// The whole content of a record; `None` when the part that was not written cannot be read.
-    fn build(&self, from: &Taken, pieces: &Pieces, old: Option<Extent>) -> Result<Option<Record>> {
+    fn build(
+        &self,
+        from: &Taken,
+        pieces: &Pieces,
+        old: Option<Extent>,
+        bases: &HashMap<BlockId, Record>,
+    ) -> Result<Option<Record>> {
         let len = pieces.end().max(old.map_or(0, |extent| extent.len));
         if let Some(whole) = pieces.whole(len) {
             return Ok(Some(whole));
         }
         let mut plain = vec![0; len as usize];
         if let Some(extent) = old.filter(|_| !pieces.covers(0..len)) {
-            match self.plain(&extent) {
+            match self.plain_among(&extent, bases) {
                 Ok(base) => plain[..base.len()].copy_from_slice(&base),
                 Err(error) => {
                     from.inode.state.lock().error = Some(error);

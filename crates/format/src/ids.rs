@@ -200,6 +200,39 @@ impl Field for BlockPtr {
     }
 }
 
+/// What a record's plain bytes hash to: 128 bits of BLAKE3, keyed per pool. Ordered as its bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint([u8; 16]);
+
+impl Fingerprint {
+    /// The fingerprint that these bytes are.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+    /// Its bytes.
+    pub const fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+    /// Its first eight bytes, as a number in the order of fingerprints: big-endian.
+    pub const fn high(&self) -> u64 {
+        (u128::from_be_bytes(self.0) >> 64) as u64
+    }
+    /// Its last eight bytes, likewise.
+    pub const fn low(&self) -> u64 {
+        u128::from_be_bytes(self.0) as u64
+    }
+}
+
+impl Field for Fingerprint {
+    const SIZE: usize = 16;
+    fn store(&self, out: &mut [u8]) {
+        self.0.store(out);
+    }
+    fn load(from: &[u8]) -> Self {
+        Self(<[u8; 16]>::load(from))
+    }
+}
+
 /// Seconds and nanoseconds since 1970-01-01 UTC; negative seconds are before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {

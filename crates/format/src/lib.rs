@@ -6,6 +6,7 @@ pub mod checksum;
 pub mod error;
 pub mod field;
 pub mod ids;
+pub mod index;
 pub mod items;
 pub mod label;
 pub mod log;

@@ -14,7 +14,7 @@ use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::segment::MAX_SLOT;
-use crate::{BLOCK_STEP, BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId, layout};
+use crate::{BLOCK_STEP, BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId, layout};
 
 mod page;
 pub use page::{LazyPage, PageBuilder, PageCursor, RESTART_EVERY, RunPage};
@@ -28,7 +28,7 @@ pub const DESCRIPTOR_REFS: usize = 4;
 /// References in a full index page.
 pub const REFS_PER_PAGE: usize = (PAGE_MAX - PageHead::SIZE) / PageRef::SIZE;
 /// The most levels of index pages: enough for 2^32 entry pages.
-const MAX_HEIGHT: u8 = 3;
+pub(crate) const MAX_HEIGHT: u8 = 3;
 
 const WHAT: &str = "run page";
 
@@ -71,7 +71,7 @@ impl Marks {
     pub const NONE: Self = Self(0);
     /// The id may be referenced more than once; only the trace clears it.
     pub const SHARED: Self = Self(1);
-    /// The dedup index names the id.
+    /// The fingerprint of its content is known, and the dedup index may name the id.
     pub const INDEXED: Self = Self(2);
     /// A reference to the id was dropped; its place is freed when the free queue comes to it, unless the id is
     /// shared.
@@ -141,8 +141,9 @@ pub enum Target {
 
 /// What a run says of an id: a change to whatever older runs say of it.
 ///
-/// A delta is a function: the target is kept or replaced, each mark is kept, set or cleared. Composing
-/// such functions is associative, so it does not matter in which order neighbouring runs are merged.
+/// A delta is a function: the target is kept or replaced, each mark is kept, set or cleared; a fingerprint comes and
+/// goes with its mark. Composing such functions is associative, so it does not matter in which order neighbouring
+/// runs are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Delta {
     /// What becomes of the target.
@@ -151,20 +152,34 @@ pub struct Delta {
     pub set: Marks,
     /// Marks that it clears; none of `set`.
     pub clear: Marks,
+    /// The fingerprint that it sets: there is one exactly when `set` has [`Marks::INDEXED`].
+    pub print: Option<Fingerprint>,
 }
 
 impl Delta {
     /// The delta that changes nothing.
-    pub const NONE: Self = Self { target: Target::Keep, set: Marks::NONE, clear: Marks::NONE };
+    pub const NONE: Self = Self { target: Target::Keep, set: Marks::NONE, clear: Marks::NONE, print: None };
     /// The block is gone and with it every mark.
-    pub const DELETE: Self = Self { target: Target::Deleted, set: Marks::NONE, clear: Marks::ALL };
+    pub const DELETE: Self =
+        Self { target: Target::Deleted, set: Marks::NONE, clear: Marks::ALL, print: None };
+
+    /// The delta that sets a fingerprint.
+    pub const fn of_print(print: Fingerprint) -> Self {
+        Self { target: Target::Keep, set: Marks::INDEXED, clear: Marks::NONE, print: Some(print) }
+    }
 
     /// This delta after `older`, as one delta.
     #[must_use]
     pub fn over(self, older: Self) -> Self {
         let target = if self.target == Target::Keep { older.target } else { self.target };
         let set = older.set.without(self.clear).with(self.set);
-        Self { target, set, clear: older.clear.with(self.clear).without(set) }
+        let print = self.print.or(older.print.filter(|_| !self.drops_print()));
+        Self { target, set, clear: older.clear.with(self.clear).without(set), print }
+    }
+
+    /// Whether the fingerprint that was known before is not any more.
+    pub fn drops_print(&self) -> bool {
+        self.clear.contains(Marks::INDEXED)
     }
 
     /// Whether nothing older can show through.
@@ -176,7 +191,7 @@ impl Delta {
     /// cleared marks vanish; marks set on an id without a target wait for one.
     pub fn on_nothing(self) -> Option<Self> {
         let target = if self.target == Target::Deleted { Target::Keep } else { self.target };
-        let delta = Self { target, set: self.set, clear: Marks::NONE };
+        let delta = Self { target, set: self.set, clear: Marks::NONE, print: self.print };
         (delta != Self::NONE).then_some(delta)
     }
 }
@@ -184,9 +199,11 @@ impl Delta {
 /// What a page of a run holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum PageKind {
+pub(crate) enum PageKind {
     MapEntries = 1,
     Index = 2,
+    Prints = 3,
+    Filter = 4,
 }
 
 layout! {
@@ -196,7 +213,7 @@ layout! {
         run: RunId = 0,
         /// The page's number among the run's pages of its height, from 0.
         number: u32 = 8,
-        /// 1: entries of the block map; 2: references to pages.
+        /// 1: entries of the block map; 2: references to pages; 3: entries of the dedup index; 4: filter.
         kind: u8 = 12,
         /// Levels of pages below this one.
         height: u8 = 13,
@@ -211,7 +228,7 @@ layout! {
     }
 }
 
-fn check_head(
+pub(crate) fn check_head(
     bytes: &[u8],
     kind: PageKind,
     run: RunId,
@@ -247,7 +264,7 @@ impl Field for PageRef {
 }
 
 /// Page references name places that can be, and ids that ascend.
-fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
+pub(crate) fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
     refs.iter().try_for_each(|page| page.ptr.checked().map(drop))?;
     ensure(refs.is_sorted_by(|a, b| a.first < b.first), what, Reason::Order)
 }

@@ -290,6 +290,8 @@ fn coded_constants() -> BTreeMap<String, u128> {
         segment::ROW_MAGIC,
         segment::ROW_STEP,
         segment::SEGMENT_MAGIC,
+        tables::PART_MAX,
+        tables::SECRET_LEN,
         tables::TABLE_KIND,
     ];
     let mut found: BTreeMap<_, _> = list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -378,10 +380,13 @@ fn marks_have_their_bits() {
         [("SHARED", run::Marks::SHARED), ("INDEXED", run::Marks::INDEXED), ("DEAD", run::Marks::DEAD)];
     for (name, marks) in named {
         let mut page = run::PageBuilder::new(run::RunId::new(1));
-        page.push(BlockId::new(5), &run::Delta { set: marks, ..run::Delta::NONE });
-        // Head, one restart, then the entry: tag, distance, marks set, marks cleared.
+        let print = (marks == run::Marks::INDEXED).then_some(Fingerprint::new([7; 16]));
+        page.push(BlockId::new(5), &run::Delta { set: marks, print, ..run::Delta::NONE });
+        // Head, one restart, then the entry: tag, distance, marks set, marks cleared, fingerprint.
         let page = page.finish();
-        assert_eq!(page[run::PageHead::SIZE + 2..], [1 << 3, 0, bit(name), 0], "{name}");
+        let (entry, rest) = page[run::PageHead::SIZE + 2..].split_at(4);
+        assert_eq!(entry, [1 << 3, 0, bit(name), 0], "{name}");
+        assert_eq!(rest, vec![7; if print.is_some() { 16 } else { 0 }], "{name}");
     }
 }
 

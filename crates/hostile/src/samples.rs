@@ -310,7 +310,8 @@ pub fn run_pages() -> Vec<Vec<u8>> {
         for i in 0..count {
             let delta = match i % 7 {
                 6 => Delta::DELETE,
-                _ => Delta { target: target(i), set: Marks::SHARED, clear: Marks::NONE },
+                3 => Delta { target: target(i), ..Delta::of_print(Fingerprint::new([i as u8; 16])) },
+                _ => Delta { target: target(i), set: Marks::SHARED, ..Delta::NONE },
             };
             page.push(BlockId::new(100 + i * step), &delta);
         }

@@ -18,6 +18,7 @@
 //! cleaning is, and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself.
 //! Which segment: [`crate::heat`].
 
+use crate::ahead::Ahead;
 use crate::core::Core;
 use crate::error::{PoolError, Result};
 use crate::heat;
@@ -71,6 +72,8 @@ impl Writes {
 pub(crate) struct Cleaning {
     segment: SegmentId,
     offset: u32,
+    /// Its rows, as soon as the first step has begun.
+    ahead: Option<Ahead>,
 }
 
 /// A block on its way.
@@ -185,10 +188,10 @@ impl Pool {
 
     fn clean_some(&self, urgent: bool, cleaning: &mut Option<Cleaning>) -> Result<Option<u64>> {
         if cleaning.is_none() {
-            *cleaning =
-                self.core.lock().victim(urgent).map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN });
+            let victim = self.core.lock().victim(urgent);
+            *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, ahead: None });
         }
-        let Some(Cleaning { segment: id, offset }) = cleaning else { return Ok(None) };
+        let Some(Cleaning { segment: id, offset, ahead }) = cleaning else { return Ok(None) };
         let entry = self.core.lock().entries.change(*id, |entry| {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
@@ -201,11 +204,12 @@ impl Pool {
             *cleaning = None;
             return Ok(Some(0));
         };
+        let ahead = ahead.get_or_insert_with(|| Ahead::new(Arc::clone(&segment), *offset, height));
         let op = self.enter()?;
         let mut moved = 0;
         while *offset < height && moved < step {
-            let row = self.any_row_header(&segment, *offset)?;
-            moved += self.empty_row(&segment, *offset, &row)?;
+            let row = self.row_header(&segment, *offset, ahead)?;
+            moved += self.empty_row(&segment, *offset, &row, ahead)?;
             *offset += row.height;
         }
         drop(op);
@@ -221,8 +225,14 @@ impl Pool {
     }
 
     /// Moves what lives in a row; the bytes moved.
-    fn empty_row(&self, segment: &Arc<Segment>, offset: u32, row: &RowHeader) -> Result<u64> {
-        let live = self.live_in_row(segment, offset, row)?;
+    fn empty_row(
+        &self,
+        segment: &Arc<Segment>,
+        offset: u32,
+        row: &RowHeader,
+        ahead: &mut Ahead,
+    ) -> Result<u64> {
+        let live = self.live_in_row(segment, offset, row, ahead)?;
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
             let mut nodes = Appender::of_old_nodes(self);
@@ -257,7 +267,13 @@ impl Pool {
     }
 
     /// The blocks of a row that the map places there, verified; those that are known to be dead are freed.
-    fn live_in_row(&self, segment: &Arc<Segment>, offset: u32, row: &RowHeader) -> Result<Vec<Moved>> {
+    fn live_in_row(
+        &self,
+        segment: &Arc<Segment>,
+        offset: u32,
+        row: &RowHeader,
+        ahead: &mut Ahead,
+    ) -> Result<Vec<Moved>> {
         let start = row_header_len(segment.layout.columns());
         let mut found = Vec::new();
         for column in 0..segment.layout.k() {
@@ -269,7 +285,10 @@ impl Pool {
                 stored: row.height - start,
             };
             let sum = row.sums.get(segment.layout.replica(column, 0));
-            let bytes = self.read_range(segment, whole, |bytes| sum == Some(&fast128(self.guid, bytes)));
+            let right = |bytes: &[u8]| sum == Some(&fast128(self.guid, bytes));
+            let read = ahead.get(self, column, whole.offset..offset + row.height);
+            let bytes =
+                read.filter(|bytes| right(bytes)).unwrap_or_else(|| self.read_range(segment, whole, right));
             let mut at = 0usize;
             while let Some(header) =
                 bytes.get(at..).and_then(|rest| CheckedHeader::check(self.guid, rest).ok())
@@ -307,16 +326,21 @@ impl Pool {
     }
 
     /// The header of the row at `offset`, from whichever column has it.
-    fn any_row_header(&self, segment: &Segment, offset: u32) -> Result<RowHeader> {
-        (0..segment.layout.columns())
-            .find_map(|column| {
+    fn row_header(&self, segment: &Segment, offset: u32, ahead: &mut Ahead) -> Result<RowHeader> {
+        let check = |bytes: &[u8]| {
+            let row = RowHeader::check(self.guid, bytes).ok()?;
+            (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
+        };
+        let read = ahead.get(self, 0, offset..offset + ALIGN as u32);
+        let elsewhere = || {
+            (0..segment.layout.columns()).find_map(|column| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                let bytes = member.read(member.slot_offset(slot.index, offset), ALIGN)?.wait().ok()?;
-                let row = RowHeader::check(self.guid, &bytes).ok()?;
-                (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
+                check(&member.read(member.slot_offset(slot.index, offset), ALIGN)?.wait().ok()?)
             })
-            .ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
+        };
+        let found = read.and_then(|bytes| check(&bytes)).or_else(elsewhere);
+        found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }
 
     /// Sees to it that `bytes` of records of `record_size` can be written now: pays with a step of cleaning when

@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod admin;
+mod ahead;
 mod around;
 pub mod cache;
 pub mod check;
@@ -19,6 +20,7 @@ pub mod error;
 pub mod foreign;
 mod free;
 mod heat;
+pub mod index;
 pub mod intent;
 pub mod map;
 pub mod member;

@@ -8,7 +8,8 @@
 //! composition of all its deltas, newest over oldest:
 //! - `Put` and `Alias` replace the target and keep the marks (so a move keeps *shared*);
 //! - `Mark` and `Unmark` change marks and keep the target; they may come before the `Put`;
-//! - `Delete` removes target and marks, and shadows everything older.
+//! - `Print` says the fingerprint of the content, and sets the mark that stands for it;
+//! - `Delete` removes target, marks and fingerprint, and shadows everything older.
 //!
 //! Composition is associative, so merging any neighbours at any time changes no answer. Where no older
 //! run's range of ids covers an id, its delta is reduced to what it says on nothing: deletions vanish.
@@ -22,6 +23,10 @@
 //! complete, then one `Changes` swaps them. Space in use is the sum of the descriptors' footprints.
 //! While a merge is under way its output is in no descriptor: [`BlockMap::unfinished`] names it, so that
 //! its segments are not taken for empty.
+//!
+//! **Fingerprints that are gone.** Whoever indexes blocks by fingerprint wants to hear when one goes: whatever drops
+//! an entry over one that has a fingerprint (an update in the table, a merge) puts both into
+//! [`Changes::forgotten`]. That may be long after the `Delete`, and twice, and is lost with a crash.
 //!
 //! **A crash** loses the table (the log and the open commit hold those updates) and all output of
 //! unfinished merges, which no descriptor names. **A failed checkpoint** leaves the table as it was; a
@@ -45,7 +50,7 @@ mod tests;
 
 pub use cursor::{Finder, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
-use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
+use larder_format::{BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId};
 use merge::{Budget, Merge, MergedRuns, Outcome};
 use run::Run;
 use std::collections::BTreeMap;
@@ -71,6 +76,11 @@ pub trait PageReader {
     type Error;
     /// The payload of the block at `ptr`.
     fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>, Self::Error>;
+    /// The payloads of several blocks, each as [`PageReader::read_page`] gives it: for a reader that can have them
+    /// in flight together.
+    fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>, Self::Error>> {
+        ptrs.iter().map(|ptr| self.read_page(*ptr)).collect()
+    }
     /// The error for a block that arrived intact and is not the page that was asked for.
     fn refused(&self, ptr: BlockPtr, why: Corrupt) -> Self::Error;
 }
@@ -102,8 +112,15 @@ pub enum Update {
     Mark {
         /// The block.
         id: BlockId,
-        /// The marks.
+        /// The marks; not the one that stands for a fingerprint.
         marks: Marks,
+    },
+    /// Says what the fingerprint of the block's content is.
+    Print {
+        /// The block.
+        id: BlockId,
+        /// The fingerprint.
+        print: Fingerprint,
     },
     /// Clears marks.
     Unmark {
@@ -126,6 +143,7 @@ impl Update {
             Self::Put { id, .. }
             | Self::Alias { id, .. }
             | Self::Mark { id, .. }
+            | Self::Print { id, .. }
             | Self::Unmark { id, .. }
             | Self::Delete { id } => id,
         }
@@ -136,6 +154,7 @@ impl Update {
             Self::Put { places, .. } => Delta { target: Target::Places(places), ..Delta::NONE },
             Self::Alias { to, .. } => Delta { target: Target::Alias(to), ..Delta::NONE },
             Self::Mark { marks, .. } => Delta { set: marks, ..Delta::NONE },
+            Self::Print { print, .. } => Delta::of_print(print),
             Self::Unmark { marks, .. } => Delta { clear: marks, ..Delta::NONE },
             Self::Delete { .. } => Delta::DELETE,
         }
@@ -158,6 +177,8 @@ pub struct Entry {
     pub location: Location,
     /// Its marks.
     pub marks: Marks,
+    /// The fingerprint of its content, when it is known.
+    pub print: Option<Fingerprint>,
 }
 
 impl Entry {
@@ -176,7 +197,7 @@ impl Entry {
             Target::Alias(to) => Location::Alias(to),
             Target::Keep | Target::Deleted => return None,
         };
-        Some(Self { location, marks: delta.set })
+        Some(Self { location, marks: delta.set, print: delta.print })
     }
 }
 
@@ -187,6 +208,8 @@ pub struct Changes {
     pub added: Vec<RunDescriptor>,
     /// Runs that are not any more; their footprints are free.
     pub removed: Vec<RunDescriptor>,
+    /// Fingerprints that the map has forgotten, with the blocks that had them.
+    pub forgotten: Vec<(Fingerprint, BlockId)>,
 }
 
 /// What a [`BlockMap::merge_step`] did.
@@ -257,12 +280,17 @@ impl BlockMap {
     /// Takes a change; nothing is read or written.
     ///
     /// # Panics
-    /// When a block is made an alias of itself.
+    /// When a block is made an alias of itself, or gets the mark of a fingerprint without one.
     pub fn apply(&mut self, update: Update) {
         let id = update.id();
         assert!(!matches!(update, Update::Alias { to, .. } if to == id), "an alias names another block");
+        let delta = update.delta();
+        assert_eq!(delta.print.is_some(), delta.set.contains(Marks::INDEXED), "a fingerprint has its mark");
         let older = self.table.get(&id).copied().unwrap_or(Delta::NONE);
-        let delta = update.delta().over(older);
+        if let Some(print) = older.print.filter(|_| delta.drops_print()) {
+            self.unreported.forgotten.push((print, id));
+        }
+        let delta = delta.over(older);
         let delta = if delta.target == Target::Deleted { self.reduced(id, delta) } else { Some(delta) };
         match delta.filter(|delta| *delta != Delta::NONE) {
             Some(delta) => self.table.insert(id, delta),
@@ -418,6 +446,7 @@ impl BlockMap {
         let oldest = inputs.last().map_or(run, |input| input.descriptor.oldest);
         let mut merge = Merge::new(run, inputs, self.ranges_from(folded), self.resident_limit);
         merge.write_all(self.table.iter().map(|(id, delta)| (*id, *delta)), io)?;
+        self.unreported.forgotten.append(merge.forgotten());
         let output = merge.finish(oldest, run, io)?;
         self.table.clear();
         self.install(0..folded, output);
@@ -469,7 +498,9 @@ impl BlockMap {
         io: &mut W,
     ) -> Result<bool, W::Error> {
         let mut merge = self.merges.swap_remove(at);
-        if merge.write_some(budget, io)? == Outcome::Paused {
+        let outcome = merge.write_some(budget, io)?;
+        self.unreported.forgotten.append(merge.forgotten());
+        if outcome == Outcome::Paused {
             self.merges.push(merge);
             return Ok(false);
         }

@@ -15,8 +15,9 @@ use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 /// The most plain bytes that a block can hold; headers that claim more are refused.
 const MAX_LOGICAL: usize = 16 << 20;
@@ -103,18 +104,40 @@ impl Pool {
         Ok(record)
     }
 
-    /// Brings records into the cache that are not there, all at once: their reads are in flight
-    /// together, their checksums and codecs run on all workers. What fails is left to [`Pool::read`].
+    /// Brings records into the cache that are not there, all at once. What fails is left to [`Pool::read`].
     pub fn prefetch(&self, ptrs: &[BlockPtr]) {
         let missing = ptrs.iter().filter(|ptr| !self.cache.record_ahead(ptr.id));
-        let arrived = self.fetch(missing.copied());
+        for (id, plain) in self.fetch_plain(missing.copied()) {
+            self.cache.keep_record(id, plain);
+        }
+    }
+
+    /// The plain content of records that are about to be replaced, all at once and past the cache, where they would
+    /// only be in the way. What fails is left out, and to [`Pool::read`].
+    pub fn read_all(&self, ptrs: &[BlockPtr]) -> HashMap<BlockId, Record> {
+        let cached = |ptr: &BlockPtr| self.cache.record(ptr.id).map(|plain| (ptr.id, plain));
+        let mut found: HashMap<BlockId, Record> = ptrs.iter().filter_map(cached).collect();
+        let missing = ptrs.iter().filter(|ptr| !found.contains_key(&ptr.id)).copied();
+        let read = self.fetch_plain(missing);
+        found.extend(read);
+        found
+    }
+
+    /// The plain content of records: their reads are in flight together, their checksums and codecs run on all
+    /// workers. What fails is left out.
+    fn fetch_plain(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Record)> {
+        let arrived = self.fetch(ptrs);
+        let plain: Vec<OnceLock<Record>> = arrived.iter().map(|_| OnceLock::new()).collect();
         self.world.workers.for_each(arrived.len(), &|i| {
             let (id, bytes) = &arrived[i];
             let Ok((header, _)) = block::check(self.guid, *id, bytes) else { return };
-            if let Ok(plain) = plain_of(&header, bytes, BlockKind::Record) {
-                self.cache.keep_record(*id, plain);
+            if let Ok(found) = plain_of(&header, bytes, BlockKind::Record) {
+                // Each index comes once.
+                let _ = plain[i].set(found);
             }
         });
+        let each = arrived.into_iter().zip(plain);
+        each.filter_map(|((id, _), plain)| Some((id, plain.into_inner()?))).collect()
     }
 
     /// Stored bytes of blocks, not verified: all reads are in flight together, in the order of places and
@@ -242,7 +265,7 @@ impl Pool {
     }
 
     /// Starts reading the range of `place` from one column; says where in the buffer it will begin.
-    fn start_read(
+    pub(crate) fn start_read(
         &self,
         segment: &Segment,
         column: usize,

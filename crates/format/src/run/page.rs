@@ -4,8 +4,9 @@ use super::{
     Delta, MAX_PLACES, Marks, PAGE_MAX, PageHead, PageKind, Places, RunId, Target, WHAT, check_head,
 };
 use crate::error::ensure;
+use crate::field::Field;
 use crate::segment::{MAX_COLUMNS, MAX_SLOT};
-use crate::{BLOCK_STEP, BlockId, Corrupt, Place, Reason, SegmentId};
+use crate::{BLOCK_STEP, BlockId, Corrupt, Fingerprint, Place, Reason, SegmentId};
 use std::sync::Arc;
 
 /// Entries between two points where decoding can begin.
@@ -15,6 +16,8 @@ const KEEP: u8 = 0;
 const ALIAS: u8 = 1;
 const DELETED: u8 = 2;
 const PLACES: u8 = 3; // and 4 and 5: one, two, three places
+/// One place and a fingerprint: what a record is that was stored with dedup on.
+const PRINTED: u8 = PLACES + MAX_PLACES as u8;
 const KIND_BITS: u8 = 0b111;
 const HAS_MARKS: u8 = 1 << 3;
 const NEXT_ID: u8 = 1 << 4;
@@ -22,8 +25,8 @@ const SAME_SEGMENT: u8 = 1 << 5;
 const SAME_COLUMN: u8 = 1 << 6;
 const CONTIGUOUS: u8 = 1 << 7;
 const PLACE_BITS: u8 = SAME_SEGMENT | SAME_COLUMN | CONTIGUOUS;
-/// No entry takes more: tag, id, marks and three places of tag, segment, column, offset and length.
-const ENTRY_MAX: usize = 1 + 10 + 2 + MAX_PLACES * (1 + 10 + 1 + 5 + 5);
+/// No entry takes more: tag, id, marks, fingerprint and three places of tag, segment, column, offset and length.
+const ENTRY_MAX: usize = 1 + 10 + 2 + Fingerprint::SIZE + MAX_PLACES * (1 + 10 + 1 + 5 + 5);
 
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -66,6 +69,13 @@ impl Source<'_> {
             }
         }
         Err(Corrupt::new(WHAT, Reason::Range))
+    }
+
+    fn print(&mut self) -> Result<Fingerprint, Corrupt> {
+        let end = self.at + Fingerprint::SIZE;
+        let bytes = self.bytes.get(self.at..end).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        self.at = end;
+        Ok(Fingerprint::load(bytes))
     }
 
     fn near(&mut self, expected: u64) -> Result<u64, Corrupt> {
@@ -118,8 +128,10 @@ impl Coder {
             Target::Keep => KEEP,
             Target::Alias(_) => ALIAS,
             Target::Deleted => DELETED,
+            Target::Places(places) if places.len() == 1 && delta.print.is_some() => PRINTED,
             Target::Places(places) => PLACES + places.len() as u8 - 1,
         };
+        let implied = implied_marks(tag);
         out.push(0);
         let distance = id.get() - self.id;
         if distance == 1 && !restart {
@@ -128,10 +140,14 @@ impl Coder {
             put_varint(out, distance);
         }
         self.id = id.get();
-        let implied = if delta.target == Target::Deleted { Delta::DELETE } else { Delta::NONE };
-        if (delta.set, delta.clear) != (implied.set, implied.clear) {
+        if (delta.set, delta.clear) != implied {
             tag |= HAS_MARKS;
             out.extend([delta.set.0, delta.clear.0]);
+        }
+        if let Some(print) = delta.print {
+            let at = out.len();
+            out.resize(at + Fingerprint::SIZE, 0);
+            print.store(&mut out[at..]);
         }
         match delta.target {
             Target::Alias(other) => put_varint(out, other.get()),
@@ -182,25 +198,30 @@ impl Coder {
     fn decode(&mut self, restart: bool, from: &mut Source<'_>) -> Result<(BlockId, Delta), Corrupt> {
         let tag = from.byte()?;
         let kind = tag & KIND_BITS;
-        ensure(kind < PLACES + MAX_PLACES as u8, WHAT, Reason::Kind)?;
+        ensure(kind <= PRINTED, WHAT, Reason::Kind)?;
         ensure(kind >= PLACES || tag & PLACE_BITS == 0, WHAT, Reason::Range)?;
         ensure(!(restart && tag & NEXT_ID != 0), WHAT, Reason::Range)?;
         let distance = if tag & NEXT_ID != 0 { 1 } else { from.varint()? };
         ensure(restart || distance > 0, WHAT, Reason::Order)?;
         self.id = self.id.checked_add(distance).ok_or(Corrupt::new(WHAT, Reason::Range))?;
         let mut delta = if kind == DELETED { Delta::DELETE } else { Delta::NONE };
+        (delta.set, delta.clear) = implied_marks(kind);
         if tag & HAS_MARKS != 0 {
             (delta.set, delta.clear) = (Marks(from.byte()?), Marks(from.byte()?));
             ensure(delta.set.0 & delta.clear.0 == 0, WHAT, Reason::Range)?;
             ensure(kind != DELETED || delta.set.with(delta.clear) == Marks::ALL, WHAT, Reason::Range)?;
         }
+        let printed = delta.set.contains(Marks::INDEXED);
+        // A place with a fingerprint has a kind of its own.
+        ensure(if printed { kind != PLACES } else { kind != PRINTED }, WHAT, Reason::Range)?;
+        delta.print = printed.then(|| from.print()).transpose()?;
         if kind == ALIAS {
             let other = from.varint()?;
             ensure(other != self.id, WHAT, Reason::Range)?;
             delta.target = Target::Alias(BlockId::new(other));
         } else if kind >= PLACES {
             let mut places = [self.decode_place(0, tag, from)?; MAX_PLACES];
-            let len = usize::from(kind - PLACES) + 1;
+            let len = if kind == PRINTED { 1 } else { usize::from(kind - PLACES) + 1 };
             for (i, place) in places.iter_mut().enumerate().take(len).skip(1) {
                 let tag = from.byte()?;
                 ensure(tag & !PLACE_BITS == 0, WHAT, Reason::Range)?;
@@ -234,6 +255,15 @@ impl Coder {
         };
         lane.saw(&place);
         Ok(place)
+    }
+}
+
+/// The marks that an entry of this kind sets and clears when it does not say.
+fn implied_marks(kind: u8) -> (Marks, Marks) {
+    match kind {
+        DELETED => (Marks::NONE, Marks::ALL),
+        PRINTED => (Marks::INDEXED, Marks::NONE),
+        _ => (Marks::NONE, Marks::NONE),
     }
 }
 
@@ -284,11 +314,13 @@ impl PageBuilder {
     /// Adds an entry.
     ///
     /// # Panics
-    /// When the page is full, when ids do not ascend, or when the delta changes nothing.
+    /// When the page is full, when ids do not ascend, when the delta changes nothing, or when it has a fingerprint
+    /// without its mark or the mark alone.
     pub fn push(&mut self, id: BlockId, delta: &Delta) {
         assert!(!self.is_full(), "a full page takes no entry");
         assert!(self.is_empty() || id.get() > self.coder.id, "ids ascend");
         assert!(*delta != Delta::NONE, "an entry says something");
+        assert_eq!(delta.print.is_some(), delta.set.contains(Marks::INDEXED), "a fingerprint has its mark");
         if self.is_empty() {
             self.first = id;
         }

@@ -26,11 +26,13 @@ fn any_delta() -> impl Strategy<Value = Delta> {
         (1..u64::MAX).prop_map(|id| Target::Alias(BlockId::new(id))),
         Just(Target::Deleted),
     ];
-    (target, prop_oneof![Just((Marks::NONE, Marks::NONE)), marks]).prop_map(|(target, (set, clear))| {
+    let marks = prop_oneof![Just((Marks::NONE, Marks::NONE)), Just((Marks::INDEXED, Marks::NONE)), marks];
+    (target, marks, any::<[u8; 16]>()).prop_map(|(target, (set, clear), print)| {
+        let print = set.contains(Marks::INDEXED).then(|| Fingerprint::load(&print));
         match target {
-            Target::Deleted => Delta { target, set, clear: Marks::ALL.without(set) },
+            Target::Deleted => Delta { target, set, clear: Marks::ALL.without(set), print },
             Target::Keep if set == Marks::NONE && clear == Marks::NONE => Delta::DELETE,
-            _ => Delta { target, set, clear },
+            _ => Delta { target, set, clear, print },
         }
     })
 }

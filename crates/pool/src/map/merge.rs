@@ -2,8 +2,8 @@
 
 use super::run::{Run, RunWriter};
 use super::{PageReader, PageWriter};
-use larder_format::BlockId;
 use larder_format::run::{Delta, Footprint, PAGE_MAX, PageCursor, RunId, RunPage};
+use larder_format::{BlockId, Fingerprint};
 use std::iter::Peekable;
 use std::sync::Arc;
 
@@ -75,12 +75,29 @@ impl Input {
 
 /// Runs, newest first, read as one sequence of ids.
 #[derive(Debug)]
-pub(super) struct MergedRuns(Vec<Input>);
+pub(super) struct MergedRuns {
+    inputs: Vec<Input>,
+    /// Fingerprints that something newer drops, when they are wanted.
+    forgotten: Option<Vec<(Fingerprint, BlockId)>>,
+}
+
+/// `newer` after `older`, both of `id`.
+fn compose(
+    newer: Delta,
+    older: Delta,
+    id: BlockId,
+    forgotten: &mut Option<Vec<(Fingerprint, BlockId)>>,
+) -> Delta {
+    if let (Some(forgotten), Some(print), true) = (forgotten, older.print, newer.drops_print()) {
+        forgotten.push((print, id));
+    }
+    newer.over(older)
+}
 
 impl MergedRuns {
     /// `runs` from `from` on.
     pub(super) fn new(runs: impl Iterator<Item = Arc<Run>>, from: BlockId) -> Self {
-        Self(runs.map(|run| Input::new(run, from)).collect())
+        Self { inputs: runs.map(|run| Input::new(run, from)).collect(), forgotten: None }
     }
 
     /// Makes the lowest id known; `None` at the end.
@@ -90,7 +107,7 @@ impl MergedRuns {
         reader: &R,
     ) -> Result<(Outcome, Option<BlockId>), R::Error> {
         let mut lowest = None;
-        for input in &mut self.0 {
+        for input in &mut self.inputs {
             if input.fill(reads, reader)? == Outcome::Paused {
                 return Ok((Outcome::Paused, None));
             }
@@ -104,9 +121,9 @@ impl MergedRuns {
     /// Takes what all runs say of `id`, which is the lowest.
     pub(super) fn take(&mut self, id: BlockId) -> Delta {
         let mut delta = Delta::NONE;
-        for input in &mut self.0 {
+        for input in &mut self.inputs {
             if let Some((_, older)) = input.head.take_if(|(found, _)| *found == id) {
-                delta = delta.over(older);
+                delta = compose(delta, older, id, &mut self.forgotten);
             }
         }
         delta
@@ -121,7 +138,10 @@ impl MergedRuns {
         let (_, lowest) = self.lowest(&mut usize::MAX.clone(), reader)?;
         let in_table = table.next_if(|(id, _)| lowest.is_none_or(|lowest| *id <= lowest));
         Ok(match (in_table, lowest) {
-            (Some((id, newer)), Some(lowest)) if id == lowest => Some((id, newer.over(self.take(id)))),
+            (Some((id, newer)), Some(lowest)) if id == lowest => {
+                let older = self.take(id);
+                Some((id, compose(newer, older, id, &mut self.forgotten)))
+            }
             (Some(entry), _) => Some(entry),
             (None, Some(id)) => Some((id, self.take(id))),
             (None, None) => None,
@@ -147,7 +167,8 @@ impl Merge {
         older: Vec<(BlockId, BlockId)>,
         resident_limit: u64,
     ) -> Self {
-        let merged = MergedRuns::new(inputs.iter().cloned(), BlockId::new(0));
+        let mut merged = MergedRuns::new(inputs.iter().cloned(), BlockId::new(0));
+        merged.forgotten = Some(Vec::new());
         Self { inputs, merged, older, writer: RunWriter::new(run, resident_limit) }
     }
 
@@ -163,6 +184,11 @@ impl Merge {
 
     pub(super) fn input_bytes(&self) -> u64 {
         self.inputs.iter().map(|run| run.descriptor.bytes).sum()
+    }
+
+    /// Fingerprints that it has dropped so far and nobody has heard of.
+    pub(super) fn forgotten(&mut self) -> &mut Vec<(Fingerprint, BlockId)> {
+        self.merged.forgotten.get_or_insert_default()
     }
 
     #[cfg(test)]

@@ -57,6 +57,9 @@ struct Bench {
     tables: BTreeMap<RunId, RunDescriptor>,
     targets: BTreeMap<BlockId, Location>,
     marks: BTreeMap<BlockId, Marks>,
+    prints: BTreeMap<BlockId, Fingerprint>,
+    /// Fingerprints that went and were not handed out yet.
+    dropped: BTreeSet<(Fingerprint, BlockId)>,
 }
 
 impl Bench {
@@ -68,20 +71,31 @@ impl Bench {
             Update::Put { places, .. } => drop(self.targets.insert(id, Location::Places(places))),
             Update::Alias { to, .. } => drop(self.targets.insert(id, Location::Alias(to))),
             Update::Mark { marks: set, .. } => *marks = marks.with(set),
+            Update::Print { print, .. } => {
+                *marks = marks.with(Marks::INDEXED);
+                self.dropped.remove(&(print, id));
+                drop(self.prints.insert(id, print));
+            }
             Update::Unmark { marks: clear, .. } => *marks = marks.without(clear),
             Update::Delete { .. } => {
                 self.targets.remove(&id);
                 self.marks.remove(&id);
+                self.dropped.extend(self.prints.remove(&id).map(|print| (print, id)));
             }
         }
     }
 
     fn expected(&self, id: BlockId) -> Option<Entry> {
         let marks = self.marks.get(&id).copied().unwrap_or_default();
-        self.targets.get(&id).map(|location| Entry { location: *location, marks })
+        let print = self.prints.get(&id).copied();
+        self.targets.get(&id).map(|location| Entry { location: *location, marks, print })
     }
 
     fn note(&mut self, changes: Changes) {
+        for gone in &changes.forgotten {
+            assert_ne!(self.prints.get(&gone.1), Some(&gone.0), "a fingerprint is there still");
+            self.dropped.remove(gone);
+        }
         for gone in changes.removed {
             assert_eq!(self.tables.remove(&gone.run), Some(gone));
         }
@@ -212,6 +226,10 @@ fn places(n: u64) -> Places {
     Places::new(&[place(n / 1000), place(90_000 + n / 1000)][..1 + (n.is_multiple_of(17)) as usize]).unwrap()
 }
 
+fn print(n: u64) -> Fingerprint {
+    Fingerprint::new(u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes())
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Update(u8, u64, u64),
@@ -256,7 +274,7 @@ proptest! {
                         0 | 1 => Update::Put { id, places: places(n % 1_000_000) },
                         2 => Update::Alias { id, to: BlockId::new(newest + 1) },
                         3 => Update::Mark { id, marks: Marks::SHARED },
-                        4 => Update::Mark { id, marks: Marks::INDEXED },
+                        4 => Update::Print { id, print: print(id.get()) },
                         5 => Update::Unmark { id, marks: Marks::SHARED },
                         _ => Update::Delete { id },
                     });
@@ -264,7 +282,9 @@ proptest! {
                 Step::Burst(count) => {
                     for _ in 0..count {
                         newest += 1;
-                        bench.apply(Update::Put { id: BlockId::new(newest), places: places(newest) });
+                        let id = BlockId::new(newest);
+                        bench.apply(Update::Put { id, places: places(newest) });
+                        bench.apply(Update::Print { id, print: print(newest) });
                     }
                 }
                 Step::Checkpoint => bench.checkpoint(),
@@ -485,6 +505,51 @@ fn an_index_of_two_levels_is_read_back() {
     assert_eq!(written.descriptor.height, 2);
     let read = Run::open(written.descriptor.clone(), false, &blocks).unwrap();
     assert_eq!(read.index(), written.index());
+}
+
+#[test]
+fn fingerprints_that_go_are_handed_out_in_the_end() {
+    let mut bench = Bench::default();
+    for n in 1..=30_000u64 {
+        let id = BlockId::new(n);
+        bench.apply(Update::Put { id, places: places(n) });
+        bench.apply(Update::Print { id, print: print(n) });
+        // Some die at once, some much later.
+        if n.is_multiple_of(3) {
+            bench.apply(Update::Delete { id });
+        }
+        if n > 9_000 {
+            bench.apply(Update::Delete { id: BlockId::new(n - 9_000) });
+        }
+        if n.is_multiple_of(1_000) {
+            bench.checkpoint();
+            bench.merge(8);
+        }
+    }
+    while bench.merge(64) {}
+    bench.map.start_merge(0..bench.map.runs.len());
+    while bench.merge(64) {}
+    bench.check((0..30_010).step_by(37), 0);
+    let left = bench.dropped.len();
+    assert_eq!(left, 0, "{left} fingerprints went unheard");
+}
+
+#[test]
+fn a_fingerprint_takes_its_sixteen_bytes_and_no_more() {
+    let size = |printed: bool| {
+        let mut bench = Bench::default();
+        for n in 1..=20_000 {
+            let id = BlockId::new(n);
+            bench.apply(Update::Put { id, places: places(n * 17 + 1) });
+            if printed {
+                bench.apply(Update::Print { id, print: print(n) });
+            }
+        }
+        bench.checkpoint();
+        bench.map.descriptors().map(|run| run.bytes).sum::<u64>()
+    };
+    let more = size(true) - size(false);
+    assert!((20_000 * 16..20_000 * 16 + 2_000).contains(&more), "{more} bytes for 20,000 fingerprints");
 }
 
 #[test]
