@@ -9,7 +9,8 @@
 //!
 //! Records are chained by sequence and by the predecessor's checksum; the chain ends where the next
 //! record is not found in the current segment nor at the start of the next. The root names the
-//! segments in the order in which they are used. When they are full, an fsync becomes a commit.
+//! segments in the order in which they are used. When they are full, an fsync becomes a commit; so it does when an
+//! operation waits that relies on data which only the next commit will have ([`crate::Update::log_by_commit`]).
 //!
 //! A crash while a record is written loses that record, which nobody was told of. A crash between the
 //! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
@@ -35,10 +36,18 @@ use std::sync::Arc;
 /// Segments that the log is given at each commit.
 pub(crate) const LOG_SEGMENTS: usize = 3;
 
+/// An operation that waits.
+struct Noted {
+    seq: OpSeq,
+    op: Vec<u8>,
+    /// The log must not get it: what it relies on is in no commit yet.
+    by_commit: bool,
+}
+
 /// Operations noted since the last durable commit and not yet logged.
 #[derive(Default)]
 pub(crate) struct Notes {
-    pending: VecDeque<(OpSeq, Vec<u8>)>,
+    pending: VecDeque<Noted>,
     bytes: usize,
     next: u64,
     logged: u64,
@@ -50,8 +59,8 @@ impl Notes {
         Self { pending: VecDeque::new(), bytes: 0, next: applied.get() + 1, logged: applied.get() }
     }
 
-    /// Notes an operation and returns its number.
-    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>) -> OpSeq {
+    /// Notes an operation and returns its number. With `by_commit` only a commit makes it durable.
+    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>, by_commit: bool) -> OpSeq {
         let seq = OpSeq::new(self.next);
         self.next += 1;
         let mut framed = Vec::with_capacity(16 + op.len());
@@ -59,7 +68,7 @@ impl Notes {
         framed.extend_from_slice(&dataset.get().to_le_bytes());
         framed.extend_from_slice(&op);
         self.bytes += framed.len();
-        self.pending.push_back((seq, framed));
+        self.pending.push_back(Noted { seq, op: framed, by_commit });
         seq
     }
 
@@ -81,9 +90,9 @@ impl Notes {
 
     /// Forgets the operations up to `seq`.
     fn forget(&mut self, seq: OpSeq) {
-        while self.pending.front().is_some_and(|(at, _)| *at <= seq) {
-            let (_, op) = self.pending.pop_front().expect("it was just seen");
-            self.bytes -= op.len();
+        while self.pending.front().is_some_and(|noted| noted.seq <= seq) {
+            let noted = self.pending.pop_front().expect("it was just seen");
+            self.bytes -= noted.op.len();
         }
     }
 }
@@ -135,14 +144,17 @@ impl Pool {
         self.commit().map(drop)
     }
 
-    /// As many of the operations not yet logged as one record takes; `None` when the first is too large.
+    /// As many of the operations not yet logged as one record takes; `None` when the first is too large, or needs a
+    /// commit.
     fn next_batch(&self, notes: &Notes) -> Option<(OpSeq, Vec<Vec<u8>>)> {
         let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
         let mut ops = Vec::new();
         let (mut last, mut bytes) = (None, 0);
-        for (seq, op) in notes.pending.iter().filter(|(seq, _)| seq.get() > notes.logged) {
+        for Noted { seq, op, by_commit } in
+            notes.pending.iter().filter(|noted| noted.seq.get() > notes.logged)
+        {
             bytes += op.len() + 4;
-            if bytes > limit {
+            if bytes > limit || *by_commit {
                 break;
             }
             ops.push(op.clone());
