@@ -36,31 +36,25 @@ use std::sync::Arc;
 /// Segments that the log is given at each commit.
 pub(crate) const LOG_SEGMENTS: usize = 3;
 
-/// An operation that waits.
-struct Noted {
-    seq: OpSeq,
-    op: Vec<u8>,
-    /// The log must not get it: what it relies on is in no commit yet.
-    by_commit: bool,
-}
-
 /// Operations noted since the last durable commit and not yet logged.
 #[derive(Default)]
 pub(crate) struct Notes {
-    pending: VecDeque<Noted>,
+    pending: VecDeque<(OpSeq, Vec<u8>)>,
     bytes: usize,
     next: u64,
     logged: u64,
+    /// The last that the log must not get.
+    by_commit: u64,
 }
 
 impl Notes {
     /// Notes whose numbers go on after `applied`.
     pub(crate) fn after(applied: OpSeq) -> Self {
-        Self { pending: VecDeque::new(), bytes: 0, next: applied.get() + 1, logged: applied.get() }
+        Self { next: applied.get() + 1, logged: applied.get(), ..Self::default() }
     }
 
-    /// Notes an operation and returns its number. With `by_commit` only a commit makes it durable.
-    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>, by_commit: bool) -> OpSeq {
+    /// Notes an operation and returns its number.
+    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>) -> OpSeq {
         let seq = OpSeq::new(self.next);
         self.next += 1;
         let mut framed = Vec::with_capacity(16 + op.len());
@@ -68,8 +62,13 @@ impl Notes {
         framed.extend_from_slice(&dataset.get().to_le_bytes());
         framed.extend_from_slice(&op);
         self.bytes += framed.len();
-        self.pending.push_back(Noted { seq, op: framed, by_commit });
+        self.pending.push_back((seq, framed));
         seq
+    }
+
+    /// As [`Notes::note`], for an operation that the log must not get: what it relies on is in no commit yet.
+    pub(crate) fn note_for_commit(&mut self, dataset: DatasetId, op: Vec<u8>) {
+        self.by_commit = self.note(dataset, op).get();
     }
 
     /// The last number given.
@@ -90,9 +89,9 @@ impl Notes {
 
     /// Forgets the operations up to `seq`.
     fn forget(&mut self, seq: OpSeq) {
-        while self.pending.front().is_some_and(|noted| noted.seq <= seq) {
-            let noted = self.pending.pop_front().expect("it was just seen");
-            self.bytes -= noted.op.len();
+        while self.pending.front().is_some_and(|(at, _)| *at <= seq) {
+            let (_, op) = self.pending.pop_front().expect("it was just seen");
+            self.bytes -= op.len();
         }
     }
 }
@@ -144,17 +143,18 @@ impl Pool {
         self.commit().map(drop)
     }
 
-    /// As many of the operations not yet logged as one record takes; `None` when the first is too large, or needs a
-    /// commit.
+    /// As many of the operations not yet logged as one record takes; `None` when the first is too large, or one of them
+    /// needs a commit.
     fn next_batch(&self, notes: &Notes) -> Option<(OpSeq, Vec<Vec<u8>>)> {
+        if notes.by_commit > notes.logged {
+            return None;
+        }
         let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
         let mut ops = Vec::new();
         let (mut last, mut bytes) = (None, 0);
-        for Noted { seq, op, by_commit } in
-            notes.pending.iter().filter(|noted| noted.seq.get() > notes.logged)
-        {
+        for (seq, op) in notes.pending.iter().filter(|(seq, _)| seq.get() > notes.logged) {
             bytes += op.len() + 4;
-            if bytes > limit || *by_commit {
+            if bytes > limit {
                 break;
             }
             ops.push(op.clone());
