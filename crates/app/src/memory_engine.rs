@@ -83,6 +83,7 @@ impl Engine for MemoryEngine {
             cleaned: 0,
             write_amplification: 100,
             trace: None,
+            dedup: None,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,

@@ -219,8 +219,7 @@ impl Volume {
             }
             Ok::<_, FsError>(extents)
         })?;
-        let stored = dropped.iter().map(|(_, extent)| u64::from(extent.ptr.place.stored)).sum();
-        state.change(|item| item.stored = item.stored.saturating_sub(stored));
+        state.change(|item| dropped.iter().for_each(|(_, extent)| item.forget_extent(extent)));
         Ok(dropped.len() == max)
     }
 

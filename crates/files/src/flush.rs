@@ -56,6 +56,13 @@ struct Built {
     ptr: Option<BlockPtr>,
 }
 
+impl Built {
+    /// The extent that the file gets.
+    fn extent(&self) -> Option<Extent> {
+        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len })
+    }
+}
+
 /// Whether all bytes are zero; most that are not say so in their first word.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
@@ -323,9 +330,8 @@ impl Volume {
             item.size = state.tree.size.max(end.min(state.live.size));
         }
         for record in built {
-            let (old, new) = (record.old.map(|old| old.ptr), record.ptr);
-            item.stored = item.stored.saturating_sub(old.map_or(0, |ptr| u64::from(ptr.place.stored)));
-            item.stored += new.map_or(0, |ptr| u64::from(ptr.place.stored));
+            record.old.iter().for_each(|old| item.forget_extent(old));
+            record.extent().iter().for_each(|new| item.count_extent(new));
         }
         self.dataset.update(op, |tree| {
             tree.get(&inode_key(id))?;
@@ -334,10 +340,9 @@ impl Volume {
             }
             for record in built {
                 let key = Key::new(id.get(), EXTENT, record.record * taken.record_size);
-                if let Some(ptr) = record.ptr {
-                    let extent = Extent { ptr, len: record.len, block_offset: 0, logical: record.len };
+                if let Some(extent) = record.extent() {
                     tree.insert(key, &extent.encode())?;
-                    tree.link_block(ptr, u64::from(record.len));
+                    tree.link_block(extent.ptr, u64::from(record.len));
                 } else if record.old.is_some() {
                     tree.remove(&key)?;
                 }
@@ -348,7 +353,7 @@ impl Volume {
             tree.insert(inode_key(id), &item.encode())
         })?;
         state.tree = item;
-        state.live.stored = item.stored;
+        (state.live.stored, state.live.data) = (item.stored, item.data);
         let before = state.data.bytes;
         state.data.settle();
         self.meter(before, state);

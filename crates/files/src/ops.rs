@@ -61,7 +61,8 @@ pub struct Attr {
     pub generation: u64,
     /// Bytes of a file or of a link's target; for a directory the number of entries.
     pub size: u64,
-    /// Stored size in units of 512 bytes.
+    /// What of it is data, not holes, in units of 512 bytes, before compression: who finds less here than `size` has
+    /// of them takes the file for sparse (cp does, and does not share it then).
     pub blocks: u64,
     /// Last read.
     pub atime: Timestamp,

@@ -306,9 +306,8 @@ impl Pair<'_> {
         item.size = item.size.max(end);
         item.record_size = record_size;
         (item.mtime, item.ctime) = (time, time);
-        let stored = |extent: &Extent| u64::from(extent.ptr.place.stored);
-        item.stored = item.stored.saturating_sub(old.values().map(stored).sum());
-        item.stored += new.iter().map(|(_, extent)| stored(extent)).sum::<u64>();
+        old.values().for_each(|extent| item.forget_extent(extent));
+        new.iter().for_each(|(_, extent)| item.count_extent(extent));
         let id = target.id();
         let updated = dataset.update(&op, |tree| {
             tree.get(&inode_key(id))?;
@@ -329,7 +328,7 @@ impl Pair<'_> {
         state.tree = item;
         state.live.size = state.live.size.max(end);
         state.live.record_size = item.record_size;
-        state.live.stored = item.stored;
+        (state.live.stored, state.live.data) = (item.stored, item.data);
         (state.live.mtime, state.live.ctime) = (time, time);
         let dirty = state.data.bytes;
         let covered = to / step..end.div_ceil(step);

@@ -113,7 +113,7 @@ pub(crate) fn new_item(kind: FileKind, perm: u16, (uid, gid): (u32, u32), time: 
         stored: 0,
         parent: ROOT_INODE,
         entries: 0,
-        shared_before: BlockId::new(0),
+        data: 0,
     }
 }
 
@@ -278,7 +278,7 @@ impl Volume {
             node: self.node(id),
             generation: item.generation,
             size: if directory { item.entries } else { item.size },
-            blocks: (item.stored + state.data.bytes).div_ceil(512),
+            blocks: (item.data + state.data.bytes).div_ceil(512),
             atime: item.atime,
             mtime: item.mtime,
             ctime: item.ctime,

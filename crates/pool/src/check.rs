@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::map::Entry;
 use crate::pool::Pool;
 use crate::read::TableNodes;
-use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Verdict, Visitor, Walk};
+use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Tag, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
@@ -96,7 +96,7 @@ impl Deep<'_> {
         if self.live.is_full(1) {
             self.live.spill(&mut self.pages)?;
         }
-        self.live.push(id, logical);
+        self.live.push(id, Tag::new(logical, 0));
         Ok(())
     }
 }
@@ -198,7 +198,7 @@ impl Pool {
         let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, pinned.horizon);
         let mut places = Places::new();
         let queued = self.has_queued() || self.trace_progress().is_some();
-        let mut judge = |id: BlockId, entry: Entry, verdict| {
+        let mut judge = |id: BlockId, entry: Entry, verdict: Verdict<'_>| {
             for &place in entry.places() {
                 places.entry(place.segment).or_default().push(place);
             }
@@ -208,7 +208,7 @@ impl Pool {
                 problem("is marked as dead, but the free queue is empty");
             }
             match verdict {
-                Verdict::Live(counted, _) => {
+                Verdict::Live(references, _) => {
                     let seen = &seen[&id];
                     if seen.place.is_some_and(|place| !entry.places().contains(&place)) {
                         problem(&format!("is used at {:?}, the map says {:?}", seen.place, entry.location));
@@ -219,10 +219,11 @@ impl Pool {
                     if dead && !shared {
                         problem("is in use, but marked as dead");
                     }
-                    if counted.logical == 0 && counted.count > 1 {
+                    let record = references[0].tag.logical() > 0;
+                    if !record && references.iter().map(|one| one.count).sum::<u64>() > 1 {
                         problem("is a node in two places of a tree");
                     }
-                    report.records += u64::from(counted.logical > 0);
+                    report.records += u64::from(record);
                 }
                 Verdict::Queued => report.dead += 1,
                 Verdict::Spared | Verdict::Dead if dead => report.dead += 1,

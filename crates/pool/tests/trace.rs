@@ -133,6 +133,11 @@ fn what_snapshots_and_second_references_leave_is_found_and_freed() {
     let found = trace(&pool);
     assert_eq!(found.histogram[1].blocks, 2);
     assert_eq!((found.histogram[1].referenced, found.histogram[0].blocks), (5, 48));
+    // One dataset has them all.
+    let [of] = found.sharing[..] else { panic!("{:?}", found.sharing) };
+    assert_eq!((of.dataset, of.references), (ROOT_DATASET, 53));
+    let twice = found.histogram[1];
+    assert!(of.saved().abs_diff(twice.referenced_allocated - twice.allocated) <= 5, "{of:?}");
     assert_eq!(found.unreachable.blocks, 0);
     assert!(found.dead.blocks >= 10 && found.dead.bytes >= before / 5, "{found:?}");
     settle(&pool);

@@ -5,6 +5,7 @@
 //! requests before the engine sees them, and only clients turn values into something to look at.
 
 pub mod daemon;
+pub mod dedup;
 mod error;
 pub mod extents;
 pub mod figures;

@@ -1,5 +1,6 @@
 //! Requests and replies of `larder pool`.
 
+use super::dedup::DedupStatus;
 use super::figures::Waits;
 use super::trace::TraceStatus;
 use super::{ApiError, Properties, Result, fs, name};
@@ -211,6 +212,8 @@ pub struct PoolStatus {
     pub write_amplification: u64,
     /// The newest trace, when there was one.
     pub trace: Option<TraceStatus>,
+    /// The dedup index, when there is one.
+    pub dedup: Option<DedupStatus>,
     /// How many more losses are survived whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.

@@ -60,12 +60,37 @@ pub struct TraceStatus {
     pub lost_in: Vec<String>,
     /// Records by the number of references.
     pub references: Vec<References>,
+    /// Records with a fingerprint that are referred to once, and more often.
+    pub fingerprinted: (u64, u64),
+    /// Datasets that save by sharing, those first that save most.
+    pub sharing: Vec<Sharing>,
 }
 
 impl TraceStatus {
     /// Things that are wrong: blocks that had leaked, blocks that are missing, nodes that cannot be read.
     pub fn errors(&self) -> u64 {
         self.unreachable.blocks + self.missing + self.lost
+    }
+
+    /// Whether it has counted all references.
+    pub fn has_counts(&self) -> bool {
+        self.state == TraceState::Done && self.finished.is_some()
+    }
+
+    /// All records together.
+    pub fn total_references(&self) -> References {
+        let mut sum = References::default();
+        for of in &self.references {
+            sum.blocks += of.blocks;
+            sum.logical += of.logical;
+            sum.stored += of.stored;
+            sum.allocated += of.allocated;
+            sum.referenced_blocks += of.referenced_blocks;
+            sum.referenced_logical += of.referenced_logical;
+            sum.referenced_stored += of.referenced_stored;
+            sum.referenced_allocated += of.referenced_allocated;
+        }
+        sum
     }
 
     /// Whether data is lost.
@@ -94,10 +119,29 @@ pub struct References {
     pub logical: u64,
     /// Their stored bytes.
     pub stored: u64,
+    /// What they take, one copy of it.
+    pub allocated: u64,
     /// References to them.
     pub referenced_blocks: u64,
     /// Their plain bytes, as often as they are referred to.
     pub referenced_logical: u64,
     /// Their stored bytes, as often.
     pub referenced_stored: u64,
+    /// What they would take, as often.
+    pub referenced_allocated: u64,
+}
+
+/// What a dataset and its snapshots refer to, each record as often as they do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sharing {
+    /// Its name.
+    pub dataset: String,
+    /// References.
+    pub references: u64,
+    /// Plain bytes of them.
+    pub logical: u64,
+    /// What they would take if nothing were shared, one copy of it.
+    pub allocated: u64,
+    /// Its share of what they take: a record that is referred to `n` times counts as an `n`-th for each.
+    pub share: u64,
 }

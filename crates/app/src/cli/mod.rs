@@ -18,12 +18,13 @@ mod personalities;
 mod pool;
 mod pool_check;
 mod pool_create;
+mod pool_dedup;
 mod pool_import;
 mod pool_iostat;
 mod pool_trace;
 mod sampling;
 
-use crate::api::{ApiError, ErrorKind, Result};
+use crate::api::{ApiError, Result};
 use crate::client::Client;
 use crate::run_dir::RunDir;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -42,6 +43,8 @@ pub enum Personality {
     Zfs,
     /// `arcstat`: like `larder cachestat`.
     Arcstat,
+    /// `zdb`: `larder pool dedup`.
+    Zdb,
 }
 
 /// What every verb gets.
@@ -56,7 +59,7 @@ impl Session {
     /// How `pool` (or `fs`) and `verb` are spelled here: `larder pool list`, `zpool list`.
     pub fn spell(&self, noun: &str, verb: &str) -> String {
         match self.personality {
-            Personality::Larder | Personality::Arcstat => format!("larder {noun} {verb}"),
+            Personality::Larder | Personality::Arcstat | Personality::Zdb => format!("larder {noun} {verb}"),
             Personality::Zpool => format!("zpool {verb}"),
             Personality::Zfs => format!("zfs {verb}"),
         }
@@ -108,6 +111,9 @@ enum Command {
     /// What `arcstat` asks for.
     #[command(skip)]
     Arcstat(cachestat::ArcstatArgs),
+    /// What `zdb` asks for.
+    #[command(skip)]
+    Zdb(pool_dedup::ZdbArgs),
 }
 
 /// Pools and their devices, kept by larder; the verbs of zpool(8).
@@ -134,6 +140,14 @@ struct Arcstat {
     args: cachestat::ArcstatArgs,
 }
 
+/// Of zdb(8) what larder's pools have: -D, the histogram of references.
+#[derive(Parser)]
+#[command(name = "zdb", version)]
+struct Zdb {
+    #[command(flatten)]
+    args: pool_dedup::ZdbArgs,
+}
+
 /// What the arguments ask for, and by what name.
 struct Call {
     personality: Personality,
@@ -144,12 +158,11 @@ struct Call {
 pub fn main(argv: Vec<OsString>) -> ExitCode {
     let call = match parse(argv) {
         Ok(call) => call,
-        Err(Refusal::Clap(error)) => {
+        Err(error) => {
             // Help goes to standard output and is no failure; a closed pipe is none either.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
-        Err(Refusal::Api(error)) => return fail(&error),
     };
     match run(call) {
         Ok(code) => ExitCode::from(code),
@@ -162,15 +175,10 @@ fn fail(error: &ApiError) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-enum Refusal {
-    Clap(clap::Error),
-    Api(ApiError),
-}
-
-fn parse(argv: Vec<OsString>) -> std::result::Result<Call, Refusal> {
-    fn read<P: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> std::result::Result<P, Refusal> {
-        let matches = P::command().try_get_matches_from(argv).map_err(Refusal::Clap)?;
-        P::from_arg_matches(&matches).map_err(Refusal::Clap)
+fn parse(argv: Vec<OsString>) -> std::result::Result<Call, clap::Error> {
+    fn read<P: CommandFactory + FromArgMatches>(argv: Vec<OsString>) -> std::result::Result<P, clap::Error> {
+        let matches = P::command().try_get_matches_from(argv)?;
+        P::from_arg_matches(&matches)
     }
     let called = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let call = |personality, command| Ok(Call { personality, command });
@@ -178,10 +186,7 @@ fn parse(argv: Vec<OsString>) -> std::result::Result<Call, Refusal> {
         "zpool" => call(Personality::Zpool, Command::Pool(read::<Zpool>(argv)?.verb)),
         "zfs" => call(Personality::Zfs, Command::Fs(read::<Zfs>(argv)?.verb)),
         "arcstat" => call(Personality::Arcstat, Command::Arcstat(read::<Arcstat>(argv)?.args)),
-        name @ "zdb" => Err(Refusal::Api(ApiError::new(
-            ErrorKind::Unsupported,
-            format!("{name} is not available in this version of larder"),
-        ))),
+        "zdb" => call(Personality::Zdb, Command::Zdb(read::<Zdb>(argv)?.args)),
         _ => call(Personality::Larder, read::<Larder>(argv)?.command),
     }
 }
@@ -203,6 +208,7 @@ fn run(call: Call) -> Result<u8> {
         Command::Extents(args) => extents::run(&args, &session),
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
+        Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
         Command::Daemon(_) | Command::Personalities(_) => unreachable!("they ran above"),
     }
 }
@@ -212,10 +218,7 @@ mod tests {
     use super::*;
 
     fn call(line: &str) -> std::result::Result<Call, String> {
-        parse(line.split_whitespace().map(OsString::from).collect()).map_err(|refusal| match refusal {
-            Refusal::Clap(error) => error.to_string(),
-            Refusal::Api(error) => error.to_string(),
-        })
+        parse(line.split_whitespace().map(OsString::from).collect()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -224,6 +227,7 @@ mod tests {
         Zpool::command().debug_assert();
         Zfs::command().debug_assert();
         Arcstat::command().debug_assert();
+        Zdb::command().debug_assert();
     }
 
     #[test]
@@ -235,7 +239,8 @@ mod tests {
             Ok(Personality::Zfs)
         );
         assert_eq!(personality("larder pool list"), Ok(Personality::Larder));
-        assert_eq!(personality("zdb -DD tank"), Err("zdb is not available in this version of larder".into()));
+        assert_eq!(personality("zdb -DD tank"), Ok(Personality::Zdb));
+        assert!(personality("zdb -b tank").is_err());
         assert!(personality("zpool frobnicate").is_err());
     }
 
@@ -251,6 +256,8 @@ mod tests {
             "zpool iostat -y 1",
             "zpool iostat -vly -T d tank 60 1",
             "zpool iostat -wnHp -T u 1",
+            "zpool status -D tank",
+            "larder pool dedup -np tank",
             "larder cachestat -Hp -f time,read,c tank 1 2",
             "arcstat -p -s , -o /tmp/log -f time,hit%,dh% 2 10",
             "arcstat -x",

@@ -1,7 +1,7 @@
 //! `larder pool`: the verbs, and those of them that are only a few lines.
 
 use super::args::{self, Force, Form, Json};
-use super::{Session, items, out, pool_check, pool_create, pool_import, pool_iostat, pool_trace};
+use super::{Session, items, out, pool_check, pool_create, pool_dedup, pool_import, pool_iostat, pool_trace};
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
 use crate::{host, render};
@@ -45,6 +45,8 @@ pub enum Verb {
     Labelclear(LabelClear),
     /// Walks everything: frees what is dead, finds what has leaked or is missing
     Trace(pool_trace::Args),
+    /// Shows how often records are referred to, what that saves and where
+    Dedup(pool_dedup::Args),
     /// Returns when background work is over
     #[command(after_help = "Example: larder pool wait -t free tank")]
     Wait(Wait),
@@ -84,6 +86,9 @@ pub struct Status {
     /// Name the files that are damaged
     #[arg(short = 'v')]
     verbose: bool,
+    /// With the histogram of references, as the last trace found it
+    #[arg(short = 'D')]
+    dedup: bool,
     /// Only pools that something is wrong with
     #[arg(short = 'x')]
     unhealthy: bool,
@@ -194,6 +199,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
             Ok(0)
         }
         Verb::Trace(args) => pool_trace::run(args, session),
+        Verb::Dedup(args) => pool_dedup::run(args, session),
         Verb::Wait(args) => wait(args, session),
     }
 }
@@ -272,7 +278,11 @@ fn status(args: Status, session: &Session) -> Result<u8> {
         return Ok(0);
     }
     let form = render::status::Form { damaged: args.verbose, paths: args.paths, exact: args.exact };
-    let text: Vec<String> = pools.iter().map(|pool| render::status::text(pool, form)).collect();
+    let text = pools.iter().map(|pool| {
+        let dedup = if args.dedup { render::dedup::status(pool) } else { String::new() };
+        render::status::text(pool, form) + &dedup
+    });
+    let text: Vec<String> = text.collect();
     out::print(&text.join("\n"));
     Ok(0)
 }

@@ -37,16 +37,10 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.client.call(Trace { names: args.names.clone(), stop: args.stop })?;
-    let mut pools = status(session, &args.names)?;
-    if args.wait {
-        let progress = Progress::new(!args.json.json);
-        while pools.iter().filter_map(|pool| pool.trace.as_ref()).any(|trace| trace.finished.is_none()) {
-            progress.show(&pools);
-            client::pause(INTERVAL);
-            pools = status(session, &args.names)?;
-        }
-        progress.clear();
-    }
+    let pools = match args.wait {
+        true => finished(session, &args.names, !args.json.json)?,
+        false => status(session, &args.names)?,
+    };
     if args.json.json {
         out::print_json(&envelope(&session.spell("pool", "trace"), "pools", traces(&pools)));
     } else if args.wait {
@@ -59,6 +53,20 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let failed = |trace: &TraceStatus| trace.is_loss() || trace.state == TraceState::Failed;
     let bad = args.wait && pools.iter().filter_map(|pool| pool.trace.as_ref()).any(failed);
     Ok(u8::from(bad))
+}
+
+/// The state of pools when no trace of them is under way; until then progress is `told`.
+pub(super) fn finished(session: &Session, names: &[String], told: bool) -> Result<Vec<PoolStatus>> {
+    let progress = Progress::new(told);
+    loop {
+        let pools = status(session, names)?;
+        if pools.iter().filter_map(|pool| pool.trace.as_ref()).all(|trace| trace.finished.is_some()) {
+            progress.clear();
+            return Ok(pools);
+        }
+        progress.show(&pools);
+        client::pause(INTERVAL);
+    }
 }
 
 fn status(session: &Session, names: &[String]) -> Result<Vec<PoolStatus>, ApiError> {

@@ -6,7 +6,7 @@
 
 use super::live::{Live, Stop};
 use crate::api::Result;
-use crate::api::trace::{Blocks, References, TraceState, TraceStatus};
+use crate::api::trace::{Blocks, References, Sharing, TraceState, TraceStatus};
 use larder_pool::Pool;
 use larder_pool::trace::{Amount, Findings, Outcome};
 use std::time::Duration;
@@ -134,9 +134,18 @@ fn told(pool: &Pool, found: Findings) -> TraceStatus {
         blocks: of.blocks,
         logical: of.logical,
         stored: of.stored,
+        allocated: of.allocated,
         referenced_blocks: of.referenced,
         referenced_logical: of.referenced_logical,
         referenced_stored: of.referenced_stored,
+        referenced_allocated: of.referenced_allocated,
+    });
+    let sharing = found.sharing.iter().map(|of| Sharing {
+        dataset: pool.full_name(of.dataset),
+        references: of.references,
+        logical: of.logical,
+        allocated: of.allocated,
+        share: of.share,
     });
     TraceStatus {
         state,
@@ -154,5 +163,7 @@ fn told(pool: &Pool, found: Findings) -> TraceStatus {
         lost: found.lost,
         lost_in: found.lost_in.iter().map(|&id| pool.full_name(id)).filter(|name| !name.is_empty()).collect(),
         references: references.collect(),
+        fingerprinted: found.fingerprinted,
+        sharing: sharing.filter(|of| !of.dataset.is_empty()).collect(),
     }
 }

@@ -114,6 +114,12 @@ pub fn traces(pools: &[PoolStatus]) -> Map<String, Value> {
     pools.iter().map(|pool| (pool.root.name.clone(), json!({ "trace": pool.trace }))).collect()
 }
 
+/// What is shared, of pools.
+pub fn sharing(pools: &[PoolStatus]) -> Map<String, Value> {
+    let of = |pool: &PoolStatus| json!({ "index": pool.dedup, "trace": pool.trace });
+    pools.iter().map(|pool| (pool.root.name.clone(), of(pool))).collect()
+}
+
 fn vdev(vdev_: &Vdev) -> Value {
     let mut value = json!({
         "name": vdev_.name,

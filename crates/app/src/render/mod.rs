@@ -2,6 +2,7 @@
 //! nothing here asks the daemon or prints.
 
 pub mod cachestat;
+pub mod dedup;
 pub mod extents;
 pub mod iostat;
 pub mod items;

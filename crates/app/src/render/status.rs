@@ -356,6 +356,7 @@ pub mod tests {
             cleaned: 0,
             write_amplification: 100,
             trace: None,
+            dedup: None,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,

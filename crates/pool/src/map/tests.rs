@@ -74,7 +74,7 @@ impl Bench {
             Update::Print { print, .. } => {
                 *marks = marks.with(Marks::INDEXED);
                 self.dropped.remove(&(print, id));
-                drop(self.prints.insert(id, print));
+                self.prints.insert(id, print);
             }
             Update::Unmark { marks: clear, .. } => *marks = marks.without(clear),
             Update::Delete { .. } => {

@@ -28,18 +28,86 @@ pub struct References {
     pub logical: u64,
     /// Their stored bytes.
     pub stored: u64,
+    /// What they take, before replication and parity.
+    pub allocated: u64,
     /// References to them.
     pub referenced: u64,
     /// Plain bytes, each record as often as it is referred to.
     pub referenced_logical: u64,
     /// Stored bytes, likewise.
     pub referenced_stored: u64,
+    /// What they would take, likewise.
+    pub referenced_allocated: u64,
+}
+
+impl References {
+    /// So many references to one record.
+    pub(super) fn of(references: u64, logical: u64, stored: u64, allocated: u64) -> Self {
+        Self {
+            blocks: 1,
+            logical,
+            stored,
+            allocated,
+            referenced: references,
+            referenced_logical: references * logical,
+            referenced_stored: references * stored,
+            referenced_allocated: references * allocated,
+        }
+    }
+
+    /// Adds up.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in self.all().into_iter().zip(other.numbers()) {
+            *sum += more;
+        }
+    }
+
+    fn all(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.blocks,
+            &mut self.logical,
+            &mut self.stored,
+            &mut self.allocated,
+            &mut self.referenced,
+            &mut self.referenced_logical,
+            &mut self.referenced_stored,
+            &mut self.referenced_allocated,
+        ]
+    }
+
+    fn numbers(&self) -> [u64; 8] {
+        self.clone().all().map(|number| *number)
+    }
+}
+
+/// What a dataset and its snapshots refer to, each record as often as they do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sharing {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// References.
+    pub references: u64,
+    /// Plain bytes of them.
+    pub logical: u64,
+    /// What they would take if nothing were shared, before replication and parity.
+    pub allocated: u64,
+    /// The dataset's share of what they take: a record that is referred to `n` times counts as an `n`-th for each.
+    pub share: u64,
+}
+
+impl Sharing {
+    /// What sharing saves here.
+    pub fn saved(&self) -> u64 {
+        self.allocated.saturating_sub(self.share)
+    }
 }
 
 /// Classes of the histogram: 1 reference, 2 or 3, 4 to 7, and so on; the last has no upper end.
 pub const CLASSES: usize = 32;
 /// Missing blocks that are named.
 pub(super) const SAMPLE: usize = 16;
+/// Datasets that are kept, those that share most.
+const SHARING: usize = 16;
 
 /// How a trace ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -84,22 +152,35 @@ pub struct Findings {
     pub unshared: u64,
     /// Records by references: class `i` has those with 2^i or more, and less than twice that.
     pub histogram: Vec<References>,
+    /// Records with a fingerprint that are referred to once, and more often.
+    pub fingerprinted: (u64, u64),
+    /// What some datasets share, those first that save most.
+    pub sharing: Vec<Sharing>,
 }
 
 impl Findings {
     /// Counts a record.
-    pub(super) fn count(&mut self, references: u64, logical: u64, stored: u64) {
-        let class = (references.max(1).ilog2() as usize).min(CLASSES - 1);
+    pub(super) fn count(&mut self, record: &References) {
+        let class = (record.referenced.max(1).ilog2() as usize).min(CLASSES - 1);
         if self.histogram.len() <= class {
             self.histogram.resize(class + 1, References::default());
         }
-        let of = &mut self.histogram[class];
-        of.blocks += 1;
-        of.logical += logical;
-        of.stored += stored;
-        of.referenced += references;
-        of.referenced_logical += references * logical;
-        of.referenced_stored += references * stored;
+        self.histogram[class].add(record);
+    }
+
+    /// Keeps of the datasets those that save most by sharing.
+    pub(super) fn keep_sharing(&mut self, mut all: Vec<Sharing>) {
+        all.retain(|of| of.saved() > 0);
+        all.sort_by_key(|of| (std::cmp::Reverse(of.saved()), of.dataset));
+        all.truncate(SHARING);
+        self.sharing = all;
+    }
+
+    /// All classes of the histogram together.
+    pub fn references(&self) -> References {
+        let mut sum = References::default();
+        self.histogram.iter().for_each(|of| sum.add(of));
+        sum
     }
 
     /// Whether something is wrong with the pool.
@@ -137,16 +218,13 @@ impl Findings {
         self.lost_in.iter().for_each(|dataset| put("lost_in", dataset));
         put("unshared", &self.unshared);
         for (i, of) in self.histogram.iter().enumerate().filter(|(_, of)| of.blocks > 0) {
-            let all = [
-                of.blocks,
-                of.logical,
-                of.stored,
-                of.referenced,
-                of.referenced_logical,
-                of.referenced_stored,
-            ];
-            let all: Vec<_> = all.iter().map(|number| format!("{number:x}")).collect();
+            let all: Vec<_> = of.numbers().iter().map(|number| format!("{number:x}")).collect();
             put("class", &format_args!("{i},{}", all.join(",")));
+        }
+        put("fingerprinted", &format_args!("{},{}", self.fingerprinted.0, self.fingerprinted.1));
+        for of in &self.sharing {
+            let Sharing { dataset, references, logical, allocated, share } = of;
+            put("sharing", &format_args!("{dataset},{references},{logical},{allocated},{share}"));
         }
         if let Outcome::Failed(why) = &self.outcome {
             put("why", why);
@@ -189,19 +267,27 @@ impl Findings {
                 "class" => {
                     let (class, all) = value.split_once(',')?;
                     let class: usize = class.parse().ok().filter(|&class| class < CLASSES)?;
-                    let all: Option<Vec<u64>> =
-                        all.split(',').map(|number| u64::from_str_radix(number, 16).ok()).collect();
-                    let [blocks, logical, stored, referenced, referenced_logical, referenced_stored] =
-                        all?.try_into().ok()?;
                     findings.histogram.resize(findings.histogram.len().max(class + 1), References::default());
-                    findings.histogram[class] = References {
-                        blocks,
-                        logical,
-                        stored,
-                        referenced,
-                        referenced_logical,
-                        referenced_stored,
-                    };
+                    let into = findings.histogram[class].all();
+                    let mut numbers = all.split(',').map(|number| u64::from_str_radix(number, 16).ok());
+                    for to in into {
+                        *to = numbers.next()??;
+                    }
+                }
+                "fingerprinted" => {
+                    let (unique, more) = value.split_once(',')?;
+                    findings.fingerprinted = (unique.parse().ok()?, more.parse().ok()?);
+                }
+                "sharing" => {
+                    let mut numbers = value.split(',').map(|number| number.parse::<u64>().ok());
+                    let mut number = || numbers.next()?;
+                    findings.sharing.push(Sharing {
+                        dataset: DatasetId::new(number()?),
+                        references: number()?,
+                        logical: number()?,
+                        allocated: number()?,
+                        share: number()?,
+                    });
                 }
                 _ => {}
             }
@@ -227,9 +313,19 @@ mod tests {
             lost_in: vec![DatasetId::new(3)],
             ..Findings::default()
         };
-        findings.count(1, 10, 5);
-        findings.count(5, 10, 5);
+        findings.count(&References::of(1, 10, 5, 8));
+        findings.count(&References::of(5, 10, 5, 8));
         assert_eq!(findings.histogram[2].referenced_stored, 25);
+        findings.fingerprinted = (3, 4);
+        let of = |dataset, share| Sharing {
+            dataset: DatasetId::new(dataset),
+            references: 1,
+            logical: 2,
+            allocated: 10,
+            share,
+        };
+        findings.keep_sharing(vec![of(1, 8), of(2, 10), of(3, 1)]);
+        assert_eq!(findings.sharing, [of(3, 1), of(1, 8)]);
         assert_eq!(Findings::decode(&findings.encode()), Some(findings.clone()));
         findings.outcome = Outcome::Done;
         assert_eq!(Findings::decode(&findings.encode()), Some(findings));

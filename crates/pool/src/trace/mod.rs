@@ -50,13 +50,13 @@ mod walk;
 
 /// What a check is made of.
 pub(crate) mod deep {
-    pub(crate) use super::spill::Spill;
+    pub(crate) use super::spill::{Spill, Tag};
     pub(crate) use super::sweep::{Sweep, Verdict};
     pub(crate) use super::walk::{Member, Met, Visitor, Walk};
     pub(crate) use super::{MemoryPages, Pinned};
 }
 
-pub use findings::{Amount, CLASSES, Findings, Outcome, References};
+pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 
 use crate::dataset::Look;
 use crate::error::{PoolError, Result};
@@ -70,7 +70,7 @@ use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
-use spill::{Merged, Spill};
+use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -144,6 +144,8 @@ pub(crate) struct Pinned {
     pub(crate) commit: CommitId,
     pub(crate) started: Timestamp,
     pub(crate) members: Vec<Member>,
+    /// The datasets, by [`Member::origin`]; the last number may stand for more than one.
+    origins: Vec<DatasetId>,
     pub(crate) horizon: BlockId,
     /// Bytes that were left to a trace.
     left: u64,
@@ -215,6 +217,8 @@ pub(crate) struct Trace {
     swept: u64,
     /// Marks of second references that stay.
     shared: u64,
+    /// By [`Member::origin`].
+    sharing: Vec<Sharing>,
 }
 
 /// What the trace notes of the trees.
@@ -226,13 +230,13 @@ struct Marker<'a> {
 
 impl Visitor for Marker<'_> {
     fn node(&mut self, _: &Member, ptr: BlockPtr, _: bool) -> Result<()> {
-        self.sets.live.push(ptr.id, 0);
+        self.sets.live.push(ptr.id, Tag::default());
         *self.walked += 1;
         Ok(())
     }
-    fn extent(&mut self, _: &Member, _: &Key, extent: &Extent, met: Met) -> Result<()> {
+    fn extent(&mut self, member: &Member, _: &Key, extent: &Extent, met: Met) -> Result<()> {
         if met == Met::Reference {
-            self.sets.live.push(extent.ptr.id, extent.logical);
+            self.sets.live.push(extent.ptr.id, Tag::new(extent.logical, member.origin));
             *self.walked += 1;
         }
         Ok(())
@@ -252,7 +256,10 @@ impl Trace {
         let sets = Sets::new(memory);
         let findings = Findings { commit: pinned.commit, started: pinned.started, ..Findings::default() };
         let walk = Walk::new(std::mem::take(&mut pinned.members), memory / 4, false);
-        Self { pinned, walk, sets, stage: Stage::Walk, findings, walked: 0, swept: 0, shared: 0 }
+        let of = |dataset: &DatasetId| Sharing { dataset: *dataset, ..Sharing::default() };
+        // The last number stands for too many to be told.
+        let sharing = pinned.origins.iter().take(Tag::MAX_ORIGIN as usize).map(of).collect();
+        Self { pinned, walk, sets, stage: Stage::Walk, findings, walked: 0, swept: 0, shared: 0, sharing }
     }
 
     fn progress(&self) -> Progress {
@@ -293,11 +300,11 @@ impl Trace {
             Stage::Sweep(sweep) => {
                 let mut judged = Vec::new();
                 let (findings, swept, shared) = (&mut self.findings, &mut self.swept, &mut self.shared);
-                let pinned = &self.pinned;
-                let judge = |id, entry: Entry, verdict| {
+                let (pinned, sharing) = (&self.pinned, &mut self.sharing);
+                let judge = |id, entry: Entry, verdict: Verdict<'_>| {
                     *swept += 1;
                     *shared += u64::from(entry.marks.contains(Marks::SHARED));
-                    judged.extend(pinned.judge(findings, &entry, verdict).map(|act| (id, act)));
+                    judged.extend(pinned.judge(findings, sharing, &entry, verdict).map(|act| (id, act)));
                     Ok(())
                 };
                 let entries = (effort * ENTRIES_PER_NODE).min(pool.queue_room());
@@ -403,7 +410,13 @@ impl Pinned {
     }
 
     /// Counts a judged block and says what is to be done with it.
-    fn judge(&self, findings: &mut Findings, entry: &Entry, verdict: Verdict) -> Option<Act> {
+    fn judge(
+        &self,
+        findings: &mut Findings,
+        sharing: &mut [Sharing],
+        entry: &Entry,
+        verdict: Verdict<'_>,
+    ) -> Option<Act> {
         let places = entry.places();
         let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
         let shared = entry.marks.contains(Marks::SHARED);
@@ -416,14 +429,28 @@ impl Pinned {
                 findings.live.add(bytes);
                 None
             }
-            Verdict::Live(counted, touched) => {
+            Verdict::Live(references, touched) => {
                 findings.live.add(bytes);
-                if counted.logical > 0 {
+                let count = references.iter().map(|one| one.count).sum();
+                let logical = references.iter().map(|one| one.tag.logical()).max().unwrap_or(0);
+                if logical > 0 {
                     let stored = places.first().map_or(0, |place| u64::from(place.stored));
-                    findings.count(counted.count, counted.logical.into(), stored);
+                    let allocated = places.first().map_or(0, |place| u64::from(place.footprint()));
+                    findings.count(&References::of(count, logical.into(), stored, allocated));
+                    if entry.print.is_some() {
+                        let (once, more) = &mut findings.fingerprinted;
+                        *if count > 1 { more } else { once } += 1;
+                    }
+                    for one in references {
+                        let Some(of) = sharing.get_mut(one.tag.origin() as usize) else { continue };
+                        of.references += one.count;
+                        of.logical += one.count * u64::from(logical);
+                        of.allocated += one.count * allocated;
+                        of.share += one.count * allocated / count;
+                    }
                 }
                 // A mark `DEAD` beside it may be that of the one reference, dropped since the pin.
-                let sole = counted.count == 1 && !touched && !entry.marks.contains(Marks::DEAD);
+                let sole = count == 1 && !touched && !entry.marks.contains(Marks::DEAD);
                 (shared && sole).then_some(Act::Unshare)
             }
             Verdict::Dead => {
@@ -545,8 +572,8 @@ impl Pool {
         if told.overrun {
             return Err(PoolError::Invalid("more was freed at once than the trace can keep".into()));
         }
-        told.freed.drain(..).for_each(|id| trace.sets.freed.push(id, 0));
-        told.touched.drain(..).for_each(|id| trace.sets.spared.push(id, 0));
+        told.freed.drain(..).for_each(|id| trace.sets.freed.push(id, Tag::default()));
+        told.touched.drain(..).for_each(|id| trace.sets.spared.push(id, Tag::default()));
         if !matches!(trace.stage, Stage::Walk) {
             told.late.get_or_insert_default();
         }
@@ -588,8 +615,9 @@ impl Pool {
         self.trace.horizon.store(0, Ordering::Release);
         self.trace.holds.store(0, Ordering::Release);
         *self.trace.told.lock() = Told::default();
-        let Some(Trace { mut findings, .. }) = slot.take() else { return Ok(()) };
+        let Some(Trace { mut findings, sharing, .. }) = slot.take() else { return Ok(()) };
         findings.outcome = outcome;
+        findings.keep_sharing(sharing);
         findings.finished = self.world.clock.now();
         self.set_note(BEGUN, "no")?;
         self.set_note(NOTE, &findings.encode())
@@ -675,16 +703,18 @@ impl Pool {
 
     /// What is committed now. Nobody may be inside.
     pub(crate) fn pin(&self, commit: CommitId) -> Pinned {
-        let mut members = Vec::new();
+        let (mut members, mut origins) = (Vec::new(), Vec::new());
         let mut held = 0;
         for dataset in self.trees() {
             let lineage = dataset.id();
             let of: Arc<str> = self.tree_name(&dataset).into();
             let state = dataset.state.read();
             let mut predecessor = None;
+            let origin = origins.len() as u32;
+            origins.push(lineage);
             let mut add = |name, root, referenced, predecessor| {
                 let number = members.len() as u32;
-                members.push(Member { number, lineage, name, root, referenced, predecessor });
+                members.push(Member { number, lineage, origin, name, root, referenced, predecessor });
             };
             for snapshot in self.snapshots(lineage) {
                 if let Some(root) = snapshot.root {
@@ -707,6 +737,7 @@ impl Pool {
             commit,
             started: self.world.clock.now(),
             members,
+            origins,
             horizon: BlockId::new(core.next_block.get() - 1),
             left,
             held,

@@ -1,16 +1,16 @@
 //! A set of block ids that grows past memory: pushed in any order, read back once, ascending.
 //!
-//! Ids are collected in a buffer; when it is full it is sorted, duplicates are counted, and it is written
+//! With each id goes a [`Tag`]: the plain length of its record (0 for whatever is no record) and who refers to it.
+//! What comes back is each pair of id and tag once, with the number of times that it was pushed.
+//!
+//! They are collected in a buffer; when it is full it is sorted, duplicates are counted, and it is written
 //! as a *run*: pages of ascending ids. Reading merges all runs, a page of each in memory. When there are
 //! more runs of one size than pages that memory has room for, they are merged into one larger run first,
 //! in bounded steps; so memory is the same whatever the number of ids.
 //!
-//! With each id go the plain length of its record (0 for whatever is no record) and the number of times that
-//! it was pushed.
-//!
 //! **Bytes.** An entry of a page is a varint: distance to the id before, shifted left by two; bit 0 says that a
-//! varint of the count follows (else 1), bit 1 that one of the length does (else that of the entry before). A
-//! page starts from id 0 and length 0, with a varint of its number of entries.
+//! varint of the count follows (else 1), bit 1 that one of the tag does (else that of the entry before). A
+//! page starts from id 0 and tag 0, with a varint of its number of entries.
 //!
 //! **Measured** with 10^8 ids in 12 MiB (`spilling_is_bounded_and_small` with `LARDER_FULL`): 12 B an id in the
 //! buffer; in pages, before their LZ4, 1.0 B when ids are dense, 2.0 B when one in a hundred is there, 3.0 B when one
@@ -18,6 +18,7 @@
 //! 32 B for each of 32 KiB: a thousandth of what is spilled.
 
 use crate::map::{PageReader, PageWriter};
+use larder_format::items::MAX_RECORD;
 use larder_format::{BlockId, BlockPtr, Corrupt, Reason, SegmentId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -33,20 +34,43 @@ const MIN_FAN_IN: usize = 4;
 /// The least entries that the buffer has room for.
 const MIN_BUFFER: usize = 1024;
 
+/// What goes with an id: a plain length of at most [`MAX_RECORD`], and above it a number for whoever refers to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Tag(u32);
+
+impl Tag {
+    const LOGICAL_BITS: u32 = MAX_RECORD.ilog2() + 1;
+    /// The highest number; it stands for all above it.
+    pub(crate) const MAX_ORIGIN: u32 = u32::MAX >> Self::LOGICAL_BITS;
+
+    pub(crate) fn new(logical: u32, origin: u32) -> Self {
+        debug_assert!(logical <= MAX_RECORD);
+        Self(origin.min(Self::MAX_ORIGIN) << Self::LOGICAL_BITS | logical)
+    }
+    /// Plain bytes of the record; 0 when it is none.
+    pub(crate) fn logical(self) -> u32 {
+        self.0 & ((1 << Self::LOGICAL_BITS) - 1)
+    }
+    /// Who refers to it.
+    pub(crate) fn origin(self) -> u32 {
+        self.0 >> Self::LOGICAL_BITS
+    }
+}
+
 /// One pushed id. Three words of 32 bits, so that it takes 12 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pushed {
     high: u32,
     low: u32,
-    logical: u32,
+    tag: Tag,
 }
 
 /// Bytes of memory that an id takes in the buffer.
 pub(crate) const PUSHED_BYTES: usize = size_of::<Pushed>();
 
 impl Pushed {
-    fn new(id: BlockId, logical: u32) -> Self {
-        Self { high: (id.get() >> 32) as u32, low: id.get() as u32, logical }
+    fn new(id: BlockId, tag: Tag) -> Self {
+        Self { high: (id.get() >> 32) as u32, low: id.get() as u32, tag }
     }
     fn id(self) -> u64 {
         u64::from(self.high) << 32 | u64::from(self.low)
@@ -58,13 +82,13 @@ impl Pushed {
 pub(crate) struct Counted {
     /// The block.
     pub id: u64,
-    /// How often it was pushed.
+    /// What went with it.
+    pub tag: Tag,
+    /// How often both were pushed.
     pub count: u64,
-    /// Plain bytes of its record; 0 when it is none.
-    pub logical: u32,
 }
 
-const NOTHING: Counted = Counted { id: 0, count: 0, logical: 0 };
+const NOTHING: Counted = Counted { id: 0, tag: Tag(0), count: 0 };
 
 /// What was written once: pages in ascending order.
 struct SpilledRun {
@@ -105,9 +129,9 @@ impl Cursor {
         let tag = self.varint()?;
         let id = self.last.id.checked_add(tag >> 2)?;
         let count = if tag & 1 != 0 { self.varint()? } else { 1 };
-        let logical = if tag & 2 != 0 { u32::try_from(self.varint()?).ok()? } else { self.last.logical };
+        let of = if tag & 2 != 0 { Tag(u32::try_from(self.varint()?).ok()?) } else { self.last.tag };
         self.left -= 1;
-        self.last = Counted { id, count, logical };
+        self.last = Counted { id, tag: of, count };
         Some(self.last)
     }
 
@@ -154,13 +178,13 @@ impl PageStream {
             self.page.extend([0; 4]);
             self.last = NOTHING;
         }
-        let (several, other) = (entry.count != 1, entry.logical != self.last.logical);
+        let (several, other) = (entry.count != 1, entry.tag != self.last.tag);
         self.put_varint((entry.id - self.last.id) << 2 | u64::from(other) << 1 | u64::from(several));
         if several {
             self.put_varint(entry.count);
         }
         if other {
-            self.put_varint(entry.logical.into());
+            self.put_varint(entry.tag.0.into());
         }
         self.count += 1;
         self.last = entry;
@@ -177,7 +201,7 @@ impl PageStream {
     }
 }
 
-/// Several sources as one ascending stream, each id once.
+/// Several sources as one ascending stream, each pair of id and tag once.
 pub(crate) struct Merged {
     cursors: Vec<Cursor>,
     /// What was not worth writing.
@@ -210,17 +234,16 @@ impl Merged {
         self.heads.peek().map(|Reverse((entry, _))| entry.id)
     }
 
-    /// Takes the lowest id, its counts added up.
+    /// Takes the lowest id with the lowest of its tags, its counts added up.
     pub(crate) fn next<R: PageReader>(&mut self, io: &R) -> Result<Option<Counted>, R::Error> {
         let mut sum: Option<Counted> = None;
+        let same = |sum: Counted, entry: Counted| (sum.id, sum.tag) == (entry.id, entry.tag);
         while let Some(Reverse((entry, source))) =
-            self.heads.peek().copied().filter(|Reverse((entry, _))| sum.is_none_or(|sum| sum.id == entry.id))
+            self.heads.peek().copied().filter(|Reverse((entry, _))| sum.is_none_or(|sum| same(sum, *entry)))
         {
             self.heads.pop();
             self.refill(source, io)?;
-            let before = sum.map_or(0, |sum| sum.count);
-            let logical = sum.map_or(0, |sum| sum.logical).max(entry.logical);
-            sum = Some(Counted { id: entry.id, count: before + entry.count, logical });
+            sum = Some(Counted { count: sum.map_or(0, |sum| sum.count) + entry.count, ..entry });
         }
         Ok(sum)
     }
@@ -274,7 +297,7 @@ impl Spill {
     }
 
     /// Adds an id. The buffer takes it even when it is full: see [`Spill::is_full`].
-    pub(crate) fn push(&mut self, id: BlockId, logical: u32) {
+    pub(crate) fn push(&mut self, id: BlockId, tag: Tag) {
         let (len, room) = (self.buffer.len(), self.buffer.capacity());
         if len == room {
             // Doubled, but not past what is allowed as long as that is enough.
@@ -282,7 +305,7 @@ impl Spill {
             let most = if len < self.capacity { self.capacity } else { len + MIN_BUFFER };
             self.buffer.reserve_exact(wanted.min(most) - len);
         }
-        self.buffer.push(Pushed::new(id, logical));
+        self.buffer.push(Pushed::new(id, tag));
     }
 
     /// Whether the buffer should be written out before more comes than `soon`.
@@ -432,17 +455,16 @@ impl Spill {
     }
 }
 
-/// Sorted pushes, each id once.
+/// Sorted pushes, each pair of id and tag once.
 struct Counting<I: Iterator<Item = Pushed>>(Peekable<I>);
 
 impl<I: Iterator<Item = Pushed>> Iterator for Counting<I> {
     type Item = Counted;
     fn next(&mut self) -> Option<Counted> {
         let first = self.0.next()?;
-        let mut sum = Counted { id: first.id(), count: 1, logical: first.logical };
-        while let Some(same) = self.0.next_if(|next| next.id() == sum.id) {
+        let mut sum = Counted { id: first.id(), tag: first.tag, count: 1 };
+        while self.0.next_if_eq(&first).is_some() {
             sum.count += 1;
-            sum.logical = same.logical;
         }
         Some(sum)
     }

@@ -11,9 +11,9 @@ use std::ops::ControlFlow;
 
 /// What is to be said of a block that the map knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Trees refer to it; whether somebody else came to need it meanwhile.
-    Live(Counted, bool),
+pub(crate) enum Verdict<'a> {
+    /// Trees refer to it, these so often; whether somebody else came to need it meanwhile.
+    Live(&'a [Counted], bool),
     /// No tree does, and the free queue will come to it.
     Queued,
     /// No tree does, but somebody else came to need it meanwhile.
@@ -44,9 +44,10 @@ impl Sweep {
         io: &mut W,
         entries: usize,
         suspects: &mut Spill,
-        mut judge: impl FnMut(BlockId, Entry, Verdict) -> Result<()>,
+        mut judge: impl FnMut(BlockId, Entry, Verdict<'_>) -> Result<()>,
     ) -> Result<bool> {
         let mut left = entries;
+        let mut references = Vec::new();
         let window = pool.map.lock().window(self.next, entries);
         let next = window.visit(&RunIo::new(pool), |id, entry| {
             if id > self.horizon {
@@ -54,8 +55,11 @@ impl Sweep {
             }
             self.suspect(id.get(), &mut { usize::MAX }, suspects, io)?;
             let verdict = if self.live.peek() == Some(id.get()) {
-                let counted = self.live.next(io)?.expect("it was seen a moment ago");
-                Verdict::Live(counted, self.spared.contains(id.get(), io)?)
+                references.clear();
+                while self.live.peek() == Some(id.get()) {
+                    references.extend(self.live.next(io)?);
+                }
+                Verdict::Live(&references, self.spared.contains(id.get(), io)?)
             } else if entry.marks.contains(Marks::DEAD) && !entry.marks.contains(Marks::SHARED) {
                 Verdict::Queued
             } else if self.spared.contains(id.get(), io)? {
@@ -89,7 +93,7 @@ impl Sweep {
                 if suspects.is_full(1) {
                     suspects.spill(io)?;
                 }
-                suspects.push(BlockId::new(counted.id), counted.logical);
+                suspects.push(BlockId::new(counted.id), counted.tag);
             }
             *most -= 1;
         }

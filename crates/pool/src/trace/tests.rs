@@ -1,6 +1,6 @@
 //! Tests of the trace's parts. The whole of it is tested from outside, in `tests/trace.rs`.
 
-use super::spill::{Counted, Merged, PAGE, PUSHED_BYTES, Spill};
+use super::spill::{Counted, Merged, PAGE, PUSHED_BYTES, Spill, Tag};
 use super::*;
 use crate::create::rule_for;
 use crate::{GroupSpec, PoolSpec, ROOT_DATASET, World};
@@ -47,7 +47,7 @@ fn fill(spill: &mut Spill, pages: &mut Pages, ids: impl Iterator<Item = (u64, u3
                 most = most.max(spill.memory_bytes());
             }
         }
-        spill.push(BlockId::new(id), logical);
+        spill.push(BlockId::new(id), Tag::new(logical, logical >> 12));
     }
     most.max(spill.memory_bytes())
 }
@@ -70,7 +70,10 @@ fn ids_come_back_ascending_and_counted_however_they_were_spilled() {
         fill(&mut spill, &mut pages, pushed.into_iter().map(|id| (id, (id % 3) as u32 * 4096)));
         while spill.settle_step(&mut pages, 2).unwrap() {}
         let found = all(spill.read(&pages).unwrap(), &pages);
-        let expected = model.into_iter().map(|(id, (count, logical))| Counted { id, count, logical });
+        let expected = model.into_iter().map(|(id, (count, logical))| {
+            let tag = Tag::new(logical, logical >> 12);
+            Counted { id, tag, count }
+        });
         assert!(expected.eq(found), "{ids} ids below {range}");
         assert!(pages.largest <= PAGE);
     }

@@ -44,6 +44,8 @@ pub(crate) struct Member {
     pub number: u32,
     /// The dataset whose tree or snapshot it is.
     pub lineage: DatasetId,
+    /// The number of that dataset among those of the trace.
+    pub origin: u32,
     /// For people: the dataset's name, or the snapshot's.
     pub name: Arc<str>,
     /// Its root.
