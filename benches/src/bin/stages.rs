@@ -284,5 +284,14 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
 
 fn record(plain: &[u8], codec: Codec) -> NewRecord {
     let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
-    NewRecord { dataset, inode: 2, offset: 0, plain: plain.to_vec().into(), codec, checksum, replaces: None }
+    NewRecord {
+        dataset,
+        inode: 2,
+        offset: 0,
+        plain: plain.to_vec().into(),
+        codec,
+        checksum,
+        dedup: Dedup::Off,
+        replaces: None,
+    }
 }

@@ -271,6 +271,7 @@ impl Volume {
                         plain,
                         codec: settings.codec,
                         checksum: settings.checksum,
+                        dedup: settings.dedup,
                         replaces: old.map(|old| old.ptr.id),
                     });
                 }

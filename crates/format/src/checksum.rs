@@ -1,6 +1,7 @@
 //! Checksums. All are seeded or keyed with the pool's GUID, so that bytes of another pool never pass.
 
-use crate::{Corrupt, PoolGuid, Reason};
+use crate::field::Field;
+use crate::{Corrupt, Fingerprint, PoolGuid, Reason};
 
 /// Bytes kept of a payload's checksum; shorter sums are padded with zeros.
 pub const SUM_LEN: usize = 32;
@@ -69,4 +70,10 @@ pub(crate) fn fast64_with_hole(pool: PoolGuid, bytes: &[u8], hole: usize) -> u64
     hasher.write(&[0; 8]);
     hasher.write(&bytes[hole + 8..]);
     hasher.finish()
+}
+
+/// The fingerprint of a record's plain bytes: the first 128 bits of their BLAKE3, keyed with the pool's secret.
+pub fn fingerprint(secret: &[u8; 32], plain: &[u8]) -> Fingerprint {
+    let hash = blake3::keyed_hash(secret, plain);
+    Fingerprint::load(hash.as_bytes())
 }

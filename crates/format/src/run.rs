@@ -28,7 +28,7 @@ pub const DESCRIPTOR_REFS: usize = 4;
 /// References in a full index page.
 pub const REFS_PER_PAGE: usize = (PAGE_MAX - PageHead::SIZE) / PageRef::SIZE;
 /// The most levels of index pages: enough for 2^32 entry pages.
-pub(crate) const MAX_HEIGHT: u8 = 3;
+const MAX_HEIGHT: u8 = 3;
 
 const WHAT: &str = "run page";
 
@@ -264,7 +264,7 @@ impl Field for PageRef {
 }
 
 /// Page references name places that can be, and ids that ascend.
-pub(crate) fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
+fn ascend(refs: &[PageRef], what: &'static str) -> Result<(), Corrupt> {
     refs.iter().try_for_each(|page| page.ptr.checked().map(drop))?;
     ensure(refs.is_sorted_by(|a, b| a.first < b.first), what, Reason::Order)
 }

@@ -1,7 +1,7 @@
 //! Values of the pool's tables: one tree holds them all, named by the root.
 //!
 //! A table is a range of keys: the key's object is the table's number in the upper 16 bits and, for
-//! properties and snapshots, the dataset in the lower 48, for what comes in parts the part's number; the offset is
+//! properties and snapshots, the dataset in the lower 48, for what comes in pieces the piece's number; the offset is
 //! the entry's id.
 
 use crate::error::ensure;
@@ -21,7 +21,7 @@ pub enum Table {
     Segments = 1,
     /// Datasets: id → [`DatasetRecord`].
     Datasets = 2,
-    /// Runs of the block map: run number → run descriptor, in [`parts`].
+    /// Runs of the block map: run number → run descriptor, in [`pieces`].
     Runs = 3,
     /// Properties of a dataset, or of the pool as dataset 0: hash of the name → [`PropertyRecord`].
     Properties = 4,
@@ -33,16 +33,18 @@ pub enum Table {
     Freeing = 7,
     /// The key of fingerprints: one entry, 0 → [`SECRET_LEN`] random bytes.
     Secret = 8,
+    /// Parts of the dedup index: run number → [`crate::index::PartDescriptor`], in [`pieces`].
+    Index = 9,
 }
 
 /// Bytes of the key of fingerprints.
 pub const SECRET_LEN: usize = 32;
-/// The most bytes of a part of a value.
-pub const PART_MAX: usize = 4096;
+/// The most bytes of a piece of a value.
+pub const PIECE_MAX: usize = 4096;
 
-/// A value of any length as parts that find room in a node, the first under part number 0.
-pub fn parts(value: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
-    value.chunks(PART_MAX)
+/// A value of any length as pieces that find room in a node, the first under number 0.
+pub fn pieces(value: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
+    value.chunks(PIECE_MAX)
 }
 
 impl Table {
@@ -50,9 +52,9 @@ impl Table {
     pub fn key(self, id: u64) -> Key {
         Key { object: (self as u64) << 48, kind: TABLE_KIND, offset: id }
     }
-    /// The key of part `part` of entry `id`. Of all entries come the first parts first.
-    pub fn part_key(self, id: u64, part: u64) -> Key {
-        Key { object: (self as u64) << 48 | part, kind: TABLE_KIND, offset: id }
+    /// The key of piece `piece` of entry `id`. Of all entries come the first pieces first.
+    pub fn piece_key(self, id: u64, piece: u64) -> Key {
+        Key { object: (self as u64) << 48 | piece, kind: TABLE_KIND, offset: id }
     }
     /// The key of a property of `dataset`.
     pub fn property_key(dataset: DatasetId, name: &str) -> Key {

@@ -290,7 +290,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         segment::ROW_MAGIC,
         segment::ROW_STEP,
         segment::SEGMENT_MAGIC,
-        tables::PART_MAX,
+        tables::PIECE_MAX,
         tables::SECRET_LEN,
         tables::TABLE_KIND,
     ];

@@ -246,6 +246,14 @@ impl Pool {
         self.properties.read().get(&format!("larder:{name}")).cloned()
     }
 
+    /// Keeps a note of the pool's own, within an operation.
+    pub(crate) fn keep_note(&self, name: &str, value: &str) -> Result<()> {
+        let name = format!("larder:{name}");
+        self.store_property(POOL, &name, value)?;
+        self.properties.write().insert(name, value.to_owned());
+        Ok(())
+    }
+
     /// Keeps such a note; durable with the next commit.
     pub fn set_note(&self, name: &str, value: &str) -> Result<()> {
         self.set_pool_property(&format!("larder:{name}"), value)
@@ -290,7 +298,8 @@ impl Pool {
     /// Works out what the write path needs of every dataset's properties.
     pub(crate) fn refresh_settings(&self) {
         for dataset in self.datasets() {
-            let names = ["compression", "checksum", "recordsize", "readonly", "atime", "acltype", "xattr"];
+            let names =
+                ["compression", "checksum", "recordsize", "readonly", "atime", "acltype", "xattr", "dedup"];
             let values: BTreeMap<String, String> = names
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
@@ -302,6 +311,7 @@ impl Pool {
         let datasets = self.datasets();
         self.books
             .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));
+        self.wake_or_lay_down();
     }
 
     /// Brings the pool's own properties into effect.
@@ -310,6 +320,7 @@ impl Pool {
         let number = |name: &str| properties.get(name).and_then(|value| value.parse::<u64>().ok());
         if let Some(memory) = number("memory") {
             self.cache.set_memory(memory);
+            self.duplicates.set_memory(memory);
         }
         if let Some(percent) = number("metadata_share") {
             self.cache.set_metadata_percent(percent);

@@ -30,6 +30,9 @@ impl Weighter<BlockId, Arc<Node>> for ByLength {
 /// How the budget is divided: the cache has at least two fifths, dirty data and rows a quarter, the trace and
 /// the merges of the block map a tenth.
 pub const CACHE_SHARE_PERCENT: u64 = 45;
+/// Of that the filters of the dedup index take up to so much, percent of the budget; what else they have nobody else
+/// uses.
+pub const LENT_SHARE_PERCENT: u64 = 5;
 /// Share of the budget for dirty data, percent.
 pub const DIRTY_SHARE_PERCENT: u64 = 15;
 /// Share of the budget for rows on their way to devices, percent.
@@ -43,6 +46,8 @@ pub struct Cache {
     nodes: Shards<BlockId, Arc<Node>, ByLength>,
     memory: AtomicU64,
     metadata_percent: AtomicU64,
+    /// Bytes that the dedup index would have of the cache's share.
+    lent: AtomicU64,
     /// Of the look-ups that the records' shards count, those of [`Cache::record_ahead`].
     ahead_hits: AtomicU64,
     ahead_misses: AtomicU64,
@@ -84,6 +89,7 @@ impl Cache {
             nodes: Shards::with_weighter(1024, 1 << 20, ByLength),
             memory: AtomicU64::new(memory),
             metadata_percent: AtomicU64::new(metadata_percent),
+            lent: AtomicU64::new(0),
             ahead_hits: AtomicU64::new(0),
             ahead_misses: AtomicU64::new(0),
         };
@@ -101,6 +107,13 @@ impl Cache {
     pub fn set_metadata_percent(&self, percent: u64) {
         self.metadata_percent.store(percent.min(100), Ordering::Relaxed);
         self.resize();
+    }
+
+    /// The dedup index takes `bytes` of memory; the cache makes room for some of them.
+    pub(crate) fn lend(&self, bytes: u64) {
+        if self.lent.swap(bytes, Ordering::Relaxed) != bytes {
+            self.resize();
+        }
     }
 
     /// The whole budget, bytes.
@@ -129,7 +142,9 @@ impl Cache {
     }
 
     fn limits(&self) -> (u64, u64) {
-        let cache = self.memory() / 100 * CACHE_SHARE_PERCENT;
+        let part = self.memory() / 100;
+        let lent = self.lent.load(Ordering::Relaxed).min(part * LENT_SHARE_PERCENT);
+        let cache = part * CACHE_SHARE_PERCENT - lent;
         let nodes = cache / 100 * self.metadata_percent();
         (cache - nodes, nodes)
     }

@@ -25,7 +25,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, check_descriptor,
     row_header_len,
 };
-use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId, SlotIndex};
+use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Memory for what the walk has waiting and for ids before they are packed, bytes.
@@ -50,6 +50,10 @@ pub struct Report {
     pub rows: u64,
     /// Slots accounted for.
     pub slots: u64,
+    /// Blocks that the dedup index should know and does not; none counted while it catches up.
+    pub unindexed: u64,
+    /// Fingerprints that the dedup index leads elsewhere than to a block with that content.
+    pub stale: u64,
 }
 
 /// Live places by segment.
@@ -63,6 +67,8 @@ struct Seen {
     lineage: DatasetId,
     /// It has references that no snapshot explains.
     shared: bool,
+    /// The fingerprint of what it holds, when it was read and some blocks have theirs in the map.
+    print: Option<Fingerprint>,
 }
 
 /// A visitor that reads and verifies everything.
@@ -76,6 +82,8 @@ struct Deep<'a> {
     trees: HashSet<(u32, BlockId)>,
     /// Footprints of the extents of each tree.
     sums: Vec<u64>,
+    /// Some blocks have a fingerprint in the map.
+    printed: bool,
 }
 
 impl Deep<'_> {
@@ -83,7 +91,12 @@ impl Deep<'_> {
         let again = !self.trees.insert((member.number, ptr.id));
         let stale = hint_is_stale(&self.pool.core.lock(), ptr.place.segment);
         let place = (!stale).then_some(ptr.place);
-        let seen = self.seen.entry(ptr.id).or_insert(Seen { place, lineage: member.lineage, shared: false });
+        let seen = self.seen.entry(ptr.id).or_insert(Seen {
+            place,
+            lineage: member.lineage,
+            shared: false,
+            print: None,
+        });
         seen.shared |= again || seen.lineage != member.lineage;
         if let (Some(here), Some(there)) = (place, seen.place)
             && here != there
@@ -124,6 +137,11 @@ impl Visitor for Deep<'_> {
         let name = &member.name;
         match self.pool.read_plain(ptr, BlockKind::Record) {
             Ok((_, plain)) => {
+                if self.printed
+                    && let Some(seen) = self.seen.get_mut(&ptr.id)
+                {
+                    seen.print = Some(self.pool.fingerprint(&plain));
+                }
                 let covers = u64::from(extent.block_offset) + u64::from(extent.len) <= plain.len() as u64;
                 if !covers || extent.logical as usize != plain.len() {
                     self.report.problems.push(format!("{name}: extent at {key:?} does not fit its block"));
@@ -159,6 +177,7 @@ impl Pool {
             seen: HashMap::new(),
             trees: HashSet::new(),
             sums: vec![0; members.len()],
+            printed: self.may_have_prints(),
         };
         for dataset in self.trees() {
             if dataset.state.read().tree.is_dirty() && dataset.state.read().tree.committed_root().is_some() {
@@ -177,6 +196,7 @@ impl Pool {
         }
         let mut places = self.check_map(&mut deep, &pinned)?;
         let report = &mut deep.report;
+        self.check_index(report)?;
         self.check_tables(&mut places, report)?;
         self.check_segments(&places, report);
         Ok(deep.report)
@@ -215,6 +235,9 @@ impl Pool {
                     }
                     if seen.shared && !shared {
                         problem("is referred to twice, but not marked as shared");
+                    }
+                    if seen.print.zip(entry.print).is_some_and(|(is, in_map)| is != in_map) {
+                        problem("has the fingerprint of something else");
                     }
                     if dead && !shared {
                         problem("is in use, but marked as dead");
@@ -262,7 +285,8 @@ impl Pool {
 
     fn check_segments(&self, live: &Places, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
-        for footprint in self.map.lock().descriptors().flat_map(|run| &run.footprints) {
+        let of_map: Vec<_> = self.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
+        for footprint in of_map.into_iter().chain(self.index_footprints()) {
             let entry = runs.entry(footprint.segment).or_default();
             entry.0 += footprint.blocks;
             entry.1 += footprint.bytes;

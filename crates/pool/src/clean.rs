@@ -48,6 +48,9 @@ const TEND: (u64, u64) = (4 << 20, 64 << 20);
 /// that frees it, and the two that root ring and readers are owed.
 const COMMITS_TO_FREE: usize = 3;
 
+/// Pages of the dedup index that [`Pool::tend`] reads and writes in one call, about.
+const INDEX_PAGES: usize = 64;
+
 /// Pages of the block map that the free queue may read in one go while a writer waits for space.
 const REMOVING_PAGES: usize = 1024;
 
@@ -152,6 +155,7 @@ impl Pool {
                 None => break,
             }
         }
+        self.tend_index_beside(INDEX_PAGES)?;
         if self.wants_commit() {
             self.commit_what_fits()?;
         }

@@ -17,6 +17,7 @@ use crate::core::LEASE;
 use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
 use crate::free::PAGES_PER_COMMIT;
+use crate::map::Changes;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
@@ -28,7 +29,7 @@ use larder_format::node::Node;
 use larder_format::root::{Root, RootDevice, RootGroup, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentState};
-use larder_format::tables::Table;
+use larder_format::tables::{PIECE_MAX, Table, pieces};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -121,6 +122,7 @@ impl Pool {
             }
         }
         self.merge_map()?;
+        self.tend_index(MERGE_PAGES)?;
         let sealed = {
             let guard = self.gate.write();
             let op = self.exclusive(&guard);
@@ -151,6 +153,10 @@ impl Pool {
 
     /// Goes on with merging large runs of the block map.
     fn merge_map(&self) -> Result<()> {
+        // It takes space before it gives any, and must not take what this commit needs.
+        if self.core.lock().room_for_nodes() == 0 {
+            return Ok(());
+        }
         let mut io = RunIo::new(self);
         let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES);
         io.finish()?;
@@ -159,27 +165,64 @@ impl Pool {
             Err(PoolError::NoSpace) => return Ok(()),
             progress => progress?,
         };
-        self.install_runs(progress.changes.added, progress.changes.removed)
+        self.take_changes(progress.changes)
+    }
+
+    /// What a merge or a checkpoint of the block map changed goes into the tables, and what it forgot out of the
+    /// dedup index.
+    fn take_changes(&self, changes: Changes) -> Result<()> {
+        self.forget_prints(changes.forgotten);
+        self.install_runs(changes.added, changes.removed)
     }
 
     /// Brings changed runs into the tables; segments learn what lives in them by the runs alone.
     fn install_runs(&self, added: Vec<RunDescriptor>, removed: Vec<RunDescriptor>) -> Result<()> {
         let mut tables = self.tables.lock();
         for run in removed {
-            tables.remove(&TableNodes(self), &Table::Runs.key(run.run.get()))?;
-            let mut core = self.core.lock();
-            for footprint in &run.footprints {
-                core.release_many(footprint.segment, footprint.blocks, footprint.bytes);
-            }
+            let mut value = Vec::new();
+            run.encode(&mut value);
+            self.drop_run(&mut tables, Table::Runs, &run, value.len())?;
         }
         for run in added {
             let mut value = Vec::new();
             run.encode(&mut value);
-            tables.insert(&TableNodes(self), Table::Runs.key(run.run.get()), &value)?;
-            let mut core = self.core.lock();
-            for footprint in &run.footprints {
-                core.count_live(footprint.segment, footprint.blocks, footprint.bytes);
-            }
+            self.keep_run(&mut tables, Table::Runs, &run, &value)?;
+        }
+        Ok(())
+    }
+
+    /// Brings the descriptor of a run into its table, in pieces; what it takes is live.
+    pub(crate) fn keep_run(
+        &self,
+        tables: &mut Tree,
+        table: Table,
+        run: &RunDescriptor,
+        value: &[u8],
+    ) -> Result<()> {
+        for (number, piece) in pieces(value).enumerate() {
+            tables.insert(&TableNodes(self), table.piece_key(run.run.get(), number as u64), piece)?;
+        }
+        let mut core = self.core.lock();
+        for footprint in &run.footprints {
+            core.count_live(footprint.segment, footprint.blocks, footprint.bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes such a descriptor, of `len` bytes, out again; what it takes is free.
+    pub(crate) fn drop_run(
+        &self,
+        tables: &mut Tree,
+        table: Table,
+        run: &RunDescriptor,
+        len: usize,
+    ) -> Result<()> {
+        for number in 0..len.div_ceil(PIECE_MAX) {
+            tables.remove(&TableNodes(self), &table.piece_key(run.run.get(), number as u64))?;
+        }
+        let mut core = self.core.lock();
+        for footprint in &run.footprints {
+            core.release_many(footprint.segment, footprint.blocks, footprint.bytes);
         }
         Ok(())
     }
@@ -192,7 +235,7 @@ impl Pool {
         let mut pages = RunIo::new(self);
         let changes = self.map.lock().checkpoint(&mut pages)?;
         pages.finish()?;
-        self.install_runs(changes.added, changes.removed)?;
+        self.take_changes(changes)?;
         let mut intent = self.intent.lock();
         self.rotate_log(op, &mut intent)?;
         let tables = self.seal_tables(commit)?;
@@ -280,6 +323,7 @@ impl Pool {
         let mut tables = self.tables.lock();
         let mut unfinished = self.trace_segments();
         unfinished.extend(self.map.lock().unfinished().iter().map(|footprint| footprint.segment));
+        unfinished.extend(self.unfinished_index());
         let (gone, changed) = {
             let mut core = self.core.lock();
             core.free_dead_segments(commit, false, &unfinished);

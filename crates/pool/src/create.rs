@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::core::{Core, LEASE};
 use crate::dataset::Dataset;
+use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
@@ -290,6 +291,7 @@ impl Pool {
         let root = Dataset::new(pool.myself.clone(), record, BTreeMap::new(), settings);
         root.state.write().changed = true;
         pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
+        pool.make_secret()?;
         pool.open_books();
         pool.beat()?;
         pool.commit()?;
@@ -340,6 +342,8 @@ impl Pool {
             misses: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),
+            secret: OnceLock::new(),
+            duplicates: Duplicates::new(DEFAULT_MEMORY),
             snapshots: Mutex::default(),
             myself: myself.clone(),
         })

@@ -1,6 +1,7 @@
 //! Datasets: a tree, what it amounts to, and the properties that apply to it.
 
 use crate::codec::Codec;
+use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
@@ -44,6 +45,8 @@ pub struct Settings {
     pub acl: bool,
     /// Whether extended attributes can be set.
     pub xattr: bool,
+    /// Whether records that are there already are stored again.
+    pub dedup: Dedup,
 }
 
 /// What a dataset amounts to, bytes.
@@ -362,6 +365,7 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
             "readonly" => settings.readonly = value == "on",
             "acltype" => settings.acl = value != "off",
+            "dedup" => settings.dedup = value.parse().unwrap_or(settings.dedup),
             "xattr" => settings.xattr = value != "off",
             "atime" => {
                 settings.atime = match value.as_str() {

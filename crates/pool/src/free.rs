@@ -168,9 +168,13 @@ impl Pool {
 
     /// A further extent names this block: from now on only the trace can say that it is dead.
     pub(crate) fn note_shared(&self, id: BlockId) {
+        self.mark_shared(&mut self.map.lock(), id);
+    }
+
+    /// As [`Pool::note_shared`], under the map's lock.
+    pub(crate) fn mark_shared(&self, map: &mut BlockMap, id: BlockId) {
         // First: a trace that has not heard of it may take the mark away, but only before it is set.
         self.trace_touched(id);
-        let mut map = self.map.lock();
         if !planted(Bug::SharedNotMarked) {
             map.apply(Update::Mark { id, marks: Marks::SHARED });
         }
@@ -209,6 +213,12 @@ impl Pool {
         QUEUE_MAX.min(share as usize)
     }
 
+    /// The map forgets a block, and whoever looks for duplicates never names it again.
+    fn forget_block(&self, map: &mut BlockMap, id: BlockId) {
+        map.apply(Update::Delete { id });
+        self.duplicates.forget(id);
+    }
+
     /// Part of a commit: what was dropped since the last one is freed, or marked. Nobody is inside.
     pub(crate) fn seal_dropped(&self) {
         let (records, nodes, shared) = {
@@ -228,7 +238,7 @@ impl Pool {
         }
         {
             let mut map = self.map.lock();
-            dead.iter().for_each(|ptr| map.apply(Update::Delete { id: ptr.id }));
+            dead.iter().for_each(|ptr| self.forget_block(&mut map, ptr.id));
             for ptr in unsure.iter().chain(&held) {
                 map.apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
             }
@@ -264,7 +274,7 @@ impl Pool {
 
     /// Frees a block at once, before any commit.
     pub(crate) fn free_now(&self, ptr: BlockPtr) {
-        self.map.lock().apply(Update::Delete { id: ptr.id });
+        self.forget_block(&mut self.map.lock(), ptr.id);
         self.give_back(std::iter::once((ptr.id, ptr.place)));
     }
 
@@ -383,7 +393,7 @@ impl Pool {
                         map.apply(Update::Unmark { id, marks: Marks::DEAD });
                     }
                 } else {
-                    map.apply(Update::Delete { id });
+                    self.forget_block(&mut map, id);
                     freed.extend(places.into_iter().map(|place| (id, place)));
                 }
             }
@@ -405,7 +415,7 @@ impl Pool {
             if marks.contains(Marks::SHARED) || !marks.contains(Marks::DEAD) || freeing.held.contains(&id) {
                 return false;
             }
-            map.apply(Update::Delete { id });
+            self.forget_block(&mut map, id);
             freeing.dequeued(id, places.iter().map(|place| u64::from(place.footprint())).sum());
         }
         self.give_back(places.iter().map(|&place| (id, place)));

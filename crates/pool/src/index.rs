@@ -1,19 +1,82 @@
 //! The dedup index: fingerprint → block id.
+//!
+//! **What it promises.** Little: an answer is a candidate, and a no may be wrong. The caller looks the candidate up in
+//! the block map, which has the block's full fingerprint, before it shares anything. So whatever is lost here (a
+//! table at a power cut, a page to bit rot, an entry to a collision of 64 bits) costs a duplicate and never data. A
+//! caller that finds a candidate gone may [`Index::remove`] it.
+//!
+//! **Shape.** A table in memory takes changes. When it is full, [`Index::flush`] freezes it and it is written as a
+//! *run*: entries in order of fingerprint, never changed. A run is a row of *parts* of at most [`PART_PRINTS`] entries,
+//! each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything; it is
+//! rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs) are
+//! merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have an
+//! eighth of the base's entries they are *folded* into it. An entry is one upper half of a fingerprint, 32 bits of the
+//! lower half as a check, and an id; there is one a run. An entry of a block that is *gone* hides the same block in
+//! older runs and no other, and disappears in the base.
+//!
+//! **Look-ups** ask a filter a run, in memory, and read one page for each filter that says yes: the first
+//! fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence now and then, as a
+//! design of ours had it, would save that and cost a fifth of a read more. Upper runs have filters of two bytes an
+//! entry (18 bits), the base of one (9.2 bits): so one new fingerprint in 256 costs a read, however many runs there
+//! are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together; it holds
+//! parts by `Arc` and needs no lock.
+//!
+//! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
+//! the upper ones in; upper parts that lie below leave at once. So a fold goes on after a restart where it was.
+//!
+//! **Memory** is what [`Limits`] say, at most, and 10 MiB while a part is written. When filters pass their share,
+//! the *sampling* doubles: fingerprints count only if their lowest bits are zero, others are neither taken nor
+//! looked for; parts are rewritten, one by one, without them. It does not fall again: build a new index for that.
+//! An index into which nothing was put has no memory and does no I/O.
+//!
+//! **Writes.** An entry is written about 13 times until it rests (once from the table, 2 to 4 times among upper runs,
+//! 9 times with the base) at 15 bytes, and read as often: with 16 pages of [`Index::merge_step`] for each thousand
+//! entries the merges keep up. A table that is full while the one before is not written yet takes nothing more,
+//! and counts what it did not take.
+//!
+//! **A crash** loses the table: [`Index::covered`] says from which id on the map has to be walked for what was in it.
+//! It loses unfinished parts, which no descriptor names ([`Index::unfinished`] does). Parts that cannot be opened
+//! are left out, pages that cannot be read are skipped; both are counted.
 
+mod filter;
+mod merge;
+mod part;
+mod probe;
 mod table;
+#[cfg(test)]
+mod tests;
+
+pub use probe::Probe;
 
 use crate::map::{PageReader, PageWriter};
-use larder_format::index::PartDescriptor;
-use larder_format::run::Footprint;
+use larder_format::index::{PartDescriptor, PrintEntry};
+use larder_format::run::{Footprint, RunId};
 use larder_format::{BlockId, Fingerprint, SegmentId};
+use merge::{Inputs, Merge, Outcome};
+use part::{Part, Run, Stamp};
+use probe::Ask;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table::Table;
+
+/// The most entries of a part, about.
+pub const PART_PRINTS: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
+/// Upper runs that stay unmerged.
+const UPPERS: usize = 4;
+/// Upper runs at which the table is not written before some are merged.
+const UPPERS_MOST: usize = 12;
+/// Upper runs are folded into the base when they have one entry to so many of it.
+const FOLD_RATIO: u64 = 8;
+/// The check has so many bits, and sampling goes by them.
+const MAX_SAMPLING: u8 = 32;
 
 /// Memory that the index may use, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// For filters; beyond it the index keeps a sample only.
     pub filters: usize,
-    /// For the table of what is not written yet; twice that while it is written.
+    /// For the table: half of it for what comes in, half for what is being written.
     pub table: usize,
 }
 
@@ -47,131 +110,617 @@ pub struct Figures {
     pub disk_bytes: u64,
     /// Bytes of memory of the filters.
     pub filter_bytes: u64,
-    /// Bytes of memory of the table.
+    /// Bytes of memory of the table, and of the one that is being written.
     pub table_bytes: u64,
-    /// Bytes of memory of the page indexes and whatever else there is a part.
+    /// Bytes of memory of the page indexes and of whatever else there is a part.
     pub page_index_bytes: u64,
+    /// Bytes of memory of merges under way.
+    pub merge_bytes: u64,
     /// Runs that a look-up may have to ask.
     pub runs: usize,
     /// Of so many fingerprints one is kept: a power of two.
     pub sampling: u64,
     /// Look-ups that were answered with no because no page might be read.
     pub refused: u64,
-    /// Pages that could not be read or made no sense.
+    /// Pages and filters that could not be read or made no sense.
     pub damaged: u64,
     /// Entries that were not taken because the table was full and could not be written in time.
     pub dropped: u64,
 }
 
+/// What look-ups and merges count without holding the index.
+#[derive(Debug, Default)]
+struct Counters {
+    next_run: AtomicU64,
+    refused: AtomicU64,
+    damaged: AtomicU64,
+    /// The last merge could read nothing at all, and was given up.
+    missed: AtomicBool,
+}
+
+impl Counters {
+    fn take_run_id(&self) -> RunId {
+        RunId::new(1 + self.next_run.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The runs, as look-ups see them.
+#[derive(Debug, Clone, Default)]
+struct Runs {
+    /// Newest first.
+    uppers: Vec<Run>,
+    /// Every part says by its own `newest` which upper runs are in it.
+    base: Run,
+}
+
+impl Runs {
+    fn newest_first(&self) -> impl Iterator<Item = &Run> {
+        self.uppers.iter().chain([&self.base])
+    }
+
+    fn newest_first_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+        self.uppers.iter_mut().chain([&mut self.base])
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
+        self.newest_first().flat_map(Run::parts)
+    }
+}
+
+/// What a job's output takes the place of.
+#[derive(Debug)]
+enum Replaces {
+    /// The frozen table.
+    Table,
+    /// Whole upper runs.
+    Uppers,
+    /// Parts of the base, and all of the upper runs below `to`.
+    Base { parts: BTreeSet<RunId>, to: u64 },
+    /// One part.
+    Part(RunId),
+}
+
+#[derive(Debug)]
+struct Job {
+    replaces: Replaces,
+    merge: Merge,
+}
+
+/// Jobs that can be under way together: the table's, one among upper runs, one with the base or of a single part.
+const LANES: usize = 3;
+const TABLE: usize = 0;
+const UPPER: usize = 1;
+const BASE: usize = 2;
+
+/// A bounded step of the index's work, to be done without holding the index: [`Index::begin`], [`Work::run`],
+/// [`Index::end`].
+#[derive(Debug)]
+pub struct Work {
+    lane: usize,
+    job: Job,
+    outcome: Option<Outcome>,
+    pages: usize,
+}
+
+impl Work {
+    /// Goes on by about `max_pages` pages, read and written. After an error the work is lost, and planned anew when
+    /// it was handed back.
+    pub fn run<W: PageWriter>(&mut self, io: &mut W, max_pages: usize) -> Result<(), W::Error> {
+        let mut budget = max_pages;
+        let outcome = self.job.merge.run(&mut budget, io);
+        self.pages = max_pages - budget;
+        self.outcome = outcome.as_ref().ok().copied();
+        outcome.map(drop)
+    }
+}
+
 /// The dedup index. See the module's comment.
 #[derive(Debug)]
 pub struct Index {
-    table: Table,
     limits: Limits,
+    sampling: u8,
     covered: BlockId,
+    table: Table,
+    /// The table that is being written, and what will then be covered.
+    frozen: Option<(Arc<Table>, Stamp)>,
+    runs: Arc<Runs>,
+    /// While upper runs are folded: the newest of them.
+    folding: Option<RunId>,
+    /// Parts to be rewritten for the sake of their places.
+    leaving: BTreeSet<RunId>,
+    jobs: [Option<Job>; LANES],
+    at_work: bool,
+    /// Something changed since there was nothing to be planned.
+    unplanned: bool,
+    unreported: Changes,
+    counters: Arc<Counters>,
+    dropped: u64,
 }
 
 impl Index {
     /// An empty index, which takes no memory.
     pub fn new(limits: Limits) -> Self {
-        Self { table: Table::default(), limits, covered: BlockId::new(0) }
+        Self {
+            limits,
+            sampling: 0,
+            covered: BlockId::new(0),
+            table: Table::default(),
+            frozen: None,
+            runs: Arc::default(),
+            folding: None,
+            leaving: BTreeSet::new(),
+            jobs: Default::default(),
+            at_work: false,
+            unplanned: true,
+            unreported: Changes::default(),
+            counters: Arc::default(),
+            dropped: 0,
+        }
     }
 
     /// The index that `descriptors`, in any order, describe; reads their index pages and filters. Parts that cannot
-    /// be read are left out: their descriptors are the second value, for the caller to drop.
+    /// be read or do not fit the others are left out: the second value has their descriptors, for the caller to
+    /// drop. Filters that are beyond twice their limit are not read: their parts are not asked before they are
+    /// rewritten with a sample of their entries.
     pub fn open<R: PageReader>(
-        descriptors: Vec<PartDescriptor>,
+        mut descriptors: Vec<PartDescriptor>,
         limits: Limits,
-        _reader: &R,
+        reader: &R,
     ) -> (Self, Vec<PartDescriptor>) {
-        (Self::new(limits), descriptors)
+        let (mut index, mut lost) = (Self::new(limits), Vec::new());
+        // The base, whose filters are the densest, first; then upper runs, newest first.
+        descriptors.sort_by_key(|part| {
+            let age = if part.base { 0 } else { u64::MAX - part.run.newest.get() };
+            (age, part.run.first)
+        });
+        let mut filter_bytes = 0;
+        let mut parts: Vec<Arc<Part>> = Vec::new();
+        for descriptor in descriptors {
+            let run = &descriptor.run;
+            index.counters.next_run.fetch_max(run.newest.max(run.run).get(), Ordering::Relaxed);
+            let same_run = |last: &&Arc<Part>| {
+                let last = &last.descriptor;
+                last.base == descriptor.base && (last.base || last.run.newest == run.newest)
+            };
+            let fits = match parts.last() {
+                Some(last) if same_run(&last) => {
+                    let same = descriptor.base || last.descriptor.run.oldest == run.oldest;
+                    same && last.last() < run.first.get()
+                }
+                Some(last) if !last.descriptor.base => last.descriptor.run.oldest > run.newest,
+                _ => true,
+            };
+            let with_filter =
+                filter_bytes + descriptor.filter.bytes() <= (limits.filters as u64).saturating_mul(2);
+            let part = if fits { Part::open(descriptor.clone(), with_filter, reader).ok() } else { None };
+            let Some(part) = part else {
+                index.counters.damaged.fetch_add(1, Ordering::Relaxed);
+                lost.push(descriptor);
+                continue;
+            };
+            if with_filter && part.filter.is_none() {
+                index.counters.damaged.fetch_add(1, Ordering::Relaxed);
+            }
+            filter_bytes += part.filter_bytes();
+            index.sampling = index.sampling.max(descriptor.sampling);
+            index.covered = index.covered.max(descriptor.covered);
+            parts.push(Arc::new(part));
+        }
+        index.arrange(parts);
+        (index, lost)
+    }
+
+    /// Makes runs of parts that [`Index::open`] has sorted.
+    fn arrange(&mut self, parts: Vec<Arc<Part>>) {
+        let (base, uppers): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| part.descriptor.base);
+        let newest = |part: &Arc<Part>| part.descriptor.run.newest;
+        let (least, most) = (base.iter().map(newest).min(), base.iter().map(newest).max());
+        if let (Some(least), Some(most)) = (least, most)
+            && least < most
+        {
+            self.folding = Some(most);
+        }
+        let of = |parts: &[Arc<Part>]| {
+            let run = &parts[0].descriptor.run;
+            Run::new(run.oldest, run.newest, parts.to_vec())
+        };
+        let uppers = uppers.chunk_by(|a, b| newest(a) == newest(b)).map(of).collect();
+        let base = if base.is_empty() { Run::default() } else { of(&base) };
+        self.runs = Arc::new(Runs { uppers, base });
     }
 
     /// Says that the block `id` has this fingerprint. Nothing is read or written.
     pub fn insert(&mut self, print: Fingerprint, id: BlockId) {
-        self.table.insert(print, id);
+        self.put(PrintEntry::new(print, id, false));
     }
 
     /// Says that the block `id`, which had this fingerprint, is gone. Nothing is read or written.
     pub fn remove(&mut self, print: Fingerprint, id: BlockId) {
-        self.table.remove(print, id);
+        let entry = PrintEntry::new(print, id, true);
+        if self.table.get(entry.high).is_some_and(|newer| !newer.gone && newer.id != id) {
+            return;
+        }
+        let nowhere = self.runs.uppers.is_empty()
+            && self.runs.base.parts().is_empty()
+            && self.frozen.is_none()
+            && self.table.len() == 0;
+        if !nowhere {
+            self.put(entry);
+        }
+    }
+
+    fn put(&mut self, entry: PrintEntry) {
+        if !self.keeps(entry.check) {
+            return;
+        }
+        if self.is_full() && self.frozen.is_some() && self.table.get(entry.high).is_none() {
+            self.dropped += 1;
+            return;
+        }
+        self.table.put(entry);
+    }
+
+    fn keeps(&self, check: u32) -> bool {
+        u64::from(check) & (self.sampling() - 1) == 0
     }
 
     /// The start of a look-up of several fingerprints, to be finished without holding the index: it sees the index
     /// as it is now. The caller keeps the space of parts removed since from being written again until then.
     pub fn probe(&self, prints: &[Fingerprint]) -> Probe {
-        Probe { found: prints.iter().map(|print| self.table.get(*print)).collect() }
+        let ask = |print: &Fingerprint| {
+            let check = print.low() as u32;
+            let kept = self.keeps(check);
+            let mut ask = Ask::new(print.high(), check, kept);
+            if kept {
+                ask.hear(self.table.get(print.high()));
+            }
+            ask
+        };
+        Probe {
+            asks: prints.iter().map(ask).collect(),
+            frozen: self.frozen.as_ref().map(|(table, _)| Arc::clone(table)),
+            runs: Arc::clone(&self.runs),
+            counters: Arc::clone(&self.counters),
+        }
     }
 
     /// Whether the table should be written: see [`Index::flush`].
     pub fn is_full(&self) -> bool {
-        self.table.memory_bytes() >= self.limits.table
+        self.table.memory_bytes() >= self.limits.table / 2
     }
 
-    /// Begins to write the table; [`Index::merge_step`] does it. Every block with a fingerprint and an id below
-    /// `next` must have been inserted. Does nothing and says `false` while the one before is not written.
+    /// Freezes the table, if there is anything in it, so that merge steps write it. Every block with a fingerprint
+    /// and an id below `next` must have been inserted. Does nothing and says `false` while the one before is not
+    /// written.
     pub fn flush(&mut self, next: BlockId) -> bool {
+        if self.frozen.is_some() {
+            return false;
+        }
         self.covered = next;
+        if self.table.len() > 0 {
+            let run = self.counters.take_run_id();
+            let sampling = self.sampling;
+            let stamp = Stamp { oldest: run, newest: run, covered: next, sampling, base: false };
+            self.frozen = Some((Arc::new(std::mem::take(&mut self.table)), stamp));
+            self.unplanned = true;
+        }
         true
     }
 
-    /// Writes what was flushed, merges what is due: by about `max_pages` pages read and written.
-    pub fn merge_step<W: PageWriter>(
-        &mut self,
-        _io: &mut W,
-        _max_pages: usize,
-    ) -> Result<Progress, W::Error> {
-        Ok(Progress::default())
+    /// Writes what was flushed and merges what is due, by about `max_pages` pages read and written. After an error
+    /// what was under way is begun anew by the next step, and nothing is lost.
+    pub fn merge_step<W: PageWriter>(&mut self, io: &mut W, max_pages: usize) -> Result<Progress, W::Error> {
+        let mut pages = 0;
+        while pages < max_pages
+            && let Some(mut work) = self.begin()
+        {
+            let outcome = work.run(io, max_pages - pages);
+            // Whatever was done counts, so that this ends.
+            pages += work.pages.max(1);
+            self.end(work);
+            outcome?;
+        }
+        Ok(Progress { pages, ..self.progress() })
     }
 
-    /// After [`Index::open`]: the id from which on the map has to be walked, for blocks with ids below this are
-    /// in the index.
+    /// Takes out what is to be done next, if anything is; only one at a time.
+    pub fn begin(&mut self) -> Option<Work> {
+        if self.at_work {
+            return None;
+        }
+        self.plan();
+        let lane = self.jobs.iter().position(Option::is_some)?;
+        self.at_work = true;
+        Some(Work { lane, job: self.jobs[lane].take()?, outcome: None, pages: 0 })
+    }
+
+    /// Takes work back and puts what it completed in its place.
+    pub fn end(&mut self, work: Work) {
+        self.at_work = false;
+        self.unplanned |= work.outcome != Some(Outcome::Paused);
+        match work.outcome {
+            Some(Outcome::Paused) => self.jobs[work.lane] = Some(work.job),
+            Some(Outcome::Complete) => self.install(work.job),
+            None => {}
+        }
+    }
+
+    /// What came and went, and whether there is more to do; the pages are not counted.
+    pub fn progress(&mut self) -> Progress {
+        self.plan();
+        let pending = self.at_work || self.jobs.iter().any(Option::is_some);
+        Progress { changes: std::mem::take(&mut self.unreported), pages: 0, pending }
+    }
+
+    /// After [`Index::open`]: blocks with ids below this are in the index, from it on the map has to be walked.
     pub fn covered(&self) -> BlockId {
         self.covered
     }
 
     /// Of so many fingerprints one is kept: 1, 2, 4, ….
     pub fn sampling(&self) -> u64 {
-        1
+        1 << self.sampling
     }
 
     /// Other limits from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
+        self.unplanned = true;
     }
 
     /// Plans to rewrite every part with pages in a segment that `leaves`; returns how many are still there. Call it
     /// again after merge steps until that is 0.
-    pub fn evacuate(&mut self, _leaves: impl Fn(SegmentId) -> bool) -> usize {
-        0
+    pub fn evacuate(&mut self, leaves: impl Fn(SegmentId) -> bool) -> usize {
+        let there = |part: &&Arc<Part>| part.descriptor.run.footprints.iter().any(|f| leaves(f.segment));
+        self.leaving = self.runs.parts().filter(there).map(|part| part.run()).collect();
+        self.unplanned = true;
+        self.leaving.len()
     }
 
-    /// What unfinished parts have written so far, which no descriptor names yet, in order of segment.
+    /// What unfinished parts have written so far, which no descriptor names yet, in order of segment. Work that is
+    /// taken out is not in it.
     pub fn unfinished(&self) -> Vec<Footprint> {
-        Vec::new()
+        let mut sum = BTreeMap::new();
+        let jobs = self.jobs.iter().flatten().flat_map(|job| job.merge.footprints());
+        let unreported = self.unreported.added.iter().flat_map(|part| part.run.footprints.iter().copied());
+        for footprint in jobs.chain(unreported) {
+            let of: &mut Footprint =
+                sum.entry(footprint.segment).or_insert(Footprint { blocks: 0, bytes: 0, ..footprint });
+            of.blocks += footprint.blocks;
+            of.bytes += footprint.bytes;
+        }
+        sum.into_values().collect()
     }
 
     /// The parts of the index.
     pub fn descriptors(&self) -> impl Iterator<Item = &PartDescriptor> {
-        std::iter::empty()
+        self.runs.parts().map(|part| &part.descriptor)
     }
 
     /// Sizes and counts.
     pub fn figures(&self) -> Figures {
-        Figures { sampling: self.sampling(), ..Figures::default() }
+        let frozen = self.frozen.as_ref().map(|(table, _)| table);
+        let tables = || [Some(&self.table), frozen.map(|table| &**table)].into_iter().flatten();
+        let sum = |of: fn(&Part) -> u64| self.runs.parts().map(|part| of(part)).sum::<u64>();
+        let merges = self.jobs.iter().flatten().map(|job| job.merge.memory_bytes() as u64);
+        Figures {
+            entries: sum(Part::entries) + tables().map(|table| table.len() as u64).sum::<u64>(),
+            disk_bytes: sum(Part::disk_bytes),
+            filter_bytes: sum(Part::filter_bytes),
+            table_bytes: tables().map(|table| table.memory_bytes() as u64).sum(),
+            page_index_bytes: sum(Part::memory_bytes),
+            merge_bytes: merges.sum(),
+            runs: self.runs.newest_first().filter(|run| !run.parts().is_empty()).count(),
+            sampling: self.sampling(),
+            refused: self.counters.refused.load(Ordering::Relaxed),
+            damaged: self.counters.damaged.load(Ordering::Relaxed),
+            dropped: self.dropped,
+        }
     }
 }
 
-/// A look-up under way; see [`Index::probe`].
-#[derive(Debug)]
-pub struct Probe {
-    found: Vec<Option<BlockId>>,
-}
+/// What is to be done when.
+impl Index {
+    fn plan(&mut self) {
+        if self.at_work || !std::mem::take(&mut self.unplanned) {
+            return;
+        }
+        self.sample();
+        if self.jobs[TABLE].is_none()
+            && self.runs.uppers.len() < UPPERS_MOST
+            && let Some((table, stamp)) = &self.frozen
+        {
+            let inputs = Inputs::of_table(Arc::clone(table));
+            self.start(TABLE, Replaces::Table, inputs, Stamp { sampling: self.sampling, ..*stamp });
+        }
+        let of_one_part = matches!(self.jobs[BASE], Some(Job { replaces: Replaces::Part(_), .. }));
+        if self.folding.is_none() && self.jobs[UPPER].is_none() && !of_one_part && self.fold_is_due() {
+            self.folding = self.runs.uppers.first().map(|run| run.newest);
+        }
+        if self.jobs[UPPER].is_none() && !of_one_part {
+            self.plan_upper();
+        }
+        if self.jobs[BASE].is_none() && !self.plan_part() {
+            self.plan_fold();
+        }
+    }
 
-impl Probe {
-    /// The candidates, one for each fingerprint: blocks that may have it, which the block map has to confirm.
-    /// `tokens` are pages that may be read; a fingerprint whose page may not be read has no candidate.
-    pub fn finish<R: PageReader>(self, _reader: &R, _tokens: &mut u64) -> Vec<Option<BlockId>> {
-        self.found
+    fn start(&mut self, lane: usize, replaces: Replaces, inputs: Inputs, stamp: Stamp) {
+        let merge = Merge::new(inputs, stamp, Arc::clone(&self.counters));
+        self.jobs[lane] = Some(Job { replaces, merge });
+    }
+
+    /// Doubles the sampling when filters are beyond their share and all parts have followed the last time.
+    fn sample(&mut self) {
+        let followed = self.runs.parts().all(|part| part.descriptor.sampling == self.sampling);
+        let filters: u64 = self.runs.parts().map(|part| part.descriptor.filter.bytes()).sum();
+        if filters > self.limits.filters as u64 && followed && self.sampling < MAX_SAMPLING {
+            self.sampling += 1;
+        }
+    }
+
+    fn fold_is_due(&self) -> bool {
+        let uppers: u64 = self.runs.uppers.iter().map(Run::entries).sum();
+        uppers > 0 && uppers * FOLD_RATIO >= self.runs.base.entries()
+    }
+
+    /// Merges the newest runs, and older ones as long as they are not much larger than those before.
+    fn plan_upper(&mut self) {
+        let uppers = &self.runs.uppers;
+        let free = uppers.iter().take_while(|run| self.folding.is_none_or(|newest| run.newest > newest));
+        let free: Vec<_> = free.map(Run::entries).collect();
+        if free.len() <= UPPERS {
+            return;
+        }
+        let (mut take, mut sum) = (1, free[0]);
+        while take < free.len() && (take < 2 || free[take] <= 2 * sum) {
+            sum += free[take];
+            take += 1;
+        }
+        let taken = &uppers[..take];
+        let covered = taken.iter().flat_map(Run::parts).map(|part| part.descriptor.covered).max();
+        let stamp = Stamp {
+            oldest: taken[take - 1].oldest,
+            newest: taken[0].newest,
+            covered: covered.unwrap_or_default(),
+            sampling: self.sampling,
+            base: false,
+        };
+        let inputs = Inputs::of_runs(taken.iter(), (0, u64::MAX));
+        self.start(UPPER, Replaces::Uppers, inputs, stamp);
+    }
+
+    /// Rewrites a part that has to leave its place, has no filter, or is not sampled as it should be.
+    fn plan_part(&mut self) -> bool {
+        let due = |part: &&Arc<Part>| {
+            part.filter.is_none()
+                || part.descriptor.sampling < self.sampling
+                || self.leaving.contains(&part.run())
+        };
+        let mut parts = self.runs.base.parts().iter().filter(due);
+        let part = match parts.next() {
+            Some(part) => part,
+            // Whole upper runs are about to go when they are merged.
+            None if self.jobs[UPPER].is_some() => return false,
+            None => match self.runs.uppers.iter().flat_map(Run::parts).find(due) {
+                Some(part) => part,
+                None => return false,
+            },
+        };
+        let run = &part.descriptor.run;
+        let stamp = Stamp {
+            oldest: run.oldest,
+            newest: run.newest,
+            covered: part.descriptor.covered,
+            sampling: self.sampling,
+            base: part.descriptor.base,
+        };
+        let (replaces, range) = (Replaces::Part(run.run), (part.first(), part.last()));
+        let alone = Run::new(run.oldest, run.newest, vec![Arc::clone(part)]);
+        self.start(BASE, replaces, Inputs::of_runs([&alone].into_iter(), range), stamp);
+        true
+    }
+
+    /// Takes the next parts of the base together with what the folding runs have in their range.
+    fn plan_fold(&mut self) {
+        let Some(newest) = self.folding else { return };
+        let base = self.runs.base.parts();
+        let folding: Vec<_> = self.runs.uppers.iter().filter(|run| run.newest <= newest).collect();
+        let is_folded = |part: &Arc<Part>| part.descriptor.run.newest >= newest;
+        let first = base.iter().position(|part| !is_folded(part)).unwrap_or(base.len());
+        let from = if first == 0 { 0 } else { base.get(first).map_or(u64::MAX, |part| part.first()) };
+        if first == base.len() && first > 0 {
+            // The last part of the base was lost, or left by itself.
+            self.finish_fold(u64::MAX);
+            return;
+        }
+        let end_of = |end: usize| base.get(end).map_or(u64::MAX, |part| part.first() - 1);
+        let within = |to| folding.iter().map(|run| run.entries_within(from, to)).sum::<u64>();
+        let mut end = (first + 1).min(base.len());
+        let mut entries: u64 = base[first..end].iter().map(|part| part.entries()).sum();
+        // Parts that have become small are put together.
+        while let Some(next) = base.get(end)
+            && !is_folded(next)
+            && entries + next.entries() + within(end_of(end + 1)) <= PART_PRINTS as u64
+        {
+            entries += next.entries();
+            end += 1;
+        }
+        let to = end_of(end);
+        let taken: Vec<_> = base[first..end].to_vec();
+        let covered = taken.iter().chain(folding.iter().flat_map(|run| run.parts()));
+        let stamp = Stamp {
+            oldest: RunId::new(1),
+            newest,
+            covered: covered.map(|part| part.descriptor.covered).max().unwrap_or_default(),
+            sampling: self.sampling,
+            base: true,
+        };
+        let parts = taken.iter().map(|part| part.run()).collect();
+        let taken = Run::new(stamp.oldest, newest, taken);
+        let inputs = Inputs::of_runs(folding.into_iter().chain([&taken]), (from, to));
+        self.start(BASE, Replaces::Base { parts, to }, inputs, stamp);
+    }
+
+    /// Puts what a job wrote in the place of what it read.
+    fn install(&mut self, job: Job) {
+        let stamp = job.merge.stamp();
+        let new = job.merge.into_parts();
+        self.unreported.added.extend(new.iter().map(|part| part.descriptor.clone()));
+        let runs = Arc::make_mut(&mut self.runs);
+        match job.replaces {
+            Replaces::Table => {
+                if !new.is_empty() {
+                    runs.uppers.insert(0, Run::new(stamp.oldest, stamp.newest, new));
+                }
+                self.frozen = None;
+            }
+            Replaces::Uppers => {
+                let taken = |run: &Run| (stamp.oldest..=stamp.newest).contains(&run.newest);
+                let at = runs.uppers.iter().position(taken).unwrap_or(0);
+                let old: Vec<_> = runs.uppers.extract_if(.., |run| taken(run)).collect();
+                if !new.is_empty() {
+                    runs.uppers.insert(at, Run::new(stamp.oldest, stamp.newest, new));
+                }
+                old.iter().for_each(|run| self.forget(run.parts()));
+            }
+            Replaces::Base { parts, to } => {
+                let old = runs.base.replace(|part| parts.contains(&part.run()), new);
+                self.forget(&old);
+                self.finish_fold(to);
+            }
+            Replaces::Part(run) => {
+                let of = runs.newest_first_mut().find(|r| r.parts().iter().any(|part| part.run() == run));
+                let old = of.map(|of| of.replace(|part| part.run() == run, new)).unwrap_or_default();
+                runs.uppers.retain(|run| !run.parts().is_empty());
+                self.forget(&old);
+            }
+        }
+    }
+
+    /// All up to `to` is folded: what lies there leaves the upper runs.
+    fn finish_fold(&mut self, to: u64) {
+        let Some(newest) = self.folding else { return };
+        let mut old = Vec::new();
+        let runs = Arc::make_mut(&mut self.runs);
+        for run in runs.uppers.iter_mut().filter(|run| run.newest <= newest) {
+            old.extend(run.replace(|part| part.last() <= to, Vec::new()));
+        }
+        runs.uppers.retain(|run| !run.parts().is_empty());
+        self.forget(&old);
+        if to == u64::MAX {
+            self.folding = None;
+        }
+    }
+
+    fn forget(&mut self, parts: &[Arc<Part>]) {
+        for part in parts {
+            // A part that the caller never heard of is not worth mentioning.
+            match self.unreported.added.iter().position(|added| added.run.run == part.run()) {
+                Some(at) => drop(self.unreported.added.remove(at)),
+                None => self.unreported.removed.push(part.descriptor.clone()),
+            }
+            self.leaving.remove(&part.run());
+        }
     }
 }

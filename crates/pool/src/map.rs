@@ -44,11 +44,12 @@
 
 mod cursor;
 mod merge;
+pub(crate) mod pages;
 mod run;
 #[cfg(test)]
 mod tests;
 
-pub use cursor::{Finder, Step, Walk};
+pub use cursor::{Around, Finder, NEIGHBOURS, Neighbourhood, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
 use larder_format::{BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId};
 use merge::{Budget, Merge, MergedRuns, Outcome};

@@ -26,6 +26,7 @@ use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Request};
+use larder_format::index::PartDescriptor;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
@@ -33,7 +34,9 @@ use larder_format::label::{
 use larder_format::root::{MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
-use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord, Table};
+use larder_format::tables::{
+    DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
+};
 use larder_format::{
     BlockId, ByteLen, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, PoolGuid, Reason, SegmentId,
 };
@@ -387,6 +390,25 @@ fn contains(root: &Root, other: &Root) -> bool {
     at.checked_sub(1).is_none_or(|next| through < root.history[next].first.get())
 }
 
+/// Values of the tables that come in pieces, by entry.
+#[derive(Default)]
+struct Pieces(BTreeMap<u64, Vec<u8>>);
+
+impl Pieces {
+    /// Adds piece `number` of an entry.
+    fn add(&mut self, entry: u64, number: u64, piece: &[u8]) -> Result<(), Corrupt> {
+        let value = self.0.entry(entry).or_default();
+        let follows = value.len() as u64 == number.saturating_mul(PIECE_MAX as u64);
+        value.extend_from_slice(piece);
+        if follows { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Order)) }
+    }
+
+    /// What the values say.
+    fn decode<T, F: Fn(&[u8]) -> Result<(T, usize), Corrupt>>(self, decode: F) -> Result<Vec<T>, Corrupt> {
+        self.0.values().map(|value| decode(value).map(|(value, _)| value)).collect()
+    }
+}
+
 /// How to import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
@@ -516,7 +538,8 @@ impl Pool {
         }
         let mut segments = Vec::new();
         let mut datasets = Vec::new();
-        let mut runs = Vec::new();
+        let (mut runs, mut parts) = (Pieces::default(), Pieces::default());
+        let mut secret = None;
         let mut snapshots = Vec::new();
         let mut freeing = FreeingRecord::default();
         let mut properties: BTreeMap<DatasetId, BTreeMap<String, String>> = BTreeMap::new();
@@ -528,7 +551,9 @@ impl Pool {
                 match (key.object >> 48) as u16 {
                     t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
                     t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
-                    t if t == Table::Runs as u16 => runs.push(RunDescriptor::decode(value)?.0),
+                    t if t == Table::Runs as u16 => runs.add(key.offset, id, value)?,
+                    t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
+                    t if t == Table::Secret as u16 => secret = value.try_into().ok(),
                     t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
                     t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
@@ -551,13 +576,19 @@ impl Pool {
             }
         })?;
         bad?;
+        let secret: [u8; SECRET_LEN] = secret.ok_or(Corrupt::new("secret", Reason::Short))?;
+        // Nobody else sets it.
+        let _ = self.secret.set(secret);
+        let runs = runs.decode(RunDescriptor::decode)?;
+        let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
         for record in &segments {
             self.adopt_segment(record, root.commit)?;
         }
-        self.recount_runs(&runs)?;
+        self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(self))?;
         *self.map.lock() = map;
+        self.lay_index_down(parts);
         *self.properties.write() = properties.remove(&DatasetId::new(0)).unwrap_or_default();
         self.apply_pool_properties();
         for mut record in datasets {
@@ -656,9 +687,9 @@ impl Pool {
     }
 
     /// What lives in run segments follows from the runs: pages of a merge that was cut short do not.
-    fn recount_runs(&self, runs: &[RunDescriptor]) -> Result<()> {
+    fn recount_runs<'r>(&self, runs: impl Iterator<Item = &'r RunDescriptor>) -> Result<()> {
         let mut live: HashMap<SegmentId, (u32, u64)> = HashMap::new();
-        for footprint in runs.iter().flat_map(|run| &run.footprints) {
+        for footprint in runs.flat_map(|run| &run.footprints) {
             let entry = live.entry(footprint.segment).or_default();
             let sums = (entry.0.checked_add(footprint.blocks)).zip(entry.1.checked_add(footprint.bytes));
             *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
@@ -754,6 +785,8 @@ mod tests {
     use crate::create::{GroupSpec, PoolSpec, rule_for};
     use larder_device::{Inline, SeededEntropy};
     use larder_format::HostId;
+    use larder_format::run::{Footprint, PageRef, RunId};
+    use larder_format::tables::pieces;
     use larder_sim::{SimClock, SimWorld};
 
     fn world(seed: u64) -> World {
@@ -764,6 +797,41 @@ mod tests {
             host: HostId::new(1),
             host_name: "sim".into(),
         }
+    }
+
+    #[test]
+    fn a_run_of_thousands_of_segments_comes_back_from_its_pieces() {
+        let place = larder_format::Place { segment: SegmentId::new(1), column: 0, offset: 4096, stored: 800 };
+        let ptr = larder_format::BlockPtr { id: BlockId::new(9), place };
+        let footprint = |n| Footprint { segment: SegmentId::new(n), blocks: 20, bytes: 640_000 };
+        let run = RunDescriptor {
+            run: RunId::new(7),
+            oldest: RunId::new(1),
+            newest: RunId::new(7),
+            entries: 100_000_000,
+            shadows: 0,
+            bytes: 1_900_000_000,
+            first: BlockId::new(1),
+            last: BlockId::new(100_000_000),
+            pages: 60_000,
+            height: 2,
+            refs: vec![PageRef { first: BlockId::new(1), ptr }],
+            footprints: (1..=5_000).map(footprint).collect(),
+        };
+        let mut value = Vec::new();
+        run.encode(&mut value);
+        let mut all = Pieces::default();
+        let of: Vec<&[u8]> = pieces(&value).collect();
+        assert!(of.len() > 20 && of.iter().all(|piece| piece.len() <= PIECE_MAX));
+        for (number, piece) in (0..).zip(&of) {
+            all.add(7, number, piece).unwrap();
+        }
+        assert_eq!(all.decode(RunDescriptor::decode).unwrap(), [run]);
+        // One that is missing is noticed.
+        let mut lacking = Pieces::default();
+        lacking.add(7, 0, of[0]).unwrap();
+        assert_eq!(lacking.add(7, 2, of[2]).unwrap_err().reason, Reason::Order);
+        assert!(lacking.decode(RunDescriptor::decode).is_err());
     }
 
     #[test]

@@ -48,11 +48,17 @@ pub enum Bug {
     HintBelieved,
     /// The map is not told where the cleaner put a block.
     MoveNotTold,
+    /// A duplicate is shared without the mark.
+    HitNotMarked,
+    /// Freed blocks stay among those that duplicates are found in.
+    NearRemembers,
+    /// Records get the fingerprint of another.
+    WrongPrint,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 24] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -74,6 +80,9 @@ impl Bug {
         Bug::TreeForgotten,
         Bug::HintBelieved,
         Bug::MoveNotTold,
+        Bug::HitNotMarked,
+        Bug::NearRemembers,
+        Bug::WrongPrint,
     ];
 }
 

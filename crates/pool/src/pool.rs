@@ -9,6 +9,7 @@ use crate::cache::{Cache, CacheStats};
 use crate::clean::Cleaning;
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
+use crate::dedup::{Dedup, Duplicates};
 use crate::error::{PoolError, Result};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
@@ -24,6 +25,7 @@ use larder_device::{Clock, Entropy, Workers};
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
 use larder_format::segment::SegmentState;
+use larder_format::tables::SECRET_LEN;
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,6 +219,9 @@ pub struct Pool {
     pub(crate) trace: crate::trace::Slot,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
+    /// The key of fingerprints.
+    pub(crate) secret: OnceLock<[u8; SECRET_LEN]>,
+    pub(crate) duplicates: Duplicates,
     pub(crate) snapshots: Mutex<Snapshots>,
     pub(crate) myself: Weak<Pool>,
 }
@@ -531,6 +536,7 @@ impl Pool {
             atime: crate::dataset::Atime::On,
             acl: true,
             xattr: true,
+            dedup: Dedup::Off,
         }
     }
 }

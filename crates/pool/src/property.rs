@@ -161,6 +161,9 @@ pub static DATASET: &[Property] = &[
         "how stored blocks are verified; takes effect on what is written from now on"),
     settable("compression", COMPRESSION, Some("lz4"), true, "on | off | lz4 | gzip | gzip-1..9 | zstd | zstd-1..19",
         "how records are compressed (on = lz4, gzip = gzip-6, zstd = zstd-3); takes effect on what is written from now on").column("compress"),
+    settable("dedup", Kind::Word(&["off", "on", "verify"]), Some("off"), true, "off | on | verify",
+        "whether a record that is in the pool already, in whatever dataset has it on, is shared instead of being \
+         stored again; verify, only after comparing every byte; takes effect on what is written from now on"),
     settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",
         "when reading a file moves its access time: on, at every read; relatime, only when it would pass the \
          last change or is a day old; off, never"),

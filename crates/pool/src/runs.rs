@@ -4,12 +4,15 @@ use crate::codec::Codec;
 use crate::error::{PoolError, Result};
 use crate::map::{PageReader, PageWriter};
 use crate::pool::Pool;
+use crate::read::plain_of;
 use crate::write::Appender;
-use larder_format::block::{BlockInfo, BlockKind, CodecKind};
+use bytes::Bytes;
+use larder_format::block::{self, BlockInfo, BlockKind, CodecKind};
 use larder_format::checksum::ChecksumKind;
 use larder_format::segment::SegmentKind;
-use larder_format::{BlockPtr, Corrupt, DatasetId};
+use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The pool as the block map sees it.
@@ -35,6 +38,25 @@ impl PageReader for RunIo<'_> {
         // It may be a page that was written a moment ago.
         self.pages.lock().submit()?;
         self.pool.read_plain(ptr, BlockKind::Run).map(|(_, plain)| plain.as_ref().into())
+    }
+    fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>>> {
+        let together = if ptrs.len() > 1 && self.pages.lock().submit().is_ok() {
+            self.pool.fetch(ptrs.iter().copied())
+        } else {
+            Vec::new()
+        };
+        let mut arrived: HashMap<BlockId, Bytes> = together.into_iter().collect();
+        let as_it_came = |ptr: &BlockPtr, bytes: Bytes| {
+            let (header, _) = block::check(self.pool.guid, ptr.id, &bytes).ok()?;
+            let plain = plain_of(&header, &bytes, BlockKind::Run).ok()?;
+            (header.stored() as usize == bytes.len()).then(|| plain.as_ref().into())
+        };
+        // What did not come, or came damaged, is read as any block is.
+        let page = |ptr: &BlockPtr| {
+            let bytes = arrived.remove(&ptr.id);
+            bytes.and_then(|bytes| as_it_came(ptr, bytes)).map_or_else(|| self.read_page(*ptr), Ok)
+        };
+        ptrs.iter().map(page).collect()
     }
     fn refused(&self, _: BlockPtr, why: Corrupt) -> PoolError {
         why.into()

@@ -10,6 +10,7 @@
 use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
+use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::planted::{Bug, planted};
@@ -25,7 +26,8 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, Place, SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, Fingerprint, GroupIndex, Incarnation, Place,
+    SegmentId,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -47,6 +49,8 @@ pub struct NewRecord {
     pub codec: Codec,
     /// How to sum it.
     pub checksum: ChecksumKind,
+    /// Whether it is stored when its content is there already.
+    pub dedup: Dedup,
     /// The block that it takes the place of: how long that lived is how long it is expected to live.
     pub replaces: Option<BlockId>,
 }
@@ -274,15 +278,31 @@ impl Core {
 }
 
 impl Pool {
-    /// Encodes records, gives them places and submits them. The pointers come in the order of the
-    /// records. They are readable at once and durable with the next commit; the extents that name them
+    /// Encodes records, gives them places and submits them; where [`NewRecord::dedup`] says so, only what is not
+    /// there already. The pointers come in the order of the records. They are readable at once and durable with the next commit; the extents that name them
     /// must be put into a tree under the same `op`.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`] when the records do not fit: then some may have been written, but none is
     /// referred to.
     pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
-        let _ = op;
+        if records.iter().any(|record| record.dedup != Dedup::Off) {
+            return self.store_unless_there(op, records);
+        }
+        let prints = vec![None; records.len()];
+        self.store_new(op, records, &prints)
+    }
+
+    /// As [`Pool::store`], whatever is there already; what fingerprints are known are kept with the blocks.
+    pub(crate) fn store_new(
+        &self,
+        _op: &Op<'_>,
+        records: Vec<NewRecord>,
+        prints: &[Option<Fingerprint>],
+    ) -> Result<Vec<BlockPtr>> {
+        if records.is_empty() {
+            return Ok(Vec::new());
+        }
         let ids = self.core.lock().take_ids(records.len());
         let (birth, incarnation) = self.stamp_now();
         let slots: Vec<OnceLock<Encoded>> = records.iter().map(|_| OnceLock::new()).collect();
@@ -310,8 +330,8 @@ impl Pool {
         self.stored.fetch_add(blocks.iter().map(|block| block.len() as u64).sum(), Ordering::Relaxed);
         let pointers: Vec<BlockPtr> =
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
+        self.note_born_records(&pointers, prints);
         for (ptr, record) in pointers.iter().zip(records) {
-            self.note_born(*ptr);
             self.cache.keep_record(ptr.id, record.plain);
         }
         Ok(pointers)

@@ -12,7 +12,7 @@ use larder_format::root::{Root, ring_slot};
 use larder_format::segment::{Layout, RowHeader, check_descriptor, row_header_len};
 use larder_format::{BlockId, ByteLen, CommitId, PoolGuid, SegmentId};
 use larder_pool::create::rule_for;
-use larder_pool::{ImportOptions, Look, NewRecord, Pool, PoolError, ROOT_DATASET};
+use larder_pool::{Dedup, ImportOptions, Look, NewRecord, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Event, Fault, SimDevice, SimWorld, Survival, Trace};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -435,6 +435,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     plain: plain.into(),
                     codec: larder_pool::codec::Codec::Off,
                     checksum: larder_format::checksum::ChecksumKind::Fast,
+                    dedup: Dedup::Off,
                     replaces: None,
                 };
                 // Single records pack worse than AVAIL reckons: they may meet the end before it says so.

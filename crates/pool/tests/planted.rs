@@ -20,7 +20,10 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
         | Bug::QueueLost
         | Bug::DeadNotCleared
         | Bug::HintBelieved
-        | Bug::MoveNotTold => {
+        | Bug::MoveNotTold
+        | Bug::HitNotMarked
+        | Bug::NearRemembers
+        | Bug::WrongPrint => {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
         }

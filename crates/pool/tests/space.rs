@@ -8,7 +8,7 @@ use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_pool::codec::Codec;
-use larder_pool::{NewRecord, Pool, PoolError, ROOT_DATASET};
+use larder_pool::{Dedup, NewRecord, Pool, PoolError, ROOT_DATASET};
 use std::sync::Arc;
 
 /// Sparse files as devices; gone with the folder.
@@ -45,6 +45,7 @@ fn fill(pool: &Pool, record: usize) -> u64 {
                 plain: plain.clone().into(),
                 codec: Codec::Off,
                 checksum: ChecksumKind::Fast,
+                dedup: Dedup::Off,
                 replaces: None,
             };
             let ptrs = pool.store(&op, batch.iter().enumerate().map(new).collect()).unwrap();
@@ -155,6 +156,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
             plain: plain.into(),
             codec: Codec::Off,
             checksum: ChecksumKind::Fast,
+            dedup: Dedup::Off,
             replaces: None,
         };
         let ptr = pool.store(&op, vec![record]).unwrap()[0];

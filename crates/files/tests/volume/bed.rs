@@ -138,14 +138,14 @@ impl Bed {
         self.mount.fsync(node, Handle(0), false).unwrap();
     }
 
-    /// All entries of a directory in order, a few at a time, with `.` and `..`.
+    /// All entries of a directory in order, a few at a time and then more, with `.` and `..`.
     pub fn names(&self, node: NodeId) -> Vec<(String, NodeId, FileKind)> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
             let (before, from) = (names.len(), cookie);
             self.mount
                 .readdir(node, Handle(0), from, true, &mut |entry| {
-                    if names.len() == before + 3 {
+                    if names.len() == before + 3 + before / 8 {
                         return false;
                     }
                     assert!(entry.next_cookie > cookie && entry.next_cookie < 1 << 63);

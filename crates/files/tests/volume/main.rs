@@ -10,6 +10,7 @@ mod large;
 mod lists;
 mod model;
 mod nameless;
+mod nearly_full;
 mod quota;
 mod semantics;
 mod share;

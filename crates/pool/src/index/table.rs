@@ -1,25 +1,88 @@
-//! What is not written yet.
+//! What is not written yet: the newest entries, in hash tables by range of fingerprints, so that they grow one after
+//! the other, and are sorted one after the other when they are written.
 
-use larder_format::{BlockId, Fingerprint};
+use larder_format::BlockId;
+use larder_format::index::PrintEntry;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-/// The newest entries.
+/// Hash tables, each for as many upper halves of fingerprints.
+const RANGES: usize = 64;
+const RANGE_SHIFT: u32 = u64::BITS - RANGES.ilog2();
+/// What a place in a hash table takes, bytes: key, value and a byte of its own.
+const PLACE_BYTES: usize = size_of::<(u64, Told)>() + 1;
+
+/// The newest entries, at most one a fingerprint. Without one it takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct Table(HashMap<Fingerprint, BlockId>);
+pub(super) struct Table {
+    ranges: Vec<HashMap<u64, Told, BuildHasherDefault<Folded>>>,
+    len: usize,
+    bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    check: u32,
+    gone: bool,
+    id: BlockId,
+}
+
+/// Hashes a number by one multiplication; fingerprints are keyed, nobody can aim at it.
+#[derive(Debug, Default)]
+pub(super) struct Folded(u64);
+
+impl Hasher for Folded {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are u64");
+    }
+    fn write_u64(&mut self, key: u64) {
+        let wide = u128::from(key) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (wide >> 64) as u64 ^ wide as u64;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl Table {
-    pub(super) fn insert(&mut self, print: Fingerprint, id: BlockId) {
-        self.0.insert(print, id);
+    pub(super) fn get(&self, high: u64) -> Option<PrintEntry> {
+        let range = self.ranges.get((high >> RANGE_SHIFT) as usize)?;
+        let &Told { check, gone, id } = range.get(&high)?;
+        Some(PrintEntry { high, check, id, gone })
     }
-    pub(super) fn remove(&mut self, print: Fingerprint, id: BlockId) {
-        if self.0.get(&print) == Some(&id) {
-            self.0.remove(&print);
+
+    /// The entry takes the place of the one of its fingerprint.
+    pub(super) fn put(&mut self, entry: PrintEntry) {
+        if self.ranges.is_empty() {
+            self.ranges.resize_with(RANGES, HashMap::default);
         }
+        let PrintEntry { high, check, id, gone } = entry;
+        let range = &mut self.ranges[(high >> RANGE_SHIFT) as usize];
+        let before = range.capacity();
+        let new = range.insert(high, Told { check, gone, id }).is_none();
+        // Hash tables are at most seven eighths full.
+        self.bytes += (range.capacity() - before) / 7 * 8 * PLACE_BYTES;
+        self.len += usize::from(new);
     }
-    pub(super) fn get(&self, print: Fingerprint) -> Option<BlockId> {
-        self.0.get(&print).copied()
+
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
+
     pub(super) fn memory_bytes(&self) -> usize {
-        self.0.capacity() * 48
+        self.bytes
+    }
+
+    /// The number of ranges: [`Table::range`] has them in order of fingerprints.
+    pub(super) fn ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Appends the entries of a range to `out`, sorted.
+    pub(super) fn range(&self, at: usize, out: &mut Vec<PrintEntry>) {
+        let from = out.len();
+        let entry = |(&high, &Told { check, gone, id }): (&u64, &Told)| PrintEntry { high, check, id, gone };
+        out.extend(self.ranges[at].iter().map(entry));
+        out[from..].sort_unstable_by_key(|entry| entry.high);
     }
 }

@@ -6,11 +6,14 @@
 
 use super::merge::{MergedRuns, Outcome};
 use super::run::Run;
-use super::{BlockMap, PageReader};
+use super::{BlockMap, Entry, PageReader};
 use larder_format::BlockId;
 use larder_format::run::{Delta, Marks, RunPage};
 use std::ops::RangeBounds;
 use std::sync::Arc;
+
+/// Ids on either side that belong to a neighbourhood, at most: entries with fingerprints fill a page with fewer.
+pub const NEIGHBOURS: u64 = 2048;
 
 /// Finds chosen ids.
 #[derive(Debug)]
@@ -91,7 +94,79 @@ pub enum Step {
     End,
 }
 
+/// What the runs say around an id. See [`BlockMap::around`].
+#[derive(Debug)]
+pub struct Around {
+    first: BlockId,
+    last: BlockId,
+    merged: MergedRuns,
+}
+
+/// What was read of an [`Around`].
+#[derive(Debug)]
+pub struct Neighbourhood {
+    first: BlockId,
+    last: BlockId,
+    in_runs: Vec<(BlockId, Delta)>,
+    /// Pages that were read for it.
+    pub pages: usize,
+}
+
+impl Around {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When a page cannot be read.
+    pub fn read<R: PageReader>(mut self, reader: &R) -> Result<Neighbourhood, R::Error> {
+        let (mut left, mut in_runs) = (usize::MAX, Vec::new());
+        while let (_, Some(id)) = self.merged.lowest(&mut left, reader)?
+            && id <= self.last
+        {
+            in_runs.push((id, self.merged.take(id)));
+        }
+        Ok(Neighbourhood { first: self.first, last: self.last, in_runs, pages: usize::MAX - left })
+    }
+}
+
+impl Neighbourhood {
+    /// Whether it tells of `id`.
+    pub fn covers(&self, id: BlockId) -> bool {
+        (self.first..=self.last).contains(&id)
+    }
+}
+
 impl BlockMap {
+    /// The neighbourhood of an id: what stands on its page of the map with it, in the run where that says most, but
+    /// for what is further away than [`NEIGHBOURS`]. To be read without holding the map, and made current by
+    /// [`BlockMap::neighbours`]; no checkpoint may come between.
+    pub fn around(&self, id: BlockId) -> Around {
+        let of = |reach: u64| {
+            (BlockId::new(id.get().saturating_sub(reach)), BlockId::new(id.get().saturating_add(reach)))
+        };
+        let pages = self.runs.iter().filter(|run| run.covers(id)).map(|run| run.page_span(run.page_of(id)));
+        let page = pages.min_by_key(|(first, last)| last.get() - first.get()).unwrap_or(of(NEIGHBOURS));
+        let reach = of(NEIGHBOURS);
+        let (first, last) = (page.0.max(reach.0).min(id), page.1.min(reach.1).max(id));
+        Around { first, last, merged: MergedRuns::new(self.runs.iter().cloned(), first) }
+    }
+
+    /// The blocks of a neighbourhood as they are now, in order of id.
+    pub fn neighbours<'a>(
+        &'a self,
+        read: &'a Neighbourhood,
+    ) -> impl Iterator<Item = (BlockId, Entry)> + use<'a> {
+        let mut table = self.table.range(read.first..=read.last).peekable();
+        let mut in_runs = read.in_runs.iter().peekable();
+        std::iter::from_fn(move || {
+            let (of_table, of_runs) = (table.peek().map(|of| *of.0), in_runs.peek().map(|of| of.0));
+            let id = of_table.into_iter().chain(of_runs).min()?;
+            let older = in_runs.next_if(|of| of.0 == id).map_or(Delta::NONE, |of| of.1);
+            let delta = table.next_if(|of| *of.0 == id).map_or(older, |of| of.1.over(older));
+            Some((id, delta))
+        })
+        .filter_map(|(id, delta)| Some((id, Entry::of(&delta)?)))
+    }
+
     /// Looks for chosen ids.
     pub fn finder(&self) -> Finder {
         let at = self.runs.iter().map(|_| None).collect();

@@ -1,14 +1,11 @@
 //! One run: read through its page index, written page by page.
 
+use super::pages::{PagesOut, read_refs};
 use super::{PageReader, PageWriter};
 use larder_format::BlockId;
 use larder_format::error::ensure;
-use larder_format::run::{
-    DESCRIPTOR_REFS, Delta, Footprint, LazyPage, PageBuilder, PageRef, REFS_PER_PAGE, RunDescriptor, RunId,
-    RunPage, decode_index_page, encode_index_page,
-};
-use larder_format::{BlockPtr, Corrupt, Reason, SegmentId};
-use std::collections::BTreeMap;
+use larder_format::run::{Delta, Footprint, LazyPage, PageBuilder, PageRef, RunDescriptor, RunId, RunPage};
+use larder_format::{Corrupt, Reason};
 use std::sync::Arc;
 
 /// A complete run.
@@ -27,25 +24,7 @@ impl Run {
         resident: bool,
         reader: &R,
     ) -> Result<Self, R::Error> {
-        let refuse = |ptr, reason| Err(reader.refused(ptr, Corrupt::new("run page", reason)));
-        let mut index = descriptor.refs.clone();
-        for height in (1..=descriptor.height).rev() {
-            let mut below = Vec::new();
-            for (number, page) in index.iter().enumerate() {
-                let bytes = reader.read_page(page.ptr)?;
-                let refs = decode_index_page(&bytes, descriptor.run, height, number as u32)
-                    .map_err(|why| reader.refused(page.ptr, why))?;
-                let ascends = below.last().is_none_or(|last: &PageRef| last.first < refs[0].first);
-                if refs[0].first != page.first || !ascends {
-                    return refuse(page.ptr, Reason::Order);
-                }
-                below.extend(refs);
-            }
-            index = below;
-        }
-        if index.len() != descriptor.pages as usize {
-            return refuse(descriptor.refs[0].ptr, Reason::Range);
-        }
+        let index = read_refs(&descriptor, reader)?;
         let mut run = Self { descriptor, index: index.into(), pages: Vec::new() };
         if resident {
             run.pages = (0..run.index.len()).map(|at| run.page(at, reader)).collect::<Result<_, _>>()?;
@@ -83,6 +62,12 @@ impl Run {
     /// The page that holds `id`, if one does.
     pub(super) fn page_of(&self, id: BlockId) -> usize {
         self.index.partition_point(|page| page.first <= id).saturating_sub(1)
+    }
+
+    /// The first and the last id that page `at` may hold.
+    pub(super) fn page_span(&self, at: usize) -> (BlockId, BlockId) {
+        let next = self.index.get(at + 1).map(|next| BlockId::new(next.first.get() - 1));
+        (self.index[at].first, next.unwrap_or(self.descriptor.last))
     }
 
     /// Page `at`, verified.
@@ -123,13 +108,12 @@ impl Run {
 /// A run that is being written.
 #[derive(Debug)]
 pub(super) struct RunWriter {
-    run: RunId,
+    out: PagesOut,
     builder: PageBuilder,
     index: Vec<PageRef>,
     pages: Vec<RunPage>,
     /// Pages are kept while the run is no larger than this.
     resident_limit: u64,
-    footprints: BTreeMap<SegmentId, Footprint>,
     entries: u64,
     shadows: u64,
     bytes: u64,
@@ -139,12 +123,11 @@ pub(super) struct RunWriter {
 impl RunWriter {
     pub(super) fn new(run: RunId, resident_limit: u64) -> Self {
         Self {
-            run,
+            out: PagesOut::new(run),
             builder: PageBuilder::new(run),
             index: Vec::new(),
             pages: Vec::new(),
             resident_limit,
-            footprints: BTreeMap::new(),
             entries: 0,
             shadows: 0,
             bytes: 0,
@@ -168,9 +151,9 @@ impl RunWriter {
     pub(super) fn write_page<W: PageWriter>(&mut self, io: &mut W) -> Result<(), W::Error> {
         let payload = self.builder.finish();
         // What goes out is what will be accepted when it comes back.
-        let page = RunPage::decode(payload.into(), self.run, self.index.len() as u32)
+        let page = RunPage::decode(payload.into(), self.out.run, self.index.len() as u32)
             .expect("the builder's pages decode");
-        let ptr = self.write(page.bytes(), io)?;
+        let ptr = self.out.write(page.bytes(), io)?;
         self.index.push(PageRef { first: page.first(), ptr });
         self.bytes += page.bytes().len() as u64;
         if self.bytes <= self.resident_limit {
@@ -179,15 +162,6 @@ impl RunWriter {
             self.pages.clear();
         }
         Ok(())
-    }
-
-    fn write<W: PageWriter>(&mut self, payload: &[u8], io: &mut W) -> Result<BlockPtr, W::Error> {
-        let ptr = io.write_page(payload)?;
-        let segment = ptr.place.segment;
-        let footprint = self.footprints.entry(segment).or_insert(Footprint { segment, blocks: 0, bytes: 0 });
-        footprint.blocks += 1;
-        footprint.bytes += u64::from(ptr.place.footprint());
-        Ok(ptr)
     }
 
     /// Writes what is left and the index pages. `None` when there was no entry.
@@ -201,19 +175,9 @@ impl RunWriter {
             self.write_page(io)?;
         }
         let Some(first) = self.index.first().map(|page| page.first) else { return Ok(None) };
-        let mut refs = self.index.clone();
-        let mut height = 0;
-        while refs.len() > DESCRIPTOR_REFS {
-            height += 1;
-            let mut above = Vec::new();
-            for (number, chunk) in refs.chunks(REFS_PER_PAGE).enumerate() {
-                let payload = encode_index_page(self.run, height, number as u32, chunk);
-                above.push(PageRef { first: chunk[0].first, ptr: self.write(&payload, io)? });
-            }
-            refs = above;
-        }
+        let (height, refs) = self.out.write_refs(self.index.clone(), io)?;
         let descriptor = RunDescriptor {
-            run: self.run,
+            run: self.out.run,
             oldest,
             newest,
             entries: self.entries,
@@ -224,18 +188,18 @@ impl RunWriter {
             pages: self.index.len() as u32,
             height,
             refs,
-            footprints: self.footprints.into_values().collect(),
+            footprints: self.out.footprints().collect(),
         };
         Ok(Some(Run { descriptor, index: self.index.into(), pages: self.pages }))
     }
 
     #[cfg(test)]
     pub(super) fn run(&self) -> RunId {
-        self.run
+        self.out.run
     }
 
     pub(super) fn footprints(&self) -> impl Iterator<Item = Footprint> {
-        self.footprints.values().copied()
+        self.out.footprints()
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -10,7 +10,7 @@ use larder_pool::codec::Codec;
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, assemble, scan};
 use larder_pool::{
-    Dataset, GroupSpec, ImportOptions, Look, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
+    Dataset, Dedup, GroupSpec, ImportOptions, Look, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
 };
 use larder_sim::{SimClock, SimWorld};
 use std::collections::BTreeMap;
@@ -122,6 +122,7 @@ pub fn put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) {
         plain: content(inode, version, len).into(),
         codec: Codec::Lz4,
         checksum: ChecksumKind::Fast,
+        dedup: Dedup::Off,
         replaces: None,
     };
     let ptrs = pool.store(&op, files.iter().map(record).collect()).unwrap();

@@ -41,12 +41,15 @@ pub type Trees = BTreeMap<String, Tree>;
 #[derive(Debug, Default)]
 pub struct Blocks {
     pub all: Vec<(BlockPtr, u32)>,
+    /// What each repeats.
+    pub letters: Vec<u64>,
     pub by_id: BTreeMap<BlockId, Version>,
 }
 
 impl Blocks {
-    pub fn add(&mut self, ptr: BlockPtr, logical: u32) -> Version {
+    pub fn add(&mut self, ptr: BlockPtr, logical: u32, letter: u64) -> Version {
         self.by_id.insert(ptr.id, self.all.len());
+        self.letters.push(letter);
         self.all.push((ptr, logical));
         self.all.len() - 1
     }
@@ -55,7 +58,7 @@ impl Blocks {
     pub fn until(&self, count: usize) -> Self {
         let all: Vec<_> = self.all[..count].to_vec();
         let by_id = all.iter().enumerate().map(|(version, (ptr, _))| (ptr.id, version)).collect();
-        Self { all, by_id }
+        Self { all, letters: self.letters[..count].to_vec(), by_id }
     }
 
     pub fn footprint(&self, version: Version) -> u64 {
@@ -73,6 +76,8 @@ pub struct State {
     pub left: BTreeSet<Version>,
     /// Blocks that had a second reference.
     pub shared: BTreeSet<Version>,
+    /// Blocks may have had the same content and a fingerprint: when one goes the index may lose the other.
+    pub twice: bool,
     /// Whether a snapshot was destroyed since the last trace: nodes of it may be left.
     pub destroyed: bool,
 }

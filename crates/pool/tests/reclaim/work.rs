@@ -1,14 +1,14 @@
 //! Seeded workloads in which space dies in every way there is, and what must hold after them and after a power cut.
 
 use crate::common::{LAYOUTS, create, import};
-use crate::model::{Blocks, Files, Piece, State, Tree, Trees, Version};
+use crate::model::{Blocks, Files, Piece, State, Tree, Trees};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_pool::codec::Codec;
-use larder_pool::{Dataset, Look, NewRecord, Pool, PoolError, Update};
+use larder_pool::{Dataset, Dedup, Look, NewRecord, Pool, PoolError, Update};
 use larder_sim::{SimWorld, Survival};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -37,23 +37,30 @@ struct Bed {
     ballast: u64,
     /// Whether a step may store.
     room: bool,
+    /// Records that were shared instead of being stored.
+    hits: u64,
 }
+
+/// Letters that come again and again; others are those of one block.
+const ALPHABET: u64 = 7;
+/// How long what has such a letter is.
+const LENGTHS: [u32; 3] = [90, 20_000, 110_000];
 
 /// What a block repeats.
-fn word(version: Version) -> [u8; 8] {
-    (version as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+fn word(letter: u64) -> [u8; 8] {
+    (letter + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-fn content(version: Version, len: u32) -> Vec<u8> {
-    let mut bytes = word(version).repeat(len.div_ceil(8) as usize);
+fn content(letter: u64, len: u32) -> Vec<u8> {
+    let mut bytes = word(letter).repeat(len.div_ceil(8) as usize);
     bytes.truncate(len as usize);
     bytes
 }
 
 /// Whether `bytes` are a block's content.
-fn is_content(version: Version, bytes: &[u8]) -> bool {
+fn is_content(letter: u64, bytes: &[u8]) -> bool {
     let first = bytes.len().min(8);
-    bytes[..first] == word(version)[..first] && bytes[first..] == bytes[..bytes.len() - first]
+    bytes[..first] == word(letter)[..first] && bytes[first..] == bytes[..bytes.len() - first]
 }
 
 impl Bed {
@@ -107,7 +114,7 @@ impl Bed {
     }
 
     fn step(&mut self) -> &'static str {
-        match self.next(48) {
+        match self.next(52) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -144,8 +151,31 @@ impl Bed {
                 }
                 "trace step"
             }
+            48 => self.switch_dedup(),
+            49 => self.rebuild(),
+            50..=51 => {
+                self.pool().tend().unwrap();
+                "tend"
+            }
             _ => self.put_many(),
         }
+    }
+
+    fn switch_dedup(&mut self) -> &'static str {
+        let (_, dataset) = self.some_dataset();
+        let word = ["off", "on", "verify"][self.next(3) as usize];
+        self.pool().set_property(dataset.id(), "dedup", word).unwrap();
+        "switch dedup"
+    }
+
+    /// Begins to make the index anew, or goes on with it.
+    fn rebuild(&mut self) -> &'static str {
+        if self.pool().rebuild_progress().is_none() && self.pool().rebuild_index().is_err() {
+            return "nothing";
+        }
+        self.state.twice = true;
+        self.pool().rebuild_step(3).unwrap();
+        "rebuild index"
     }
 
     /// A trace that ended has nothing to complain of.
@@ -189,21 +219,53 @@ impl Bed {
         let dataset = self.pool().dataset_by_name(name).unwrap();
         let pool = Arc::clone(self.pool());
         let op = pool.enter().unwrap();
-        let first = self.blocks.all.len();
+        let (first, dedup) = (self.blocks.all.len(), dataset.settings().dedup);
+        let mut files = files.to_vec();
+        let mut letters = Vec::new();
+        for (i, (_, len)) in files.iter_mut().enumerate() {
+            if self.next(if dedup == Dedup::Off { 6 } else { 2 }) == 0 && *len < 240 << 10 {
+                letters.push(self.next(ALPHABET));
+                *len = LENGTHS[letters[i] as usize % LENGTHS.len()];
+            } else {
+                // After a cut, what went with it must not come again.
+                letters.push(ALPHABET + self.next(1 << 40) * 1000 + (first + i) as u64);
+            }
+        }
+        let files = files.as_slice();
+        let unborn = pool.next_block();
         let record = |(i, &((inode, offset), len)): (usize, &((u64, u64), u32))| NewRecord {
             dataset: dataset.id(),
             inode,
             offset,
-            plain: content(first + i, len).into(),
+            plain: content(letters[i], len).into(),
             codec: if (first + i).is_multiple_of(4) { Codec::Lz4 } else { Codec::Off },
             checksum: ChecksumKind::Fast,
+            dedup,
             replaces: None,
         };
         let ptrs = pool.store(&op, files.iter().enumerate().map(record).collect()).unwrap();
         let update = |tree: &mut Update<'_>| {
-            for (&(key, len), &ptr) in files.iter().zip(&ptrs) {
+            for ((&(key, len), &ptr), &letter) in files.iter().zip(&ptrs).zip(&letters) {
                 drop_at(tree, key)?;
-                let piece = Piece { version: self.blocks.add(ptr, len), from: 0, len };
+                let version = match self.blocks.by_id.get(&ptr.id).copied() {
+                    Some(twin) => {
+                        assert_ne!(dedup, Dedup::Off, "block {} was not to be shared", ptr.id);
+                        let (letter_of, len_of) = (self.blocks.letters[twin], self.blocks.all[twin].1);
+                        assert_eq!((letter_of, len_of), (letter, len), "block {} is another", ptr.id);
+                        self.state.shared.insert(twin);
+                        self.hits += 1;
+                        twin
+                    }
+                    None => {
+                        assert!(ptr.id >= unborn, "block {} was never stored", ptr.id);
+                        let same = |other: usize| {
+                            self.blocks.letters[other] == letter && self.blocks.all[other].1 == len
+                        };
+                        self.state.twice |= dedup != Dedup::Off && (0..self.blocks.all.len()).any(same);
+                        self.blocks.add(ptr, len, letter)
+                    }
+                };
+                let piece = Piece { version, from: 0, len };
                 tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
                 tree.link_block(ptr, len.into());
                 self.state.born = self.blocks.all.len();
@@ -402,6 +464,7 @@ impl Bed {
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
         }
+        *coverage.entry("hits").or_default() += self.hits;
     }
 }
 
@@ -442,7 +505,7 @@ fn files(pool: &Pool, look: &dyn Look, blocks: &Blocks) -> Result<Files, String>
             return Err(format!("block {id} was never stored"));
         };
         let plain = pool.read(extent.ptr).map_err(|error| format!("block {id}: {error}"))?;
-        if plain.len() != extent.logical as usize || !is_content(version, &plain) {
+        if plain.len() != extent.logical as usize || !is_content(blocks.letters[version], &plain) {
             return Err(format!("block {id} holds something else"));
         }
         files.insert((key.object, key.offset), Piece { version, from: extent.block_offset, len: extent.len });
@@ -465,8 +528,11 @@ fn trees(pool: &Pool, blocks: &Blocks) -> Result<Trees, String> {
     Ok(trees)
 }
 
-fn whole(pool: &Pool) -> Result<u64, String> {
+fn whole(pool: &Pool, state: &State) -> Result<u64, String> {
     match pool.check() {
+        Ok(report) if report.unindexed > 0 && !state.twice && pool.dedup_figures().dropped == 0 => {
+            Err(format!("the index lacks {} blocks: {:?}", report.unindexed, pool.dedup_figures()))
+        }
         Ok(report) if report.problems.is_empty() => Ok(report.unreachable),
         Ok(report) => Err(format!("check: {}", report.problems.join("; "))),
         Err(error) => Err(format!("check: {error}")),
@@ -541,7 +607,7 @@ fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> 
         return Err(format!("the trace found {found:?}"));
     }
     drain(pool)?;
-    let unreachable = whole(pool)?;
+    let unreachable = whole(pool, &state)?;
     state.traced();
     if unreachable > 0 || pool.left_bytes() > 0 {
         let left = pool.left_bytes();
@@ -559,7 +625,7 @@ fn verify(pool: &Pool, state: &State, blocks: &Blocks) -> Result<(), String> {
         return Err(format!("it holds {found:?} instead of {:?}", state.trees));
     }
     drain(pool)?;
-    let unreachable = whole(pool)?;
+    let unreachable = whole(pool, state)?;
     accounted(pool, state, blocks, unreachable)
 }
 
@@ -596,7 +662,7 @@ fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Resul
             return Err(failed(format!("state {promised} was promised, {found} is there")));
         }
         let state = states[found].clone();
-        whole(&pool).and_then(|_| verify(&pool, &state, &blocks)).map_err(failed)?;
+        whole(&pool, &state).and_then(|_| verify(&pool, &state, &blocks)).map_err(failed)?;
         let mut after = Bed {
             sim,
             pool: Some(pool),
@@ -607,6 +673,7 @@ fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Resul
             imports: entropy.next_u64() % (1 << 32),
             ballast,
             room: true,
+            hits: 0,
         };
         after.restart();
         let start = after.sim.trace().len();
@@ -630,6 +697,9 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     pool.set_pool_property("memory", &memory.to_string()).unwrap();
     let mut state = State::default();
     state.trees.insert("tank".into(), Tree::default());
+    // Datasets inherit it until it is switched for one.
+    let dedup = ["off", "on", "on", "verify"][entropy.next_u64() as usize % 4];
+    pool.set_property(larder_pool::ROOT_DATASET, "dedup", dedup).unwrap();
     pool.commit().unwrap();
     let mut start = sim.trace().len();
     let mut bed = Bed {
@@ -642,6 +712,7 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
         imports: 0,
         ballast: 0,
         room: true,
+        hits: 0,
     };
     // Few, for these take their time.
     if seed % 97 == 7 {

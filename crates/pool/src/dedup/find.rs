@@ -1,0 +1,248 @@
+//! Looking for records that are there already, and storing those that are not.
+
+use super::{Dedup, count};
+use crate::error::Result;
+use crate::map::BlockMap;
+use crate::planted::{Bug, planted};
+use crate::pool::{Op, Pool};
+use crate::runs::RunIo;
+use crate::write::NewRecord;
+use larder_format::run::Places;
+use larder_format::{BlockId, BlockPtr, Fingerprint};
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+/// Records on their way to being found or stored.
+struct Search<'r> {
+    records: &'r [NewRecord],
+    prints: Vec<Option<Fingerprint>>,
+    /// The earlier record of the batch with the same content.
+    twins: Vec<Option<usize>>,
+    found: Vec<Option<BlockPtr>>,
+}
+
+impl Search<'_> {
+    /// Those to look for that were not found yet.
+    fn open(&self) -> impl Iterator<Item = usize> {
+        let open =
+            |&i: &usize| self.found[i].is_none() && self.twins[i].is_none() && self.prints[i].is_some();
+        (0..self.records.len()).filter(open)
+    }
+
+    fn print(&self, i: usize) -> Fingerprint {
+        self.prints[i].expect("records without a fingerprint are not looked for")
+    }
+}
+
+/// Something is being stored: what has this id or a later one may not be in the index yet.
+struct Storing<'p> {
+    pool: &'p Pool,
+    first: BlockId,
+}
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        self.pool.duplicates.storing.lock().remove(&self.first);
+    }
+}
+
+impl Pool {
+    /// Stores what of the records is not there yet. The pointers come in the order of the records; what they name
+    /// is marked as shared where somebody else may name it.
+    ///
+    /// # Errors
+    /// As [`Pool::store`].
+    pub(crate) fn store_unless_there(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
+        let mut search = self.fingerprint_all(&records);
+        self.find_all(&mut search);
+        let new: Vec<usize> =
+            (0..records.len()).filter(|&i| search.found[i].is_none() && search.twins[i].is_none()).collect();
+        let Search { prints, twins, mut found, .. } = search;
+        // Held until the index has them.
+        let storing = self.storing();
+        let mut stored = Vec::new();
+        let mut records: Vec<Option<NewRecord>> = records.into_iter().map(Some).collect();
+        let fresh = new.iter().map(|&i| records[i].take().expect("each index comes once")).collect();
+        let fresh_prints: Vec<_> = new.iter().map(|&i| prints[i]).collect();
+        for (&i, ptr) in new.iter().zip(self.store_new(op, fresh, &fresh_prints)?) {
+            found[i] = Some(ptr);
+            stored.extend(prints[i].map(|print| (print, ptr.id)));
+        }
+        if let Some(index) = &mut self.duplicates.indexed.lock().index {
+            stored.into_iter().for_each(|(print, id)| index.insert(print, id));
+        }
+        drop(storing);
+        for (i, twin) in twins.iter().enumerate().filter_map(|(i, twin)| Some((i, (*twin)?))) {
+            found[i] = found[twin];
+            if let Some(ptr) = found[i] {
+                self.hit(&mut self.map.lock(), ptr);
+            }
+        }
+        for (ptr, record) in found.iter().zip(records) {
+            if let (Some(ptr), Some(record)) = (ptr, record) {
+                self.cache.keep_record(ptr.id, record.plain);
+            }
+        }
+        Ok(found.into_iter().map(|ptr| ptr.expect("each record was found, stored, or has a twin")).collect())
+    }
+
+    /// From now on ids may be given out that the index does not know yet.
+    fn storing(&self) -> Storing<'_> {
+        let mut core = self.core.lock();
+        // An id of its own, so that each who stores has another.
+        let first = core.take_ids(1);
+        self.duplicates.storing.lock().insert(first);
+        Storing { pool: self, first }
+    }
+
+    /// The fingerprints of records with `dedup` on, and which of them are the same.
+    fn fingerprint_all<'r>(&self, records: &'r [NewRecord]) -> Search<'r> {
+        let wanted: Vec<usize> = (0..records.len()).filter(|&i| records[i].dedup != Dedup::Off).collect();
+        let slots: Vec<OnceLock<Fingerprint>> = wanted.iter().map(|_| OnceLock::new()).collect();
+        self.world.workers.for_each(wanted.len(), &|n| {
+            // Each index comes once.
+            let _ = slots[n].set(self.fingerprint(&records[wanted[n]].plain));
+        });
+        let mut prints = vec![None; records.len()];
+        let mut twins = vec![None; records.len()];
+        let mut first: HashMap<Fingerprint, usize> = HashMap::new();
+        for (&i, slot) in wanted.iter().zip(slots) {
+            let print = slot.into_inner().expect("every record was hashed");
+            prints[i] = Some(print);
+            let earlier = *first.entry(print).or_insert(i);
+            let same =
+                |other: usize| records[i].dedup != Dedup::Verify || records[i].plain == records[other].plain;
+            twins[i] = (earlier != i && same(earlier)).then_some(earlier);
+        }
+        count(&self.duplicates.counts.looked_up, wanted.len());
+        Search { records, prints, twins, found: vec![None; records.len()] }
+    }
+
+    /// Finds what is there: first near, then around what the index names. While neighbourhoods answer for the rest
+    /// of the batch the index is asked for one record at a time, else for more and more.
+    fn find_all(&self, search: &mut Search<'_>) {
+        let io = RunIo::new(self);
+        self.find_near(&mut self.map.lock(), search);
+        let mut width = 1;
+        let mut next = 0;
+        loop {
+            let asked: Vec<usize> = search.open().filter(|&i| i >= next).take(width).collect();
+            let Some(&last) = asked.last() else { break };
+            next = last + 1;
+            let prints: Vec<_> = asked.iter().map(|&i| search.print(i)).collect();
+            let probe = match &self.duplicates.indexed.lock().index {
+                Some(index) => index.probe(&prints),
+                None => break,
+            };
+            let began = self.world.clock.monotonic();
+            let allowed = self.duplicates.tokens.pages(began);
+            let mut left = allowed;
+            let named = probe.finish(&io, &mut left);
+            let mut pages = allowed - left.min(allowed);
+            let before = search.open().filter(|&i| i >= next).count();
+            for (i, id) in asked.into_iter().zip(named).filter_map(|(i, id)| Some((i, id?))) {
+                // A neighbourhood read for another may have had it.
+                if search.found[i].is_none() {
+                    pages += self.look_around(&io, search, i, id) as u64;
+                }
+            }
+            self.duplicates.tokens.spent(pages, self.world.clock.monotonic().saturating_sub(began));
+            let after = search.open().filter(|&i| i >= next).count();
+            width = if after < before { 1 } else { width * 2 };
+        }
+        self.verify_found(search);
+    }
+
+    /// The index says that block `id` has the content of record `i`. Reads the map around it, which may find others
+    /// of the batch as well; the pages that it took.
+    fn look_around(&self, io: &RunIo<'_>, search: &mut Search<'_>, i: usize, id: BlockId) -> usize {
+        let around = self.map.lock().around(id);
+        // A page of the map that cannot be read is told by whoever needs it.
+        let Ok(read) = around.read(io) else { return 1 };
+        let print = search.print(i);
+        let is_it = {
+            let mut map = self.map.lock();
+            let mut near = self.duplicates.near.lock();
+            let mut is_it = false;
+            for (neighbour, entry) in map.neighbours(&read) {
+                if let (Some(print_of), Some(&place)) = (entry.print, entry.places().first()) {
+                    near.insert(print_of, BlockPtr { id: neighbour, place });
+                    is_it |= neighbour == id && print_of == print;
+                }
+            }
+            drop(near);
+            self.find_near(&mut map, search);
+            is_it
+        };
+        if !is_it {
+            count(&self.duplicates.counts.stale, 1);
+            if let Some(index) = &mut self.duplicates.indexed.lock().index {
+                index.remove(print, id);
+            }
+        }
+        read.pages
+    }
+
+    /// Takes what near knows; it is shared from then on.
+    fn find_near(&self, map: &mut BlockMap, search: &mut Search<'_>) {
+        let open: Vec<usize> = search.open().collect();
+        let mut hits = 0;
+        for i in open {
+            let ptr = self.duplicates.near.lock().get(search.print(i));
+            if let Some(ptr) = ptr {
+                search.found[i] = Some(ptr);
+                self.hit(map, ptr);
+                hits += 1;
+            }
+        }
+        count(&self.duplicates.counts.near_hits, hits);
+    }
+
+    /// A block gets another reference.
+    fn hit(&self, map: &mut BlockMap, ptr: BlockPtr) {
+        if !planted(Bug::HitNotMarked) {
+            self.mark_shared(map, ptr.id);
+        }
+        let bytes = ptr.place.stored;
+        count(&self.duplicates.counts.hits, 1);
+        count(&self.duplicates.counts.saved_bytes, bytes as usize);
+        self.duplicates.tokens.earned(bytes.into());
+    }
+
+    /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found.
+    fn verify_found(&self, search: &mut Search<'_>) {
+        let doubted: Vec<(usize, BlockPtr)> = (0..search.records.len())
+            .filter(|&i| search.records[i].dedup == Dedup::Verify)
+            .filter_map(|i| Some((i, search.found[i]?)))
+            .collect();
+        self.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());
+        for (i, ptr) in doubted {
+            if !self.read(ptr).is_ok_and(|plain| plain == search.records[i].plain) {
+                search.found[i] = None;
+                count(&self.duplicates.counts.refuted, 1);
+                self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Records were stored: the map learns their places and fingerprints, near the latter.
+    pub(crate) fn note_born_records(&self, born: &[BlockPtr], prints: &[Option<Fingerprint>]) {
+        if planted(Bug::MapNotTold) {
+            return;
+        }
+        let mut map = self.map.lock();
+        let mut near = self.duplicates.near.lock();
+        for (&ptr, print) in born.iter().zip(prints) {
+            let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
+            map.apply(crate::map::Update::Put { id: ptr.id, places });
+            if let Some(mut print) = *print {
+                if planted(Bug::WrongPrint) {
+                    print = prints.iter().flatten().next().copied().unwrap_or(print);
+                }
+                map.apply(crate::map::Update::Print { id: ptr.id, print });
+                near.insert(print, ptr);
+            }
+        }
+    }
+}

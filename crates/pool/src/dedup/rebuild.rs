@@ -1,0 +1,168 @@
+//! Rebuilding the index from the blocks alone.
+//!
+//! What there is of it goes; the map is walked from the beginning, as at import; then the files of all datasets with
+//! `dedup` on are gone through for records without a fingerprint, which were stored before it was on: those are read.
+//! In bounded steps beside traffic. A crash leaves an index of what was taken up so far.
+
+use super::{Dedup, Indexed};
+use crate::dataset::Look;
+use crate::error::{PoolError, Result};
+use crate::index::{Changes, Index};
+use crate::map::{Entry, Update};
+use crate::pool::Pool;
+use crate::runs::RunIo;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint};
+use std::ops::ControlFlow;
+use std::sync::OnceLock;
+
+/// Pages that a step reads and writes, about.
+const PAGES: usize = 64;
+/// Extents that a step looks at for each record that it may read.
+const EXTENTS: usize = 16;
+
+/// A rebuild under way.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    /// Datasets whose files are still to be gone through, the last at hand.
+    datasets: Vec<DatasetId>,
+    from: Key,
+    progress: RebuildProgress,
+}
+
+/// How far a rebuild of the index is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RebuildProgress {
+    /// Extents looked at.
+    pub extents: u64,
+    /// Records read, which have a fingerprint since.
+    pub records: u64,
+}
+
+impl Pool {
+    /// Forgets the index and begins to make it anew; it goes on with [`Pool::rebuild_step`].
+    ///
+    /// # Errors
+    /// When no dataset has `dedup` on, or nothing may be written.
+    pub fn rebuild_index(&self) -> Result<()> {
+        self.check_writable()?;
+        let _commits_wait = self.commit_lock.lock();
+        let mut indexed = self.duplicates.indexed.lock();
+        let Some(index) = &indexed.index else {
+            return Err(PoolError::Invalid("no dataset has dedup on: there is no index to rebuild".into()));
+        };
+        let removed = index.descriptors().cloned().collect();
+        self.install_parts(Changes { added: Vec::new(), removed })?;
+        self.keep_note(super::tend::SINCE, "0")?;
+        let with_dedup = |of: &std::sync::Arc<crate::Dataset>| of.settings().dedup != Dedup::Off;
+        let datasets = self.datasets().iter().filter(|of| with_dedup(of)).map(|of| of.id()).collect();
+        *indexed = Indexed {
+            index: Some(Index::new(self.duplicates.limits())),
+            parts: Vec::new(),
+            refill: Some(BlockId::new(0)),
+            rebuild: Some(Rebuild { datasets, from: Key::MIN, progress: RebuildProgress::default() }),
+        };
+        Ok(())
+    }
+
+    /// How far the rebuild is that is under way, if one is.
+    pub fn rebuild_progress(&self) -> Option<RebuildProgress> {
+        self.duplicates.indexed.lock().rebuild.as_ref().map(|rebuild| rebuild.progress)
+    }
+
+    /// Goes on with rebuilding the index, by about `records` records read. False when nothing is left to do.
+    ///
+    /// # Errors
+    /// When nothing may be written, or a tree cannot be read.
+    pub fn rebuild_step(&self, records: usize) -> Result<bool> {
+        let (refilling, at) = {
+            let indexed = self.duplicates.indexed.lock();
+            let Some(rebuild) = &indexed.rebuild else { return Ok(false) };
+            (indexed.refill.is_some(), rebuild.datasets.last().map(|&of| (of, rebuild.from)))
+        };
+        if refilling {
+            let _commits_wait = self.commit_lock.lock();
+            return self.tend_index(PAGES).map(|_| true);
+        }
+        let Some((dataset, from)) = at else {
+            self.duplicates.indexed.lock().rebuild = None;
+            return Ok(false);
+        };
+        let (extents, next) = self.some_extents(dataset, from, records.max(1) * EXTENTS)?;
+        let looked_at = extents.len();
+        let read = self.print_all(extents)?;
+        let mut indexed = self.duplicates.indexed.lock();
+        if let Some(rebuild) = &mut indexed.rebuild {
+            rebuild.progress.extents += looked_at as u64;
+            rebuild.progress.records += read as u64;
+            match next {
+                Some(next) => rebuild.from = next,
+                None => {
+                    rebuild.datasets.pop();
+                    rebuild.from = Key::MIN;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Blocks that extents of a dataset name, from `from` on; where to go on, if there are more.
+    fn some_extents(&self, id: DatasetId, from: Key, most: usize) -> Result<(Vec<BlockPtr>, Option<Key>)> {
+        let Some(dataset) = self.dataset(id) else { return Ok((Vec::new(), None)) };
+        let (mut found, mut left, mut last) = (Vec::new(), most, None);
+        dataset.view()?.scan(&from, &mut |key, value| {
+            if key.kind == EXTENT
+                && let Ok(extent) = Extent::decode(value)
+            {
+                found.push(extent.ptr);
+            }
+            (left, last) = (left - 1, Some(*key));
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok((found, last.and_then(Key::successor).filter(|_| left == 0)))
+    }
+
+    /// Gives blocks a fingerprint that have none; how many had to be read for that.
+    fn print_all(&self, mut blocks: Vec<BlockPtr>) -> Result<usize> {
+        blocks.sort_unstable_by_key(|ptr| ptr.id);
+        blocks.dedup_by_key(|ptr| ptr.id);
+        let op = self.enter()?;
+        let io = RunIo::new(self);
+        let mut finder = self.map.lock().finder();
+        let mut without = Vec::new();
+        for ptr in blocks {
+            let in_runs = finder.find(ptr.id, &io)?;
+            let now = Entry::of(&self.map.lock().now(ptr.id, in_runs));
+            if now.is_some_and(|entry| entry.print.is_none()) {
+                without.push((ptr, in_runs));
+            }
+        }
+        self.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
+        let prints: Vec<OnceLock<Fingerprint>> = without.iter().map(|_| OnceLock::new()).collect();
+        self.world.workers.for_each(without.len(), &|i| {
+            // What cannot be read stays without.
+            if let Ok(plain) = self.read(without[i].0) {
+                let _ = prints[i].set(self.fingerprint(&plain));
+            }
+        });
+        let mut taken = Vec::new();
+        {
+            // No checkpoint came between, for an operation is under way.
+            let mut map = self.map.lock();
+            for ((ptr, in_runs), print) in without.iter().zip(prints) {
+                let there = Entry::of(&map.now(ptr.id, *in_runs)).is_some();
+                if let Some(print) = print.into_inner().filter(|_| there) {
+                    map.apply(Update::Print { id: ptr.id, print });
+                    taken.push((print, ptr.id));
+                }
+            }
+        }
+        drop(op);
+        let count = taken.len();
+        if let Some(index) = &mut self.duplicates.indexed.lock().index {
+            taken.into_iter().for_each(|(print, id)| index.insert(print, id));
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,147 @@
+//! Look-ups of a batch: the filters of all first, then the pages of all.
+
+use super::filter::Spots;
+use super::part::{Part, Run};
+use super::table::Table;
+use super::{Counters, Runs};
+use crate::map::PageReader;
+use larder_format::index::PrintEntry;
+use larder_format::{BlockId, BlockPtr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A look-up under way; see [`super::Index::probe`].
+#[derive(Debug)]
+pub struct Probe {
+    pub(super) asks: Vec<Ask>,
+    pub(super) frozen: Option<Arc<Table>>,
+    pub(super) runs: Arc<Runs>,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// A fingerprint that is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    high: u64,
+    check: u32,
+    /// A block that is gone, which no older run can mean.
+    gone: Option<BlockId>,
+    answer: Option<BlockId>,
+    settled: bool,
+}
+
+impl Ask {
+    /// `kept`: whether the index has such fingerprints at all.
+    pub(super) fn new(high: u64, check: u32, kept: bool) -> Self {
+        Self { high, check, gone: None, answer: None, settled: !kept }
+    }
+
+    /// Takes what the next older run says.
+    pub(super) fn hear(&mut self, entry: Option<PrintEntry>) {
+        match entry.filter(|entry| entry.check == self.check) {
+            None => {}
+            Some(entry) if entry.gone => self.gone = Some(entry.id),
+            Some(entry) if self.gone == Some(entry.id) => {}
+            Some(entry) => (self.answer, self.settled) = (Some(entry.id), true),
+        }
+    }
+}
+
+/// A page that may hold what is asked for.
+struct Candidate<'a> {
+    ask: usize,
+    /// Of the run, from the newest.
+    age: usize,
+    part: &'a Part,
+    page: usize,
+}
+
+impl Candidate<'_> {
+    fn ptr(&self) -> BlockPtr {
+        self.part.index[self.page].ptr
+    }
+}
+
+impl Probe {
+    /// The candidates, one for each fingerprint: blocks that may have it, which the block map has to confirm.
+    /// `tokens` are pages that may be read; a fingerprint whose page may not be read has no candidate. Nor has one
+    /// whose page cannot be read.
+    pub fn finish<R: PageReader>(mut self, reader: &R, tokens: &mut u64) -> Vec<Option<BlockId>> {
+        let mut asks = std::mem::take(&mut self.asks);
+        if let Some(table) = &self.frozen {
+            asks.iter_mut().filter(|ask| !ask.settled).for_each(|ask| ask.hear(table.get(ask.high)));
+        }
+        let mut candidates = self.candidates(&asks);
+        while !candidates.is_empty() {
+            candidates = self.read(&mut asks, candidates, reader, tokens);
+        }
+        asks.into_iter().map(|ask| ask.answer).collect()
+    }
+
+    /// What the filters let through, in order of ask and age.
+    fn candidates(&self, asks: &[Ask]) -> Vec<Candidate<'_>> {
+        let mut candidates = Vec::new();
+        let mut spots: Vec<(usize, usize, Spots)> = Vec::with_capacity(asks.len());
+        for (age, run) in self.runs.newest_first().enumerate() {
+            spots.clear();
+            for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.settled) {
+                if let Some((part, filter)) = run.part_of(ask.high) {
+                    spots.push((at, part, filter.spots(ask.high)));
+                }
+            }
+            let through = spots.iter().filter(|(_, part, spots)| run.may_hold(*part, spots));
+            candidates.extend(through.map(|&(ask, part, _)| {
+                let part: &Part = &run.parts()[part];
+                Candidate { ask, age, part, page: part.page_of(asks[ask].high) }
+            }));
+        }
+        candidates.sort_unstable_by_key(|candidate| (candidate.ask, candidate.age));
+        candidates
+    }
+
+    /// Asks the newest candidate of each; gives those that remain.
+    fn read<'a, R: PageReader>(
+        &self,
+        asks: &mut [Ask],
+        candidates: Vec<Candidate<'a>>,
+        reader: &R,
+        tokens: &mut u64,
+    ) -> Vec<Candidate<'a>> {
+        let (mut now, mut later): (Vec<Candidate<'a>>, Vec<_>) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            let first = now.last().is_none_or(|last| last.ask != candidate.ask);
+            if first { now.push(candidate) } else { later.push(candidate) }
+        }
+        now.sort_unstable_by_key(|candidate| candidate.ptr().place);
+        let mut ptrs: Vec<BlockPtr> = now.iter().map(Candidate::ptr).collect();
+        ptrs.dedup();
+        ptrs.truncate((*tokens).min(ptrs.len() as u64) as usize);
+        *tokens -= ptrs.len() as u64;
+        let pages = reader.read_pages(&ptrs);
+        let mut damaged = 0;
+        let mut pages = ptrs.into_iter().zip(pages).peekable();
+        for candidate in now {
+            let ask = &mut asks[candidate.ask];
+            while pages.next_if(|(ptr, _)| *ptr != candidate.ptr()).is_some() {}
+            let Some((_, page)) = pages.peek() else {
+                self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                ask.settled = true;
+                continue;
+            };
+            let found = page.as_ref().ok().and_then(|bytes| {
+                candidate.part.open_page(candidate.page, bytes).and_then(|page| page.find(ask.high)).ok()
+            });
+            damaged += u64::from(found.is_none());
+            ask.hear(found.flatten());
+        }
+        self.counters.damaged.fetch_add(damaged, Ordering::Relaxed);
+        later.retain(|candidate| !asks[candidate.ask].settled);
+        later
+    }
+}
+
+impl Run {
+    fn may_hold(&self, part: usize, spots: &Spots) -> bool {
+        self.filter(part).is_some_and(|filter| filter.may_hold(spots))
+    }
+}
