@@ -135,6 +135,32 @@ fn a_replaced_file_has_its_old_or_new_content_though_nobody_synced() {
 }
 
 #[test]
+fn a_replaced_file_never_loses_data_that_was_stored_or_shared_and_not_logged() {
+    for shared in [false, true] {
+        let bed = Bed::new(&[]);
+        let content = vec![7; 3 << 20];
+        let source = bed.file(ROOT, "source");
+        bed.write(source, 0, &content);
+        let old = bed.file(ROOT, "settings");
+        bed.write(old, 0, b"old");
+        bed.pool.commit().unwrap();
+        let new = bed.file(ROOT, "settings.tmp");
+        if shared {
+            bed.mount.copy_range((source, 0), (new, 0), u64::MAX).unwrap();
+        } else {
+            bed.write(new, 0, &content);
+        }
+        bed.mount.rename(ROOT, b"settings.tmp", ROOT, b"settings", RenameFlags::default()).unwrap();
+        let other = bed.file(ROOT, "other");
+        bed.fsync(other);
+        let bed = bed.crash(2);
+        assert!(bed.find("other").is_ok());
+        let found = bed.content(bed.find("settings").unwrap().node);
+        assert!(found == b"old" || found == content, "{} bytes, shared: {shared}", found.len());
+    }
+}
+
+#[test]
 fn an_orphan_is_removed_after_a_crash() {
     let bed = Bed::new(&[("recordsize", "4096"), ("compression", "off")]);
     let node = bed.file(ROOT, "big");
