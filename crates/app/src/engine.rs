@@ -3,6 +3,8 @@
 //! Everything above (command line, socket, dashboard) speaks to an [`Engine`]; [`crate::host`] is the
 //! real one. Methods block; the daemon calls them from threads that may.
 
+use crate::api::dedup::RebuildIndex;
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
@@ -37,6 +39,8 @@ pub trait Engine: Send + Sync {
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Starts or stops traces.
     fn pool_trace(&self, request: Trace) -> Result<Done>;
+    /// Makes the dedup index of pools anew.
+    fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done>;
     /// Makes a dataset and mounts it.
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created>;
     /// Destroys datasets.
@@ -53,6 +57,10 @@ pub trait Engine: Send + Sync {
     fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted>;
     /// Unmounts.
     fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted>;
+    /// A part of a file's extents.
+    fn file_extents(&self, request: Extents) -> Result<FileExtents>;
+    /// Copies a part of a file over another by reference.
+    fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
     fn pools(&self) -> Vec<String>;
     /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same.
@@ -115,6 +123,7 @@ verbs! {
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
     Trace, pool_trace, "/v1/pool/trace" => Done;
+    RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" => Done;
     fs::Create, fs_create, "/v1/fs/create" => fs::Created, checked;
     fs::Destroy, fs_destroy, "/v1/fs/destroy" => fs::Destroyed;
     fs::Rename, fs_rename, "/v1/fs/rename" => Done, checked;
@@ -123,4 +132,6 @@ verbs! {
     fs::Inherit, fs_inherit, "/v1/fs/inherit" => Done, checked;
     fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
     fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
+    Extents, file_extents, "/v1/file/extents" => FileExtents;
+    CloneFile, file_clone, "/v1/file/clone" => Cloned;
 }

@@ -1,5 +1,7 @@
 //! An engine that only remembers: for tests of what is above engines.
 
+use crate::api::dedup::RebuildIndex;
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::trace::Trace;
@@ -142,6 +144,10 @@ impl Engine for MemoryEngine {
         self.asked(&request.names).map(|_| Done {})
     }
 
+    fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created> {
         self.known(name::pool_of(&request.name))?;
         self.datasets.lock().insert(request.name.clone(), request.properties);
@@ -203,6 +209,14 @@ impl Engine for MemoryEngine {
 
     fn fs_unmount(&self, _: fs::Unmount) -> Result<fs::Mounted> {
         Self::unsupported("mounts")
+    }
+
+    fn file_extents(&self, _: Extents) -> Result<FileExtents> {
+        Self::unsupported("files")
+    }
+
+    fn file_clone(&self, _: CloneFile) -> Result<Cloned> {
+        Self::unsupported("files")
     }
 
     fn pools(&self) -> Vec<String> {

@@ -153,6 +153,10 @@ impl Pool {
 
     /// Goes on with merging large runs of the block map.
     fn merge_map(&self) -> Result<()> {
+        // It takes space before it gives any, and must not take what this commit needs.
+        if self.core.lock().room_for_nodes() == 0 {
+            return Ok(());
+        }
         let mut io = RunIo::new(self);
         let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES);
         io.finish()?;

@@ -129,15 +129,16 @@ impl GroupSpace {
         self.floor() / 2
     }
 
-    /// Segments that the cleaner must leave: a commit opens one each for nodes, runs, tables and the log at most,
-    /// and hardly ever more than [`GroupSpace::floor_of_changes`].
+    /// Segments that the cleaner must leave: a commit opens one each for runs, tables and the log at most, after the
+    /// nodes, for which [`GroupSpace::floor_of_changes`] leaves one more.
     pub fn floor_of_moved(&self) -> u64 {
-        self.floor() / 4
+        self.floor() * 3 / 8
     }
 
-    /// Segments that must be left when all that changed of the trees has been stored.
+    /// Segments that must be left when all that changed of the trees has been stored, and before the block map is
+    /// merged.
     pub fn floor_of_changes(&self) -> u64 {
-        self.floor() / 4 + 1
+        self.floor_of_moved() + 1
     }
 
     /// Bytes over all free slots but for those of `floor` segments that nodes of so many bytes take.

@@ -122,7 +122,10 @@ pub fn run(args: &Args) {
     std::thread::scope(|scope| {
         let (works, pool, mount) = (&committer, &bed.pool, &bed.mount);
         scope.spawn(|| works.work(pool, mount));
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| overwrite(args, &bed)));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match args.rise {
+            Some(step) => rise(args, &bed, step),
+            None => overwrite(args, &bed),
+        }));
         committer.stop.store(true, Ordering::Release);
         if let Err(panic) = done {
             std::panic::resume_unwind(panic);
@@ -234,6 +237,74 @@ fn overwrite(args: &Args, bed: &Bed) {
     line(bed, args, (&first, &first, &seen), &counts, counts.occupied().last().map_or(0, |(ns, _)| ns));
     if refused > 0 {
         println!("\n{refused} overwrites were refused for lack of space");
+    }
+}
+
+/// How long a write takes, the fuller the pool is.
+fn rise(args: &Args, bed: &Bed, step: usize) {
+    let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.clock());
+    let (unit, file_bytes) = (args.write_kib << 10, args.file_mib * MIB);
+    let empty = bed.available(args);
+    let content = Content::Random.bytes(16 * MIB);
+    let mut nodes: Vec<NodeId> = Vec::new();
+    let (mut n, mut full) = (0, false);
+    let mut data = |len: usize| {
+        n += 1;
+        let at = (n * (4096 * 7 + 8)) % (content.len() - len);
+        &content[at..at + len]
+    };
+    println!(
+        "{} MiB, AVAIL {} MiB; {} overwrites of {} KiB at each fill, {}\n\nfill %   MiB/s     WA |    p50    p90    p99  p99.9      max us | refused",
+        args.mib,
+        empty >> 20,
+        (args.mib as f64 * args.times * MIB as f64) as usize / unit,
+        args.write_kib,
+        args.pattern,
+    );
+    for fill in (args.fill as usize..=100).step_by(step) {
+        while !full && bed.available(args) as f64 > empty as f64 * (100 - fill) as f64 / 100.0 {
+            let name = format!("file{:05}", nodes.len());
+            let Ok(made) = mount.mknod(NodeId::ROOT, name.as_bytes(), FileKind::Regular, 0o644, 0, &WRITER)
+            else {
+                break;
+            };
+            let written = (0..args.file_mib).try_for_each(|at| {
+                mount.write(made.node, Handle(0), (at * MIB) as u64, data(MIB), false).map(drop)
+            });
+            full = written.is_err();
+            nodes.push(made.node);
+        }
+        pool.commit().expect("a commit");
+        let picker = Picker::new(args.pattern, nodes.len() * (file_bytes / unit), args.seed);
+        let (waits, before, begin) = (Histogram::default(), pool.writes(), clock.monotonic());
+        let (mut refused, mut written) = (0u64, 0u64);
+        let mut last = begin;
+        let overwrites = (args.mib as f64 * args.times * MIB as f64) as usize / unit;
+        for _ in 0..overwrites {
+            let of = picker.pick();
+            let (file, at) = (of / (file_bytes / unit), of % (file_bytes / unit));
+            match mount.write(nodes[file], Handle(0), (at * unit) as u64, data(unit), false) {
+                Ok(_) => written += unit as u64,
+                Err(FsError::NoSpace) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+            let now = clock.monotonic();
+            waits.record((now - last).as_nanos() as u64);
+            last = now;
+        }
+        let (took, after, counts) = (clock.monotonic() - begin, pool.writes(), waits.read());
+        let stored = (after.stored - before.stored) as f64;
+        let us = |per_mille| counts.percentile(per_mille).unwrap_or(0) / 1000;
+        println!(
+            "{fill:>6} {:>7.0} {:>6.2} | {:>6} {:>6} {:>6} {:>6} {:>11} | {refused:>7}",
+            mib(written) / took.as_secs_f64(),
+            (stored + (after.moved - before.moved) as f64) / stored.max(1.0),
+            us(500),
+            us(900),
+            us(990),
+            us(999),
+            counts.occupied().last().map_or(0, |(ns, _)| ns) / 1000,
+        );
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Args {
     /// Per cent of AVAIL that are filled
     #[arg(long, default_value_t = 80)]
     fill: u64,
-    /// What is overwritten, as a multiple of the device's size
+    /// What is overwritten, as a multiple of the device's size; at each step of `--rise`
     #[arg(long, default_value_t = 2.0)]
     times: f64,
     /// uniform, zipf or zipf:POWER
@@ -51,6 +51,9 @@ pub struct Args {
     /// Seconds between lines
     #[arg(long, default_value_t = 1)]
     every: u64,
+    /// Fills from `--fill` to 100 per cent in steps of so many, with overwrites at each
+    #[arg(long)]
+    rise: Option<usize>,
     /// Policies in a model, and no pool
     #[arg(long)]
     model: bool,

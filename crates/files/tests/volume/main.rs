@@ -3,6 +3,7 @@
 mod access;
 mod attributes;
 mod bed;
+mod content;
 mod crash;
 mod freeing;
 mod full;
@@ -10,6 +11,8 @@ mod large;
 mod lists;
 mod model;
 mod nameless;
+mod nearly_full;
 mod quota;
 mod semantics;
+mod share;
 mod threads;

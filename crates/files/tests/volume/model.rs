@@ -6,16 +6,17 @@ use crate::lists::{self, ACCESS, DEFAULT};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Number of an object of the model; 1 is the root.
-type Id = u64;
+pub type Id = u64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     pub kind: FileKind,
     pub perm: u32,
     pub uid: u32,
-    pub content: Vec<u8>,
+    pub content: Arc<Vec<u8>>,
     /// All of its data is durable, or will be with the state it is in.
     pub exact: bool,
     pub entries: BTreeMap<Vec<u8>, Id>,
@@ -36,7 +37,7 @@ impl Object {
             kind,
             perm,
             uid: USER.uid,
-            content: Vec::new(),
+            content: Arc::default(),
             exact: true,
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
@@ -151,7 +152,7 @@ pub fn compare(bed: &Bed, model: &Model) -> Result<BTreeMap<Id, NodeId>, String>
                     }
                 }
             }
-            FileKind::Symlink => same("target", bed.mount.readlink(node).unwrap(), object.content.clone())?,
+            FileKind::Symlink => same("target", bed.mount.readlink(node).unwrap(), object.content.to_vec())?,
             FileKind::Regular if object.exact => compare_content(bed, node, &object.content)?,
             _ => {}
         }
@@ -165,6 +166,9 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, wanted: T) -> Resu
 
 fn compare_content(bed: &Bed, node: NodeId, wanted: &[u8]) -> Result<(), String> {
     let content = bed.content(node);
+    if content == wanted {
+        return Ok(());
+    }
     same(&format!("length of {node:?}"), content.len(), wanted.len())?;
     match content.iter().zip(wanted).position(|(is, wanted)| is != wanted) {
         Some(at) => Err(format!("{node:?} differs at {at}: {} is not {}", content[at], wanted[at])),
@@ -181,6 +185,8 @@ pub struct Run {
     /// How often something was made durable.
     pub synced: u64,
     pub nodes: BTreeMap<Id, NodeId>,
+    /// How many operations were refused for want of space; `None` where there has to be enough.
+    pub refusals: Option<u64>,
     entropy: SeededEntropy,
     next: Id,
 }
@@ -198,6 +204,7 @@ impl Run {
             synced: 0,
             model,
             nodes: BTreeMap::from([(1, ROOT)]),
+            refusals: None,
             entropy: SeededEntropy::new(seed),
             next: 2,
         }
@@ -207,7 +214,25 @@ impl Run {
         self.entropy.next_u64() % n
     }
 
-    fn pick(&self, wanted: impl Fn(&Object) -> bool) -> Option<Id> {
+    /// What came of an operation, `None` when a full pool refused it: then nothing has changed.
+    pub fn allowed<T>(&mut self, result: Result<T>) -> Option<T> {
+        match (result, &mut self.refusals) {
+            (Err(FsError::NoSpace), Some(refusals)) => {
+                *refusals += 1;
+                None
+            }
+            (result, _) => Some(result.unwrap()),
+        }
+    }
+
+    /// Whether a full pool refused an operation that has other reasons to fail.
+    fn refused<T>(&mut self, result: &Result<T>) -> bool {
+        let refused = self.refusals.is_some() && matches!(result, Err(FsError::NoSpace));
+        self.refusals = self.refusals.map(|refusals| refusals + u64::from(refused));
+        refused
+    }
+
+    pub fn pick(&self, wanted: impl Fn(&Object) -> bool) -> Option<Id> {
         let found: Vec<Id> =
             self.model.objects.iter().filter(|(_, object)| wanted(object)).map(|(&id, _)| id).collect();
         (!found.is_empty()).then(|| found[self.below(found.len() as u64) as usize])
@@ -231,7 +256,7 @@ impl Run {
         }
     }
 
-    fn node(&self, id: Id) -> NodeId {
+    pub fn node(&self, id: Id) -> NodeId {
         self.nodes[&id]
     }
 
@@ -252,16 +277,19 @@ impl Run {
             73..78 => ("xattr", Self::xattr),
             78..81 => ("chmod", Self::set_perm),
             81..85 => ("open/close", Self::open_or_close),
-            85..89 => ("read", Self::read),
-            89..91 => ("copy range", Self::copy),
+            85..88 => ("read", Self::read),
+            88..91 => ("copy range", Self::copy),
             91..96 => ("fsync", Self::fsync),
             96..98 => ("flush", |run| {
-                run.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all().unwrap();
+                let flushed = run.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all();
+                run.allowed(flushed);
             }),
             98 => ("commit", Self::commit),
             _ => ("reap", |run| {
                 run.bed.mount.reap_step(5).unwrap();
                 run.bed.pool.destroy_step(5).unwrap();
+                run.bed.pool.trace_step(2).unwrap();
+                run.bed.pool.free_step(2).unwrap();
             }),
         };
         run(self);
@@ -282,6 +310,9 @@ impl Run {
                 (FileKind::Regular, self.bed.mount.mknod(parent, &name, FileKind::Regular, perm, 0, &caller))
             }
         };
+        if self.refused(&made) {
+            return;
+        }
         if self.model.objects[&dir].entries.contains_key(&name) {
             assert_eq!(made, Err(FsError::Exists));
             return;
@@ -289,7 +320,7 @@ impl Run {
         let (perm, umask) = if kind == FileKind::Symlink { (0o777, 0) } else { (perm, umask) };
         let mut object = Object::made_in(&self.model.objects[&dir], kind, perm, umask);
         if kind == FileKind::Symlink {
-            object.content = b"some/where".to_vec();
+            object.content = Arc::new(b"some/where".to_vec());
         }
         self.nodes.insert(self.next, made.unwrap().node);
         self.model.objects.insert(self.next, object);
@@ -307,19 +338,32 @@ impl Run {
         }
         let len = (1 + self.below(40)) * 4096;
         let properties = BTreeMap::from([(LENGTH.to_owned(), len.to_string())]);
-        let made = self.bed.pool.create_dataset("tank/other", properties).unwrap();
-        let root = NodeId::pack(made.id(), larder_format::items::ROOT_INODE);
-        self.bed.mount.attach(made, None).unwrap();
-        let file = self.bed.file(root, "file");
-        self.bed.write(file, 0, &vec![7; len as usize]);
+        let made = self.bed.pool.create_dataset("tank/other", properties);
+        let Some(made) = self.allowed(made.map_err(FsError::from)) else { return };
+        let id = made.id();
+        let filled = self.fill_dataset(made, len);
+        if self.allowed(filled).is_none() {
+            drop(self.bed.mount.detach(id));
+            self.bed.pool.destroy_dataset(id).unwrap();
+        }
         self.commit();
+    }
+
+    fn fill_dataset(&self, made: Arc<larder_pool::Dataset>, len: u64) -> Result<()> {
+        let root = NodeId::pack(made.id(), larder_format::items::ROOT_INODE);
+        let mount = &self.bed.mount;
+        mount.attach(made, None)?;
+        let file = mount.mknod(root, b"file", FileKind::Regular, 0o644, 0, &USER)?;
+        mount.write(file.node, Handle(0), 0, &vec![7; len as usize], false)?;
+        Ok(())
     }
 
     fn tmpfile(&mut self) {
         let (dir, perm, umask) = (self.pick_dir(), 0o600 + self.below(64) as u32, self.below(64) as u32);
         let flags = OpenFlags { exclusive: self.below(4) == 0, ..READ_WRITE };
         let caller = Caller { umask, ..USER };
-        let (made, _) = self.bed.mount.tmpfile(self.node(dir), perm, flags, &caller).unwrap();
+        let made = self.bed.mount.tmpfile(self.node(dir), perm, flags, &caller);
+        let Some((made, _)) = self.allowed(made) else { return };
         let object = Object::made_in(&self.model.objects[&dir], FileKind::Regular, perm, umask);
         assert_eq!((made.nlink, made.perm), (0, object.perm));
         self.nodes.insert(self.next, made.node);
@@ -327,9 +371,9 @@ impl Run {
         self.next += 1;
     }
 
-    fn change(&mut self, id: Id, change: impl FnOnce(&mut Vec<u8>)) {
+    pub fn change(&mut self, id: Id, change: impl FnOnce(&mut Vec<u8>)) {
         let object = self.model.objects.get_mut(&id).unwrap();
-        change(&mut object.content);
+        change(Arc::make_mut(&mut object.content));
         object.exact = false;
     }
 
@@ -355,8 +399,16 @@ impl Run {
             1 => self.below(size + 1),
             _ => self.below(60_000),
         };
-        self.bed.write(self.node(id), offset, &data);
-        self.write_model(id, offset, &data);
+        self.write_at(id, offset, &data);
+    }
+
+    /// Writes; false when that was refused.
+    pub fn write_at(&mut self, id: Id, offset: u64, data: &[u8]) -> bool {
+        let written = self.bed.mount.write(self.node(id), Handle(0), offset, data, false);
+        let Some(written) = self.allowed(written) else { return false };
+        assert_eq!(written as usize, data.len());
+        self.write_model(id, offset, data);
+        true
     }
 
     fn resize(&mut self) {
@@ -379,7 +431,12 @@ impl Run {
             2 => (Allocate::Extend, true),
             _ => (Allocate::Punch, false),
         };
-        self.bed.mount.fallocate(self.node(id), Handle(0), offset, len, mode).unwrap();
+        let done = self.bed.mount.fallocate(self.node(id), Handle(0), offset, len, mode);
+        if mode != Allocate::Extend {
+            done.unwrap();
+        } else if self.allowed(done).is_none() {
+            return;
+        }
         self.change(id, |content| {
             let (start, end) = (offset as usize, (offset + len) as usize);
             if mode != Allocate::Extend {
@@ -440,6 +497,9 @@ impl Run {
         let Some(id) = nameless.or_else(any) else { return };
         let (dir, name) = (self.pick_dir(), self.name());
         let result = self.bed.mount.link(self.node(id), self.node(dir), &name);
+        if self.refused(&result) {
+            return;
+        }
         if self.model.objects[&dir].entries.contains_key(&name) {
             assert_eq!(result, Err(FsError::Exists));
         } else if self.model.links(id) == 0 && !self.model.objects[&id].nameless {
@@ -449,6 +509,29 @@ impl Run {
             self.model.objects.get_mut(&id).unwrap().nameless = false;
             self.model.objects.get_mut(&dir).unwrap().entries.insert(name, id);
         }
+    }
+
+    /// A file in the root directory that was just made.
+    pub fn adopt(&mut self, name: Vec<u8>, node: NodeId) -> Id {
+        let object = Object::made_in(&self.model.objects[&1], FileKind::Regular, 0o644, USER.umask);
+        let id = self.next;
+        self.nodes.insert(id, node);
+        self.model.objects.insert(id, object);
+        self.model.objects.get_mut(&1).unwrap().entries.insert(name, id);
+        self.next += 1;
+        id
+    }
+
+    /// Takes one of its names from a file.
+    pub fn unlink(&mut self, id: Id) {
+        let named = |(&dir, object): (&Id, &Object)| {
+            let name = object.entries.iter().find(|(_, below)| **below == id)?;
+            Some((dir, name.0.clone()))
+        };
+        let Some((dir, name)) = self.model.objects.iter().find_map(named) else { return };
+        self.bed.mount.unlink(self.node(dir), &name).unwrap();
+        self.model.objects.get_mut(&dir).unwrap().entries.remove(&name);
+        self.model.sweep();
     }
 
     fn remove(&mut self) {
@@ -492,6 +575,9 @@ impl Run {
         let value = self.data(len);
         let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][self.below(3) as usize];
         let result = self.bed.mount.setxattr(node, &name, &value, mode);
+        if self.refused(&result) {
+            return;
+        }
         match (mode, exists) {
             (XattrMode::Create, true) => assert_eq!(result, Err(FsError::Exists)),
             (XattrMode::Replace, false) => assert_eq!(result, Err(FsError::NoAttr)),
@@ -515,6 +601,9 @@ impl Run {
             None => self.bed.mount.removexattr(node, name),
             Some(list) => self.bed.mount.setxattr(node, name, list, XattrMode::Set),
         };
+        if list.is_some() && self.refused(&result) {
+            return;
+        }
         let object = self.model.objects.get_mut(&id).unwrap();
         match (object.kind, list) {
             (FileKind::Symlink, _) => assert_eq!(result, Err(FsError::NotSupported)),
@@ -577,16 +666,25 @@ impl Run {
 
     fn copy(&mut self) {
         let (Some(from), Some(to)) = (self.pick_file(), self.pick_file()) else { return };
-        if from == to {
+        // Half of them so that records can be shared.
+        let unit = if self.below(2) == 0 { 4096 } else { 1 };
+        let place = || self.below(30_000 / unit) * unit;
+        let (offset, at) = (place(), place());
+        let len = if self.below(3) == 0 { u64::MAX } else { place() };
+        let content = &self.model.objects[&from].content;
+        let end = content.len().min(offset.saturating_add(len) as usize);
+        let data = content.get(offset as usize..end).unwrap_or_default().to_vec();
+        let source = (self.node(from), Handle(0), offset);
+        let copied = self.bed.mount.copy_file_range(source, (self.node(to), Handle(0), at), len);
+        if from == to && !data.is_empty() && offset.abs_diff(at) < data.len() as u64 {
+            assert_eq!(copied, Err(FsError::Invalid));
             return;
         }
-        let (offset, at, len) = (self.below(30_000), self.below(30_000), self.below(20_000));
-        let source = (self.node(from), Handle(0), offset);
-        let copied = self.bed.mount.copy_file_range(source, (self.node(to), Handle(0), at), len).unwrap();
-        let content = &self.model.objects[&from].content;
-        let end = content.len().min((offset + len) as usize);
-        let data = content.get(offset as usize..end).unwrap_or_default().to_vec();
-        assert_eq!(copied as usize, data.len());
+        let Some(copied) = self.allowed(copied) else { return };
+        // A pool that runs full takes the beginning.
+        let whole = copied as usize == data.len();
+        assert!(whole || self.refusals.is_some(), "{copied} of {} bytes", data.len());
+        let data = data[..copied as usize].to_vec();
         if !data.is_empty() {
             self.write_model(to, at, &data);
         }
@@ -608,8 +706,16 @@ impl Run {
         self.model.objects.values_mut().for_each(|object| object.exact = true);
     }
 
-    fn commit(&mut self) {
-        self.bed.pool.commit().unwrap();
+    pub fn commit(&mut self) {
+        let traces = self.refusals.is_none() && self.below(4) == 0;
+        if !(traces && self.bed.pool.trace_start().unwrap()) {
+            self.bed.pool.commit().unwrap();
+        }
+        self.committed();
+    }
+
+    /// All that was done is durable.
+    pub fn committed(&mut self) {
         self.all_exact();
         self.durable = self.model.clone();
         self.synced += 1;
@@ -640,19 +746,25 @@ impl Run {
     /// Loses everything in memory.
     pub fn crash(mut self, seed: u64) -> Self {
         self.bed = self.bed.crash(seed);
-        self.model = self.durable.clone();
-        self.model.close_all();
-        self.nodes = compare(&self.bed, &self.model).unwrap();
+        let mut model = self.durable.clone();
+        model.close_all();
+        let nodes = compare(&self.bed, &model).unwrap();
+        self.go_on_from(model, nodes);
+        self
+    }
+
+    /// Goes on from the state that a crash left.
+    pub fn go_on_from(&mut self, model: Model, nodes: BTreeMap<Id, NodeId>) {
+        (self.model, self.nodes) = (model, nodes);
         // What was not synced is whatever it is now.
         for (id, node) in &self.nodes {
             let object = self.model.objects.get_mut(id).unwrap();
             if object.kind == FileKind::Regular && !object.exact {
-                object.content = self.bed.content(*node);
+                object.content = Arc::new(self.bed.content(*node));
                 object.exact = true;
             }
         }
         self.durable = self.model.clone();
-        self
     }
 }
 
@@ -698,6 +810,20 @@ fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
 fn a_mount_shows_what_the_model_does_with_small_records() {
     for seed in 0..12 {
         run(seed, 1200, &[("recordsize", "4096"), ("atime", "off")]);
+    }
+}
+
+#[test]
+fn a_mount_shows_what_the_model_does_with_records_cut_by_content() {
+    for seed in 300..312 {
+        let codec = if seed % 3 == 0 { "off" } else { "lz4" };
+        let dedup = if seed % 2 == 0 { "on" } else { "off" };
+        let properties =
+            [("recordsize", "4096"), ("chunking", "content"), ("compression", codec), ("dedup", dedup)];
+        run(seed, 1200, &properties);
+    }
+    for seed in 312..314 {
+        run(seed, 1200, &[("recordsize", "131072"), ("chunking", "content")]);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Seeded workloads in which space dies in every way there is, and what must hold after them and after a power cut.
 
 use crate::common::{LAYOUTS, create, import};
-use crate::model::{Blocks, Files, Piece, State, Tree, Trees, Version};
+use crate::model::{Blocks, Files, Piece, State, Tree, Trees};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
 use larder_format::checksum::ChecksumKind;
@@ -464,7 +464,16 @@ impl Bed {
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
         }
-        *coverage.entry("hits").or_default() += self.hits;
+        let figures = self.pool().dedup_figures();
+        let counts = [
+            ("hits", self.hits),
+            ("stale", figures.stale),
+            ("runs of the index", figures.runs),
+            ("sampled", u64::from(figures.sampling > 1)),
+        ];
+        for (what, times) in counts {
+            *coverage.entry(what).or_default() += times;
+        }
     }
 }
 
