@@ -8,6 +8,7 @@
 
 mod acl;
 mod attr;
+mod cut;
 mod data;
 mod error;
 mod flush;
@@ -19,12 +20,14 @@ mod ops;
 mod orphan;
 mod ranges;
 mod read_data;
+mod recut;
 mod replay;
 mod share;
 mod view;
 mod volume;
 mod xattr;
 
+pub use cut::Cutter;
 pub use error::{FsError, Result};
 pub use layout::FileLayout;
 pub use mount::Mount;

@@ -9,7 +9,7 @@ use crate::inode::{Inode, State};
 use crate::ops::{Attr, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
-use larder_format::{BlockId, CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
+use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
 use larder_pool::{Dataset, Look, Op, Pool, PoolError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -266,6 +266,11 @@ impl Volume {
         }
         drop(state);
         Ok(inode)
+    }
+
+    /// The most bytes of a record here, a power of two: the pool's limit need not be one.
+    pub(crate) fn record_limit(&self) -> u32 {
+        1 << self.pool.max_record().ilog2()
     }
 
     /// What `stat` shows of an inode.

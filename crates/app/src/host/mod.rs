@@ -26,6 +26,7 @@ mod world;
 
 pub use create::clear_label;
 
+use crate::api::dedup::RebuildIndex;
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
@@ -162,6 +163,15 @@ impl Engine for Host {
             let name = live.pool.name();
             live.trace(request.stop)
                 .map_err(|error| error.within(format!("cannot trace '{name}'")).of_pool(&name))?;
+        }
+        Ok(Done {})
+    }
+    fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
+        for live in self.pools_named(&request.names)? {
+            let name = live.pool.name();
+            live.pool.rebuild_index().map_err(|error| {
+                ApiError::from(error).within(format!("cannot rebuild the index of '{name}'")).of_pool(&name)
+            })?;
         }
         Ok(Done {})
     }

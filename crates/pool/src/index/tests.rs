@@ -484,7 +484,7 @@ fn a_device_that_is_away_empties_nothing() {
 fn evacuation_leaves_nothing_in_the_segments_named() {
     let mut bench = filled(LIMITS, 60_000, 4_000);
     let newest = bench.blocks.bytes_written >> 18;
-    let leaves = |segment: SegmentId| segment.get() <= newest && segment.get() % 2 == 0;
+    let leaves = |segment: SegmentId| segment.get() <= newest && segment.get().is_multiple_of(2);
     // What a merge under way has written there is met when it is complete.
     let mut rounds = 0;
     while bench.index.evacuate(leaves) > 0 {
