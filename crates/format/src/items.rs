@@ -10,7 +10,7 @@
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
-use crate::{BlockId, BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
+use crate::{BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
 
 /// Key kind of an extent.
 pub const EXTENT: u8 = 1;
@@ -117,7 +117,7 @@ layout! {
         acl: u8 = 1,
         /// Permissions: the lower 12 bits.
         perm: u16 = 2,
-        /// See [`Inode::HAS_XATTRS`] and [`Inode::HAS_TAIL`].
+        /// See [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`] and [`Inode::BY_CONTENT`].
         flags: u32 = 4,
         /// Owner.
         uid: u32 = 8,
@@ -133,7 +133,7 @@ layout! {
         generation: u64 = 32,
         /// Project, for quotas. Reserved.
         project: u32 = 40,
-        /// Records are cut at multiples of this many bytes; 0 until the first write.
+        /// Records are cut at multiples of this many bytes, or at this many on the average; 0 until the first write.
         record_size: u32 = 44,
         /// Last read.
         atime: Timestamp = 48,
@@ -149,8 +149,8 @@ layout! {
         parent: InodeId = 104,
         /// A directory's entries.
         entries: u64 = 112,
-        /// Blocks up to this id may be shared with a clone. Reserved.
-        shared_before: BlockId = 120,
+        /// Plain bytes of its records.
+        data: u64 = 120,
     }
 }
 
@@ -161,7 +161,7 @@ pub struct Inode {
     pub kind: FileKind,
     /// The lower 12 bits count.
     pub perm: u16,
-    /// Set of [`Inode::HAS_XATTRS`] and [`Inode::HAS_TAIL`].
+    /// Set of [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`] and [`Inode::BY_CONTENT`].
     pub flags: u32,
     /// Owner.
     pub uid: u32,
@@ -177,7 +177,8 @@ pub struct Inode {
     pub generation: u64,
     /// Project, for quotas.
     pub project: u32,
-    /// Records are cut at multiples of this many bytes, a power of two; 0 until the first write.
+    /// Records are cut at multiples of this many bytes, a power of two, or have as many on the average; 0 until
+    /// the first write.
     pub record_size: u32,
     /// Last read.
     pub atime: Timestamp,
@@ -193,8 +194,8 @@ pub struct Inode {
     pub parent: InodeId,
     /// A directory's entries.
     pub entries: u64,
-    /// Blocks up to this id may be shared with a clone.
-    pub shared_before: BlockId,
+    /// Plain bytes of its records: its size but for holes.
+    pub data: u64,
 }
 
 impl Inode {
@@ -202,6 +203,25 @@ impl Inode {
     pub const HAS_XATTRS: u32 = 1;
     /// Flag: it was cut, and extents beyond its end are still to be dropped. It has an orphan's mark.
     pub const HAS_TAIL: u32 = 2;
+    /// Flag: its records are cut by content, and not at multiples of the record size, which is their average.
+    pub const BY_CONTENT: u32 = 4;
+
+    /// Whether its records are cut by content.
+    pub fn by_content(&self) -> bool {
+        self.flags & Self::BY_CONTENT != 0
+    }
+
+    /// An extent of the file was added.
+    pub fn count_extent(&mut self, extent: &Extent) {
+        self.stored += u64::from(extent.ptr.place.stored);
+        self.data += u64::from(extent.logical);
+    }
+
+    /// An extent of the file was dropped.
+    pub fn forget_extent(&mut self, extent: &Extent) {
+        self.stored = self.stored.saturating_sub(u64::from(extent.ptr.place.stored));
+        self.data = self.data.saturating_sub(u64::from(extent.logical));
+    }
 
     /// The value's bytes.
     pub fn encode(&self) -> [u8; InodeRecord::SIZE] {
@@ -226,7 +246,7 @@ impl Inode {
             stored: self.stored,
             parent: self.parent,
             entries: self.entries,
-            shared_before: self.shared_before,
+            data: self.data,
         }
         .put(&mut out);
         out
@@ -263,7 +283,7 @@ impl Inode {
             stored: record.stored,
             parent: record.parent,
             entries: record.entries,
-            shared_before: record.shared_before,
+            data: record.data,
         })
     }
 }
@@ -432,7 +452,7 @@ impl<'a> Xattr<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Place, SegmentId};
+    use crate::{BlockId, Place, SegmentId};
     use proptest::prelude::*;
 
     fn inode() -> Inode {
@@ -456,7 +476,7 @@ mod tests {
             stored: 7,
             parent: InodeId::new(8),
             entries: 9,
-            shared_before: BlockId::new(10),
+            data: 10,
         }
     }
 

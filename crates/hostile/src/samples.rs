@@ -361,7 +361,7 @@ pub fn items() -> Vec<Vec<u8>> {
     let inode = Inode {
         kind: FileKind::Regular,
         perm: 0o644,
-        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL,
+        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL | Inode::BY_CONTENT,
         uid: 1,
         gid: 2,
         nlink: 3,
@@ -377,7 +377,7 @@ pub fn items() -> Vec<Vec<u8>> {
         stored: 8,
         parent: InodeId::new(9),
         entries: 10,
-        shared_before: BlockId::new(11),
+        data: 11,
     };
     let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096 };
     let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };

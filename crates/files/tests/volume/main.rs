@@ -3,6 +3,7 @@
 mod access;
 mod attributes;
 mod bed;
+mod content;
 mod crash;
 mod freeing;
 mod full;
@@ -13,4 +14,5 @@ mod nameless;
 mod nearly_full;
 mod quota;
 mod semantics;
+mod share;
 mod threads;
