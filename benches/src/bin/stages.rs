@@ -18,6 +18,7 @@ use larder_format::{
 };
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
+use larder_pool::dedup::Dedup;
 use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;

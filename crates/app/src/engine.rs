@@ -3,6 +3,7 @@
 //! Everything above (command line, socket, dashboard) speaks to an [`Engine`]; [`crate::host`] is the
 //! real one. Methods block; the daemon calls them from threads that may.
 
+use crate::api::dedup::RebuildIndex;
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
@@ -37,6 +38,8 @@ pub trait Engine: Send + Sync {
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Starts or stops traces.
     fn pool_trace(&self, request: Trace) -> Result<Done>;
+    /// Makes the dedup index of pools anew.
+    fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done>;
     /// Makes a dataset and mounts it.
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created>;
     /// Destroys datasets.
@@ -115,6 +118,7 @@ verbs! {
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
     Trace, pool_trace, "/v1/pool/trace" => Done;
+    RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" => Done;
     fs::Create, fs_create, "/v1/fs/create" => fs::Created, checked;
     fs::Destroy, fs_destroy, "/v1/fs/destroy" => fs::Destroyed;
     fs::Rename, fs_rename, "/v1/fs/rename" => Done, checked;

@@ -10,7 +10,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
 use crate::names::Origin;
 use crate::ops::{Allocate, Attr, SetAttr, SetTime};
-use crate::orphan::meets_tail;
+use crate::orphan::{meets_tail, records_end};
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
@@ -163,31 +163,28 @@ impl Volume {
             let dirty = state.data.bytes;
             state.data.cut(state.live.record_size, size);
             self.meter(dirty, state);
-            if self.drop_some_extents(
-                op,
-                id,
-                state,
-                size.next_multiple_of(record_size)..u64::MAX,
-                CUT_STEP,
-            )? {
+            if self.drop_some_extents(op, id, state, records_end(&state.live, size)..u64::MAX, CUT_STEP)? {
                 self.note_tail(op, id)?;
                 state.change(|item| item.flags |= items::Inode::HAS_TAIL);
             }
-            let within = (size % record_size) as u32;
-            let key = Key::new(id.get(), EXTENT, size - u64::from(within));
-            self.dataset.update(op, |tree| match tree.get(&key)? {
-                Some(value) if within > 0 => {
-                    let extent = Extent::decode(&value)?;
-                    let len = extent.len.min(within);
-                    Ok::<_, FsError>(tree.insert(key, &Extent { len, ..extent }.encode())?)
+            self.dataset.update(op, |tree| {
+                match extents_over(tree, id, &state.live, size..size.saturating_add(1), 1)?.pop() {
+                    Some((offset, extent)) if offset < size => {
+                        let len = (size - offset) as u32;
+                        let key = Key::new(id.get(), EXTENT, offset);
+                        Ok::<_, FsError>(tree.insert(key, &Extent { len, ..extent }.encode())?)
+                    }
+                    _ => Ok(()),
                 }
-                _ => Ok(()),
             })?;
         }
         state.change(|item| {
             item.size = item.size.min(size);
-            // Nothing is cut any more: the next write chooses anew.
-            item.record_size = if size == 0 { 0 } else { item.record_size };
+            if size == 0 {
+                // Nothing is cut any more: the next write chooses anew.
+                item.record_size = 0;
+                item.flags &= !items::Inode::BY_CONTENT;
+            }
         });
         Ok(())
     }
@@ -300,10 +297,17 @@ impl Volume {
                 let records = state.data.records.range(whole.start / step..whole.end / step);
                 let records = records.map(|(&record, _)| record).collect::<Vec<_>>();
                 records.into_iter().for_each(|record| state.data.forget(record));
-                self.drop_extents(op, id, &mut state, whole)?;
             }
-            for part in parts {
-                self.write_zeros(id, &mut state, part)?;
+            if state.live.by_content() {
+                parts.into_iter().for_each(|part| zero_written(&mut state, part));
+                self.zero_extents(op, id, &mut state, range.clone())?;
+            } else {
+                if whole.start < whole.end {
+                    self.drop_extents(op, id, &mut state, whole)?;
+                }
+                for part in parts {
+                    self.write_zeros(id, &mut state, part)?;
+                }
             }
             // The operation below says all this to the log.
             state.data.unlogged.remove(range);
@@ -324,6 +328,26 @@ impl Volume {
         })
     }
 
+    /// Makes what is stored of a range zero, in a file that is cut by content: extents that lie in it are dropped,
+    /// and zeros are written over those that reach out of it.
+    fn zero_extents(&self, op: &Op<'_>, id: InodeId, state: &mut State, range: Range<u64>) -> Result<()> {
+        let reaching_over = |state: &State, at: u64| {
+            let found = extents_over(&self.dataset.view()?, id, &state.live, at..at.saturating_add(1), 1)?;
+            let found = found.into_iter().find(|(offset, _)| *offset < at);
+            Ok::<_, FsError>(found.map(|(offset, extent)| offset..extent_end(offset, &extent)))
+        };
+        let first = reaching_over(state, range.start)?.map_or(range.start, |extent| extent.end);
+        let last = reaching_over(state, range.end)?.map_or(range.end, |extent| extent.start);
+        if range.start < last {
+            self.drop_extents(op, id, state, range.start..last)?;
+        }
+        for part in [range.start..first.min(range.end), last.max(first).min(range.end)..range.end] {
+            let zeros = vec![0; (part.end - part.start) as usize];
+            state.data.write(state.live.record_size, part.start, &zeros);
+        }
+        Ok(())
+    }
+
     /// Writes zeros to a part of one record, or of two, where there is anything else.
     fn write_zeros(&self, id: InodeId, state: &mut State, range: Range<u64>) -> Result<()> {
         let record_size = u64::from(state.live.record_size);
@@ -339,6 +363,47 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// Makes zero what was written to a part of one record, or of two, and is not stored.
+fn zero_written(state: &mut State, range: Range<u64>) {
+    let step = u64::from(state.live.record_size);
+    let records = state.data.records.range(range.start / step..range.end.div_ceil(step));
+    let written = records.flat_map(|(record, pieces)| {
+        let base = record * step;
+        let within = range.start.saturating_sub(base) as u32..(range.end - base).min(step) as u32;
+        pieces.parts(within).map(move |part| (base + u64::from(part.start), part.len()))
+    });
+    for (at, len) in written.collect::<Vec<_>>() {
+        state.data.write(state.live.record_size, at, &vec![0; len]);
+    }
+}
+
+/// Where an extent at `offset` ends in its file.
+pub(crate) fn extent_end(offset: u64, extent: &Extent) -> u64 {
+    offset.saturating_add(u64::from(extent.len))
+}
+
+/// Up to `max` extents that cover something of `range`, in the file of `item`, which has records.
+pub(crate) fn extents_over(
+    tree: &impl Look,
+    id: InodeId,
+    item: &items::Inode,
+    range: Range<u64>,
+    max: usize,
+) -> Result<Vec<(u64, Extent)>> {
+    let from = if item.by_content() {
+        // It may begin anywhere before.
+        let before = tree.last_before(&Key::new(id.get(), EXTENT, range.start))?;
+        let ours = before.filter(|(key, _)| (key.object, key.kind) == (id.get(), EXTENT));
+        ours.map_or(range.start, |(key, _)| key.offset)
+    } else {
+        range.start / u64::from(item.record_size) * u64::from(item.record_size)
+    };
+    let mut found = extents(tree, id, from..range.end, max.saturating_add(1))?;
+    found.retain(|(offset, extent)| extent_end(*offset, extent) > range.start);
+    found.truncate(max);
+    Ok(found)
 }
 
 /// Up to `max` extents that begin in `range`.

@@ -1,11 +1,12 @@
 //! Reading and writing.
 //!
-//! A file is cut into records at multiples of its record size, which its first write fixes. What is
-//! written stays in memory, by record, as the pieces that were written; what lies between them is read
-//! only when somebody reads it, or when the record is stored. A read lays over each other, for each
-//! record: its extent (or zeros), the pieces being stored, the pieces written since.
+//! A file is cut into records at multiples of its record size, or by content; its first write fixes both.
+//! What is written stays in memory, by multiples of the record size, as the pieces that were written; what
+//! lies between them is read only when somebody reads it, or when it is stored. A read lays over each
+//! other, for each extent and each hole between: the extent (or zeros), the pieces being stored, the
+//! pieces written since.
 
-use crate::attr::{check_regular, extents, killed};
+use crate::attr::{check_regular, extent_end, extents_over, killed};
 use crate::error::{FsError, Result};
 use crate::inode::State;
 use crate::names::Origin;
@@ -14,11 +15,11 @@ use crate::orphan::meets_tail;
 use crate::ranges::Pieces;
 use crate::read_data::ReadData;
 use crate::volume::Volume;
-use larder_format::items::{Extent, FileKind, MAX_FILE};
+use larder_format::items::{self, Extent, FileKind, MAX_FILE};
 use larder_format::{BlockId, InodeId, Timestamp};
 use larder_pool::cache::Record;
-use larder_pool::{Atime, PoolError};
-use std::collections::HashMap;
+use larder_pool::{Atime, Chunking, PoolError};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,18 +77,20 @@ impl Volume {
         }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= MAX_FILE);
         let end = end.ok_or(FsError::TooBig)?;
-        let mut record_size = state.live.record_size;
+        let (mut record_size, mut flags) = (state.live.record_size, state.live.flags);
         if record_size == 0 {
-            // A power of two: the pool's limit need not be one.
-            let limit = 1 << self.pool.max_record().ilog2();
-            record_size = self.dataset.settings().record_size.min(limit);
+            let settings = self.dataset.settings();
+            record_size = settings.record_size.min(self.record_limit());
+            if settings.chunking == Chunking::Content {
+                flags |= items::Inode::BY_CONTENT;
+            }
         }
         if origin == Origin::Live {
             let growth = state.data.growth(record_size, offset, data.len() as u64);
             self.pool.claim(self.id(), growth)?;
             state.claimed += growth;
         }
-        state.change(|item| item.record_size = record_size);
+        state.change(|item| (item.record_size, item.flags) = (record_size, flags));
         let before = state.data.bytes;
         state.data.write(record_size, offset, data);
         state.grown |= end > state.live.size;
@@ -117,86 +120,104 @@ impl Volume {
             data.push_zeros(len);
             return Ok(data);
         }
-        let step = u64::from(record_size);
-        let records = range.start / step..(range.end - 1) / step + 1;
-        let pieces = |of: &std::collections::BTreeMap<u64, Arc<Pieces>>| {
-            of.range(records.clone())
-                .map(|(&record, pieces)| (record, Arc::clone(pieces)))
-                .collect::<Vec<_>>()
-        };
-        let layers = [pieces(&state.data.flushing), pieces(&state.data.records)];
+        let item = state.live;
+        let layers = Layers::of(&state, &range);
         drop(state);
-        let mut stored = self.stored(id, step, &range, &layers)?.into_iter().peekable();
-        for record in records {
-            let offset = record * step;
-            let (part, _) = overlap(&range, offset, step);
-            let below = stored.next_if(|(at, _)| *at == offset).and_then(|(_, extent)| extent);
-            let below = match below {
-                Some(extent) => self.read_extent(id, offset, extent, &part)?,
-                None => Record::new(),
-            };
-            let mut above = layers.iter().flatten().filter(|(at, _)| *at == record).peekable();
-            if above.peek().is_some() {
-                let mut out = vec![0; part.len()];
-                out[..below.len()].copy_from_slice(&below);
-                above.for_each(|(_, pieces)| pieces.copy_onto(part.clone(), &mut out));
-                data.push(out.into());
-            } else {
-                let missing = part.len() - below.len();
-                data.push(below);
-                data.push_zeros(missing);
+        for (part, extent) in self.below(id, &item, &range, &layers)? {
+            let written = layers.meet(&part);
+            match extent {
+                Some(extent) if !written => data.push(self.read_part(id, &item, &part, extent)?),
+                None if !written => data.push_zeros((part.end - part.start) as usize),
+                below => {
+                    let mut out = match below {
+                        Some(extent) => Vec::from(self.read_part(id, &item, &part, extent)?),
+                        None => vec![0; (part.end - part.start) as usize],
+                    };
+                    layers.copy_onto(&part, &mut out);
+                    data.push(out.into());
+                }
             }
         }
         Ok(data)
     }
 
-    /// The extents that a read of `range` needs, by offset, with their blocks on the way into the cache;
-    /// none where `layers` cover what it wants.
-    fn stored(
+    /// The extents that a read of `range` needs and the holes between, with the blocks on the way into the cache;
+    /// what `layers` cover is a hole.
+    fn below(
         &self,
         id: InodeId,
-        step: u64,
+        item: &items::Inode,
         range: &Range<u64>,
-        layers: &[Vec<(u64, Arc<Pieces>)>],
-    ) -> Result<Vec<(u64, Option<Extent>)>> {
-        let first = range.start / step * step;
-        let found = extents(&self.dataset.view()?, id, first..range.end, usize::MAX)?;
-        let needed = |offset: u64, extent: &Extent| {
-            let (part, _) = overlap(range, offset, step);
-            let mut above = layers.iter().flatten().filter(|(at, _)| *at == offset / step);
-            part.start < extent.len && !above.any(|(_, pieces)| pieces.covers(part.clone()))
-        };
-        let found = found.into_iter().map(|(at, extent)| (at, Some(extent).filter(|e| needed(at, e))));
-        let found: Vec<_> = found.collect();
-        let wanted: Vec<_> = found.iter().filter_map(|(_, extent)| extent.map(|extent| extent.ptr)).collect();
+        layers: &Layers,
+    ) -> Result<Vec<(Range<u64>, Option<Found>)>> {
+        let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
+        let (mut parts, mut wanted, mut at) = (Vec::new(), Vec::new(), range.start);
+        for (i, &(offset, extent)) in found.iter().enumerate() {
+            let next = found.get(i + 1).map_or(range.end, |(next, _)| *next);
+            let part = offset.max(at)..extent_end(offset, &extent).min(next).min(range.end);
+            if part.is_empty() {
+                continue;
+            }
+            if at < part.start {
+                parts.push((at..part.start, None));
+            }
+            at = part.end;
+            let needed = !layers.cover(&part);
+            wanted.extend(needed.then_some(extent.ptr));
+            parts.push((part, needed.then_some((offset, extent))));
+        }
+        if at < range.end {
+            parts.push((at..range.end, None));
+        }
         if wanted.len() > 1 {
             self.pool.prefetch(&wanted);
         }
-        Ok(found)
+        Ok(parts)
     }
 
-    /// What `part` of the record at `offset` shows; zeros at its end are left off. The extent may have been
-    /// replaced, and its block freed, since it was looked up.
-    fn read_extent(&self, id: InodeId, offset: u64, mut extent: Extent, part: &Range<u32>) -> Result<Record> {
+    /// What `part` of an extent shows. The extent may have been replaced, and its block freed, since it was
+    /// looked up.
+    fn read_part(&self, id: InodeId, item: &items::Inode, part: &Range<u64>, found: Found) -> Result<Record> {
+        let mut now = vec![found];
         for _ in 0..READ_TRIES {
-            let failed = match self.plain(&extent) {
-                Ok(plain) => {
-                    let end = part.end.min(extent.len);
-                    let range = part.start.min(end) as usize..end as usize;
-                    return Ok(plain.slice(range));
-                }
-                Err(error) => error,
+            let (failed, error) = match self.put_together(part, &now) {
+                Ok(plain) => return Ok(plain),
+                Err(failure) => failure,
             };
-            match extents(&self.dataset.view()?, id, offset..offset + 1, 1)?.pop() {
-                None => return Ok(Record::new()),
-                Some((_, again)) if again.ptr.id == extent.ptr.id => {
-                    self.pool.note_damage(self.dataset.id(), id.get());
-                    return Err(failed);
-                }
-                Some((_, again)) => extent = again,
+            now = extents_over(&self.dataset.view()?, id, item, part.clone(), usize::MAX)?;
+            if now.iter().any(|(_, again)| again.ptr.id == failed) {
+                self.pool.note_damage(self.dataset.id(), id.get());
+                return Err(error);
             }
         }
         Err(FsError::Io(format!("inode {id} changes too fast to be read")))
+    }
+
+    /// What `part` shows of some extents; else the block that cannot be read.
+    fn put_together(
+        &self,
+        part: &Range<u64>,
+        found: &[Found],
+    ) -> std::result::Result<Record, (BlockId, FsError)> {
+        let plain = |extent: &Extent| self.plain(extent).map_err(|error| (extent.ptr.id, error));
+        let len = (part.end - part.start) as usize;
+        if let [(offset, extent)] = found
+            && *offset <= part.start
+            && extent_end(*offset, extent) >= part.end
+        {
+            let from = (part.start - offset) as usize;
+            return Ok(plain(extent)?.slice(from..from + len));
+        }
+        let mut out = vec![0; len];
+        for (offset, extent) in found {
+            let shared = part.start.max(*offset)..part.end.min(extent_end(*offset, extent));
+            if !shared.is_empty() {
+                let to = (shared.start - part.start) as usize..(shared.end - part.start) as usize;
+                let from = (shared.start - offset) as usize..(shared.end - offset) as usize;
+                out[to].copy_from_slice(&plain(extent)?[from]);
+            }
+        }
+        Ok(out.into())
     }
 
     /// The bytes that an extent covers.
@@ -258,11 +279,8 @@ impl Volume {
 
     /// The first stretch of data that ends after `at`, from `at` on if it begins earlier.
     fn next_data(&self, id: InodeId, state: &State, step: u64, at: u64) -> Result<Option<Range<u64>>> {
-        let view = self.dataset.view()?;
-        let mut stored = extents(&view, id, at / step * step..u64::MAX, 2)?
-            .into_iter()
-            .map(|(offset, extent)| offset..offset + u64::from(extent.len))
-            .filter(|data| data.end > at);
+        let found = extents_over(&self.dataset.view()?, id, &state.live, at..u64::MAX, 1)?;
+        let stored = found.first().map(|(offset, extent)| *offset..extent_end(*offset, extent));
         let mut written = [&state.data.flushing, &state.data.records].into_iter().filter_map(|layer| {
             let parts = layer.range(at / step..).take(2).flat_map(|(&record, pieces)| {
                 let base = record * step;
@@ -272,18 +290,73 @@ impl Volume {
             });
             parts.into_iter().find(|data| data.end > at)
         });
-        let candidates = [stored.next(), written.next(), written.next()];
+        let candidates = [stored, written.next(), written.next()];
         let first = candidates.into_iter().flatten().min_by_key(|data| data.start);
         Ok(first.map(|data| data.start.max(at)..data.end))
     }
 }
 
-/// What `range` of a file and the record at `offset` share: as a range of the record, and of the range.
-fn overlap(range: &Range<u64>, offset: u64, step: u64) -> (Range<u32>, Range<usize>) {
-    let start = range.start.max(offset);
-    let end = range.end.min(offset + step);
-    let part = (start - offset) as u32..(end - offset) as u32;
-    (part, (start - range.start) as usize..(end - range.start) as usize)
+/// An extent and its offset in the file.
+type Found = (u64, Extent);
+
+/// What was written to a range of a file and is not in its tree: by record, older pieces below newer ones.
+struct Layers {
+    step: u64,
+    layers: [Vec<(u64, Arc<Pieces>)>; 2],
+}
+
+impl Layers {
+    fn of(state: &State, range: &Range<u64>) -> Self {
+        let step = u64::from(state.live.record_size);
+        let layer = |of: &BTreeMap<u64, Arc<Pieces>>| {
+            let records = of.range(range.start / step..range.end.div_ceil(step));
+            records.map(|(&record, pieces)| (record, Arc::clone(pieces))).collect()
+        };
+        Self { step, layers: [layer(&state.data.flushing), layer(&state.data.records)] }
+    }
+
+    /// `part` of the file by records: the number of each, and what of it that is.
+    fn records(&self, part: &Range<u64>) -> impl Iterator<Item = (u64, Range<u32>)> {
+        let (step, part) = (self.step, part.clone());
+        (part.start / step..part.end.div_ceil(step)).map(move |record| {
+            let base = record * step;
+            (record, part.start.saturating_sub(base) as u32..(part.end - base).min(step) as u32)
+        })
+    }
+
+    /// The pieces of a record, older ones first.
+    fn pieces(&self, record: u64) -> impl Iterator<Item = &Pieces> {
+        let find =
+            move |layer: &'_ Vec<(u64, Arc<Pieces>)>| layer.binary_search_by_key(&record, |(at, _)| *at);
+        self.layers.iter().filter_map(move |layer| Some(&*layer[find(layer).ok()?].1))
+    }
+
+    /// Whether anything was written to `part`.
+    fn meet(&self, part: &Range<u64>) -> bool {
+        let any = |layer: &Vec<_>| !layer.is_empty();
+        let written = |(record, within): (u64, Range<u32>)| {
+            self.pieces(record).any(|pieces| pieces.parts(within.clone()).next().is_some())
+        };
+        self.layers.iter().any(any) && self.records(part).any(written)
+    }
+
+    /// Whether all of `part` was written; it may say no where it took both layers.
+    fn cover(&self, part: &Range<u64>) -> bool {
+        let covered = |(record, within): (u64, Range<u32>)| {
+            self.pieces(record).any(|pieces| pieces.covers(within.clone()))
+        };
+        self.records(part).all(covered)
+    }
+
+    /// Copies what was written to `part` onto `out`, which stands for it.
+    fn copy_onto(&self, part: &Range<u64>, out: &mut [u8]) {
+        let mut at = 0;
+        for (record, within) in self.records(part) {
+            let out = &mut out[at..at + within.len()];
+            self.pieces(record).for_each(|pieces| pieces.copy_onto(within.clone(), out));
+            at += within.len();
+        }
+    }
 }
 
 /// What an extent covers of its block.

@@ -12,10 +12,11 @@
 
 use crate::attr::extents;
 use crate::error::{FsError, Result};
-use crate::inode::{DirtyData, Inode, State};
+use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
 use crate::ranges::Pieces;
+use crate::recut::{Rest, Written};
 use crate::volume::{Volume, inode_key};
-use larder_format::items::{EXTENT, Extent};
+use larder_format::items::{self, EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, Resize, SetAttr, Write};
 use larder_format::{BlockId, BlockPtr, InodeId};
@@ -29,7 +30,7 @@ use std::sync::Arc;
 /// each was written.
 const BATCH: u64 = 32 << 20;
 /// Bytes of old records that are read at once, for what was written in part.
-const BASES: usize = 4 << 20;
+pub(crate) const BASES: usize = 4 << 20;
 /// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
 const LOG_AT_MOST: u64 = 1 << 20;
 /// Bytes of one logged write.
@@ -41,19 +42,35 @@ pub(crate) type Todo = BTreeMap<InodeId, u64>;
 /// Dirty records taken from an inode.
 struct Taken {
     inode: Arc<Inode>,
+    /// As its writers saw it.
+    item: items::Inode,
     record_size: u64,
     records: Vec<(u64, Arc<Pieces>)>,
     unlogged: Vec<std::ops::Range<u64>>,
+    /// Room that was taken for it, bytes.
+    room: u64,
+    /// Where the next one begins that was written to and not taken.
+    more: Option<u64>,
 }
 
-/// A record as it will be stored.
+/// An extent as it will be.
 struct Built {
     inode: usize,
-    record: u64,
+    offset: u64,
     old: Option<Extent>,
     /// Plain length; 0 when it becomes a hole.
     len: u32,
     ptr: Option<BlockPtr>,
+}
+
+/// What is stored together.
+#[derive(Default)]
+struct Batch {
+    built: Vec<Built>,
+    /// Of those built that are no holes, in their order.
+    records: Vec<NewRecord>,
+    /// What is left to be stored, by the index of the inode.
+    rests: BTreeMap<usize, Rest>,
 }
 
 /// Whether all bytes are zero; most that are not say so in their first word.
@@ -156,10 +173,12 @@ impl Volume {
             }
         }
         room.shrink_to(room.bytes() - left);
-        let result = self.store_taken(op, &taken);
-        if result.is_err() {
-            taken.iter().for_each(|taken| self.give_back(taken));
-            return result;
+        match self.store_taken(op, &taken) {
+            Ok(mut not_stored) => rest.append(&mut not_stored),
+            Err(error) => {
+                taken.iter().for_each(|taken| self.give_back(taken));
+                return Err(error);
+            }
         }
         for (inode, _) in &inodes {
             todo.remove(&inode.id);
@@ -176,16 +195,31 @@ impl Volume {
             return (None, None);
         }
         let record_size = u64::from(state.live.record_size);
-        let mut taken =
-            Taken { inode: Arc::clone(inode), record_size, records: Vec::new(), unlogged: Vec::new() };
+        let mut taken = Taken {
+            inode: Arc::clone(inode),
+            item: state.live,
+            record_size,
+            records: Vec::new(),
+            unlogged: Vec::new(),
+            room: 0,
+            more: None,
+        };
         let mut next = None;
         while let Some((&record, pieces)) = state.data.records.range(from..).next() {
             if *room == 0 {
                 next = Some(record);
+                taken.more =
+                    pieces.parts(0..u32::MAX).next().map(|part| record * record_size + u64::from(part.start));
                 break;
             }
             let whole = state.live.size.saturating_sub(record * record_size).min(record_size);
-            *room = room.saturating_sub(whole.max(pieces.len()));
+            let mut bytes = whole.max(pieces.len());
+            let goes_on = taken.records.last().is_some_and(|(last, _)| last + 1 == record);
+            if state.live.by_content() && !goes_on {
+                bytes += TAKEN_ALONG as u64 * record_size;
+            }
+            taken.room += bytes;
+            *room = room.saturating_sub(bytes);
             let pieces = state.data.records.remove(&record).expect("it was just found");
             let range = record * record_size..(record + 1).saturating_mul(record_size);
             taken.unlogged.extend(state.data.unlogged.within(range.clone()));
@@ -215,16 +249,69 @@ impl Volume {
         self.meter(before, &mut state);
     }
 
-    /// Stores what was taken and brings the trees up to date.
-    fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<()> {
-        let settings = self.dataset.settings();
-        let (mut built, mut records) = (Vec::new(), Vec::new());
-        let mut olds = Vec::new();
+    /// Stores what was taken and brings the trees up to date; tells what is left, and where.
+    fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<Todo> {
+        let mut batch = Batch::default();
+        self.build_fixed(taken, &mut batch)?;
         for (index, from) in taken.iter().enumerate() {
+            if from.item.by_content() && !from.records.is_empty() {
+                self.build_by_content(index, from, &mut batch)?;
+            }
+        }
+        let Batch { mut built, records, rests } = batch;
+        let mut pointers =
+            if records.is_empty() { Vec::new() } else { self.pool.store(op, records)? }.into_iter();
+        for record in built.iter_mut().filter(|record| record.len > 0) {
+            record.ptr = Some(pointers.next().expect("the pool gives one pointer for each record"));
+        }
+        built.sort_by_key(|record| record.inode);
+        let mut left = built.as_slice();
+        let mut todo = Todo::new();
+        for (index, from) in taken.iter().enumerate() {
+            let (mine, others) = left.split_at(left.partition_point(|record| record.inode == index));
+            let rest = rests.get(&index);
+            self.settle(op, from, mine, rest)?;
+            todo.extend(rest.map(|rest| (from.inode.id, rest.from / from.record_size)));
+            left = others;
+        }
+        Ok(todo)
+    }
+
+    /// An extent, or a hole, will be replaced by a record, or a hole.
+    fn build(
+        &self,
+        batch: &mut Batch,
+        mut built: Built,
+        from: &Taken,
+        plain: Option<Record>,
+        replaces: Option<BlockId>,
+    ) {
+        let settings = self.dataset.settings();
+        let zero = |plain: &Record| settings.codec != Codec::Off && is_zero(plain);
+        if let Some(plain) = plain.filter(|plain| !zero(plain)) {
+            built.len = plain.len() as u32;
+            batch.records.push(NewRecord {
+                dataset: self.id(),
+                inode: from.inode.id.get(),
+                offset: built.offset,
+                plain,
+                codec: settings.codec,
+                checksum: settings.checksum,
+                dedup: settings.dedup,
+                replaces,
+            });
+        }
+        batch.built.push(built);
+    }
+
+    /// Completes the records of files that are cut at multiples of the record size.
+    fn build_fixed(&self, taken: &[Taken], batch: &mut Batch) -> Result<()> {
+        let mut olds = Vec::new();
+        for (index, from) in taken.iter().enumerate().filter(|(_, from)| !from.item.by_content()) {
             for (record, pieces) in &from.records {
                 let offset = record * from.record_size;
                 let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
-                olds.push((index, *record, pieces, old.map(|(_, extent)| extent)));
+                olds.push((index, offset, pieces, old.map(|(_, extent)| extent)));
             }
         }
         let mut left = olds.as_slice();
@@ -241,42 +328,33 @@ impl Volume {
                 old.filter(|extent| !pieces.covers(0..extent.len)).map(|extent| extent.ptr)
             });
             let bases = self.pool.read_all(&partial.collect::<Vec<_>>());
-            for &(index, record, pieces, old) in some {
+            for &(index, offset, pieces, old) in some {
                 let from = &taken[index];
-                let Some(plain) = self.build(from, pieces, old, &bases)? else { continue };
-                let hole = settings.codec != Codec::Off && is_zero(&plain);
-                let len = if hole { 0 } else { plain.len() as u32 };
-                built.push(Built { inode: index, record, old, len, ptr: None });
-                if !hole {
-                    records.push(NewRecord {
-                        dataset: self.id(),
-                        inode: from.inode.id.get(),
-                        offset: record * from.record_size,
-                        plain,
-                        codec: settings.codec,
-                        checksum: settings.checksum,
-                        dedup: settings.dedup,
-                        replaces: old.map(|old| old.ptr.id),
-                    });
-                }
+                let Some(plain) = self.complete(from, pieces, old, &bases)? else { continue };
+                let built = Built { inode: index, offset, old, len: 0, ptr: None };
+                self.build(batch, built, from, Some(plain), old.map(|old| old.ptr.id));
             }
         }
-        let mut pointers =
-            if records.is_empty() { Vec::new() } else { self.pool.store(op, records)? }.into_iter();
-        for record in built.iter_mut().filter(|record| record.len > 0) {
-            record.ptr = Some(pointers.next().expect("the pool gives one pointer for each record"));
+        Ok(())
+    }
+
+    /// Cuts what was taken of a file that is cut by content.
+    fn build_by_content(&self, index: usize, from: &Taken, batch: &mut Batch) -> Result<()> {
+        let (id, item, room) = (from.inode.id, from.item, from.room);
+        let recut = self.recut(&Written { id, item, records: &from.records, more: from.more, room })?;
+        for (offset, change) in recut.changes {
+            let built = Built { inode: index, offset, old: change.old, len: 0, ptr: None };
+            self.build(batch, built, from, change.new, change.replaces);
         }
-        let mut rest = built.as_slice();
-        for (index, from) in taken.iter().enumerate() {
-            let (mine, others) = rest.split_at(rest.partition_point(|record| record.inode == index));
-            self.settle(op, from, mine)?;
-            rest = others;
+        batch.rests.extend(recut.rest.map(|rest| (index, rest)));
+        if recut.lost.is_some() {
+            from.inode.state.lock().error = recut.lost;
         }
         Ok(())
     }
 
     /// The whole content of a record; `None` when the part that was not written cannot be read.
-    fn build(
+    fn complete(
         &self,
         from: &Taken,
         pieces: &Pieces,
@@ -301,17 +379,18 @@ impl Volume {
         Ok(Some(plain.into()))
     }
 
-    /// Puts an inode's new extents into the tree; what was taken from it is dirty no more.
-    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[Built]) -> Result<()> {
+    /// Puts an inode's new extents into the tree; what was taken from it is dirty no more, but for a rest.
+    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[Built], rest: Option<&Rest>) -> Result<()> {
         let id = taken.inode.id;
         let mut guard = taken.inode.state.lock();
         let state: &mut State = &mut guard;
-        let clean = state.data.records.is_empty();
+        let clean = state.data.records.is_empty() && rest.is_none();
         let mut item = state.live;
         if !clean {
             // Bytes not stored yet must not be promised by the size.
             let last = taken.records.last();
             let end = last.map_or(0, |(record, pieces)| record * taken.record_size + u64::from(pieces.end()));
+            let end = rest.map_or(end, |rest| end.min(rest.from));
             item.size = state.tree.size.max(end.min(state.live.size));
         }
         for record in built {
@@ -319,19 +398,26 @@ impl Volume {
             item.stored = item.stored.saturating_sub(old.map_or(0, |ptr| u64::from(ptr.place.stored)));
             item.stored += new.map_or(0, |ptr| u64::from(ptr.place.stored));
         }
+        let key = |offset| Key::new(id.get(), EXTENT, offset);
+        let divided = rest.and_then(|rest| rest.divided.as_ref());
         self.dataset.update(op, |tree| {
             tree.get(&inode_key(id))?;
-            for record in built {
-                tree.get(&Key::new(id.get(), EXTENT, record.record * taken.record_size))?;
+            let offsets = built.iter().map(|record| record.offset);
+            for offset in offsets.chain(divided.into_iter().flat_map(|end| [end.was_at, end.offset])) {
+                tree.get(&key(offset))?;
+            }
+            if let Some(end) = divided {
+                // The same block, so nothing is dropped.
+                tree.remove(&key(end.was_at))?;
+                tree.insert(key(end.offset), &end.extent.encode())?;
             }
             for record in built {
-                let key = Key::new(id.get(), EXTENT, record.record * taken.record_size);
                 if let Some(ptr) = record.ptr {
                     let extent = Extent { ptr, len: record.len, block_offset: 0, logical: record.len };
-                    tree.insert(key, &extent.encode())?;
+                    tree.insert(key(record.offset), &extent.encode())?;
                     tree.link_block(ptr, u64::from(record.len));
                 } else if record.old.is_some() {
-                    tree.remove(&key)?;
+                    tree.remove(&key(record.offset))?;
                 }
                 if let Some(old) = record.old {
                     tree.drop_block(old.ptr, u64::from(old.logical));
@@ -342,7 +428,11 @@ impl Volume {
         state.tree = item;
         state.live.stored = item.stored;
         let before = state.data.bytes;
-        state.data.settle();
+        let left = rest.map_or(u64::MAX, |rest| rest.from);
+        state.data.settle(taken.record_size, left);
+        for range in &taken.unlogged {
+            state.data.unlogged.insert(range.start.max(left)..range.end.max(left));
+        }
         self.meter(before, state);
         if !taken.unlogged.is_empty() || (clean && state.grown) {
             state.stored_in = self.pool.open_commit();

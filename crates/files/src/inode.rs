@@ -78,7 +78,13 @@ pub(crate) struct DirtyData {
     pub bytes: u64,
     /// Bytes that its records take when they are stored, if nothing compresses.
     pub room: u64,
+    /// Stretches of neighbouring records that were written to.
+    pub stretches: usize,
 }
+
+/// Of a file that is cut by content, a stretch of what was written takes as much old content along as so many
+/// records: the record that it begins in, and those after it until the cuts are the old ones again.
+pub(crate) const TAKEN_ALONG: usize = 3;
 
 /// What a dirty record is taken to need when it is stored.
 fn room(pieces: &Pieces) -> u64 {
@@ -112,7 +118,11 @@ impl DirtyData {
         while !data.is_empty() {
             let within = at % size;
             let (now, rest) = data.split_at(data.len().min((size - within) as usize));
-            let pieces = Arc::make_mut(self.records.entry(at / size).or_default());
+            let record = at / size;
+            if !self.records.contains_key(&record) {
+                self.stretches = self.stretches + 1 - self.neighbours(record);
+            }
+            let pieces = Arc::make_mut(self.records.entry(record).or_default());
             let (before, room_before) = (pieces.len(), room(pieces));
             pieces.write(within as u32, now);
             self.bytes += pieces.len() - before;
@@ -122,22 +132,25 @@ impl DirtyData {
         }
     }
 
+    /// How many of the records next to this one were written to.
+    fn neighbours(&self, record: u64) -> usize {
+        let before = record.checked_sub(1).is_some_and(|before| self.records.contains_key(&before));
+        usize::from(before) + usize::from(self.records.contains_key(&(record + 1)))
+    }
+
     /// Forgets everything from `len` on. Nothing is being flushed.
     pub fn cut(&mut self, record_size: u32, len: u64) {
         debug_assert!(self.flushing.is_empty());
         self.unlogged.remove(len..u64::MAX);
         let (boundary, within) = (len / u64::from(record_size), len % u64::from(record_size));
         let mut beyond = self.records.split_off(&boundary);
-        self.bytes -= beyond.values().map(|pieces| pieces.len()).sum::<u64>();
-        self.room -= beyond.values().map(|pieces| room(pieces)).sum::<u64>();
         if let Some(mut pieces) = beyond.remove(&boundary).filter(|_| within > 0) {
             Arc::make_mut(&mut pieces).cut(within as u32);
             if pieces.len() > 0 {
-                self.bytes += pieces.len();
-                self.room += room(&pieces);
                 self.records.insert(boundary, pieces);
             }
         }
+        self.count();
     }
 
     /// Forgets a whole record. Nothing is being flushed.
@@ -145,6 +158,7 @@ impl DirtyData {
         if let Some(pieces) = self.records.remove(&record) {
             self.bytes -= pieces.len();
             self.room -= room(&pieces);
+            self.stretches = self.stretches + self.neighbours(record) - 1;
         }
     }
 
@@ -159,16 +173,30 @@ impl DirtyData {
         self.count();
     }
 
-    /// The store of `flushing` is done.
-    pub fn settle(&mut self) {
+    /// The store of `flushing` is done, but for what lies from `rest` on: that becomes dirty again, under what was
+    /// written since.
+    pub fn settle(&mut self, record_size: u64, rest: u64) {
+        // What has no records yet has nothing that was written either.
+        let mut rests = self.flushing.split_off(&(rest / record_size.max(1)));
         self.flushing.clear();
-        self.count();
+        for (&record, older) in &mut rests {
+            let within = rest.saturating_sub(record * record_size) as u32;
+            if within > 0 {
+                Arc::make_mut(older).cut_before(within);
+            }
+        }
+        rests.retain(|_, older| older.len() > 0);
+        self.flushing = rests;
+        self.take_back();
     }
 
     /// Counts anew; nothing is being flushed.
     fn count(&mut self) {
         self.bytes = self.records.values().map(|pieces| pieces.len()).sum();
         self.room = self.records.values().map(|pieces| room(pieces)).sum();
+        let mut next = None;
+        let mut begins = |record: u64| next.replace(record + 1) != Some(record);
+        self.stretches = self.records.keys().filter(|&&record| begins(record)).count();
     }
 }
 
@@ -211,7 +239,10 @@ impl State {
 
     /// What its dirty records take at most once they are whole, bytes.
     pub fn built_bytes(&self) -> u64 {
-        let records = self.data.records.len() + self.data.flushing.len();
+        let mut records = self.data.records.len() + self.data.flushing.len();
+        if self.live.by_content() {
+            records += TAKEN_ALONG * self.data.stretches;
+        }
         let whole = records as u64 * u64::from(self.live.record_size);
         whole.min(self.live.size).max(self.data.bytes)
     }

@@ -8,6 +8,7 @@
 
 mod acl;
 mod attr;
+mod cut;
 mod data;
 mod error;
 mod flush;
@@ -18,11 +19,13 @@ mod ops;
 mod orphan;
 mod ranges;
 mod read_data;
+mod recut;
 mod replay;
 mod view;
 mod volume;
 mod xattr;
 
+pub use cut::Cutter;
 pub use error::{FsError, Result};
 pub use mount::Mount;
 pub use ops::*;

@@ -26,9 +26,18 @@ const VALUES: usize = 512;
 /// Extents of a tail that one operation drops of those who wait for it.
 pub(crate) const TAIL_STEP: usize = 1024;
 
+/// Where the last record of a file would end if it had `size` bytes.
+pub(crate) fn records_end(item: &items::Inode, size: u64) -> u64 {
+    match item.record_size {
+        0 => 0,
+        _ if item.by_content() => size,
+        record_size => size.next_multiple_of(u64::from(record_size)),
+    }
+}
+
 /// Where a file's tail begins: at the end of its last record.
 pub(crate) fn tail(item: &items::Inode) -> u64 {
-    if item.record_size == 0 { 0 } else { item.size.next_multiple_of(u64::from(item.record_size)) }
+    records_end(item, item.size)
 }
 
 /// Whether a file must lose its tail before it may reach up to `end`.

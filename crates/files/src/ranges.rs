@@ -106,6 +106,16 @@ impl Pieces {
         }
     }
 
+    /// Drops everything before `at`.
+    pub fn cut_before(&mut self, at: u32) {
+        let later = self.0.split_off(&at);
+        let reaching_over = self.0.pop_last().filter(|(start, piece)| start + piece.len() as u32 > at);
+        self.0 = later;
+        if let Some((start, piece)) = reaching_over {
+            self.0.insert(at, Arc::new(piece[(at - start) as usize..].to_vec()));
+        }
+    }
+
     /// Writes all pieces of `newer` over these.
     pub fn overlay(&mut self, newer: &Pieces) {
         for (&at, piece) in &newer.0 {
@@ -127,6 +137,12 @@ impl Pieces {
             let len = part.len();
             out[(part.start - range.start) as usize..][..len].copy_from_slice(&piece[from..from + len]);
         }
+    }
+
+    /// Appends `range` of the record, all of which was written by one and the same piece, to `out`.
+    pub fn append_to(&self, range: Range<u32>, out: &mut Vec<u8>) {
+        let (&at, piece) = self.0.range(..=range.start).next_back().expect("it was written");
+        out.extend_from_slice(&piece[(range.start - at) as usize..(range.end - at) as usize]);
     }
 
     /// The written parts of `range`, ascending.
@@ -192,7 +208,7 @@ mod tests {
 
         #[test]
         fn pieces_hold_what_a_buffer_does(
-            steps in proptest::collection::vec((0u8..8, 0u32..50, 0usize..14, any::<u8>()), 1..40),
+            steps in proptest::collection::vec((0u8..9, 0u32..50, 0usize..14, any::<u8>()), 1..40),
             window in (0u32..70, 0u32..70),
         ) {
             let mut pieces = Pieces::default();
@@ -201,6 +217,9 @@ mod tests {
                 if what == 0 {
                     pieces.cut(at);
                     model[at as usize..].fill(None);
+                } else if what == 8 {
+                    pieces.cut_before(at);
+                    model[..at as usize].fill(None);
                 } else {
                     pieces.write(at, &vec![byte; len]);
                     model[at as usize..at as usize + len].fill(Some(byte));

@@ -268,6 +268,11 @@ impl Volume {
         Ok(inode)
     }
 
+    /// The most bytes of a record here, a power of two: the pool's limit need not be one.
+    pub(crate) fn record_limit(&self) -> u32 {
+        1 << self.pool.max_record().ilog2()
+    }
+
     /// What `stat` shows of an inode.
     pub(crate) fn attr(&self, id: InodeId, state: &State) -> Attr {
         let item = &state.live;

@@ -117,7 +117,7 @@ layout! {
         acl: u8 = 1,
         /// Permissions: the lower 12 bits.
         perm: u16 = 2,
-        /// See [`Inode::HAS_XATTRS`] and [`Inode::HAS_TAIL`].
+        /// See [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`] and [`Inode::BY_CONTENT`].
         flags: u32 = 4,
         /// Owner.
         uid: u32 = 8,
@@ -133,7 +133,7 @@ layout! {
         generation: u64 = 32,
         /// Project, for quotas. Reserved.
         project: u32 = 40,
-        /// Records are cut at multiples of this many bytes; 0 until the first write.
+        /// Records are cut at multiples of this many bytes, or at this many on the average; 0 until the first write.
         record_size: u32 = 44,
         /// Last read.
         atime: Timestamp = 48,
@@ -161,7 +161,7 @@ pub struct Inode {
     pub kind: FileKind,
     /// The lower 12 bits count.
     pub perm: u16,
-    /// Set of [`Inode::HAS_XATTRS`] and [`Inode::HAS_TAIL`].
+    /// Set of [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`] and [`Inode::BY_CONTENT`].
     pub flags: u32,
     /// Owner.
     pub uid: u32,
@@ -177,7 +177,8 @@ pub struct Inode {
     pub generation: u64,
     /// Project, for quotas.
     pub project: u32,
-    /// Records are cut at multiples of this many bytes, a power of two; 0 until the first write.
+    /// Records are cut at multiples of this many bytes, a power of two, or have as many on the average; 0 until
+    /// the first write.
     pub record_size: u32,
     /// Last read.
     pub atime: Timestamp,
@@ -202,6 +203,13 @@ impl Inode {
     pub const HAS_XATTRS: u32 = 1;
     /// Flag: it was cut, and extents beyond its end are still to be dropped. It has an orphan's mark.
     pub const HAS_TAIL: u32 = 2;
+    /// Flag: its records are cut by content, and not at multiples of the record size, which is their average.
+    pub const BY_CONTENT: u32 = 4;
+
+    /// Whether its records are cut by content.
+    pub fn by_content(&self) -> bool {
+        self.flags & Self::BY_CONTENT != 0
+    }
 
     /// The value's bytes.
     pub fn encode(&self) -> [u8; InodeRecord::SIZE] {

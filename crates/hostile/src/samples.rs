@@ -361,7 +361,7 @@ pub fn items() -> Vec<Vec<u8>> {
     let inode = Inode {
         kind: FileKind::Regular,
         perm: 0o644,
-        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL,
+        flags: Inode::HAS_XATTRS | Inode::HAS_TAIL | Inode::BY_CONTENT,
         uid: 1,
         gid: 2,
         nlink: 3,

@@ -298,8 +298,17 @@ impl Pool {
     /// Works out what the write path needs of every dataset's properties.
     pub(crate) fn refresh_settings(&self) {
         for dataset in self.datasets() {
-            let names =
-                ["compression", "checksum", "recordsize", "readonly", "atime", "acltype", "xattr", "dedup"];
+            let names = [
+                "compression",
+                "checksum",
+                "recordsize",
+                "chunking",
+                "readonly",
+                "atime",
+                "acltype",
+                "xattr",
+                "dedup",
+            ];
             let values: BTreeMap<String, String> = names
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))

@@ -28,6 +28,15 @@ pub enum Atime {
     Relatime,
 }
 
+/// Where a file is cut into records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chunking {
+    /// At multiples of the record size.
+    Fixed,
+    /// Where its bytes say.
+    Content,
+}
+
 /// What of a dataset's properties the write path needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -37,6 +46,8 @@ pub struct Settings {
     pub checksum: ChecksumKind,
     /// Bytes of a record of new files.
     pub record_size: u32,
+    /// Where new files are cut into records.
+    pub chunking: Chunking,
     /// Whether writes are refused.
     pub readonly: bool,
     /// When reading updates access times.
@@ -357,6 +368,9 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
                 }
             }
             "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
+            "chunking" => {
+                settings.chunking = if value == "content" { Chunking::Content } else { Chunking::Fixed };
+            }
             "readonly" => settings.readonly = value == "on",
             "acltype" => settings.acl = value != "off",
             "dedup" => settings.dedup = value.parse().unwrap_or(settings.dedup),

@@ -44,7 +44,7 @@ pub mod write;
 pub use account::Account;
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
-pub use dataset::{Atime, Dataset, Look, Settings, Update, Usage, View};
+pub use dataset::{Atime, Chunking, Dataset, Look, Settings, Update, Usage, View};
 pub use dedup::{Dedup, DedupFigures};
 pub use error::{PoolError, Result};
 pub use open::{ImportOptions, Importable};

@@ -532,6 +532,7 @@ impl Pool {
             codec: crate::codec::Codec::default(),
             checksum: larder_format::checksum::ChecksumKind::Fast,
             record_size: (128 << 10).min(self.max_record()),
+            chunking: crate::dataset::Chunking::Fixed,
             readonly: false,
             atime: crate::dataset::Atime::On,
             acl: true,

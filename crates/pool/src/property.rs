@@ -155,6 +155,9 @@ pub static DATASET: &[Property] = &[
     told("mounted", "mounted", YES_NO, "yes | no", "whether it can be reached through its mount point now"),
     settable("recordsize", Kind::PowerOfTwo(4 << 10, 1 << 20), Some("131072"), true, "4K to 1M, a power of two",
         "the size of the pieces that files are stored in; takes effect on what is written from now on").column("recsize"),
+    settable("chunking", Kind::Word(&["fixed", "content"]), Some("fixed"), true, "fixed | content",
+        "where files are cut into records: fixed, at multiples of recordsize; content, where their bytes say, of \
+         recordsize on the average, so that deduplication finds what was shifted; takes effect on new files"),
     settable("mountpoint", Kind::MountPoint, None, true, "<path> | none | legacy",
         "where it is mounted; unless set, the parent's mount point and the dataset's own name, /POOL at the top"),
     settable("checksum", Kind::Word(&["on", "blake3", "sha256"]), Some("on"), true, "on | blake3 | sha256",

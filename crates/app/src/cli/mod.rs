@@ -19,6 +19,7 @@ mod pool_create;
 mod pool_dedup;
 mod pool_import;
 mod pool_iostat;
+mod pool_rebuild_index;
 mod pool_trace;
 mod sampling;
 
@@ -249,6 +250,7 @@ mod tests {
             "zpool iostat -vly -T d tank 60 1",
             "zpool iostat -wnHp -T u 1",
             "zpool status -D tank",
+            "larder pool rebuild-index -w tank",
             "larder pool dedup -np tank",
             "larder cachestat -Hp -f time,read,c tank 1 2",
             "arcstat -p -s , -o /tmp/log -f time,hit%,dh% 2 10",

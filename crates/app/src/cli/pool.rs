@@ -1,7 +1,10 @@
 //! `larder pool`: the verbs, and those of them that are only a few lines.
 
 use super::args::{self, Force, Form, Json};
-use super::{Session, items, out, pool_check, pool_create, pool_dedup, pool_import, pool_iostat, pool_trace};
+use super::{
+    Session, items, out, pool_check, pool_create, pool_dedup, pool_import, pool_iostat, pool_rebuild_index,
+    pool_trace,
+};
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
 use crate::{host, render};
@@ -47,6 +50,8 @@ pub enum Verb {
     Trace(pool_trace::Args),
     /// Shows how often records are referred to, what that saves and where
     Dedup(pool_dedup::Args),
+    /// Makes the dedup index anew, and has what was stored before dedup was on take part
+    RebuildIndex(pool_rebuild_index::Args),
     /// Returns when background work is over
     #[command(after_help = "Example: larder pool wait -t free tank")]
     Wait(Wait),
@@ -200,6 +205,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         }
         Verb::Trace(args) => pool_trace::run(args, session),
         Verb::Dedup(args) => pool_dedup::run(args, session),
+        Verb::RebuildIndex(args) => pool_rebuild_index::run(args, session),
         Verb::Wait(args) => wait(args, session),
     }
 }

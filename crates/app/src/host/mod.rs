@@ -25,6 +25,7 @@ mod world;
 
 pub use create::clear_label;
 
+use crate::api::dedup::RebuildIndex;
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
@@ -160,6 +161,15 @@ impl Engine for Host {
             let name = live.pool.name();
             live.trace(request.stop)
                 .map_err(|error| error.within(format!("cannot trace '{name}'")).of_pool(&name))?;
+        }
+        Ok(Done {})
+    }
+    fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
+        for live in self.pools_named(&request.names)? {
+            let name = live.pool.name();
+            live.pool.rebuild_index().map_err(|error| {
+                ApiError::from(error).within(format!("cannot rebuild the index of '{name}'")).of_pool(&name)
+            })?;
         }
         Ok(Done {})
     }

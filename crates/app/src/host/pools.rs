@@ -38,7 +38,11 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "health" => return told(super::status::health(live).to_string()),
         "guid" => return told(pool.guid().to_string()),
         "version" => return told(FORMAT_VERSION.to_string()),
-        "dedupratio" => return told("1.00".to_owned()),
+        "dedupratio" => {
+            let all = pool.trace_findings().map(|found| found.references()).unwrap_or_default();
+            let percent = all.referenced_allocated.saturating_mul(100) / all.allocated.max(1);
+            return told(ratio(percent.max(100)));
+        }
         "readonly" => return told(if pool.is_read_only() { "on" } else { "off" }.to_owned()),
         _ if known.access == Access::Told => return told("-".to_owned()),
         _ => {}

@@ -3,12 +3,15 @@
 use super::devices::Remembered;
 use super::live::Live;
 use super::{Host, error, tracer};
+use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
 use crate::api::trace::TraceStatus;
 use larder_format::label::GroupRule;
 use larder_format::{DeviceGuid, GroupIndex, HostId};
 use larder_pool::GroupUse;
+use larder_pool::Pool;
+use larder_pool::dedup::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
 use std::path::Path;
@@ -96,12 +99,36 @@ impl Host {
             cleaned: pool.cleaned_bytes(),
             write_amplification: pool.writes().amplification_percent(),
             trace,
-            dedup: None,
+            dedup: dedup(pool),
             survives,
             damaged: live.mount.damaged(),
             uptime_ns: live.uptime_ns(),
         }
     }
+}
+
+/// How the dedup index stands, when there is one.
+fn dedup(pool: &Pool) -> Option<DedupStatus> {
+    let figures = pool.dedup_figures();
+    let rebuild = |of: RebuildProgress| Rebuild { extents: of.extents, records: of.records };
+    (figures.awake || figures.entries > 0).then(|| DedupStatus {
+        awake: figures.awake,
+        catching_up: figures.catching_up,
+        rebuild: pool.rebuild_progress().map(rebuild),
+        entries: figures.entries,
+        disk: figures.disk_bytes,
+        memory: figures.memory_bytes,
+        sampling: figures.sampling,
+        looked_up: figures.looked_up,
+        hits: figures.hits,
+        near_hits: figures.near_hits,
+        refused: figures.refused,
+        stale: figures.stale,
+        refuted: figures.refuted,
+        damaged: figures.damaged,
+        dropped: figures.dropped,
+        saved: figures.saved_bytes,
+    })
 }
 
 /// Bytes of a record for which there is no room in a pool that is called full.

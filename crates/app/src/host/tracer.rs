@@ -2,7 +2,7 @@
 //!
 //! A thread of each pool starts a trace by schedule (the property `trace`), when much of the pool may be dead, and
 //! anew when a crash or an export cut one short; it drives those that people start as well. While others use the
-//! pool it takes a part of the time only.
+//! pool it takes a part of the time only. The thread drives rebuilding the dedup index too, which is as little urgent.
 
 use super::live::{Live, Stop};
 use crate::api::Result;
@@ -36,9 +36,11 @@ pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
             stop.pause(Duration::from_secs(NEED_INTERVAL_SECS as u64 / 10));
             continue;
         }
-        while pool.trace_progress().is_some() && !stop.is_asked() {
+        while (pool.trace_progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
             let begun = pool.clock().monotonic();
-            if complain(pool, pool.trace_step(EFFORT)).is_none() {
+            let stepped = pool.trace_step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
+            if complain(pool, stepped).is_none() {
+                // It is taken up again after a while.
                 break;
             }
             let took = pool.clock().monotonic().saturating_sub(begun);

@@ -5,6 +5,9 @@ use crate::api::pool::PoolStatus;
 use crate::api::trace::{References, TraceStatus};
 use larder_pool::property::{format_count, format_size};
 
+/// What a fingerprint adds to an entry of the block map, bytes.
+const BYTES_IN_MAP: u64 = 17;
+
 /// All of it, as `larder pool dedup` prints it.
 pub fn text(pool: &PoolStatus, exact: bool) -> String {
     let mut out = format!("  pool: {}\n", pool.root.name);
@@ -17,7 +20,7 @@ pub fn text(pool: &PoolStatus, exact: bool) -> String {
         index => {
             let index = index.unwrap_or_default();
             let entries = (once + more).max(1) as f64;
-            let disk = (index.disk + index.map) as f64 / entries;
+            let disk = cost(pool, trace) as f64 / entries;
             let memory = index.memory as f64 / entries;
             out += &format!(
                 " index: {more} duplicate and {once} unique entries, {disk:.1} bytes on disk, {memory:.1} in memory each\n"
@@ -47,7 +50,7 @@ pub fn zdb(pool: &PoolStatus, depth: u8) -> String {
         out += "All DDTs are empty\n";
     }
     for (class, entries) in [("duplicate", more), ("unique", once)].into_iter().filter(|(_, n)| *n > 0) {
-        let (disk, memory) = (each(index.disk + index.map), each(index.memory));
+        let (disk, memory) = (each(cost(pool, trace)), each(index.memory));
         out += &format!("DDT-blake3-run-{class}: {entries} entries, size {disk} on disk, {memory} in core\n");
     }
     if depth > 1 {
@@ -63,7 +66,7 @@ pub fn status(pool: &PoolStatus) -> String {
     };
     let entries = trace.fingerprinted.0 + trace.fingerprinted.1;
     let index = pool.dedup.unwrap_or_default();
-    let (disk, memory) = (format_size(index.disk + index.map), format_size(index.memory));
+    let (disk, memory) = (format_size(cost(pool, trace)), format_size(index.memory));
     format!(
         " dedup: DDT entries {entries}, size {disk} on disk, {memory} in core\n{}",
         histogram(trace, false)
@@ -123,13 +126,18 @@ fn ratios(all: &References) -> String {
     )
 }
 
+/// Bytes that the index and the fingerprints in the block map take on the devices, one copy of them.
+fn cost(pool: &PoolStatus, trace: &TraceStatus) -> u64 {
+    let (once, more) = trace.fingerprinted;
+    pool.dedup.map_or(0, |index| index.disk) + (once + more) * BYTES_IN_MAP
+}
+
 /// What is won after the index's own cost.
 fn net(pool: &PoolStatus, trace: &TraceStatus, exact: bool) -> String {
     let size = |bytes: u64| if exact { bytes.to_string() } else { format_size(bytes) };
     let all = trace.total_references();
     let saved = all.referenced_allocated.saturating_sub(all.allocated);
-    let index = pool.dedup.unwrap_or_default();
-    let cost = index.disk + index.map;
+    let cost = cost(pool, trace);
     let (word, net) = if saved >= cost { ("saved", saved - cost) } else { ("lost", cost - saved) };
     format!("net = {} {word} ({} shared, less {} of index)\n", size(net), size(saved), size(cost))
 }
@@ -188,8 +196,7 @@ mod tests {
             sharing: vec![sharing],
             ..TraceStatus::default()
         };
-        let dedup =
-            DedupStatus { entries: 1500, disk: 24_000, map: 25_500, memory: 3_000, ..DedupStatus::default() };
+        let dedup = DedupStatus { entries: 1500, disk: 24_000, memory: 3_000, ..DedupStatus::default() };
         PoolStatus { trace: Some(trace), dedup: Some(dedup), ..pool() }
     }
 

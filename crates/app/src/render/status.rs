@@ -1,6 +1,7 @@
 //! `status`, `check`, the list of what can be imported, and what a pool would be: views of one struct.
 
 use super::{date_to_second, short_path};
+use crate::api::dedup::DedupStatus;
 use crate::api::pool::{Created, PoolStatus, Scan, ScanKind, State, Vdev};
 use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
@@ -85,6 +86,9 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     line("scan", &pool.scan.as_ref().map_or_else(|| "none requested".to_owned(), scan));
     if let Some(trace) = &pool.trace {
         line("trace", &trace_line(trace));
+    }
+    if let Some(dedup) = pool.dedup {
+        line("dedup", &dedup_line(&dedup));
     }
     if pool.freeing > 0 {
         line("freeing", &format!("{} of what was deleted", format_size(pool.freeing)));
@@ -204,6 +208,45 @@ pub fn trace_line(trace: &TraceStatus) -> String {
             text
         }
     }
+}
+
+/// How the dedup index stands, and what it misses.
+fn dedup_line(dedup: &DedupStatus) -> String {
+    let (disk, memory) = (format_size(dedup.disk), format_size(dedup.memory));
+    let mut text =
+        format!("{} fingerprints, {disk} on disk, {memory} in memory", format_count(dedup.entries));
+    if !dedup.awake {
+        return text + "; not in use: no dataset has dedup on";
+    }
+    if dedup.looked_up > 0 {
+        let percent = dedup.hits as f64 * 100.0 / dedup.looked_up as f64;
+        let (hits, saved) = (format_count(dedup.hits), format_size(dedup.saved));
+        text += &format!(
+            "\n\t{hits} records ({percent:.1}%) were there already, {saved} not written since import"
+        );
+    }
+    if dedup.sampling > 1 {
+        let (of, first) = (dedup.sampling, dedup.sampling - 1);
+        text += &format!(
+            "\n\tsampled, as memory is short: 1 fingerprint in {of} is kept; about the first {first} records of\n\teach stretch of duplicates are stored again, the rest is found beside those that are kept"
+        );
+    }
+    if let Some(rebuild) = dedup.rebuild {
+        let (extents, records) = (rebuild.extents, rebuild.records);
+        text += &format!("\n\tbeing rebuilt: {extents} extents looked at, {records} records read");
+    } else if dedup.catching_up {
+        text += "\n\ttaking up what was stored before the import; duplicates of that may be stored again";
+    }
+    for (count, what) in [
+        (dedup.refused, "look-ups were left out, as reading for them would have taken too long"),
+        (dedup.dropped, "fingerprints found no room"),
+        (dedup.damaged, "pages of it cannot be read: what they told is stored again; see pool rebuild-index"),
+    ] {
+        if count > 0 {
+            text += &format!("\n\t{count} {what}");
+        }
+    }
+    text
 }
 
 /// `01:02:03`, days in front where there are any.
@@ -361,6 +404,35 @@ pub mod tests {
             damaged: vec![],
             uptime_ns: 10_000_000_000,
         }
+    }
+
+    #[test]
+    fn an_index_says_what_it_misses() {
+        let dedup = DedupStatus {
+            awake: true,
+            entries: 3 << 20,
+            disk: 40 << 20,
+            memory: 5 << 20,
+            sampling: 4,
+            looked_up: 200,
+            hits: 50,
+            saved: 6 << 20,
+            damaged: 2,
+            ..DedupStatus::default()
+        };
+        let line = dedup_line(&dedup);
+        assert!(
+            line.starts_with("3M fingerprints, 40M on disk, 5M in memory\n\t50 records (25.0%)"),
+            "{line}"
+        );
+        assert!(line.contains("1 fingerprint in 4 is kept; about the first 3 records"), "{line}");
+        assert!(
+            line.ends_with(
+                "\n\t2 pages of it cannot be read: what they told is stored again; see pool rebuild-index"
+            ),
+            "{line}"
+        );
+        assert!(dedup_line(&DedupStatus::default()).ends_with("not in use: no dataset has dedup on"));
     }
 
     #[test]

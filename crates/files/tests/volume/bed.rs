@@ -170,6 +170,7 @@ impl Bed {
         let (mut inodes, mut named, mut holds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (mut stored, mut others) = (BTreeMap::new(), BTreeSet::new());
         let dataset = self.pool.dataset(ROOT_DATASET).unwrap();
+        let mut extents = None;
         let mut scan = |key: &Key, value: &[u8]| {
             match key.kind {
                 items::ORPHAN => panic!("the mark of inode {} is left", key.offset),
@@ -182,6 +183,9 @@ impl Bed {
                 }
                 items::EXTENT => {
                     let extent = items::Extent::decode(value).unwrap();
+                    let before = extents.replace((key.object, key.offset + u64::from(extent.len)));
+                    let apart = before.is_none_or(|(inode, end)| inode != key.object || end <= key.offset);
+                    assert!(apart, "two extents of inode {} name what is at {}", key.object, key.offset);
                     *stored.entry(key.object).or_insert(0) += u64::from(extent.ptr.place.stored);
                 }
                 _ => drop(others.insert(key.object)),

@@ -3,6 +3,7 @@
 mod access;
 mod attributes;
 mod bed;
+mod content;
 mod crash;
 mod freeing;
 mod full;

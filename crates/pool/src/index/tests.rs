@@ -164,7 +164,13 @@ impl Bench {
 
     fn check(&self, contents: impl Iterator<Item = u64>) {
         let contents: Vec<_> = contents.collect();
+        // Parts whose filter has no room are not asked before they are rewritten.
+        let all_asked = self.index.runs.parts().all(|part| part.filter.is_some());
         for (n, found) in contents.iter().zip(self.find(&contents)) {
+            if !all_asked {
+                assert!(found.is_none_or(|id| self.had[n].contains(&id)), "content {n} never was {found:?}");
+                continue;
+            }
             match self.live.get(n).filter(|_| self.kept(*n)) {
                 Some(id) => assert_eq!(found, Some(*id), "content {n}"),
                 None if !self.kept(*n) => assert_eq!(found, None, "content {n} is not in the sample"),
@@ -484,7 +490,7 @@ fn a_device_that_is_away_empties_nothing() {
 fn evacuation_leaves_nothing_in_the_segments_named() {
     let mut bench = filled(LIMITS, 60_000, 4_000);
     let newest = bench.blocks.bytes_written >> 18;
-    let leaves = |segment: SegmentId| segment.get() <= newest && segment.get() % 2 == 0;
+    let leaves = |segment: SegmentId| segment.get() <= newest && segment.get().is_multiple_of(2);
     // What a merge under way has written there is met when it is complete.
     let mut rounds = 0;
     while bench.index.evacuate(leaves) > 0 {
