@@ -5,6 +5,9 @@ use larder_format::acl::Acl;
 use larder_format::block::{self, BlockHeader, CheckedHeader, CodecKind};
 use larder_format::checksum::{ChecksumKind, fast64, payload_sum};
 use larder_format::field::{Field, FieldInfo};
+use larder_format::index::{
+    PartDescriptor, PrintsBuilder, PrintsPage, decode_filter_page, encode_filter_page,
+};
 use larder_format::items::{Entry, Extent, Inode, MAX_RECORD, Xattr};
 use larder_format::label::{Heartbeat, LABEL_LEN, Label, label_areas};
 use larder_format::log::LogRecord;
@@ -40,6 +43,9 @@ pub const ALL: &[Decoder] = &[
     decoder("run_page", samples::run_pages, unsealed, run_page),
     decoder("index_page", samples::index_pages, unsealed, index_page),
     decoder("run_descriptor", samples::run_descriptors, unsealed, run_descriptor),
+    decoder("prints_page", samples::prints_pages, unsealed, prints_page),
+    decoder("filter_page", samples::filter_pages, unsealed, filter_page),
+    decoder("part_descriptor", samples::part_descriptors, unsealed, part_descriptor),
     decoder("item", samples::items, unsealed, item),
     decoder("acl", samples::acls, unsealed, acl),
     decoder("dataset_record", samples::datasets, unsealed, dataset_record),
@@ -245,6 +251,49 @@ fn run_descriptor(bytes: &[u8]) -> bool {
     descriptor.encode(&mut out);
     assert_eq!(out.len(), len);
     same((descriptor, len), RunDescriptor::decode(&out))
+}
+
+fn prints_page(bytes: &[u8]) -> bool {
+    let Some(head) = PageHead::get(bytes) else { return false };
+    let Ok(page) = PrintsPage::open(bytes, head.run, head.number) else { return false };
+    for high in [0, page.first(), page.first().wrapping_add(1 << 40), u64::MAX] {
+        let _ = page.find(high);
+    }
+    let mut entries = Vec::new();
+    if page.append_to(&mut entries).is_err() {
+        return false;
+    }
+    assert_eq!(entries.len(), page.len());
+    for entry in entries.iter().step_by(61) {
+        assert_eq!(page.find(entry.high), Ok(Some(*entry)));
+    }
+    let mut builder = PrintsBuilder::new(head.run);
+    for entry in &entries {
+        // Columns may be wider than they need to be; so many entries need not fit then.
+        if !builder.has_room(entry) {
+            return true;
+        }
+        builder.push(*entry);
+    }
+    let mut again = Vec::new();
+    let read = PrintsPage::open(&builder.finish().1, head.run, 0).and_then(|page| page.append_to(&mut again));
+    same(entries, read.map(|()| again))
+}
+
+fn filter_page(bytes: &[u8]) -> bool {
+    let Some(head) = PageHead::get(bytes) else { return false };
+    let Ok(values) = decode_filter_page(bytes, head.run, head.number) else { return false };
+    let again = encode_filter_page(head.run, head.number, values);
+    same(values, decode_filter_page(&again, head.run, head.number))
+}
+
+fn part_descriptor(bytes: &[u8]) -> bool {
+    let Ok((descriptor, len)) = PartDescriptor::decode(bytes) else { return false };
+    assert_eq!(descriptor.filter.pages(), descriptor.filter_pages.len() as u64);
+    let mut out = Vec::new();
+    descriptor.encode(&mut out);
+    assert_eq!(out.len(), len);
+    same((descriptor, len), PartDescriptor::decode(&out))
 }
 
 fn item(bytes: &[u8]) -> bool {

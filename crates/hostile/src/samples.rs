@@ -4,6 +4,7 @@ use crate::decoders::POOL;
 use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
 use larder_format::items::{Entry, Extent, FileKind, Inode, Xattr, XattrValue};
 use larder_format::label::{Features, GroupRule, GroupWord, Heartbeat, Label};
 use larder_format::log::LogRecord;
@@ -355,6 +356,45 @@ pub fn run_descriptors() -> Vec<Vec<u8>> {
         out
     };
     vec![build(1, 0, 1), build(4, 0, 4), build(2, 1, 1800)]
+}
+
+pub fn prints_pages() -> Vec<Vec<u8>> {
+    let build = |count: u64, gap: u64, gone: u64| {
+        let mut page = PrintsBuilder::new(RunId::new(5));
+        for i in 0..count {
+            let id = BlockId::new(1000 + i * 7919 % 4001);
+            page.push(PrintEntry { high: 9 + i * gap, check: i as u32, id, gone: i % gone == 1 });
+        }
+        page.finish().1
+    };
+    vec![build(1, 1, 9), build(70, 1 << 37, 3), build(900, 1 << 20, u64::MAX)]
+}
+
+pub fn filter_pages() -> Vec<Vec<u8>> {
+    vec![encode_filter_page(RunId::new(5), 0, &[7]), encode_filter_page(RunId::new(5), 3, &[9; 3000])]
+}
+
+pub fn part_descriptors() -> Vec<Vec<u8>> {
+    let build = |run: Vec<u8>, windows, width| {
+        let (run, _) = RunDescriptor::decode(&run).expect("a sample");
+        let filter = FilterShape { seed: 77, windows, window: 512, width };
+        let mut out = Vec::new();
+        PartDescriptor {
+            run,
+            covered: BlockId::new(99),
+            sampling: 2,
+            base: width == 1,
+            filter,
+            filter_pages: (0..filter.pages()).map(ptr).collect(),
+        }
+        .encode(&mut out);
+        out
+    };
+    run_descriptors()
+        .into_iter()
+        .zip([(10, 1), (12, 2), (34, 2)])
+        .map(|(run, (n, w))| build(run, n, w))
+        .collect()
 }
 
 pub fn items() -> Vec<Vec<u8>> {

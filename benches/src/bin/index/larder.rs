@@ -26,6 +26,8 @@ const MAP_PAGES: usize = 512;
 const STREAM: u64 = 1 << 16;
 /// A measurement ends after this long.
 const LONG: Duration = Duration::from_secs(5);
+/// Turns of a comparison.
+const TURNS: usize = 9;
 /// Ids that the pool gave out before.
 const FIRST_ID: u64 = 1_000_000;
 /// Fingerprints from here on are in no index.
@@ -37,6 +39,8 @@ pub struct Larder {
     index: Index,
     map: Option<BlockMap>,
     count: u64,
+    /// The next fingerprint that is in no index.
+    fresh: u64,
     dice: SeededEntropy,
     before: u64,
 }
@@ -60,7 +64,7 @@ impl Larder {
         let store = Store::new(dir, (1 << 30) + most * 80);
         let map = with_map.then(BlockMap::new);
         let index = Index::new(limits(0));
-        Self { store, index, map, count: 0, dice: SeededEntropy::new(1), before }
+        Self { store, index, map, count: 0, fresh: NEW, dice: SeededEntropy::new(1), before }
     }
 
     fn note(&mut self, changes: Changes) {
@@ -151,17 +155,9 @@ impl Larder {
 
         let sampling = self.index.sampling();
         let is_kept = |n: u64| print(n).low().is_multiple_of(sampling);
-        let reads = self.store.reads.get();
-        let mut asked = 0;
-        let mut fresh = NEW + count;
-        let misses = self.rate(5_000_000, |this| {
-            let prints: Vec<_> = (fresh..fresh + BATCH).map(print).collect();
-            fresh += BATCH;
-            asked += BATCH;
-            assert!(this.probe(&prints).iter().all(Option::is_none), "new fingerprints are not there");
-            BATCH
-        });
-        let miss_reads = (self.store.reads.get() - reads) as f64 / asked as f64;
+        let (reads, fresh) = (self.store.reads.get(), self.fresh);
+        let misses = self.misses(5_000_000);
+        let miss_reads = (self.store.reads.get() - reads) as f64 / (self.fresh - fresh) as f64;
         let hits_random = self.rate(1_000_000, |this| {
             let asked: Vec<u64> = (0..BATCH).map(|_| this.dice.next_u64() % count).collect();
             let prints: Vec<_> = asked.iter().map(|n| print(*n)).collect();
@@ -170,7 +166,7 @@ impl Larder {
             }
             BATCH
         });
-        let hits_in_order = self.map.is_some().then(|| self.in_order(count));
+        let hits_in_order = self.map.is_some().then(|| self.in_order(1_000_000));
         let mut fresh = 0;
         let look_up_and_insert = self.rate(2_000_000, |this| {
             let prints: Vec<_> = (this.count..this.count + BATCH).map(print).collect();
@@ -200,17 +196,44 @@ impl Larder {
                 .map
                 .as_ref()
                 .map(|_| now.disk_bytes as f64 / self.count as f64 + map_bytes as f64 / self.count as f64),
+            to_first: None,
             ram: ram as f64 / count as f64,
             resident: resident.saturating_sub(of_map) as f64 / count as f64,
             written,
         }
     }
 
+    /// Look-ups a second of fingerprints that are not there; `most` of them.
+    fn misses(&mut self, most: u64) -> f64 {
+        self.rate(most, |this| {
+            let prints: Vec<_> = (this.fresh..this.fresh + BATCH).map(print).collect();
+            this.fresh += BATCH;
+            assert!(this.probe(&prints).iter().all(Option::is_none), "new fingerprints are not there");
+            BATCH
+        })
+    }
+
+    /// How fast it is against `other`, in turns, so that whatever else the machine does meets both: misses, and hits
+    /// in order of writing.
+    pub fn against(&mut self, other: &mut Self) -> (f64, Option<f64>) {
+        let median = |mut ratios: Vec<f64>| {
+            ratios.sort_by(f64::total_cmp);
+            ratios[ratios.len() / 2]
+        };
+        let misses = (0..TURNS).map(|_| self.misses(200_000) / other.misses(200_000)).collect();
+        let in_order = self
+            .map
+            .is_some()
+            .then(|| median((0..TURNS).map(|_| self.in_order(100_000) / other.in_order(100_000)).collect()));
+        (median(misses), in_order)
+    }
+
     /// Streams of duplicates, as a pool finds them: a record that no neighbourhood answers is looked up, and what the
     /// map has around it answers for those that follow.
-    fn in_order(&mut self, count: u64) -> f64 {
+    fn in_order(&mut self, most: u64) -> f64 {
+        let count = self.count;
         let stream = STREAM.min(count / 2);
-        self.rate(1_000_000, |this| {
+        self.rate(most, |this| {
             let start = this.dice.next_u64() % (count - stream);
             let mut near: HashMap<Fingerprint, BlockId> = HashMap::new();
             let mut found = 0;

@@ -60,13 +60,19 @@ fn main() {
     let counts: Vec<u64> = args.counts.iter().map(|count| *count as u64).collect();
     assert!(counts.is_sorted(), "counts ascend");
     println!("{}\n", larder_benches::machine::machine(dir));
-    let mut larder = larder::Larder::new(dir, *counts.last().expect("some count"), !args.no_map);
-    let mut rows: Vec<Figures> = Vec::new();
-    for &count in &counts {
-        rows.push(larder.measure(count, args.memory(count)));
-        row::table(&rows[rows.len() - 1..]);
+    let (first, others) = counts.split_first().expect("some count");
+    let mut smallest = larder::Larder::new(dir, *first, !args.no_map);
+    let mut rows: Vec<Figures> = vec![smallest.measure(*first, args.memory(*first))];
+    row::table(&rows);
+    if let Some(most) = others.last() {
+        let mut larder = larder::Larder::new(dir, *most, !args.no_map);
+        for &count in others {
+            let row = larder.measure(count, args.memory(count));
+            rows.push(Figures { to_first: Some(larder.against(&mut smallest)), ..row });
+            row::table(&rows[rows.len() - 1..]);
+        }
     }
-    drop(larder);
+    drop(smallest);
     for &count in counts.iter().filter(|count| **count as f64 <= args.redb) {
         rows.extend(redb_elsewhere(&args, count));
     }

@@ -88,7 +88,7 @@ pub fn measure(dir: &Path, count: u64, memory: u64) -> Figures {
         runs: 1,
         inserts: count as f64 / grown.as_secs_f64(),
         misses,
-        miss_reads: f64::NAN,
+        miss_reads: 0.0,
         hits_random,
         hits_in_order: Some(hits_in_order),
         look_up_and_insert,
@@ -96,6 +96,7 @@ pub fn measure(dir: &Path, count: u64, memory: u64) -> Figures {
         disk_with_map: None,
         ram: memory as f64 / count as f64,
         resident,
-        written: f64::NAN,
+        written: 0.0,
+        to_first: None,
     }
 }

@@ -28,6 +28,8 @@ pub struct Figures {
     pub hits_in_order: Option<f64>,
     /// New fingerprints a second, looked up and inserted.
     pub look_up_and_insert: f64,
+    /// Misses, and hits in the order of writing, as parts of those of the smallest index, measured in turns.
+    pub to_first: Option<(f64, Option<f64>)>,
     /// Bytes on disk, a fingerprint.
     pub disk: f64,
     /// The same with the block map, in which every record is anyway.
@@ -60,7 +62,7 @@ fn rate(value: f64) -> String {
 /// The table.
 pub fn table(rows: &[Figures]) {
     println!(
-        "{:<8}{:>8}{:>9}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>8}{:>9}{:>7}{:>7}{:>9}",
+        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>14}{:>8}{:>9}{:>7}{:>7}{:>10}",
         "",
         "count",
         "memory",
@@ -72,6 +74,7 @@ pub fn table(rows: &[Figures]) {
         "hit/s",
         "in order",
         "new/s",
+        "to the first",
         "disk B",
         "with map",
         "RAM B",
@@ -81,7 +84,7 @@ pub fn table(rows: &[Figures]) {
     for row in rows {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         println!(
-            "{:<8}{:>8}{:>5} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>8.1}{:>9}{:>7.2}{:>7.2}{:>9.0}",
+            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>14}{:>8.1}{:>9}{:>7.2}{:>7.2}{:>10.0}",
             row.who,
             format!("{:.0e}", row.count as f64),
             row.memory >> 20,
@@ -93,6 +96,10 @@ pub fn table(rows: &[Figures]) {
             rate(row.hits_random),
             or_dash(row.hits_in_order.map(rate)),
             rate(row.look_up_and_insert),
+            or_dash(row.to_first.map(|(misses, in_order)| {
+                let in_order = or_dash(in_order.map(|part| format!("{part:.2}x")));
+                format!("{misses:.2}x, {in_order}")
+            })),
             row.disk,
             or_dash(row.disk_with_map.map(|bytes| format!("{bytes:.1}"))),
             row.ram,

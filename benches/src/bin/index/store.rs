@@ -48,7 +48,9 @@ pub struct Store {
 impl Store {
     /// A store in a new sparse file of `dir`, for at most so many bytes.
     pub fn new(dir: &Path, bytes: u64) -> Self {
-        let path = dir.join("index-pages");
+        let file = tempfile::Builder::new().prefix("index-pages").tempfile_in(dir);
+        // Whoever opens it next has it for himself; it goes with the store.
+        let path = file.and_then(|file| Ok(file.keep()?.1)).expect("a file can be made there");
         let slots = bytes.div_ceil(SEGMENT) + 4;
         sparse_file(&path, slots * SEGMENT);
         let device = FileDevice::open_with_threads(&path, OpenMode::Exclusive, THREADS);
