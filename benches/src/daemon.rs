@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The pool's name.
-const POOL: &str = "bench";
+pub const POOL: &str = "bench";
 
 /// How a pool is made.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +80,11 @@ impl Daemon {
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "larder {}: {told}", arguments.join(" "));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Runs a command; whether it succeeds.
+    pub fn succeeds(&self, arguments: &[&str]) -> bool {
+        self.command(arguments).output().expect("larder runs").status.success()
     }
 
     /// A property of the pool, in its exact form, as a number.

@@ -22,7 +22,7 @@
 //! parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
-//! the upper ones in; upper parts that lie below leave at once. So a fold goes on after a restart where it was.
+//! the upper ones in; upper parts that lie below leave early. So a fold goes on after a restart where it was.
 //!
 //! **Memory** is what [`Limits`] say, at most, and 10 MiB while a part is written. When filters pass their share,
 //! the *sampling* doubles: fingerprints count only if their lowest bits are zero, others are neither taken nor
@@ -628,7 +628,8 @@ impl Index {
         let folding: Vec<_> = self.runs.uppers.iter().filter(|run| run.newest <= newest).collect();
         let is_folded = |part: &Arc<Part>| part.descriptor.run.newest >= newest;
         let first = base.iter().position(|part| !is_folded(part)).unwrap_or(base.len());
-        let from = if first == 0 { 0 } else { base.get(first).map_or(u64::MAX, |part| part.first()) };
+        // Right behind what is folded: a part that was rewritten meanwhile may begin later than it did.
+        let from = first.checked_sub(1).map_or(0, |before| base[before].last().saturating_add(1));
         if first == base.len() && first > 0 {
             // The last part of the base was lost, or left by itself.
             self.finish_fold(u64::MAX);
@@ -698,13 +699,15 @@ impl Index {
         }
     }
 
-    /// All up to `to` is folded: what lies there leaves the upper runs.
+    /// All up to `to` is folded: what lies there leaves the upper runs. But while a part stays, the newer ones that
+    /// overlap it stay, for it may say what they correct.
     fn finish_fold(&mut self, to: u64) {
         let Some(newest) = self.folding else { return };
-        let mut old = Vec::new();
+        let (mut old, mut end) = (Vec::new(), to);
         let runs = Arc::make_mut(&mut self.runs);
-        for run in runs.uppers.iter_mut().filter(|run| run.newest <= newest) {
-            old.extend(run.replace(|part| part.last() <= to, Vec::new()));
+        for run in runs.uppers.iter_mut().rev().filter(|run| run.newest <= newest) {
+            old.extend(run.replace(|part| part.last() <= end, Vec::new()));
+            end = run.parts().first().map_or(end, |stays| end.min(stays.first().saturating_sub(1)));
         }
         runs.uppers.retain(|run| !run.parts().is_empty());
         self.forget(&old);

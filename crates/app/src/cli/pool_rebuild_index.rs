@@ -3,7 +3,7 @@
 use super::{Session, out};
 use crate::api::Result;
 use crate::api::dedup::{Rebuild, RebuildIndex};
-use crate::api::pool::Status;
+use crate::api::pool::{PoolStatus, Status};
 use crate::client;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -29,15 +29,31 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.client.call(RebuildIndex { names: args.names.clone() })?;
+    if args.wait {
+        wait(&args.names, session)?;
+    }
+    Ok(0)
+}
+
+fn wait(names: &[String], session: &Session) -> Result<()> {
     let told = std::io::stderr().is_terminal();
     let mut last = Vec::new();
-    while args.wait {
-        let pools = session.client.call(Status { names: args.names.clone() })?.pools;
-        let of = |pool: &crate::api::pool::PoolStatus| pool.dedup.and_then(|dedup| dedup.rebuild);
+    loop {
+        let pools = session.client.call(Status { names: names.to_vec() })?.pools;
+        let of = |pool: &PoolStatus| pool.dedup.and_then(|dedup| dedup.rebuild);
         let running: Vec<(String, Rebuild)> =
             pools.iter().filter_map(|pool| Some((pool.root.name.clone(), of(pool)?))).collect();
         if running.is_empty() {
-            break;
+            for pool in pools {
+                let name = &pool.root.name;
+                let entries = pool.dedup.map_or(0, |dedup| dedup.entries);
+                let read =
+                    last.iter().find(|(of, _)| of == name).map_or(0, |(_, of): &(_, Rebuild)| of.records);
+                out::print(&format!(
+                    "{name}: {entries} fingerprints in the index, at least {read} records read for it\n"
+                ));
+            }
+            return Ok(());
         }
         if told {
             for (name, rebuild) in &running {
@@ -46,22 +62,10 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         }
         last = running;
         client::pause(INTERVAL);
-    }
-    if args.wait {
         if told {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
-        let pools = session.client.call(Status { names: args.names })?.pools;
-        for pool in pools {
-            let entries = pool.dedup.map_or(0, |dedup| dedup.entries);
-            let read = last.iter().find(|(name, _)| *name == pool.root.name).map_or(0, |(_, of)| of.records);
-            let name = &pool.root.name;
-            out::print(&format!(
-                "{name}: {entries} fingerprints in the index, {read} records or more read for it\n"
-            ));
-        }
     }
-    Ok(0)
 }
 
 fn line(name: &str, rebuild: &Rebuild) -> String {

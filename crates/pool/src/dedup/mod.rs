@@ -32,7 +32,7 @@
 //!
 //! # Locks
 //! Of this module, outermost first: the index; near, under the map's. The index is never locked under the map's lock,
-//! and held over I/O while its pages are written.
+//! and never over I/O, but while it is opened.
 
 mod check;
 mod find;
@@ -154,8 +154,9 @@ struct Indexed {
     parts: Vec<PartDescriptor>,
     /// From this id on the map has to be walked for what the index lacks.
     refill: Option<BlockId>,
-    /// What merge steps have written and no descriptor names.
     rebuild: Option<Rebuild>,
+    /// How often the index was made or opened: work that was taken out belongs to one of them.
+    turn: u64,
 }
 
 /// What the pool needs to find duplicates.

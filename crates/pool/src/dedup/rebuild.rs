@@ -49,15 +49,17 @@ impl Pool {
         self.check_writable()?;
         let _commits_wait = self.commit_lock.lock();
         let mut indexed = self.duplicates.indexed.lock();
-        let Some(index) = &indexed.index else {
+        let Some(index) = &mut indexed.index else {
             return Err(PoolError::Invalid("no dataset has dedup on: there is no index to rebuild".into()));
         };
+        self.install_parts(index.progress().changes)?;
         let removed = index.descriptors().cloned().collect();
         self.install_parts(Changes { added: Vec::new(), removed })?;
         self.keep_note(super::tend::SINCE, "0")?;
         let with_dedup = |of: &std::sync::Arc<crate::Dataset>| of.settings().dedup != Dedup::Off;
         let datasets = self.datasets().iter().filter(|of| with_dedup(of)).map(|of| of.id()).collect();
         *indexed = Indexed {
+            turn: indexed.turn + 1,
             index: Some(Index::new(self.duplicates.limits())),
             parts: Vec::new(),
             refill: Some(BlockId::new(0)),

@@ -14,6 +14,8 @@ use std::ops::ControlFlow;
 
 /// Blocks of the map that a step takes up at most, for each page that it may write.
 const BLOCKS_PER_PAGE: usize = 256;
+/// Pages of the index that are read and written before anything else is looked at.
+const PAGES_AT_ONCE: usize = 16;
 /// The note that says from which id on blocks may have fingerprints.
 pub(super) const SINCE: &str = "dedup-since";
 
@@ -30,11 +32,11 @@ impl Pool {
         match (wanted, indexed.index.is_some()) {
             (true, false) => self.wake(&mut indexed),
             (false, true) => {
-                let index = indexed.index.take();
-                *indexed = Indexed {
-                    parts: index.iter().flat_map(Index::descriptors).cloned().collect(),
-                    ..Indexed::default()
-                };
+                let Some(mut index) = indexed.index.take() else { return };
+                // What was completed and not told yet.
+                self.install_parts_or_suspend(index.progress().changes);
+                let parts = index.descriptors().cloned().collect();
+                *indexed = Indexed { parts, turn: indexed.turn + 1, ..Indexed::default() };
                 let _map = self.map.lock();
                 self.duplicates.near.lock().clear();
             }
@@ -46,8 +48,7 @@ impl Pool {
         let parts = std::mem::take(&mut indexed.parts);
         let (index, lost) = Index::open(parts, self.duplicates.limits(), &RunIo::new(self));
         count(&self.duplicates.counts.lost_parts, lost.len());
-        // When this fails the next import meets them again.
-        let _ = self.install_parts(Changes { added: Vec::new(), removed: lost });
+        self.install_parts_or_suspend(Changes { added: Vec::new(), removed: lost });
         let since = self.note(SINCE).and_then(|since| since.parse().ok());
         let since = since.unwrap_or_else(|| {
             let next = self.next_block().get();
@@ -57,6 +58,7 @@ impl Pool {
         });
         indexed.refill = Some(index.covered().max(BlockId::new(since)));
         indexed.index = Some(index);
+        indexed.turn += 1;
     }
 
     /// The map has forgotten these.
@@ -84,38 +86,56 @@ impl Pool {
     }
 
     /// Goes on with what the index needs: takes up what only the map knows, writes its table when that is full, and
-    /// merges; about `pages` pages of each. The commit lock is held. Whether there is more to do.
+    /// merges; about `pages` pages of each. The commit lock is held, the index's only for moments. Whether there is
+    /// more to do.
     pub(crate) fn tend_index(&self, pages: usize) -> Result<bool> {
-        let mut indexed = self.duplicates.indexed.lock();
-        let indexed = &mut *indexed;
-        let Some(index) = &mut indexed.index else { return Ok(false) };
-        let mut next = {
+        // What has this id or a later one may not be in the map yet.
+        let next = {
             let core = self.core.lock();
             let storing = self.duplicates.storing.lock();
             storing.first().copied().unwrap_or(core.next_block)
         };
-        if let Some(from) = indexed.refill {
+        let refill = self.duplicates.indexed.lock().refill;
+        if let Some(from) = refill {
             // A page of the map that cannot be read is told by whoever needs it.
-            let refill = self.take_up(index, from, next, pages * BLOCKS_PER_PAGE).unwrap_or(Some(from));
-            indexed.refill = refill;
-            next = indexed.refill.map_or(next, |refill| next.min(refill));
-        }
-        if index.is_full() {
-            index.flush(next);
+            drop(self.take_up(from, next, pages * BLOCKS_PER_PAGE));
         }
         let mut io = RunIo::new(self);
-        let progress = index.merge_step(&mut io, pages);
+        let mut left = pages;
+        loop {
+            let mut indexed = self.duplicates.indexed.lock();
+            let Indexed { index: Some(index), refill, .. } = &mut *indexed else { break };
+            if index.is_full() {
+                index.flush(refill.map_or(next, |refill| refill.min(next)));
+            }
+            let Some(mut work) = (if left > 0 { index.begin() } else { None }) else { break };
+            let turn = indexed.turn;
+            drop(indexed);
+            let outcome = work.run(&mut io, left.min(PAGES_AT_ONCE));
+            left = left.saturating_sub(PAGES_AT_ONCE);
+            let mut indexed = self.duplicates.indexed.lock();
+            let same = indexed.turn == turn;
+            match &mut indexed.index {
+                Some(index) if same => index.end(work),
+                // It was put to sleep; nothing names what was written.
+                _ => break,
+            }
+            match outcome {
+                Err(error @ (PoolError::Suspended(_) | PoolError::ReadOnly)) => return Err(error),
+                // What has no room is tried again; what cannot be read costs duplicates.
+                Err(_) => break,
+                Ok(()) => {}
+            }
+        }
         io.finish()?;
-        let progress = match progress {
-            // What has no room is tried again.
-            Err(error @ (PoolError::Suspended(_) | PoolError::ReadOnly)) => return Err(error),
-            // What has no room is tried again; what cannot be read costs duplicates.
-            Err(_) => return Ok(false),
-            Ok(progress) => progress,
+        let (progress, refilling, lent) = {
+            let mut indexed = self.duplicates.indexed.lock();
+            let Indexed { index: Some(index), refill, .. } = &mut *indexed else { return Ok(false) };
+            (index.progress(), refill.is_some(), index.figures().filter_bytes)
         };
         self.install_parts(progress.changes)?;
-        self.cache.lend(index.figures().filter_bytes);
-        Ok(progress.pending || indexed.refill.is_some())
+        self.cache.lend(lent);
+        Ok(progress.pending || refilling)
     }
 
     /// A step of [`Pool::tend_index`] between commits, when it is due.
@@ -131,29 +151,34 @@ impl Pool {
         self.tend_index(pages)
     }
 
-    /// Has the index take up blocks from `from` on, at most so many; where to go on, if there are more. What has
-    /// the id `next` or a later one may be about to get into the map.
-    fn take_up(
-        &self,
-        index: &mut Index,
-        from: BlockId,
-        next: BlockId,
-        blocks: usize,
-    ) -> Result<Option<BlockId>> {
+    /// Has the index take up blocks from `from` on, at most so many. What has the id `next` or a later one may be about
+    /// to get into the map.
+    fn take_up(&self, from: BlockId, next: BlockId, blocks: usize) -> Result<()> {
         let (window, mut left) = (self.map.lock().window(from, blocks), blocks);
-        let mut full = None;
+        let mut found = Vec::new();
         let rest = window.visit(&RunIo::new(self), |id, entry| {
-            if let Some(print) = entry.print {
-                if index.is_full() && !index.flush(id.min(next)) {
-                    full = Some(id);
-                    return Ok(ControlFlow::Break(()));
-                }
-                index.insert(print, id);
-            }
+            found.extend(entry.print.map(|print| (print, id)));
             left -= 1;
             Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        Ok(full.or(rest))
+        let mut indexed = self.duplicates.indexed.lock();
+        let Indexed { index: Some(index), refill, .. } = &mut *indexed else { return Ok(()) };
+        for (print, id) in found {
+            if index.is_full() && !index.flush(id.min(next)) {
+                *refill = Some(id);
+                return Ok(());
+            }
+            index.insert(print, id);
+        }
+        *refill = rest;
+        Ok(())
+    }
+
+    /// As [`Pool::install_parts`]: memory and tables must not part.
+    fn install_parts_or_suspend(&self, changes: Changes) {
+        if let Err(error) = self.install_parts(changes) {
+            self.suspend(format!("the dedup index could not be noted: {error}"));
+        }
     }
 
     /// Brings changed parts into the tables.

@@ -61,7 +61,7 @@ impl Table {
         let before = range.capacity();
         let new = range.insert(high, Told { check, gone, id }).is_none();
         // Hash tables are at most seven eighths full.
-        self.bytes += (range.capacity() - before) / 7 * 8 * PLACE_BYTES;
+        self.bytes += (range.capacity() - before) * 8 / 7 * PLACE_BYTES;
         self.len += usize::from(new);
     }
 

@@ -164,7 +164,13 @@ impl Bench {
 
     fn check(&self, contents: impl Iterator<Item = u64>) {
         let contents: Vec<_> = contents.collect();
+        // Parts whose filter has no room are not asked before they are rewritten.
+        let all_asked = self.index.runs.parts().all(|part| part.filter.is_some());
         for (n, found) in contents.iter().zip(self.find(&contents)) {
+            if !all_asked {
+                assert!(found.is_none_or(|id| self.had[n].contains(&id)), "content {n} never was {found:?}");
+                continue;
+            }
             match self.live.get(n).filter(|_| self.kept(*n)) {
                 Some(id) => assert_eq!(found, Some(*id), "content {n}"),
                 None if !self.kept(*n) => assert_eq!(found, None, "content {n} is not in the sample"),

@@ -464,7 +464,16 @@ impl Bed {
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
         }
-        *coverage.entry("hits").or_default() += self.hits;
+        let figures = self.pool().dedup_figures();
+        let counts = [
+            ("hits", self.hits),
+            ("stale", figures.stale),
+            ("runs of the index", figures.runs),
+            ("sampled", u64::from(figures.sampling > 1)),
+        ];
+        for (what, times) in counts {
+            *coverage.entry(what).or_default() += times;
+        }
     }
 }
 
