@@ -3,7 +3,7 @@
 use crate::corpus::Corpus;
 use crate::report::{Asked, Report, Unit};
 use larder_benches::content::Content;
-use larder_benches::daemon::{Daemon, Layout, pause};
+use larder_benches::daemon::{Daemon, Layout, POOL, pause};
 use larder_benches::litter::{self, Item};
 use larder_benches::peer::{self, Peer, run};
 use larder_benches::{MIB, mb_per_s, no_op, timed};
@@ -60,8 +60,8 @@ impl Bed {
     /// What is live in the pool, its own tables and trees too, bytes of one copy: as a trace finds it.
     fn live(&self) -> u64 {
         self.daemon().sync();
-        self.daemon().run(&["pool", "trace", "-w", larder_benches::daemon::POOL]);
-        let told = self.daemon().run(&["pool", "trace", "-j", larder_benches::daemon::POOL]);
+        self.daemon().run(&["pool", "trace", "-w", POOL]);
+        let told = self.daemon().run(&["pool", "status", "-j", POOL]);
         let told: serde_json::Value = serde_json::from_str(&told).expect("it tells JSON");
         let live = find(&told, "live").expect("a trace tells what is live");
         live["bytes"].as_u64().expect("a number of bytes")
@@ -188,46 +188,80 @@ fn pipe(line: &str) {
     assert!(status.success(), "{line}");
 }
 
-/// A tree of real files and a second copy of it, on raidz2 over six files.
+/// What is copied by tar, and its names in the report: both copies without deduplication, with it, verified; the
+/// server that does nothing; what was found.
+type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
+
+/// A tree of real files, and the whole corpus with its large files, and second copies of them, on raidz2 over six
+/// files.
 pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
-    let rate = |time| mb_per_s(corpus.tree_bytes as usize, time);
-    for round in 0..site.rounds {
-        let mut order = [
-            ("dedup=off", "tree, off", "tree again, off"),
-            ("dedup=on", "tree, on", "tree again, on"),
-            ("dedup=verify", "tree, verify", "tree again, verify"),
-        ];
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for (mode, first, again) in order {
-            let room = 4 * corpus.tree_bytes + (2 << 30);
-            let bed = Bed::new(site, RAIDZ2, room, &["compression=lz4", mode]);
-            warm(&corpus.tree);
-            let store = |name: &str| {
-                timed(|| {
-                    copy(&corpus.tree, &bed.mountpoint.join(name));
-                    bed.daemon().sync();
-                })
-            };
-            report.add(first, Unit::MbPerS, rate(store("first")));
-            let before = bed.live();
-            report.add(again, Unit::MbPerS, rate(store("again")));
-            if mode == "dedup=on" {
-                let grown = bed.live().saturating_sub(before) as f64;
-                report.add("duplicates of a tree found", Unit::Part, 1.0 - grown / before as f64);
+    let sources: [Source<'_>; 2] = [
+        (
+            &corpus.tree,
+            corpus.tree_bytes,
+            [
+                ("tree, off", "tree again, off"),
+                ("tree, on", "tree again, on"),
+                ("tree, verify", "tree again, verify"),
+            ],
+            "tree to a no-op server that hashes",
+            "duplicates of the tree found",
+        ),
+        (
+            &corpus.path,
+            corpus.bytes,
+            [
+                ("all, off", "all again, off"),
+                ("all, on", "all again, on"),
+                ("all, verify", "all again, verify"),
+            ],
+            "all to a no-op server that hashes",
+            "duplicates of all found",
+        ),
+    ];
+    for (path, bytes, names, no_op, found) in sources {
+        let rate = |time| mb_per_s(bytes as usize, time);
+        for round in 0..site.rounds {
+            let mut order: Vec<_> = MODES.iter().map(|(mode, _)| *mode).zip(names).collect();
+            if round % 2 == 1 {
+                order.reverse();
             }
+            for (mode, (first, again)) in order {
+                let bed = Bed::new(site, RAIDZ2, 4 * bytes + (2 << 30), &["compression=lz4", mode]);
+                warm(path);
+                let store = |name: &str| {
+                    timed(|| {
+                        copy(path, &bed.mountpoint.join(name));
+                        bed.daemon().sync();
+                    })
+                };
+                report.add(first, Unit::MbPerS, rate(store("first")));
+                let before = bed.live();
+                report.add(again, Unit::MbPerS, rate(store("again")));
+                if mode == "dedup=on" {
+                    let grown = bed.live().saturating_sub(before) as f64;
+                    report.add(found, Unit::Part, 1.0 - grown / before as f64);
+                }
+            }
+            let hashed = no_op_of(site, |mount| copy(path, &mount.join("tree")));
+            report.add(no_op, Unit::MbPerS, rate(hashed));
         }
-        let hashed = no_op_of(site, |path| copy(&corpus.tree, &path.join("tree")));
-        report.add("tree to a no-op server that hashes", Unit::MbPerS, rate(hashed));
     }
-    report.compare("tree: on / off", "tree, on", "tree, off", Asked::Least(0.9));
-    report.compare("tree: verify / off", "tree, verify", "tree, off", Asked::Least(0.5));
-    report.compare("tree: second copy / first", "tree again, on", "tree, on", Asked::Least(2.0));
+    use Asked::{Least, Nothing};
+    report.compare("tree: on / off", "tree, on", "tree, off", Least(0.9));
+    report.compare("tree: verify / off", "tree, verify", "tree, off", Least(0.5));
+    report.compare("tree: second copy / first", "tree again, on", "tree, on", Nothing);
     let no_op = "tree to a no-op server that hashes";
-    report.compare("tree: second copy / no-op that hashes", "tree again, on", no_op, Asked::Least(0.7));
-    // Names and inodes of the second copy are new.
-    report.ask("what a second copy of the tree did not take", "duplicates of a tree found", Asked::Nothing);
+    report.compare("tree: first copy / no-op that hashes", "tree, on", no_op, Nothing);
+    report.compare("tree: second copy / no-op that hashes", "tree again, on", no_op, Least(0.7));
+    report.compare("corpus: on / off", "all, on", "all, off", Least(0.9));
+    report.compare("corpus: verify / off", "all, verify", "all, off", Least(0.5));
+    report.compare("corpus: second copy / first", "all again, on", "all, on", Least(2.0));
+    let no_op = "all to a no-op server that hashes";
+    report.compare("corpus: second copy / no-op that hashes", "all again, on", no_op, Least(0.7));
+    // Names and inodes of the second copy are new, and count as if they were data.
+    report.ask("the second copy of the tree did not take", "duplicates of the tree found", Nothing);
+    report.ask("the second copy of the corpus did not take", "duplicates of all found", Least(0.95));
 }
 
 /// Runs a backup program, without anybody's settings.
