@@ -60,6 +60,13 @@ pub fn own_cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// What this process has resident, bytes.
+pub fn resident_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("our own process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
 /// The most memory that a process ever had resident, bytes.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 //! real one. Methods block; the daemon calls them from threads that may.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
@@ -56,6 +57,10 @@ pub trait Engine: Send + Sync {
     fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted>;
     /// Unmounts.
     fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted>;
+    /// A part of a file's extents.
+    fn file_extents(&self, request: Extents) -> Result<FileExtents>;
+    /// Copies a part of a file over another by reference.
+    fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
     fn pools(&self) -> Vec<String>;
     /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same.
@@ -127,4 +132,6 @@ verbs! {
     fs::Inherit, fs_inherit, "/v1/fs/inherit" => Done, checked;
     fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
     fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
+    Extents, file_extents, "/v1/file/extents" => FileExtents;
+    CloneFile, file_clone, "/v1/file/clone" => Cloned;
 }

@@ -1,6 +1,7 @@
 //! An engine that only remembers: for tests of what is above engines.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::trace::Trace;
@@ -208,6 +209,14 @@ impl Engine for MemoryEngine {
 
     fn fs_unmount(&self, _: fs::Unmount) -> Result<fs::Mounted> {
         Self::unsupported("mounts")
+    }
+
+    fn file_extents(&self, _: Extents) -> Result<FileExtents> {
+        Self::unsupported("files")
+    }
+
+    fn file_clone(&self, _: CloneFile) -> Result<Cloned> {
+        Self::unsupported("files")
     }
 
     fn pools(&self) -> Vec<String> {

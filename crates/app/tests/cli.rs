@@ -431,6 +431,77 @@ fn datasets_are_where_their_properties_say() {
 }
 
 #[test]
+fn copies_share_their_blocks_and_extents_show_it() {
+    let Some(bed) = Bed::new("copies_share_their_blocks_and_extents_show_it") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 256));
+    bed.ok("fs create tank/below");
+    bed.ok("fs create -o mountpoint=DIR/apart tank/apart");
+    let content = noise(1, 20 << 20);
+    fs::write(bed.path("mnt/file"), &content).unwrap();
+    bed.ok("pool sync tank");
+    let written = || -> u64 {
+        let status = bed.ok("fs list -Hp -o avail tank");
+        status.trim().parse().unwrap()
+    };
+    let before = written();
+    let shared = |path: &str| -> (u64, u64) {
+        let text = bed.ok(&format!("extents -j {path}"));
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let file = &json["files"][path.replace("DIR", bed.dir.path().to_str().unwrap())];
+        (file["shared"].as_u64().unwrap(), file["data"].as_u64().unwrap())
+    };
+    let all = content.len() as u64;
+    assert_eq!(shared("DIR/mnt/file"), (0, all));
+    bed.ok("clone DIR/mnt/file DIR/mnt/twin");
+    bed.ok("clone DIR/mnt/file DIR/mnt/below");
+    // Another mount, which copy_file_range(2) does not reach; the kernel knows the target already.
+    fs::write(bed.path("apart/file"), b"something else").unwrap();
+    assert_eq!(fs::read(bed.path("apart/file")).unwrap(), b"something else");
+    let refused = bed.fails(1, "clone DIR/mnt/file DIR/apart/file");
+    assert!(refused.contains("file exists") && refused.contains("--overwrite"), "{refused}");
+    bed.ok("clone --overwrite DIR/mnt/file DIR/apart/file");
+    let copied = Command::new("cp").arg(bed.path("mnt/file")).arg(bed.path("mnt/copy")).status().unwrap();
+    assert!(copied.success());
+    bed.ok("pool sync tank");
+    let taken = before.saturating_sub(written());
+    assert!(taken < 2 * MIB, "{taken} bytes less are available");
+    for path in ["mnt/file", "mnt/twin", "mnt/below/file", "apart/file", "mnt/copy"] {
+        assert!(fs::read(bed.path(path)).unwrap() == content, "{path}");
+        assert_eq!(shared(&format!("DIR/{path}")), (all, all), "{path}");
+    }
+    fs::remove_file(bed.path("mnt/file")).unwrap();
+    fs::OpenOptions::new().write(true).open(bed.path("mnt/twin")).unwrap().write_all(b"mine").unwrap();
+    bed.ok("pool trace -w tank");
+    assert!(fs::read(bed.path("apart/file")).unwrap() == content);
+    assert_eq!(shared("DIR/mnt/twin"), (all - 131_072, all));
+    let text = bed.ok("extents DIR/mnt/twin");
+    assert!(text.contains(" in tank, records of 128K\n") && text.contains("/disks/disk"), "{text}");
+    assert!(text.ends_with("twin: 160 extents found, 20M of data; 159 shared, 19.9M\n"), "{text}");
+
+    fs::write(bed.path("outside"), "not on a pool").unwrap();
+    for (line, why) in [
+        ("extents DIR/outside", "is not on a mount of larder"),
+        ("extents DIR/mnt/nothing", "cannot open '"),
+        ("clone DIR/outside DIR/mnt/new", "is not on a mount of larder"),
+        ("clone DIR/mnt/copy DIR/new", "is not on a mount of larder"),
+        ("clone DIR/mnt/nothing DIR/mnt/new", "no such file or directory"),
+    ] {
+        let error = bed.fails(1, line);
+        assert!(error.contains(why), "{line}: {error}");
+    }
+    assert!(!bed.path("new").exists() && !bed.path("mnt/new").exists(), "nothing is left of it");
+    for (line, why) in [
+        ("clone DIR/mnt DIR/mnt/new", "is a directory"),
+        ("clone --overwrite DIR/mnt/copy DIR/mnt/copy", "are the same file"),
+    ] {
+        let error = bed.fails(2, line);
+        assert!(error.contains(why), "{line}: {error}");
+    }
+    assert!(bed.fails(1, "extents DIR/mnt").contains("is a directory"));
+    assert!(fs::read(bed.path("mnt/copy")).unwrap() == content);
+}
+
+#[test]
 fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down() {
     let Some(bed) = Bed::new("a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down")
     else {

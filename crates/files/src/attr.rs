@@ -3,8 +3,8 @@
 //! A file is made longer by a number only; it is made shorter by cutting its dirty data and its extents,
 //! which, when they are many, become a tail that is dropped later (see [`crate::orphan`]).
 //! An extent that the new end falls into is shortened and keeps its block, so that what a later growth
-//! shows there is zero. No range of a file is ever named by two extents, nor a block by two of a file:
-//! to zero a part of a record is to write zeros.
+//! shows there is zero. No range of a file is ever named by two extents, and a block by a second one only when
+//! [`crate::share`] says so: to zero a part of a record is to write zeros.
 
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
@@ -216,8 +216,7 @@ impl Volume {
             }
             Ok::<_, FsError>(extents)
         })?;
-        let stored = dropped.iter().map(|(_, extent)| u64::from(extent.ptr.place.stored)).sum();
-        state.change(|item| item.stored = item.stored.saturating_sub(stored));
+        state.change(|item| dropped.iter().for_each(|(_, extent)| item.forget_extent(extent)));
         Ok(dropped.len() == max)
     }
 

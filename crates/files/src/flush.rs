@@ -63,6 +63,13 @@ struct Built {
     ptr: Option<BlockPtr>,
 }
 
+impl Built {
+    /// The extent that the file gets.
+    fn extent(&self) -> Option<Extent> {
+        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len })
+    }
+}
+
 /// What is stored together.
 #[derive(Default)]
 struct Batch {
@@ -112,6 +119,15 @@ impl Volume {
     /// Stores all that was dirty when it was called.
     pub fn flush_all(&self) -> Result<()> {
         let mut todo = self.dirty.lock().iter().map(|&id| (id, 0)).collect::<Todo>();
+        while !todo.is_empty() {
+            self.flush_batch(&self.pool.enter()?, &mut todo)?;
+        }
+        Ok(())
+    }
+
+    /// Stores all that was dirty of one inode.
+    pub(crate) fn flush_one(&self, id: InodeId) -> Result<()> {
+        let mut todo = Todo::from([(id, 0)]);
         while !todo.is_empty() {
             self.flush_batch(&self.pool.enter()?, &mut todo)?;
         }
@@ -394,9 +410,8 @@ impl Volume {
             item.size = state.tree.size.max(end.min(state.live.size));
         }
         for record in built {
-            let (old, new) = (record.old.map(|old| old.ptr), record.ptr);
-            item.stored = item.stored.saturating_sub(old.map_or(0, |ptr| u64::from(ptr.place.stored)));
-            item.stored += new.map_or(0, |ptr| u64::from(ptr.place.stored));
+            record.old.iter().for_each(|old| item.forget_extent(old));
+            record.extent().iter().for_each(|new| item.count_extent(new));
         }
         let key = |offset| Key::new(id.get(), EXTENT, offset);
         let divided = rest.and_then(|rest| rest.divided.as_ref());
@@ -412,10 +427,9 @@ impl Volume {
                 tree.insert(key(end.offset), &end.extent.encode())?;
             }
             for record in built {
-                if let Some(ptr) = record.ptr {
-                    let extent = Extent { ptr, len: record.len, block_offset: 0, logical: record.len };
+                if let Some(extent) = record.extent() {
                     tree.insert(key(record.offset), &extent.encode())?;
-                    tree.link_block(ptr, u64::from(record.len));
+                    tree.link_block(extent.ptr, u64::from(record.len));
                 } else if record.old.is_some() {
                     tree.remove(&key(record.offset))?;
                 }
@@ -426,7 +440,7 @@ impl Volume {
             tree.insert(inode_key(id), &item.encode())
         })?;
         state.tree = item;
-        state.live.stored = item.stored;
+        (state.live.stored, state.live.data) = (item.stored, item.data);
         let before = state.data.bytes;
         let left = rest.map_or(u64::MAX, |rest| rest.from);
         state.data.settle(taken.record_size, left);
@@ -470,13 +484,7 @@ impl Volume {
     /// Sees to it that a name never gets to disk before the data: for programs that write a file and
     /// rename it over another without an fsync.
     pub(crate) fn data_before_name(&self, id: InodeId) -> Result<()> {
-        if !self.note_data(id)? {
-            let mut todo = Todo::from([(id, 0)]);
-            while !todo.is_empty() {
-                self.flush_batch(&self.pool.enter()?, &mut todo)?;
-            }
-        }
-        Ok(())
+        if self.note_data(id)? { Ok(()) } else { self.flush_one(id) }
     }
 
     /// Notes an inode's dirty data for the log; false when only a commit can make it durable.

@@ -2,8 +2,8 @@
 //!
 //! [`Ops`] is what a transport calls; [`Mount`] implements it over the volumes of a pool, and is what
 //! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories),
-//! `attr` (attributes, lengths), `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `orphan`
-//! (removal) and `replay` add to it. A [`View`] shows a mount from one of its datasets. `inode` says what
+//! `attr` (attributes, lengths), `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `share`
+//! (copying by reference), `orphan` (removal) and `replay` add to it. A [`View`] shows a mount from one of its datasets. `inode` says what
 //! is kept in memory and in which order it is locked.
 
 mod acl;
@@ -13,6 +13,7 @@ mod data;
 mod error;
 mod flush;
 mod inode;
+mod layout;
 mod mount;
 mod names;
 mod ops;
@@ -21,14 +22,17 @@ mod ranges;
 mod read_data;
 mod recut;
 mod replay;
+mod share;
 mod view;
 mod volume;
 mod xattr;
 
 pub use cut::Cutter;
 pub use error::{FsError, Result};
+pub use layout::FileLayout;
 pub use mount::Mount;
 pub use ops::*;
 pub use read_data::ReadData;
+pub use share::Copied;
 pub use view::View;
 pub use volume::Volume;

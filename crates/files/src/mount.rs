@@ -9,6 +9,7 @@ use crate::error::{FsError, Result};
 use crate::names::check_name;
 use crate::ops::*;
 use crate::read_data::ReadData;
+use crate::share::Copied;
 use crate::volume::Volume;
 use larder_format::items::{FIRST_COOKIE, ROOT_INODE};
 use larder_format::{CommitId, DatasetId, InodeId};
@@ -20,8 +21,6 @@ use std::sync::{Arc, Weak};
 /// Cookies of `.` and `..`; those of junctions follow, by dataset.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// Bytes that `copy_file_range` moves at a time.
-const COPY_STEP: u64 = 1 << 20;
 /// What `statfs` counts in, bytes.
 const STATFS_UNIT: u32 = 4096;
 /// More inodes than anybody makes.
@@ -182,6 +181,21 @@ impl Mount {
         self.tree.read().volumes.get(&id).map(|attached| Arc::clone(&attached.volume))
     }
 
+    /// Copies between two files of this mount, of one dataset or two; see [`Volume::copy_range`].
+    ///
+    /// # Errors
+    /// As [`Volume::copy_range`].
+    pub fn copy_range(
+        &self,
+        (from, from_offset): (NodeId, u64),
+        (to, to_offset): (NodeId, u64),
+        len: u64,
+    ) -> Result<Copied> {
+        let (source, source_inode) = self.at(from)?;
+        let (target, inode) = self.at(to)?;
+        target.copy_range((&source, source_inode, from_offset), inode, to_offset, len)
+    }
+
     /// Goes on with removing orphans: at most `max_extents` extents. True while there is more to do.
     ///
     /// # Errors
@@ -206,7 +220,7 @@ impl Mount {
         tree.volumes.values().map(|attached| &attached.volume).chain(&tree.leaving).map(Arc::clone).collect()
     }
 
-    fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
+    pub(crate) fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
         let tree = self.tree.read();
         let (dataset, inode) = match node {
             NodeId::ROOT => (tree.root.ok_or(FsError::Stale)?, ROOT_INODE),
@@ -466,25 +480,13 @@ impl Ops for Mount {
     fn copy_file_range(
         &self,
         (from, _, from_offset): (NodeId, Handle, u64),
-        (to, _, to_offset): (NodeId, Handle, u64),
+        (to, handle, to_offset): (NodeId, Handle, u64),
         len: u64,
     ) -> Result<u64> {
-        let (source, source_inode) = self.at(from)?;
-        let (target, target_inode) = self.at(to)?;
-        let mut copied = 0;
-        while copied < len {
-            let now = (len - copied).min(COPY_STEP) as u32;
-            let buffer = source.read(source_inode, from_offset.saturating_add(copied), now)?.to_vec();
-            if buffer.is_empty() {
-                break;
-            }
-            match target.write(target_inode, Some(to_offset.saturating_add(copied)), &buffer, false) {
-                Ok(written) => copied += u64::from(written),
-                Err(_) if copied > 0 => break,
-                Err(error) => return Err(error),
-            }
+        if handle == APPEND {
+            return Err(FsError::BadHandle);
         }
-        Ok(copied)
+        Ok(self.copy_range((from, from_offset), (to, to_offset), len)?.bytes)
     }
 
     fn opendir(&self, node: NodeId) -> Result<Handle> {

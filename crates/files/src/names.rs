@@ -572,7 +572,13 @@ impl Volume {
             tree.insert(to_key, &entry(from, &rename.new_name))?;
             states.of(from.inode).change(|item| (item.parent, item.ctime) = (new_parent, time));
             store(tree, &states)?;
-            note(tree, origin, || LogOp::Rename(rename));
+            // The log has only the name; over another file it must not come before the data.
+            let unlogged = states.of(from.inode).stored_in > self.pool.durable_commit();
+            if unlogged && to.is_some() && origin == Origin::Live {
+                tree.log_by_commit(LogOp::Rename(rename).encode());
+            } else {
+                note(tree, origin, || LogOp::Rename(rename));
+            }
             Ok(orphan)
         })
     }

@@ -61,7 +61,8 @@ pub struct Attr {
     pub generation: u64,
     /// Bytes of a file or of a link's target; for a directory the number of entries.
     pub size: u64,
-    /// Stored size in units of 512 bytes.
+    /// What of it is data, not holes, in units of 512 bytes, before compression: who finds less here than `size` has
+    /// of them takes the file for sparse (cp does, and does not share it then).
     pub blocks: u64,
     /// Last read.
     pub atime: Timestamp,
@@ -316,7 +317,8 @@ pub trait Ops: Send + Sync {
     fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()>;
     /// The next data or hole at or after `offset`.
     fn lseek(&self, node: NodeId, handle: Handle, offset: u64, seek: Seek) -> Result<u64>;
-    /// Copies up to `len` bytes between files of this mount; gives the number copied.
+    /// Copies up to `len` bytes between files of this mount, by reference where that can be; gives the number
+    /// copied, which is less at the end of the source, and where more would take long.
     fn copy_file_range(
         &self,
         from: (NodeId, Handle, u64),

@@ -9,7 +9,7 @@ use crate::inode::{Inode, State};
 use crate::ops::{Attr, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
-use larder_format::{BlockId, CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
+use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
 use larder_pool::{Dataset, Look, Op, Pool, PoolError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,7 @@ pub(crate) fn new_item(kind: FileKind, perm: u16, (uid, gid): (u32, u32), time: 
         stored: 0,
         parent: ROOT_INODE,
         entries: 0,
-        shared_before: BlockId::new(0),
+        data: 0,
     }
 }
 
@@ -283,7 +283,7 @@ impl Volume {
             node: self.node(id),
             generation: item.generation,
             size: if directory { item.entries } else { item.size },
-            blocks: (item.stored + state.data.bytes).div_ceil(512),
+            blocks: (item.data + state.data.bytes).div_ceil(512),
             atime: item.atime,
             mtime: item.mtime,
             ctime: item.ctime,

@@ -10,7 +10,7 @@
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
-use crate::{BlockId, BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
+use crate::{BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
 
 /// Key kind of an extent.
 pub const EXTENT: u8 = 1;
@@ -149,8 +149,8 @@ layout! {
         parent: InodeId = 104,
         /// A directory's entries.
         entries: u64 = 112,
-        /// Blocks up to this id may be shared with a clone. Reserved.
-        shared_before: BlockId = 120,
+        /// Plain bytes of its records.
+        data: u64 = 120,
     }
 }
 
@@ -194,8 +194,8 @@ pub struct Inode {
     pub parent: InodeId,
     /// A directory's entries.
     pub entries: u64,
-    /// Blocks up to this id may be shared with a clone.
-    pub shared_before: BlockId,
+    /// Plain bytes of its records: its size but for holes.
+    pub data: u64,
 }
 
 impl Inode {
@@ -209,6 +209,18 @@ impl Inode {
     /// Whether its records are cut by content.
     pub fn by_content(&self) -> bool {
         self.flags & Self::BY_CONTENT != 0
+    }
+
+    /// An extent of the file was added.
+    pub fn count_extent(&mut self, extent: &Extent) {
+        self.stored += u64::from(extent.ptr.place.stored);
+        self.data += u64::from(extent.logical);
+    }
+
+    /// An extent of the file was dropped.
+    pub fn forget_extent(&mut self, extent: &Extent) {
+        self.stored = self.stored.saturating_sub(u64::from(extent.ptr.place.stored));
+        self.data = self.data.saturating_sub(u64::from(extent.logical));
     }
 
     /// The value's bytes.
@@ -234,7 +246,7 @@ impl Inode {
             stored: self.stored,
             parent: self.parent,
             entries: self.entries,
-            shared_before: self.shared_before,
+            data: self.data,
         }
         .put(&mut out);
         out
@@ -271,7 +283,7 @@ impl Inode {
             stored: record.stored,
             parent: record.parent,
             entries: record.entries,
-            shared_before: record.shared_before,
+            data: record.data,
         })
     }
 }
@@ -440,7 +452,7 @@ impl<'a> Xattr<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Place, SegmentId};
+    use crate::{BlockId, Place, SegmentId};
     use proptest::prelude::*;
 
     fn inode() -> Inode {
@@ -464,7 +476,7 @@ mod tests {
             stored: 7,
             parent: InodeId::new(8),
             entries: 9,
-            shared_before: BlockId::new(10),
+            data: 10,
         }
     }
 

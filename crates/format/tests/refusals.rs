@@ -332,7 +332,7 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
         stored: 0,
         parent: InodeId::new(1),
         entries: 0,
-        shared_before: BlockId::new(0),
+        data: 0,
     };
     let decode = |inode: &Inode| Inode::decode(&inode.encode());
     refused(&inode, decode, "entries", |i| i.entries = u64::MAX);

@@ -377,7 +377,7 @@ pub fn items() -> Vec<Vec<u8>> {
         stored: 8,
         parent: InodeId::new(9),
         entries: 10,
-        shared_before: BlockId::new(11),
+        data: 11,
     };
     let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096 };
     let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };

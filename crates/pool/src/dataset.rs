@@ -339,6 +339,12 @@ impl Update<'_> {
         self.pool.notes.lock().note(self.dataset, op);
     }
 
+    /// As [`Update::log`], for an operation that must not be replayed on the last commit, because what it relies on
+    /// is not in it: until it is, an fsync takes a commit.
+    pub fn log_by_commit(&mut self, op: Vec<u8>) {
+        self.pool.notes.lock().note_for_commit(self.dataset, op);
+    }
+
     fn touch(&mut self) {
         self.touched = true;
         self.state.changed = true;

@@ -9,7 +9,8 @@
 //!
 //! Records are chained by sequence and by the predecessor's checksum; the chain ends where the next
 //! record is not found in the current segment nor at the start of the next. The root names the
-//! segments in the order in which they are used. When they are full, an fsync becomes a commit.
+//! segments in the order in which they are used. When they are full, an fsync becomes a commit; so it does when an
+//! operation waits that relies on data which only the next commit will have ([`crate::Update::log_by_commit`]).
 //!
 //! A crash while a record is written loses that record, which nobody was told of. A crash between the
 //! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
@@ -42,12 +43,14 @@ pub(crate) struct Notes {
     bytes: usize,
     next: u64,
     logged: u64,
+    /// The last that the log must not get.
+    by_commit: u64,
 }
 
 impl Notes {
     /// Notes whose numbers go on after `applied`.
     pub(crate) fn after(applied: OpSeq) -> Self {
-        Self { pending: VecDeque::new(), bytes: 0, next: applied.get() + 1, logged: applied.get() }
+        Self { next: applied.get() + 1, logged: applied.get(), ..Self::default() }
     }
 
     /// Notes an operation and returns its number.
@@ -61,6 +64,11 @@ impl Notes {
         self.bytes += framed.len();
         self.pending.push_back((seq, framed));
         seq
+    }
+
+    /// As [`Notes::note`], for an operation that the log must not get: what it relies on is in no commit yet.
+    pub(crate) fn note_for_commit(&mut self, dataset: DatasetId, op: Vec<u8>) {
+        self.by_commit = self.note(dataset, op).get();
     }
 
     /// The last number given.
@@ -135,8 +143,12 @@ impl Pool {
         self.commit().map(drop)
     }
 
-    /// As many of the operations not yet logged as one record takes; `None` when the first is too large.
+    /// As many of the operations not yet logged as one record takes; `None` when the first is too large, or one of them
+    /// needs a commit.
     fn next_batch(&self, notes: &Notes) -> Option<(OpSeq, Vec<Vec<u8>>)> {
+        if notes.by_commit > notes.logged {
+            return None;
+        }
         let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
         let mut ops = Vec::new();
         let (mut last, mut bytes) = (None, 0);

@@ -39,6 +39,7 @@ mod snapshot;
 pub mod space;
 pub mod trace;
 pub mod tree;
+mod whereabouts;
 pub mod write;
 
 pub use account::Account;
@@ -51,4 +52,5 @@ pub use open::{ImportOptions, Importable};
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
 pub use quota::{Limits, Share};
 pub use snapshot::SnapshotView;
+pub use whereabouts::Whereabouts;
 pub use write::NewRecord;

@@ -746,7 +746,11 @@ impl Maker {
                 let from_at = here(&mut self.numbers, offset);
                 let to_at = self.offset();
                 let to_at = here(&mut self.numbers, to_at);
-                Op::CopyRange { from: slot, from_at, to: other, to_at, len }
+                // Often at multiples of what records may be cut at, and to the end: what can be shared.
+                let unit = self.numbers.pick(&[1, 1, 4096, 128 << 10, 1 << 20]);
+                let cut = |at: Option<i64>| at.map(|at| at - at.rem_euclid(unit));
+                let len = if self.numbers.one_in(6) { 1 << 24 } else { len };
+                Op::CopyRange { from: slot, from_at: cut(from_at), to: other, to_at: cut(to_at), len }
             }
             885..895 => Op::SendFile { from: slot, from_at: here(&mut self.numbers, offset), to: other, len },
             895..905 => Op::Splice { from: slot, from_at: offset, to: other, to_at: self.offset(), len },

@@ -5,7 +5,9 @@
 
 mod args;
 mod cachestat;
+mod clone;
 mod daemon;
+mod extents;
 mod fs;
 mod fs_create;
 mod fs_destroy;
@@ -97,6 +99,10 @@ enum Command {
     /// Datasets and their properties; the verbs of zfs(8)
     #[command(subcommand, visible_alias = "zfs")]
     Fs(fs::Verb),
+    /// Copies a file by reference: the copy shares its blocks
+    Clone(clone::Args),
+    /// Shows which blocks files are made of, where they lie, and what is shared
+    Extents(extents::Args),
     /// Shows what the caches do: look-ups, hits and misses a second, and how full they are
     Cachestat(cachestat::Args),
     /// The process that holds the imported pools; other commands start it when they need it
@@ -199,6 +205,8 @@ fn run(call: Call) -> Result<u8> {
     match command {
         Command::Pool(verb) => pool::run(verb, &session),
         Command::Fs(verb) => fs::run(verb, &session),
+        Command::Clone(args) => clone::run(&args, &session),
+        Command::Extents(args) => extents::run(&args, &session),
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
@@ -276,6 +284,8 @@ mod tests {
             "larder fs umount tank/a",
             "larder daemon status -j",
             "larder personalities /tmp/links",
+            "larder clone --overwrite a b",
+            "larder extents -pj a b",
         ] {
             if let Err(error) = call(line) {
                 panic!("{line}: {error}");

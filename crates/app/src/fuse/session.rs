@@ -164,6 +164,11 @@ impl MountHandle {
         &self.mountpoint
     }
 
+    /// The device number that files on it have, as `major:minor`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Whether requests are still served; false after somebody has unmounted it from outside.
     pub fn is_alive(&self) -> bool {
         self.session.as_ref().is_some_and(|session| !session.is_finished())

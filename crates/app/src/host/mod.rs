@@ -2,7 +2,7 @@
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
 //! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `figures` what people watch, `pools` and
-//! `datasets` hold the verbs about properties and names, `error` is the one place where errors of the
+//! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
 //! Locking, outermost first: `admin` (one change of the set of pools at a time; held while devices are
@@ -14,6 +14,7 @@ mod datasets;
 mod devices;
 mod error;
 mod figures;
+mod files;
 mod holders;
 mod import;
 mod live;
@@ -26,6 +27,7 @@ mod world;
 pub use create::clear_label;
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
@@ -196,6 +198,12 @@ impl Engine for Host {
     }
     fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted> {
         datasets::unmount(self, request.target.as_deref())
+    }
+    fn file_extents(&self, request: Extents) -> Result<FileExtents> {
+        self.extents(&request)
+    }
+    fn file_clone(&self, request: CloneFile) -> Result<Cloned> {
+        self.clone_file(&request)
     }
     fn pools(&self) -> Vec<String> {
         self.live.read().keys().cloned().collect()

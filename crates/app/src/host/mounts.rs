@@ -107,6 +107,13 @@ impl Mounts {
         self.mounted.iter().find(|(_, mounted)| mounted.path == path).map(|(&id, _)| id)
     }
 
+    /// The dataset whose own mount has this device (`major:minor`), and what tells its kernel of changes.
+    pub fn on_device(&self, device: &str) -> Option<(DatasetId, Invalidator)> {
+        let own = self.mounted.iter().filter_map(|(&id, mounted)| Some((id, mounted.own.as_ref()?)));
+        let mut own = own.filter(|(_, handle)| handle.is_alive() && handle.device() == device);
+        own.next().map(|(id, handle)| (id, handle.invalidator()))
+    }
+
     /// Whether a mount still serves: umount(8) may have taken it away.
     fn is_alive(&self, mounted: &Mounted) -> bool {
         match &mounted.own {

@@ -186,7 +186,9 @@ impl Bed {
                     let before = extents.replace((key.object, key.offset + u64::from(extent.len)));
                     let apart = before.is_none_or(|(inode, end)| inode != key.object || end <= key.offset);
                     assert!(apart, "two extents of inode {} name what is at {}", key.object, key.offset);
-                    *stored.entry(key.object).or_insert(0) += u64::from(extent.ptr.place.stored);
+                    let (bytes, data) = stored.entry(key.object).or_insert((0, 0));
+                    *bytes += u64::from(extent.ptr.place.stored);
+                    *data += u64::from(extent.logical);
                 }
                 _ => drop(others.insert(key.object)),
             }
@@ -200,8 +202,9 @@ impl Bed {
         for (id, inode) in inodes {
             let (entries, dirs) = holds.get(&id).copied().unwrap_or_default();
             let links = if inode.kind == FileKind::Directory { 2 + dirs } else { named[&id] };
-            let counted = (links, entries, stored.get(&id).copied().unwrap_or(0));
-            assert_eq!((inode.nlink, inode.entries, inode.stored), counted, "inode {id}");
+            let counted = (links, entries, stored.get(&id).copied().unwrap_or((0, 0)));
+            let told = (inode.nlink, inode.entries, (inode.stored, inode.data));
+            assert_eq!(told, counted, "inode {id}");
         }
     }
 

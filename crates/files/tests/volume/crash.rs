@@ -37,7 +37,8 @@ fn run_seed((word, count): (&str, usize), seed: u64, coverage: &Mutex<Coverage>)
         format!("LARDER_SEED={seed} LARDER_CUTS=1 cargo test -p larder-files --test volume simulation");
     let sizes = vec![ByteLen::new(64 << 20); count];
     let chunking = if seed % 3 == 2 { "content" } else { "fixed" };
-    let properties = [("recordsize", "4096"), ("chunking", chunking)];
+    let dedup = ["off", "on", "verify"][seed as usize / LAYOUTS.len() % 3];
+    let properties = [("recordsize", "4096"), ("chunking", chunking), ("dedup", dedup)];
     let mut run = Run::on(Bed::with_layout(word, &sizes, &properties), seed);
     run.bed.pool.set_pool_property("memory", "2097152").unwrap();
     run.bed.pool.commit().unwrap();
@@ -132,6 +133,32 @@ fn a_replaced_file_has_its_old_or_new_content_though_nobody_synced() {
     bed.fsync(other);
     let bed = bed.crash(2);
     assert_eq!(bed.content(bed.find("settings").unwrap().node), b"new and longer");
+}
+
+#[test]
+fn a_replaced_file_never_loses_data_that_was_stored_or_shared_and_not_logged() {
+    for shared in [false, true] {
+        let bed = Bed::new(&[]);
+        let content = vec![7; 3 << 20];
+        let source = bed.file(ROOT, "source");
+        bed.write(source, 0, &content);
+        let old = bed.file(ROOT, "settings");
+        bed.write(old, 0, b"old");
+        bed.pool.commit().unwrap();
+        let new = bed.file(ROOT, "settings.tmp");
+        if shared {
+            bed.mount.copy_range((source, 0), (new, 0), u64::MAX).unwrap();
+        } else {
+            bed.write(new, 0, &content);
+        }
+        bed.mount.rename(ROOT, b"settings.tmp", ROOT, b"settings", RenameFlags::default()).unwrap();
+        let other = bed.file(ROOT, "other");
+        bed.fsync(other);
+        let bed = bed.crash(2);
+        assert!(bed.find("other").is_ok());
+        let found = bed.content(bed.find("settings").unwrap().node);
+        assert!(found == b"old" || found == content, "{} bytes, shared: {shared}", found.len());
+    }
 }
 
 #[test]

@@ -14,4 +14,5 @@ mod nameless;
 mod nearly_full;
 mod quota;
 mod semantics;
+mod share;
 mod threads;

@@ -1,0 +1,236 @@
+//! Larder's index, and what the block map has of fingerprints.
+
+use crate::row::{Figures, print};
+use crate::store::Store;
+use larder_benches::{process, timing};
+use larder_device::{Entropy, SeededEntropy};
+use larder_format::run::Places;
+use larder_format::{BlockId, Fingerprint, Place, SegmentId};
+use larder_pool::dedup::{FILTERS_SHARE_PERCENT, TABLE_SHARE_PER_MILLE};
+use larder_pool::index::{Changes, Index, Limits};
+use larder_pool::map::{BlockMap, Update};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// Fingerprints that are looked up together.
+const BATCH: u64 = 64;
+/// Entries between steps of merging, and the pages of a step.
+const STEP_ENTRIES: u64 = 1024;
+const STEP_PAGES: usize = 32;
+/// Blocks between checkpoints of the map: a commit every few seconds.
+const COMMIT: u64 = 8192;
+/// Pages of the map's merges for each commit.
+const MAP_PAGES: usize = 512;
+/// Records of a stream that was written together.
+const STREAM: u64 = 1 << 16;
+/// A measurement ends after this long.
+const LONG: Duration = Duration::from_secs(5);
+/// Ids that the pool gave out before.
+const FIRST_ID: u64 = 1_000_000;
+/// Fingerprints from here on are in no index.
+const NEW: u64 = 1 << 40;
+
+/// An index and a map under load.
+pub struct Larder {
+    store: Store,
+    index: Index,
+    map: Option<BlockMap>,
+    count: u64,
+    dice: SeededEntropy,
+    before: u64,
+}
+
+fn limits(memory: u64) -> Limits {
+    Limits {
+        filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
+        table: (memory / 1000 * TABLE_SHARE_PER_MILLE) as usize,
+    }
+}
+
+fn id(n: u64) -> BlockId {
+    BlockId::new(FIRST_ID + n)
+}
+
+impl Larder {
+    /// Empty, with pages in `dir`, for at most `most` fingerprints.
+    pub fn new(dir: &Path, most: u64, with_map: bool) -> Self {
+        let before = process::resident_memory();
+        // The index, the map, the room of merges.
+        let store = Store::new(dir, (1 << 30) + most * 80);
+        let map = with_map.then(BlockMap::new);
+        let index = Index::new(limits(0));
+        Self { store, index, map, count: 0, dice: SeededEntropy::new(1), before }
+    }
+
+    fn note(&mut self, changes: Changes) {
+        let of = |parts: &[larder_format::index::PartDescriptor]| {
+            parts.iter().flat_map(|part| part.run.footprints.clone()).collect::<Vec<_>>()
+        };
+        self.store.keep(&of(&changes.added));
+        self.store.release(&of(&changes.removed));
+    }
+
+    fn step(&mut self) {
+        if self.index.is_full() {
+            self.index.flush(id(self.count));
+        }
+        let progress = self.index.merge_step(&mut self.store, STEP_PAGES).expect("the device works");
+        self.note(progress.changes);
+    }
+
+    fn commit(&mut self) {
+        if let Some(map) = &mut self.map {
+            let mut changes = vec![map.checkpoint(&mut self.store).expect("the device works")];
+            changes.push(map.merge_step(&mut self.store, MAP_PAGES).expect("the device works").changes);
+            for changes in changes {
+                self.store.keep(changes.added.iter().flat_map(|run| &run.footprints));
+                self.store.release(changes.removed.iter().flat_map(|run| &run.footprints));
+            }
+        }
+        let unfinished = self.index.unfinished().into_iter();
+        let of_map = self.map.iter().flat_map(BlockMap::unfinished).collect::<Vec<_>>();
+        self.store.collect(unfinished.chain(of_map));
+    }
+
+    /// One more record of 128 KiB, incompressible.
+    fn insert_next(&mut self) {
+        const STORED: u32 = 131_216;
+        const RECORDS: u64 = 255;
+        let (n, print) = (self.count, print(self.count));
+        self.index.insert(print, id(n));
+        if let Some(map) = &mut self.map {
+            let place = Place {
+                segment: SegmentId::new(1 + n / RECORDS),
+                column: 0,
+                offset: 4096 + (n % RECORDS) as u32 * STORED,
+                stored: STORED,
+            };
+            map.apply(Update::Put { id: id(n), places: Places::new(&[place]).expect("it lies in a slot") });
+            map.apply(Update::Print { id: id(n), print });
+        }
+        self.count += 1;
+        if self.count.is_multiple_of(STEP_ENTRIES) {
+            self.step();
+        }
+        if self.count.is_multiple_of(COMMIT) {
+            self.commit();
+        }
+    }
+
+    fn probe(&self, prints: &[Fingerprint]) -> Vec<Option<BlockId>> {
+        self.index.probe(prints).finish(&self.store, &mut u64::MAX.clone())
+    }
+
+    /// Calls `batch` until it was long enough, or has done `most`; what it did a second. It says how much that was.
+    fn rate(&mut self, most: u64, mut batch: impl FnMut(&mut Self) -> u64) -> f64 {
+        let (mut done, mut time) = (0, Duration::ZERO);
+        while done < most && time < LONG {
+            let (more, took) = timing(|| batch(self));
+            done += more;
+            time += took;
+        }
+        done as f64 / time.as_secs_f64()
+    }
+
+    /// Grows to `count` fingerprints with `memory` bytes for the pool; measures what there is to be measured then.
+    pub fn measure(&mut self, count: u64, memory: u64) -> Figures {
+        self.index.set_limits(limits(memory));
+        let (from, written) = (self.count, self.store.written);
+        let ((), grown) = timing(|| {
+            while self.count < count {
+                self.insert_next();
+            }
+        });
+        let inserts = (count - from) as f64 / grown.as_secs_f64();
+        let written = (self.store.written - written) as f64 / (count - from) as f64;
+        let figures = self.index.figures();
+        let resident = process::resident_memory().saturating_sub(self.before);
+        let of_map = self.map.as_ref().map_or(0, BlockMap::memory_bytes) as u64;
+        let ram = figures.filter_bytes + figures.table_bytes + figures.page_index_bytes + figures.merge_bytes;
+
+        let sampling = self.index.sampling();
+        let is_kept = |n: u64| print(n).low().is_multiple_of(sampling);
+        let reads = self.store.reads.get();
+        let mut asked = 0;
+        let mut fresh = NEW + count;
+        let misses = self.rate(5_000_000, |this| {
+            let prints: Vec<_> = (fresh..fresh + BATCH).map(print).collect();
+            fresh += BATCH;
+            asked += BATCH;
+            assert!(this.probe(&prints).iter().all(Option::is_none), "new fingerprints are not there");
+            BATCH
+        });
+        let miss_reads = (self.store.reads.get() - reads) as f64 / asked as f64;
+        let hits_random = self.rate(1_000_000, |this| {
+            let asked: Vec<u64> = (0..BATCH).map(|_| this.dice.next_u64() % count).collect();
+            let prints: Vec<_> = asked.iter().map(|n| print(*n)).collect();
+            for (n, found) in asked.into_iter().zip(this.probe(&prints)) {
+                assert_eq!(found, is_kept(n).then(|| id(n)), "what was put in is found");
+            }
+            BATCH
+        });
+        let hits_in_order = self.map.is_some().then(|| self.in_order(count));
+        let mut fresh = 0;
+        let look_up_and_insert = self.rate(2_000_000, |this| {
+            let prints: Vec<_> = (this.count..this.count + BATCH).map(print).collect();
+            fresh += this.probe(&prints).iter().filter(|found| found.is_none()).count() as u64;
+            (0..BATCH).for_each(|_| this.insert_next());
+            BATCH
+        });
+        assert!(fresh > 0);
+        let map_bytes = self.map.iter().flat_map(BlockMap::descriptors);
+        let map_bytes: u64 = map_bytes.flat_map(|run| &run.footprints).map(|f| f.bytes).sum();
+        let now = self.index.figures();
+        assert_eq!((now.damaged, now.dropped), (0, 0), "{now:?}");
+        Figures {
+            who: "larder".into(),
+            count,
+            memory,
+            sampling,
+            runs: figures.runs,
+            inserts,
+            misses,
+            miss_reads,
+            hits_random,
+            hits_in_order,
+            look_up_and_insert,
+            disk: figures.disk_bytes as f64 / count as f64,
+            disk_with_map: self
+                .map
+                .as_ref()
+                .map(|_| now.disk_bytes as f64 / self.count as f64 + map_bytes as f64 / self.count as f64),
+            ram: ram as f64 / count as f64,
+            resident: resident.saturating_sub(of_map) as f64 / count as f64,
+            written,
+        }
+    }
+
+    /// Streams of duplicates, as a pool finds them: a record that no neighbourhood answers is looked up, and what the
+    /// map has around it answers for those that follow.
+    fn in_order(&mut self, count: u64) -> f64 {
+        let stream = STREAM.min(count / 2);
+        self.rate(1_000_000, |this| {
+            let start = this.dice.next_u64() % (count - stream);
+            let mut near: HashMap<Fingerprint, BlockId> = HashMap::new();
+            let mut found = 0;
+            for n in start..start + stream {
+                let print = print(n);
+                let known = near.get(&print).copied().or_else(|| {
+                    let id = this.probe(&[print]).remove(0)?;
+                    this.learn(id, &mut near);
+                    near.get(&print).copied()
+                });
+                assert!(known.is_none_or(|known| known == id(n)));
+                found += u64::from(known.is_some());
+            }
+            found
+        })
+    }
+
+    fn learn(&self, id: BlockId, near: &mut HashMap<Fingerprint, BlockId>) {
+        let map = self.map.as_ref().expect("streams are measured with a map");
+        let read = map.around(id).read(&self.store).expect("the device works");
+        near.extend(map.neighbours(&read).filter_map(|(id, entry)| Some((entry.print?, id))));
+    }
+}

@@ -1,0 +1,103 @@
+//! A line of the table, and the fingerprints that all are measured with.
+
+use larder_format::Fingerprint;
+use serde::{Deserialize, Serialize};
+
+/// What one index does with one number of fingerprints.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Figures {
+    /// Whose it is.
+    pub who: String,
+    /// Fingerprints in it.
+    pub count: u64,
+    /// The budget, bytes: of the pool; or of the cache.
+    pub memory: u64,
+    /// Of so many fingerprints one is kept.
+    pub sampling: u64,
+    /// Runs that a look-up asks.
+    pub runs: usize,
+    /// Inserted a second while it grew to this size from the one before, merges included.
+    pub inserts: f64,
+    /// Look-ups a second of fingerprints that are not there.
+    pub misses: f64,
+    /// Pages read for each of them.
+    pub miss_reads: f64,
+    /// Look-ups a second of fingerprints that are, at random.
+    pub hits_random: f64,
+    /// The same in the order in which they were written, in streams.
+    pub hits_in_order: Option<f64>,
+    /// New fingerprints a second, looked up and inserted.
+    pub look_up_and_insert: f64,
+    /// Bytes on disk, a fingerprint.
+    pub disk: f64,
+    /// The same with the block map, in which every record is anyway.
+    pub disk_with_map: Option<f64>,
+    /// Bytes of memory a fingerprint, computed.
+    pub ram: f64,
+    /// The same as the kernel sees it, with everything that the process has beside it.
+    pub resident: f64,
+    /// Bytes written for each inserted while it grew, with the block map.
+    pub written: f64,
+}
+
+/// The `n`-th fingerprint.
+pub fn print(n: u64) -> Fingerprint {
+    // The finalizer of MurmurHash3, a bijection.
+    let mix = |mut n: u64| {
+        n = (n ^ (n >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        n = (n ^ (n >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        n ^ (n >> 33)
+    };
+    let high = mix(n.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    let low = mix(high ^ 0x2545_f491_4f6c_dd1d);
+    Fingerprint::new((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
+}
+
+fn rate(value: f64) -> String {
+    if value >= 1e6 { format!("{:.2}M", value / 1e6) } else { format!("{:.1}k", value / 1e3) }
+}
+
+/// The table.
+pub fn table(rows: &[Figures]) {
+    println!(
+        "{:<8}{:>8}{:>9}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>8}{:>9}{:>7}{:>7}{:>9}",
+        "",
+        "count",
+        "memory",
+        "1 of",
+        "runs",
+        "insert/s",
+        "miss/s",
+        "reads",
+        "hit/s",
+        "in order",
+        "new/s",
+        "disk B",
+        "with map",
+        "RAM B",
+        "RSS B",
+        "written B"
+    );
+    for row in rows {
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        println!(
+            "{:<8}{:>8}{:>5} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>8.1}{:>9}{:>7.2}{:>7.2}{:>9.0}",
+            row.who,
+            format!("{:.0e}", row.count as f64),
+            row.memory >> 20,
+            row.sampling,
+            row.runs,
+            rate(row.inserts),
+            rate(row.misses),
+            row.miss_reads,
+            rate(row.hits_random),
+            or_dash(row.hits_in_order.map(rate)),
+            rate(row.look_up_and_insert),
+            row.disk,
+            or_dash(row.disk_with_map.map(|bytes| format!("{bytes:.1}"))),
+            row.ram,
+            row.resident,
+            row.written,
+        );
+    }
+}

@@ -1,0 +1,42 @@
+//! Where blocks lie, told to people. Nobody in the engine asks: places change as blocks are moved.
+
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::runs::RunIo;
+use larder_format::run::Marks;
+use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
+
+/// Where a block lies, and whether it has, or had, more than one reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Its place.
+    pub place: Place,
+    /// The devices that hold it, with the offset there: one for each replica of its column.
+    pub copies: Vec<(DeviceIndex, DeviceOffset)>,
+    /// A second reference was made, and no trace has found since that it is gone.
+    pub shared: bool,
+}
+
+impl Pool {
+    /// Where a block lies, by the block map; `None` when that does not know it, as after it was freed.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn whereabouts(&self, id: BlockId) -> Result<Option<Whereabouts>> {
+        let look_up = self.map.lock().look_up(id);
+        let Some(entry) = look_up.entry(&RunIo::new(self))? else { return Ok(None) };
+        let Some(&place) = entry.places().first() else { return Ok(None) };
+        let copies = self.readable.get(place.segment).map_or_else(Vec::new, |segment| {
+            let layout = segment.layout;
+            let columns = (0..layout.r()).map(|replica| layout.replica(place.column.into(), replica));
+            let slots = columns.filter_map(|column| segment.slots.get(column));
+            slots
+                .map(|slot| {
+                    let offset = self.members.get(slot.device).slot_offset(slot.index, place.offset);
+                    (slot.device, offset)
+                })
+                .collect()
+        });
+        Ok(Some(Whereabouts { place, copies, shared: entry.marks.contains(Marks::SHARED) }))
+    }
+}
