@@ -6,6 +6,7 @@ use larder_benches::content::Content;
 use larder_benches::daemon::{Daemon, Layout, POOL, pause};
 use larder_benches::litter::{self, Item};
 use larder_benches::peer::{self, Peer, run};
+use larder_benches::usage::{self, Usage};
 use larder_benches::{MIB, mb_per_s, no_op, timed};
 use std::fs::{self, File};
 use std::io::Write;
@@ -116,7 +117,6 @@ const MODES: [(&str, [Names; 2]); 3] = [
 /// Large files of unique data, and second copies of them, on raidz2 over six files.
 pub fn streams(site: &Site, mib: usize, report: &mut Report) {
     let bytes = mib * MIB;
-    let rate = |time| mb_per_s(bytes, time);
     for (kind, content) in [Content::Random, Content::Text].into_iter().enumerate() {
         let base = content.bytes(64 * MIB);
         for round in 0..site.rounds {
@@ -128,21 +128,22 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
                 let (first, again) = names[kind];
                 let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
                 let store = |name: &str| {
-                    timed(|| {
+                    usage::of(Some(bed.daemon().pid()), || {
                         write_unique(&bed.mountpoint.join(name), &base, mib, 1);
                         bed.daemon().sync();
                     })
+                    .1
                 };
-                report.add(first, Unit::MbPerS, rate(store("first")));
+                report.rate(first, bytes, store("first"));
                 let before = bed.live();
-                report.add(again, Unit::MbPerS, rate(store("again")));
+                report.rate(again, bytes, store("again"));
                 if mode == "dedup=on" {
                     let grown = bed.live().saturating_sub(before) as f64;
                     report.add("duplicates of a stream found", Unit::Part, 1.0 - grown / before as f64);
                 }
             }
             let hashed = no_op_of(site, |path| write_unique(&path.join("stream"), &base, mib, 1));
-            report.add("stream to a no-op server that hashes", Unit::MbPerS, rate(hashed));
+            report.rate("stream to a no-op server that hashes", bytes, hashed);
         }
     }
     use Asked::{Least, Nothing};
@@ -160,15 +161,15 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
 }
 
 /// Does `work` in a mount that stores nothing and hashes what is written.
-fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Duration {
+fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     let mountpoint = site.folder.join("no-op");
     fs::create_dir_all(&mountpoint).expect("the folder can be written");
     litter::add(Item::Mount(mountpoint.clone()));
     let mounted = no_op::mount_hashing(&mountpoint);
-    let time = timed(|| work(&mountpoint));
+    let ((), usage) = usage::of(None, || work(&mountpoint));
     mounted.unmount().expect("nobody is in it");
     litter::gone(&Item::Mount(mountpoint));
-    time
+    usage
 }
 
 /// Copies a tree by tar.
@@ -220,31 +221,32 @@ pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
         ),
     ];
     for (path, bytes, names, no_op, found) in sources {
-        let rate = |time| mb_per_s(bytes as usize, time);
+        let bytes = bytes as usize;
         for round in 0..site.rounds {
             let mut order: Vec<_> = MODES.iter().map(|(mode, _)| *mode).zip(names).collect();
             if round % 2 == 1 {
                 order.reverse();
             }
             for (mode, (first, again)) in order {
-                let bed = Bed::new(site, RAIDZ2, 4 * bytes + (2 << 30), &["compression=lz4", mode]);
+                let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
                 warm(path);
                 let store = |name: &str| {
-                    timed(|| {
+                    usage::of(Some(bed.daemon().pid()), || {
                         copy(path, &bed.mountpoint.join(name));
                         bed.daemon().sync();
                     })
+                    .1
                 };
-                report.add(first, Unit::MbPerS, rate(store("first")));
+                report.rate(first, bytes, store("first"));
                 let before = bed.live();
-                report.add(again, Unit::MbPerS, rate(store("again")));
+                report.rate(again, bytes, store("again"));
                 if mode == "dedup=on" {
                     let grown = bed.live().saturating_sub(before) as f64;
                     report.add(found, Unit::Part, 1.0 - grown / before as f64);
                 }
             }
             let hashed = no_op_of(site, |mount| copy(path, &mount.join("tree")));
-            report.add(no_op, Unit::MbPerS, rate(hashed));
+            report.rate(no_op, bytes, hashed);
         }
     }
     use Asked::{Least, Nothing};
@@ -290,11 +292,11 @@ fn repository(
     fs::create_dir_all(site.folder.join("home")).expect("the folder can be written");
     make(text);
     warm(&corpus.path);
-    let time = timed(|| {
+    let ((), usage) = usage::of(None, || {
         store(text);
         run("sync", ["-f", text]);
     });
-    report.add(rate, Unit::MbPerS, mb_per_s(corpus.bytes as usize, time));
+    report.rate(rate, corpus.bytes as usize, usage);
     let told = run("du", ["-sb", text]);
     let bytes = told.split_whitespace().next().and_then(|word| word.parse().ok()).expect("du tells a number");
     report.add(size, Unit::Bytes, bytes);
@@ -328,11 +330,11 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
                 &["compression=zstd-3", "dedup=on", chunking],
             );
             warm(&corpus.path);
-            let time = timed(|| {
+            let ((), usage) = usage::of(Some(bed.daemon().pid()), || {
                 copy(&corpus.path, &bed.mountpoint.join("corpus"));
                 bed.daemon().sync();
             });
-            report.add(rate, Unit::MbPerS, mb_per_s(corpus.bytes as usize, time));
+            report.rate(rate, corpus.bytes as usize, usage);
             report.add(size, Unit::Bytes, bed.live() as f64);
         }
         if installed("borg") {
@@ -356,11 +358,11 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
                 bed.set("compression", "on");
                 bed.settle();
                 warm(&corpus.path);
-                let time = timed(|| {
+                let ((), usage) = usage::of(bed.daemon(), || {
                     copy(&corpus.path, &bed.path().join("corpus"));
                     bed.commit();
                 });
-                report.add("corpus, zfs-fuse", Unit::MbPerS, mb_per_s(corpus.bytes as usize, time));
+                report.rate("corpus, zfs-fuse", corpus.bytes as usize, usage);
             }
         }
     }
@@ -375,7 +377,8 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
 }
 
 fn installed(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+    let version = if program == "restic" { "version" } else { "--version" };
+    Command::new(program).arg(version).output().is_ok_and(|output| output.status.success())
 }
 
 /// A large duplicate is removed.
