@@ -82,11 +82,6 @@ impl Daemon {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Runs a command; whether it succeeds.
-    pub fn succeeds(&self, arguments: &[&str]) -> bool {
-        self.command(arguments).output().expect("larder runs").status.success()
-    }
-
     /// A property of the pool, in its exact form, as a number.
     pub fn figure(&self, property: &str) -> u64 {
         let told = self.run(&["pool", "get", "-Hp", "-o", "value", property, POOL]);

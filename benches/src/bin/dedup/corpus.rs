@@ -56,7 +56,7 @@ impl Corpus {
             .arg(format!("--mtime=@{WHEN}"));
         let packed = pack.arg("-cf").arg(&tar).arg("-C").arg(&corpus.tree).arg(".").status();
         assert!(packed.expect("tar runs").success(), "tar");
-        let size = fs::metadata(&tar).expect("it was just made").len() * 13 / 10 + (32 << 20);
+        let size = fs::metadata(&tar).expect("it was just made").len() * 12 / 10 + (16 << 20);
         larder_benches::device::sparse_file(&image, size);
         let mut format = Command::new("mkfs.ext4");
         format.env("E2FSPROGS_FAKE_TIME", WHEN).args(["-q", "-F", "-m", "0", "-U", IDENTIFIER]);

@@ -1,7 +1,9 @@
 //! Ratios, targets, the tables and the plot.
 
 use crate::corpus::Corpus;
+use larder_benches::mb_per_s;
 use larder_benches::plot::{Anchor, Page, colour};
+use larder_benches::usage::Usage;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -66,10 +68,18 @@ impl Unit {
     }
 }
 
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    (values[(n - 1) / 2] + values[n / 2]) / 2.0
+}
+
 /// A run's figures.
 pub struct Report {
     head: String,
     series: BTreeMap<&'static str, (Unit, Vec<f64>)>,
+    /// Bytes a processor second, of client, daemon and kernel together.
+    thrift: BTreeMap<&'static str, Vec<f64>>,
     order: Vec<&'static str>,
     ratios: Vec<Ratio>,
     alone: Vec<(&'static str, &'static str, Asked)>,
@@ -83,7 +93,8 @@ impl Report {
             "{machine}\n\nThe corpus: {} MiB; {} real files from /usr/share and /usr/lib ({} MiB), the same with bytes \
              inserted into a third of them and written over in others, a tar and an ext4 image of the real files, and \
              noise. Streams are files of {stream_mib} MiB, every page of which is another. Medians of {rounds} rounds, in \
-             which the order turns round.",
+             which the order turns round. By processor time: what a second of client, daemon and kernel brings, which \
+             others on the machine disturb less.",
             corpus.bytes >> 20,
             corpus.files,
             corpus.tree_bytes >> 20
@@ -91,6 +102,7 @@ impl Report {
         Self {
             head,
             series: BTreeMap::new(),
+            thrift: BTreeMap::new(),
             order: Vec::new(),
             ratios: Vec::new(),
             alone: Vec::new(),
@@ -105,6 +117,12 @@ impl Report {
             self.order.push(name);
         }
         self.series.entry(name).or_insert((unit, Vec::new())).1.push(value);
+    }
+
+    /// Adds how fast `bytes` were stored, by the wall's clock and by the processors'.
+    pub fn rate(&mut self, name: &'static str, bytes: usize, usage: Usage) {
+        self.thrift.entry(name).or_default().push(bytes as f64 / usage.cpu().as_secs_f64().max(1e-3));
+        self.add(name, Unit::MbPerS, mb_per_s(bytes, usage.wall));
     }
 
     /// Adds a comparison of two figures.
@@ -125,10 +143,13 @@ impl Report {
 
     /// The median of a series.
     pub fn median(&self, name: &str) -> Option<f64> {
-        let mut values = self.series.get(name)?.1.clone();
-        values.sort_by(f64::total_cmp);
-        let n = values.len();
-        Some((values[(n - 1) / 2] + values[n / 2]) / 2.0)
+        Some(median(self.series.get(name)?.1.clone()))
+    }
+
+    /// As [`Report::ratio`], of what a processor second brings.
+    fn ratio_of_thrift(&self, ratio: &Ratio) -> Option<f64> {
+        let of = |name| Some(median(self.thrift.get(name)?.clone()));
+        Some(of(ratio.ours)? / of(ratio.theirs)?)
     }
 
     fn ratio(&self, ratio: &Ratio) -> Option<f64> {
@@ -146,24 +167,27 @@ impl Report {
         );
         let mut line = |text: &str| writeln!(out, "{text}").expect("a string takes what is written");
         line(&self.head);
-        line("\n## Targets\n\n| what | | beside | value | asked | |\n|---|---|---|---|---|---|");
+        line(
+            "\n## Targets\n\n| what | | beside | value | asked | | by processor time |\n|---|---|---|---|---|---|---|",
+        );
         for ratio in &self.ratios {
             let Some(value) = self.ratio(ratio) else { continue };
             line(&format!(
-                "| {} | {} {} | {} {} | {value:.2} | {} | {} |",
+                "| {} | {} {} | {} {} | {value:.2} | {} | {} | {} |",
                 ratio.what,
                 ratio.ours,
                 self.text(ratio.ours),
                 ratio.theirs,
                 self.text(ratio.theirs),
                 ratio.asked.told(),
-                ratio.asked.mark(value)
+                ratio.asked.mark(value),
+                self.ratio_of_thrift(ratio).map_or("–".into(), |ratio| format!("{ratio:.2}"))
             ));
         }
         for &(what, of, asked) in &self.alone {
             let Some(value) = self.median(of) else { continue };
             let (told, mark) = (asked.told(), asked.mark(value));
-            line(&format!("| {what} | {of} | – | {} | {told} | {mark} |", self.text(of)));
+            line(&format!("| {what} | {of} | – | {} | {told} | {mark} | – |", self.text(of)));
         }
         line("\n## All figures\n\n| | median | each round |\n|---|---|---|");
         for name in &self.order {

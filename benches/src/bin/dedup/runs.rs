@@ -3,9 +3,10 @@
 use crate::corpus::Corpus;
 use crate::report::{Asked, Report, Unit};
 use larder_benches::content::Content;
-use larder_benches::daemon::{Daemon, Layout, pause};
+use larder_benches::daemon::{Daemon, Layout, POOL, pause};
 use larder_benches::litter::{self, Item};
 use larder_benches::peer::{self, Peer, run};
+use larder_benches::usage::{self, Usage};
 use larder_benches::{MIB, mb_per_s, no_op, timed};
 use std::fs::{self, File};
 use std::io::Write;
@@ -60,8 +61,8 @@ impl Bed {
     /// What is live in the pool, its own tables and trees too, bytes of one copy: as a trace finds it.
     fn live(&self) -> u64 {
         self.daemon().sync();
-        self.daemon().run(&["pool", "trace", "-w", larder_benches::daemon::POOL]);
-        let told = self.daemon().run(&["pool", "trace", "-j", larder_benches::daemon::POOL]);
+        self.daemon().run(&["pool", "trace", "-w", POOL]);
+        let told = self.daemon().run(&["pool", "status", "-j", POOL]);
         let told: serde_json::Value = serde_json::from_str(&told).expect("it tells JSON");
         let live = find(&told, "live").expect("a trace tells what is live");
         live["bytes"].as_u64().expect("a number of bytes")
@@ -116,7 +117,6 @@ const MODES: [(&str, [Names; 2]); 3] = [
 /// Large files of unique data, and second copies of them, on raidz2 over six files.
 pub fn streams(site: &Site, mib: usize, report: &mut Report) {
     let bytes = mib * MIB;
-    let rate = |time| mb_per_s(bytes, time);
     for (kind, content) in [Content::Random, Content::Text].into_iter().enumerate() {
         let base = content.bytes(64 * MIB);
         for round in 0..site.rounds {
@@ -128,21 +128,22 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
                 let (first, again) = names[kind];
                 let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
                 let store = |name: &str| {
-                    timed(|| {
+                    usage::of(Some(bed.daemon().pid()), || {
                         write_unique(&bed.mountpoint.join(name), &base, mib, 1);
                         bed.daemon().sync();
                     })
+                    .1
                 };
-                report.add(first, Unit::MbPerS, rate(store("first")));
+                report.rate(first, bytes, store("first"));
                 let before = bed.live();
-                report.add(again, Unit::MbPerS, rate(store("again")));
+                report.rate(again, bytes, store("again"));
                 if mode == "dedup=on" {
                     let grown = bed.live().saturating_sub(before) as f64;
                     report.add("duplicates of a stream found", Unit::Part, 1.0 - grown / before as f64);
                 }
             }
             let hashed = no_op_of(site, |path| write_unique(&path.join("stream"), &base, mib, 1));
-            report.add("stream to a no-op server that hashes", Unit::MbPerS, rate(hashed));
+            report.rate("stream to a no-op server that hashes", bytes, hashed);
         }
     }
     use Asked::{Least, Nothing};
@@ -160,15 +161,15 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
 }
 
 /// Does `work` in a mount that stores nothing and hashes what is written.
-fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Duration {
+fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     let mountpoint = site.folder.join("no-op");
     fs::create_dir_all(&mountpoint).expect("the folder can be written");
     litter::add(Item::Mount(mountpoint.clone()));
     let mounted = no_op::mount_hashing(&mountpoint);
-    let time = timed(|| work(&mountpoint));
+    let ((), usage) = usage::of(None, || work(&mountpoint));
     mounted.unmount().expect("nobody is in it");
     litter::gone(&Item::Mount(mountpoint));
-    time
+    usage
 }
 
 /// Copies a tree by tar.
@@ -188,46 +189,81 @@ fn pipe(line: &str) {
     assert!(status.success(), "{line}");
 }
 
-/// A tree of real files and a second copy of it, on raidz2 over six files.
+/// What is copied by tar, and its names in the report: both copies without deduplication, with it, verified; the
+/// server that does nothing; what was found.
+type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
+
+/// A tree of real files, and the whole corpus with its large files, and second copies of them, on raidz2 over six
+/// files.
 pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
-    let rate = |time| mb_per_s(corpus.tree_bytes as usize, time);
-    for round in 0..site.rounds {
-        let mut order = [
-            ("dedup=off", "tree, off", "tree again, off"),
-            ("dedup=on", "tree, on", "tree again, on"),
-            ("dedup=verify", "tree, verify", "tree again, verify"),
-        ];
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for (mode, first, again) in order {
-            let room = 4 * corpus.tree_bytes + (2 << 30);
-            let bed = Bed::new(site, RAIDZ2, room, &["compression=lz4", mode]);
-            warm(&corpus.tree);
-            let store = |name: &str| {
-                timed(|| {
-                    copy(&corpus.tree, &bed.mountpoint.join(name));
-                    bed.daemon().sync();
-                })
-            };
-            report.add(first, Unit::MbPerS, rate(store("first")));
-            let before = bed.live();
-            report.add(again, Unit::MbPerS, rate(store("again")));
-            if mode == "dedup=on" {
-                let grown = bed.live().saturating_sub(before) as f64;
-                report.add("duplicates of a tree found", Unit::Part, 1.0 - grown / before as f64);
+    let sources: [Source<'_>; 2] = [
+        (
+            &corpus.tree,
+            corpus.tree_bytes,
+            [
+                ("tree, off", "tree again, off"),
+                ("tree, on", "tree again, on"),
+                ("tree, verify", "tree again, verify"),
+            ],
+            "tree to a no-op server that hashes",
+            "duplicates of the tree found",
+        ),
+        (
+            &corpus.path,
+            corpus.bytes,
+            [
+                ("all, off", "all again, off"),
+                ("all, on", "all again, on"),
+                ("all, verify", "all again, verify"),
+            ],
+            "all to a no-op server that hashes",
+            "duplicates of all found",
+        ),
+    ];
+    for (path, bytes, names, no_op, found) in sources {
+        let bytes = bytes as usize;
+        for round in 0..site.rounds {
+            let mut order: Vec<_> = MODES.iter().map(|(mode, _)| *mode).zip(names).collect();
+            if round % 2 == 1 {
+                order.reverse();
             }
+            for (mode, (first, again)) in order {
+                let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
+                warm(path);
+                let store = |name: &str| {
+                    usage::of(Some(bed.daemon().pid()), || {
+                        copy(path, &bed.mountpoint.join(name));
+                        bed.daemon().sync();
+                    })
+                    .1
+                };
+                report.rate(first, bytes, store("first"));
+                let before = bed.live();
+                report.rate(again, bytes, store("again"));
+                if mode == "dedup=on" {
+                    let grown = bed.live().saturating_sub(before) as f64;
+                    report.add(found, Unit::Part, 1.0 - grown / before as f64);
+                }
+            }
+            let hashed = no_op_of(site, |mount| copy(path, &mount.join("tree")));
+            report.rate(no_op, bytes, hashed);
         }
-        let hashed = no_op_of(site, |path| copy(&corpus.tree, &path.join("tree")));
-        report.add("tree to a no-op server that hashes", Unit::MbPerS, rate(hashed));
     }
-    report.compare("tree: on / off", "tree, on", "tree, off", Asked::Least(0.9));
-    report.compare("tree: verify / off", "tree, verify", "tree, off", Asked::Least(0.5));
-    report.compare("tree: second copy / first", "tree again, on", "tree, on", Asked::Least(2.0));
+    use Asked::{Least, Nothing};
+    report.compare("tree: on / off", "tree, on", "tree, off", Least(0.9));
+    report.compare("tree: verify / off", "tree, verify", "tree, off", Least(0.5));
+    report.compare("tree: second copy / first", "tree again, on", "tree, on", Nothing);
     let no_op = "tree to a no-op server that hashes";
-    report.compare("tree: second copy / no-op that hashes", "tree again, on", no_op, Asked::Least(0.7));
-    // Names and inodes of the second copy are new.
-    report.ask("what a second copy of the tree did not take", "duplicates of a tree found", Asked::Nothing);
+    report.compare("tree: first copy / no-op that hashes", "tree, on", no_op, Nothing);
+    report.compare("tree: second copy / no-op that hashes", "tree again, on", no_op, Least(0.7));
+    report.compare("corpus: on / off", "all, on", "all, off", Least(0.9));
+    report.compare("corpus: verify / off", "all, verify", "all, off", Least(0.5));
+    report.compare("corpus: second copy / first", "all again, on", "all, on", Least(2.0));
+    let no_op = "all to a no-op server that hashes";
+    report.compare("corpus: second copy / no-op that hashes", "all again, on", no_op, Least(0.7));
+    // Names and inodes of the second copy are new, and count as if they were data.
+    report.ask("the second copy of the tree did not take", "duplicates of the tree found", Nothing);
+    report.ask("the second copy of the corpus did not take", "duplicates of all found", Least(0.95));
 }
 
 /// Runs a backup program, without anybody's settings.
@@ -256,11 +292,11 @@ fn repository(
     fs::create_dir_all(site.folder.join("home")).expect("the folder can be written");
     make(text);
     warm(&corpus.path);
-    let time = timed(|| {
+    let ((), usage) = usage::of(None, || {
         store(text);
         run("sync", ["-f", text]);
     });
-    report.add(rate, Unit::MbPerS, mb_per_s(corpus.bytes as usize, time));
+    report.rate(rate, corpus.bytes as usize, usage);
     let told = run("du", ["-sb", text]);
     let bytes = told.split_whitespace().next().and_then(|word| word.parse().ok()).expect("du tells a number");
     report.add(size, Unit::Bytes, bytes);
@@ -294,11 +330,11 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
                 &["compression=zstd-3", "dedup=on", chunking],
             );
             warm(&corpus.path);
-            let time = timed(|| {
+            let ((), usage) = usage::of(Some(bed.daemon().pid()), || {
                 copy(&corpus.path, &bed.mountpoint.join("corpus"));
                 bed.daemon().sync();
             });
-            report.add(rate, Unit::MbPerS, mb_per_s(corpus.bytes as usize, time));
+            report.rate(rate, corpus.bytes as usize, usage);
             report.add(size, Unit::Bytes, bed.live() as f64);
         }
         if installed("borg") {
@@ -322,11 +358,11 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
                 bed.set("compression", "on");
                 bed.settle();
                 warm(&corpus.path);
-                let time = timed(|| {
+                let ((), usage) = usage::of(bed.daemon(), || {
                     copy(&corpus.path, &bed.path().join("corpus"));
                     bed.commit();
                 });
-                report.add("corpus, zfs-fuse", Unit::MbPerS, mb_per_s(corpus.bytes as usize, time));
+                report.rate("corpus, zfs-fuse", corpus.bytes as usize, usage);
             }
         }
     }
@@ -341,7 +377,8 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
 }
 
 fn installed(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+    let version = if program == "restic" { "version" } else { "--version" };
+    Command::new(program).arg(version).output().is_ok_and(|output| output.status.success())
 }
 
 /// A large duplicate is removed.
