@@ -5,6 +5,8 @@
 #              SIZE=full for more of it, DIR=FOLDER on the disk that is to be measured, PEERS="--only seq" for a part
 # make ageing  pools that are nearly full, overwritten for long, beside btrfs and zfs-fuse: docs/ageing.md and docs/ageing.svg.
 #              Needs root. CELLS='80/128K/*' for a part, DIR=FOLDER, MIB=4096 of a pool, CAP=60 seconds for each
+# make dedup   what deduplication costs and saves, beside borg, restic and zfs-fuse: docs/dedup.md and docs/dedup.svg. Needs
+#              root. DIR=FOLDER, DEDUP="--only streams" for a part, "--mib 2400" for a larger corpus
 # make soak    the same with every count in full (hours)
 #
 # Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.
@@ -22,8 +24,9 @@ CELLS := */*/*
 MIB := 4096
 CAP := 60
 AGEING := --out docs
+DEDUP := --out docs
 
-.PHONY: build run clean-run lint quick test planted real peers ageing soak help
+.PHONY: build run clean-run lint quick test planted real peers ageing dedup soak help
 .NOTPARALLEL:
 
 build:
@@ -75,6 +78,11 @@ ageing:
 	$(CARGO) build --release --locked -p larder-app -p larder-benches
 	$(CARGO_TARGET_DIR)/release/ageing --dir $(DIR) --mib $(MIB) --cap $(CAP) --cells '$(CELLS)' $(AGEING) \
 		--version-told "$$(git describe --always --dirty 2>/dev/null || echo 'of no commit')"
+
+dedup:
+	@scripts/need.sh fusermount3:fuse3 mkfs.ext4:e2fsprogs tar:tar borg:borgbackup restic:restic zfs-fuse:zfs-fuse
+	$(CARGO) build --release --locked -p larder-app -p larder-benches
+	$(CARGO_TARGET_DIR)/release/dedup --dir $(DIR) $(DEDUP)
 
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000

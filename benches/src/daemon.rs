@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The pool's name.
-const POOL: &str = "bench";
+pub const POOL: &str = "bench";
 
 /// How a pool is made.
 #[derive(Debug, Clone, Copy)]

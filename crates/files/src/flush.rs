@@ -63,6 +63,13 @@ struct Built {
     ptr: Option<BlockPtr>,
 }
 
+impl Built {
+    /// The extent that the file gets.
+    fn extent(&self) -> Option<Extent> {
+        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len })
+    }
+}
+
 /// What is stored together.
 #[derive(Default)]
 struct Batch {
@@ -71,13 +78,6 @@ struct Batch {
     records: Vec<NewRecord>,
     /// What is left to be stored, by the index of the inode.
     rests: BTreeMap<usize, Rest>,
-}
-
-impl Built {
-    /// The extent that the file gets.
-    fn extent(&self) -> Option<Extent> {
-        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len })
-    }
 }
 
 /// Whether all bytes are zero; most that are not say so in their first word.

@@ -10,6 +10,9 @@
 //! has no record size yet takes the source's, unless its dataset asks for smaller ones. Where the source has a hole
 //! the target gets one. All else goes through memory, as any write.
 //!
+//! Between files that are cut by content distance does not matter: shared is every record that lies in the range, as
+//! long as the end of the range divides no record of the target.
+//!
 //! # Dirty data
 //! The source's is stored first, since what has no block cannot be shared. The target's goes where the range covers
 //! it. What of it lies before a range that makes the file longer is stored first, so that a crash never shows the
@@ -25,7 +28,7 @@
 //! Both turns, in the order of dataset and inode, for one operation: whoever holds a file's turn knows its extents.
 //! The states are locked one after the other, so that what is copied is what the source had when it was looked at.
 
-use crate::attr::{check_regular, extents};
+use crate::attr::{check_regular, extent_end, extents, extents_over};
 use crate::error::{FsError, Result};
 use crate::inode::Inode;
 use crate::ops::{Allocate, Seek};
@@ -34,7 +37,7 @@ use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, MAX_FILE};
 use larder_format::node::Key;
-use larder_pool::Look;
+use larder_pool::{Chunking, Look};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -83,10 +86,18 @@ impl<'a> File<'a> {
         (self.volume.id().get(), self.id())
     }
 
-    fn extents(&self, from: u64, len: u64, max: usize) -> Result<Vec<(u64, Extent)>> {
-        extents(&self.volume.dataset.view()?, self.id(), from..from + len, max)
+    /// As many extents over a range as one operation shares, and one more; `item` is the inode.
+    fn extents(&self, item: &items::Inode, from: u64, len: u64) -> Result<Extents> {
+        if item.record_size == 0 {
+            return Ok(Vec::new());
+        }
+        let view = self.volume.dataset.view()?;
+        extents_over(&view, self.id(), item, from..from + len, SHARE_STEP + 1)
     }
 }
+
+/// By their offset.
+type Extents = Vec<(u64, Extent)>;
 
 /// A stretch of the two files.
 #[derive(Clone, Copy)]
@@ -186,14 +197,15 @@ impl Pair<'_> {
     /// Shares what one operation can of the beginning of a stretch, once what is in the way is gone.
     fn share(&self, rest: Stretch) -> Result<Attempt> {
         let (source, target) = (&self.source, &self.target);
-        let cut = source.inode.lock()?.live.record_size;
+        let theirs = source.inode.lock()?.live;
+        let ours = target.inode.lock()?.live;
         // Nothing is stored first, nor locked, for what cannot be shared.
-        if let Err(plain) = self.reach(rest, cut, &target.inode.lock()?.live) {
+        if let Err(plain) = self.reach(rest, &theirs, &ours) {
             return Ok(Attempt::Plain(plain));
         }
         // Nodes are read before the operation, on which a commit may wait.
-        source.extents(rest.from, rest.len, SHARE_STEP + 1)?;
-        target.extents(rest.to, rest.len, SHARE_STEP + 1)?;
+        source.extents(&theirs, rest.from, rest.len)?;
+        target.extents(&ours, rest.to, rest.len)?;
         target.volume.check_space()?;
         for _ in 0..TRIES {
             match target.volume.within_quota(|| self.attempt(rest))? {
@@ -207,22 +219,30 @@ impl Pair<'_> {
         Ok(Attempt::Plain(rest.len.min(COPY_STEP)))
     }
 
-    /// The target's record size and up to where it can share with a source cut at multiples of `cut`; or how many
-    /// bytes must go through memory before that may be asked again.
-    fn reach(&self, rest: Stretch, cut: u32, target: &items::Inode) -> Result<(u32, u64), u64> {
-        let record_size = match (cut, target.record_size) {
+    /// How the target is cut and up to where it can share; or how many bytes must go through memory before that may
+    /// be asked again. `theirs` is the source's inode, `ours` the target's.
+    fn reach(
+        &self,
+        rest: Stretch,
+        theirs: &items::Inode,
+        ours: &items::Inode,
+    ) -> std::result::Result<(Cut, u64), u64> {
+        let settings = self.target.volume.dataset.settings();
+        let (from, to) = (Cut::of(theirs), Cut::of(ours));
+        let wanted = Cut { by_content: settings.chunking == Chunking::Content, ..from };
+        let cut = match (from.record_size, to.record_size) {
             // A source without a record size is one hole, whatever the target's records are.
-            (0, theirs) => theirs,
-            (cut, 0) if cut <= self.target.volume.dataset.settings().record_size => cut,
-            (cut, theirs) if cut == theirs => cut,
+            (0, _) => to,
+            (size, 0) if size <= settings.record_size && from == wanted => from,
+            _ if from == to => to,
             _ => return Err(rest.len),
         };
         let end = rest.to + rest.len;
-        let step = u64::from(record_size);
-        if step == 0 {
-            return Ok((0, end));
+        if cut.record_size == 0 || cut.by_content {
+            return Ok((cut, end));
         }
-        if cut > 0 && rest.from % step != rest.to % step {
+        let step = u64::from(cut.record_size);
+        if from.record_size > 0 && rest.from % step != rest.to % step {
             return Err(rest.len);
         }
         let within = rest.to % step;
@@ -230,8 +250,8 @@ impl Pair<'_> {
             return Err(rest.len.min(step - within));
         }
         // What lies behind the range in its last record is not the source's.
-        let beyond = if target.size > end { end % step } else { 0 };
-        if beyond < rest.len { Ok((record_size, end - beyond)) } else { Err(rest.len) }
+        let beyond = if ours.size > end { end % step } else { 0 };
+        if beyond < rest.len { Ok((cut, end - beyond)) } else { Err(rest.len) }
     }
 
     fn attempt(&self, mut rest: Stretch) -> Result<Attempt> {
@@ -241,7 +261,7 @@ impl Pair<'_> {
         order.sort_by_key(|file| file.order());
         let _first = order[0].inode.turn.lock();
         let _second = (order[0].order() != order[1].order()).then(|| order[1].inode.turn.lock());
-        let cut = {
+        let theirs = {
             let mut state = source.inode.lock()?;
             rest.len = rest.len.min(state.live.size.saturating_sub(rest.from));
             if rest.len == 0 {
@@ -253,10 +273,11 @@ impl Pair<'_> {
                 return Ok(Attempt::SourceDirty);
             }
             source.volume.touch_atime(source.id(), &mut state);
-            state.live.record_size
+            state.live
         };
-        let mut new = source.extents(rest.from, rest.len, SHARE_STEP + 1)?;
-        let old = target.extents(rest.to, rest.len, SHARE_STEP + 1)?;
+        let mut new = source.extents(&theirs, rest.from, rest.len)?;
+        let ours = target.inode.lock()?.live;
+        let old = target.extents(&ours, rest.to, rest.len)?;
         // As many extents as one operation should take, of either file.
         for at in [
             new.get(SHARE_STEP).map(|(at, _)| at - rest.from),
@@ -273,13 +294,22 @@ impl Pair<'_> {
         if meets_tail(state, rest.to + rest.len) {
             return Ok(Attempt::Tail);
         }
-        let (record_size, end) = match self.reach(rest, cut, &state.live) {
+        let (cut, mut end) = match self.reach(rest, &theirs, &state.live) {
             Ok(reach) => reach,
             Err(plain) => return Ok(Attempt::Plain(plain)),
         };
+        if cut.by_content {
+            end = match whole_records(rest, &new, &old, state.live.size) {
+                Ok(end) => end,
+                Err(plain) => return Ok(Attempt::Plain(plain)),
+            };
+        }
         // Without a record size there is no data.
-        let (from, to, step) = (rest.from, rest.to, u64::from(record_size.max(1)));
-        if end > state.tree.size && state.data.records.range(..to / step).next().is_some() {
+        let (from, to, step) = (rest.from, rest.to, u64::from(cut.record_size.max(1)));
+        let covered = to / step..end.div_ceil(step);
+        let written = &state.data.records;
+        let before = end > state.tree.size && written.range(..covered.start).next().is_some();
+        if before || (cut.by_content && written.range(covered.clone()).next().is_some()) {
             return Ok(Attempt::TargetDirty);
         }
         let mut old: BTreeMap<u64, Extent> = old.into_iter().filter(|(at, _)| *at < end).collect();
@@ -304,7 +334,8 @@ impl Pair<'_> {
         let time = target.volume.now();
         let mut item = state.tree;
         item.size = item.size.max(end);
-        item.record_size = record_size;
+        item.record_size = cut.record_size;
+        item.flags |= if cut.by_content { items::Inode::BY_CONTENT } else { 0 };
         (item.mtime, item.ctime) = (time, time);
         old.values().for_each(|extent| item.forget_extent(extent));
         new.iter().for_each(|(_, extent)| item.count_extent(extent));
@@ -327,11 +358,10 @@ impl Pair<'_> {
         updated?;
         state.tree = item;
         state.live.size = state.live.size.max(end);
-        state.live.record_size = item.record_size;
+        (state.live.record_size, state.live.flags) = (item.record_size, item.flags);
         (state.live.stored, state.live.data) = (item.stored, item.data);
         (state.live.mtime, state.live.ctime) = (time, time);
         let dirty = state.data.bytes;
-        let covered = to / step..end.div_ceil(step);
         let records: Vec<_> = state.data.records.range(covered).map(|(&record, _)| record).collect();
         records.into_iter().for_each(|record| state.data.forget(record));
         state.data.unlogged.remove(to..end);
@@ -367,4 +397,47 @@ impl Pair<'_> {
         copied.bytes += u64::from(written);
         Ok(true)
     }
+}
+
+/// How a file is cut into records; alike when its size is 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    record_size: u32,
+    by_content: bool,
+}
+
+impl Cut {
+    fn of(item: &items::Inode) -> Self {
+        Self { record_size: item.record_size, by_content: item.by_content() }
+    }
+}
+
+/// Up to where records of a file that is cut by content can be shared, when the target has `size` bytes; or how many
+/// bytes must go through memory. `new` and `old` are the extents over the stretch.
+fn whole_records(
+    rest: Stretch,
+    new: &[(u64, Extent)],
+    old: &[(u64, Extent)],
+    size: u64,
+) -> std::result::Result<u64, u64> {
+    let rest_of_first = |extents: &[(u64, Extent)], start| match extents.first() {
+        Some((at, extent)) if *at < start => extent_end(*at, extent) - start,
+        _ => 0,
+    };
+    let divided = rest_of_first(new, rest.from).max(rest_of_first(old, rest.to));
+    if divided > 0 {
+        return Err(divided.min(rest.len));
+    }
+    let mut end = rest.to + rest.len;
+    // Behind the target's end nothing is divided that anybody sees.
+    while size > end {
+        let new = new.iter().map(|(at, extent)| (at - rest.from + rest.to, extent));
+        let old = old.iter().map(|(at, extent)| (*at, extent));
+        let mut across = new.chain(old).filter(|(at, extent)| *at < end && extent_end(*at, extent) > end);
+        match across.next() {
+            Some((at, _)) => end = at,
+            None => break,
+        }
+    }
+    if end > rest.to { Ok(end) } else { Err(rest.len) }
 }

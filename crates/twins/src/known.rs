@@ -23,7 +23,7 @@ const fn both(name: &'static str, is: fn(&Step, &Outcome, &Outcome) -> bool) -> 
 }
 
 pub static KNOWN: &[Known] = &[
-    // Few use it, and records are cut at fixed offsets.
+    // Few use it, and most files are cut at fixed offsets.
     alone("collapse and insert range", |op| {
         let Op::Allocate { mode, .. } = op else { return None };
         (*mode == FALLOC_FL_COLLAPSE_RANGE || *mode == FALLOC_FL_INSERT_RANGE).then_some(EOPNOTSUPP)

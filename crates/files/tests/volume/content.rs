@@ -3,9 +3,9 @@
 use crate::bed::{Bed, ROOT};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
-use larder_format::BlockId;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
+use larder_format::{BlockId, ByteLen, DeviceOffset};
 use larder_pool::{Look, ROOT_DATASET};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -171,4 +171,31 @@ fn a_file_stays_as_its_first_write_found_the_property() {
     bed.write(fixed, 0, &bytes);
     bed.pool.commit().unwrap();
     assert_eq!(ends(&bed, fixed), cuts(&bytes));
+}
+
+#[test]
+fn a_record_that_cannot_be_read_costs_what_was_written_to_it_alone() {
+    let size = ByteLen::new(64 << 20);
+    let properties = [("recordsize", "16384"), ("chunking", "content"), ("compression", "off")];
+    let bed = Bed::with_layout("single", &[size], &properties);
+    let mut bytes = noise(200_000, 6);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &bytes);
+    let bed = bed.reopen(2);
+    let (offset, extent) = extents(&bed, node)[5];
+    let (start, end) = (offset as usize, offset as usize + extent.len as usize);
+    let device = bed.sim.device(0);
+    let image = device.image().read(DeviceOffset::new(0), size.get() as usize);
+    let at = image.windows(32).position(|window| *window == bytes[start + 100..][..32]).unwrap();
+    device.flip_bits(DeviceOffset::new(at as u64), 32, 5);
+    for border in [start, end] {
+        bed.write(node, border as u64 - 10, &[7; 20]);
+        bytes[border - 10..border + 10].fill(7);
+    }
+    bed.pool.commit().unwrap();
+    assert!(matches!(bed.mount.fsync(node, Handle(0), false), Err(FsError::Io(_))));
+    assert_eq!(extents(&bed, node)[5], (offset, extent), "it stays");
+    assert!(bed.mount.read(node, Handle(0), offset, 1).is_err());
+    assert!(bed.read(node, 0, offset as u32) == bytes[..start]);
+    assert!(bed.read(node, end as u64, 200_000) == bytes[end..]);
 }

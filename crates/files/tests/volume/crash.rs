@@ -37,7 +37,8 @@ fn run_seed((word, count): (&str, usize), seed: u64, coverage: &Mutex<Coverage>)
         format!("LARDER_SEED={seed} LARDER_CUTS=1 cargo test -p larder-files --test volume simulation");
     let sizes = vec![ByteLen::new(64 << 20); count];
     let chunking = if seed % 3 == 2 { "content" } else { "fixed" };
-    let properties = [("recordsize", "4096"), ("chunking", chunking)];
+    let dedup = ["off", "on", "verify"][seed as usize / LAYOUTS.len() % 3];
+    let properties = [("recordsize", "4096"), ("chunking", chunking), ("dedup", dedup)];
     let mut run = Run::on(Bed::with_layout(word, &sizes, &properties), seed);
     run.bed.pool.set_pool_property("memory", "2097152").unwrap();
     run.bed.pool.commit().unwrap();

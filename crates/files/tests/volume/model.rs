@@ -840,3 +840,11 @@ fn a_mount_shows_what_the_model_does_without_compression() {
         run(seed, 1200, &[("recordsize", "8192"), ("compression", "off"), ("atime", "relatime")]);
     }
 }
+
+#[test]
+fn a_mount_shows_what_the_model_does_while_records_are_shared() {
+    for seed in 300..304 {
+        let dedup = if seed % 2 == 0 { "on" } else { "verify" };
+        run(seed, 1200, &[("recordsize", "4096"), ("dedup", dedup)]);
+    }
+}

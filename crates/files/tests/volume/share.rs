@@ -334,3 +334,34 @@ fn a_power_cut_leaves_a_beginning_of_the_copy() {
         bed.check_tree();
     }
 }
+
+#[test]
+fn files_cut_by_content_share_whole_records_wherever_they_go() {
+    let bed = Bed::new(&[("recordsize", "4096"), ("chunking", "content")]);
+    let content = noise(1, 400 * RECORD + 77);
+    let len = content.len() as u64;
+    let from = file(&bed, ROOT, "from", &content);
+    let whole = clone(&bed, from, ROOT, "whole");
+    // At another distance, and over something else.
+    let mut wanted = noise(2, 500 * RECORD);
+    let to = file(&bed, ROOT, "to", &wanted);
+    let copied = copy(&bed, (from, 100), (to, 777), 300 * RECORD);
+    assert_eq!(copied.bytes, 300 * RECORD);
+    wanted[777..777 + 300 * RECORD as usize].copy_from_slice(&content[100..100 + 300 * RECORD as usize]);
+    let third = file(&bed, ROOT, "third", b"a beginning");
+    let copied = copy(&bed, (from, 0), (third, 11), u64::MAX);
+    assert_eq!(copied, Copied { bytes: len, shared: len });
+    let (fixed, root) = dataset(&bed, "tank/fixed", &[("chunking", "fixed")]);
+    let other = bed.file(root, "other");
+    assert_eq!(copy(&bed, (from, 0), (other, 0), u64::MAX), Copied { bytes: len, shared: 0 });
+    drop(fixed);
+    bed.write(from, 50 * RECORD, b"changed in the original");
+    let bed = bed.reopen(2);
+    let fixed = bed.pool.dataset_by_name("tank/fixed").unwrap();
+    crate::quota::show(&bed, &fixed);
+    drop(fixed);
+    trace(&bed);
+    assert!(bed.content(whole) == content && bed.content(to) == wanted && bed.content(other) == content);
+    assert!(bed.content(third) == [b"a beginning".as_slice(), &content].concat());
+    bed.check_tree();
+}

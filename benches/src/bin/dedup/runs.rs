@@ -1,0 +1,408 @@
+//! The work, on pools of Larder and beside them.
+
+use crate::corpus::Corpus;
+use crate::report::{Asked, Report, Unit};
+use larder_benches::content::Content;
+use larder_benches::daemon::{Daemon, Layout, POOL, pause};
+use larder_benches::litter::{self, Item};
+use larder_benches::peer::{self, Peer, run};
+use larder_benches::usage::{self, Usage};
+use larder_benches::{MIB, mb_per_s, no_op, timed};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const SINGLE: Layout = Layout { word: "", devices: 1, data: 1 };
+const RAIDZ2: Layout = Layout { word: "raidz2", devices: 6, data: 4 };
+/// How long a trace may take.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Where everything lies.
+pub struct Site {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The binary.
+    pub larder: PathBuf,
+    /// How often each is done.
+    pub rounds: usize,
+}
+
+/// A pool with its daemon.
+struct Bed {
+    daemon: Option<Daemon>,
+    folder: PathBuf,
+    mountpoint: PathBuf,
+}
+
+impl Bed {
+    /// A pool of about `bytes`, with properties of its top dataset.
+    fn new(site: &Site, layout: Layout, bytes: u64, properties: &[&str]) -> Self {
+        let (folder, mountpoint) = (site.folder.join("bed"), site.folder.join("mnt"));
+        for path in [&folder, &mountpoint] {
+            fs::create_dir_all(path).expect("the folder can be written");
+        }
+        litter::add(Item::Folder(folder.clone()));
+        let daemon = Daemon::start(&site.larder, &folder);
+        litter::add(Item::Process(daemon.pid()));
+        litter::add(Item::Mount(mountpoint.clone()));
+        let properties: Vec<String> = properties.iter().map(|&property| property.into()).collect();
+        let files = layout.files(&folder, bytes / layout.data as u64);
+        let bed = Self { daemon: Some(daemon), folder, mountpoint };
+        bed.daemon().create(layout, &files, &properties, &bed.mountpoint);
+        bed
+    }
+
+    fn daemon(&self) -> &Daemon {
+        self.daemon.as_ref().expect("it runs")
+    }
+
+    /// What is live in the pool, its own tables and trees too, bytes of one copy: as a trace finds it.
+    fn live(&self) -> u64 {
+        self.daemon().sync();
+        self.daemon().run(&["pool", "trace", "-w", POOL]);
+        let told = self.daemon().run(&["pool", "status", "-j", POOL]);
+        let told: serde_json::Value = serde_json::from_str(&told).expect("it tells JSON");
+        let live = find(&told, "live").expect("a trace tells what is live");
+        live["bytes"].as_u64().expect("a number of bytes")
+    }
+}
+
+/// The first value of this name in a document, at any depth.
+fn find<'a>(told: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::Value> {
+    if let Some(found) = told.get(name) {
+        return Some(found);
+    }
+    let below = told.as_object().into_iter().flat_map(|object| object.values());
+    below.chain(told.as_array().into_iter().flatten()).find_map(|value| find(value, name))
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            let process = Item::Process(daemon.pid());
+            drop(daemon);
+            litter::gone(&process);
+        }
+        litter::remove(&self.folder);
+        litter::gone(&Item::Mount(self.mountpoint.clone()));
+        litter::gone(&Item::Folder(self.folder.clone()));
+    }
+}
+
+/// Writes `mib` mebibytes, no page of which is like another or like one of another `seed`, and calls fsync.
+fn write_unique(path: &Path, base: &[u8], mib: usize, seed: u64) {
+    let mut file = File::create(path).expect("a file can be made");
+    let mut block = vec![0; MIB];
+    for (i, from) in base.chunks_exact(MIB).cycle().take(mib).enumerate() {
+        block.copy_from_slice(from);
+        for (page, bytes) in block.chunks_exact_mut(4096).enumerate() {
+            let number = seed << 40 | (i * MIB / 4096 + page) as u64;
+            bytes[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        }
+        file.write_all(&block).expect("it can be written");
+    }
+    file.sync_all().expect("it can be synced");
+}
+
+/// The modes, each with its names in the report: unique random data, unique text, and a second copy of each.
+type Names = (&'static str, &'static str);
+const MODES: [(&str, [Names; 2]); 3] = [
+    ("dedup=off", [("random, off", "random again, off"), ("text, off", "text again, off")]),
+    ("dedup=on", [("random, on", "random again, on"), ("text, on", "text again, on")]),
+    ("dedup=verify", [("random, verify", "random again, verify"), ("text, verify", "text again, verify")]),
+];
+
+/// Large files of unique data, and second copies of them, on raidz2 over six files.
+pub fn streams(site: &Site, mib: usize, report: &mut Report) {
+    let bytes = mib * MIB;
+    for (kind, content) in [Content::Random, Content::Text].into_iter().enumerate() {
+        let base = content.bytes(64 * MIB);
+        for round in 0..site.rounds {
+            let mut order = MODES.to_vec();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for (mode, names) in order {
+                let (first, again) = names[kind];
+                let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
+                let store = |name: &str| {
+                    usage::of(Some(bed.daemon().pid()), || {
+                        write_unique(&bed.mountpoint.join(name), &base, mib, 1);
+                        bed.daemon().sync();
+                    })
+                    .1
+                };
+                report.rate(first, bytes, store("first"));
+                let before = bed.live();
+                report.rate(again, bytes, store("again"));
+                if mode == "dedup=on" {
+                    let grown = bed.live().saturating_sub(before) as f64;
+                    report.add("duplicates of a stream found", Unit::Part, 1.0 - grown / before as f64);
+                }
+            }
+            let hashed = no_op_of(site, |path| write_unique(&path.join("stream"), &base, mib, 1));
+            report.rate("stream to a no-op server that hashes", bytes, hashed);
+        }
+    }
+    use Asked::{Least, Nothing};
+    report.compare("unique random: on / off", "random, on", "random, off", Least(0.9));
+    report.compare("unique text: on / off", "text, on", "text, off", Least(0.9));
+    report.compare("unique random: verify / off", "random, verify", "random, off", Least(0.5));
+    report.compare("unique text: verify / off", "text, verify", "text, off", Least(0.5));
+    report.compare("random: second copy / first", "random again, on", "random, on", Least(2.0));
+    report.compare("text: second copy / first", "text again, on", "text, on", Least(2.0));
+    report.compare("random: second copy, verify / first", "random again, verify", "random, verify", Nothing);
+    report.compare("text: second copy, verify / first", "text again, verify", "text, verify", Nothing);
+    let no_op = "stream to a no-op server that hashes";
+    report.compare("stream: second copy / no-op that hashes", "random again, on", no_op, Least(0.7));
+    report.ask("duplicates found", "duplicates of a stream found", Least(0.95));
+}
+
+/// Does `work` in a mount that stores nothing and hashes what is written.
+fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
+    let mountpoint = site.folder.join("no-op");
+    fs::create_dir_all(&mountpoint).expect("the folder can be written");
+    litter::add(Item::Mount(mountpoint.clone()));
+    let mounted = no_op::mount_hashing(&mountpoint);
+    let ((), usage) = usage::of(None, || work(&mountpoint));
+    mounted.unmount().expect("nobody is in it");
+    litter::gone(&Item::Mount(mountpoint));
+    usage
+}
+
+/// Copies a tree by tar.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder can be made");
+    pipe(&format!("tar -C '{}' -cf - . | tar -C '{}' --no-same-owner -xf -", from.display(), to.display()));
+}
+
+/// What is read is in the kernel's cache, for everybody.
+fn warm(path: &Path) {
+    pipe(&format!("tar -C '{}' -cf - . | cat > /dev/null", path.display()));
+}
+
+fn pipe(line: &str) {
+    let line = format!("set -o pipefail; {line}");
+    let status = Command::new("bash").args(["-c", &line]).stdin(Stdio::null()).status().expect("bash runs");
+    assert!(status.success(), "{line}");
+}
+
+/// What is copied by tar, and its names in the report: both copies without deduplication, with it, verified; the
+/// server that does nothing; what was found.
+type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
+
+/// A tree of real files, and the whole corpus with its large files, and second copies of them, on raidz2 over six
+/// files.
+pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
+    let sources: [Source<'_>; 2] = [
+        (
+            &corpus.tree,
+            corpus.tree_bytes,
+            [
+                ("tree, off", "tree again, off"),
+                ("tree, on", "tree again, on"),
+                ("tree, verify", "tree again, verify"),
+            ],
+            "tree to a no-op server that hashes",
+            "duplicates of the tree found",
+        ),
+        (
+            &corpus.path,
+            corpus.bytes,
+            [
+                ("all, off", "all again, off"),
+                ("all, on", "all again, on"),
+                ("all, verify", "all again, verify"),
+            ],
+            "all to a no-op server that hashes",
+            "duplicates of all found",
+        ),
+    ];
+    for (path, bytes, names, no_op, found) in sources {
+        let bytes = bytes as usize;
+        for round in 0..site.rounds {
+            let mut order: Vec<_> = MODES.iter().map(|(mode, _)| *mode).zip(names).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for (mode, (first, again)) in order {
+                let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
+                warm(path);
+                let store = |name: &str| {
+                    usage::of(Some(bed.daemon().pid()), || {
+                        copy(path, &bed.mountpoint.join(name));
+                        bed.daemon().sync();
+                    })
+                    .1
+                };
+                report.rate(first, bytes, store("first"));
+                let before = bed.live();
+                report.rate(again, bytes, store("again"));
+                if mode == "dedup=on" {
+                    let grown = bed.live().saturating_sub(before) as f64;
+                    report.add(found, Unit::Part, 1.0 - grown / before as f64);
+                }
+            }
+            let hashed = no_op_of(site, |mount| copy(path, &mount.join("tree")));
+            report.rate(no_op, bytes, hashed);
+        }
+    }
+    use Asked::{Least, Nothing};
+    report.compare("tree: on / off", "tree, on", "tree, off", Least(0.9));
+    report.compare("tree: verify / off", "tree, verify", "tree, off", Least(0.5));
+    report.compare("tree: second copy / first", "tree again, on", "tree, on", Nothing);
+    let no_op = "tree to a no-op server that hashes";
+    report.compare("tree: first copy / no-op that hashes", "tree, on", no_op, Nothing);
+    report.compare("tree: second copy / no-op that hashes", "tree again, on", no_op, Least(0.7));
+    report.compare("corpus: on / off", "all, on", "all, off", Least(0.9));
+    report.compare("corpus: verify / off", "all, verify", "all, off", Least(0.5));
+    report.compare("corpus: second copy / first", "all again, on", "all, on", Least(2.0));
+    let no_op = "all to a no-op server that hashes";
+    report.compare("corpus: second copy / no-op that hashes", "all again, on", no_op, Least(0.7));
+    // Names and inodes of the second copy are new, and count as if they were data.
+    report.ask("the second copy of the tree did not take", "duplicates of the tree found", Nothing);
+    report.ask("the second copy of the corpus did not take", "duplicates of all found", Least(0.95));
+}
+
+/// Runs a backup program, without anybody's settings.
+fn backup(site: &Site, program: &str, arguments: &[&str]) {
+    let home = site.folder.join("home");
+    let mut command = Command::new(program);
+    command.args(arguments).env("HOME", &home).env("BORG_BASE_DIR", &home).env("RESTIC_PASSWORD", "bench");
+    command
+        .env("BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK", "yes")
+        .env("RESTIC_CACHE_DIR", home.join("cache"));
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A new repository in our folder, and what `store` takes, MB/s and bytes.
+fn repository(
+    site: &Site,
+    corpus: &Corpus,
+    report: &mut Report,
+    (rate, size): (&'static str, &'static str),
+    (make, store): (impl FnOnce(&str), impl FnOnce(&str)),
+) {
+    let path = site.folder.join("repository");
+    litter::add(Item::Folder(path.clone()));
+    let text = path.to_str().expect("our own path");
+    fs::create_dir_all(site.folder.join("home")).expect("the folder can be written");
+    make(text);
+    warm(&corpus.path);
+    let ((), usage) = usage::of(None, || {
+        store(text);
+        run("sync", ["-f", text]);
+    });
+    report.rate(rate, corpus.bytes as usize, usage);
+    let told = run("du", ["-sb", text]);
+    let bytes = told.split_whitespace().next().and_then(|word| word.parse().ok()).expect("du tells a number");
+    report.add(size, Unit::Bytes, bytes);
+    litter::remove(&path);
+    litter::remove(&site.folder.join("home"));
+    litter::gone(&Item::Folder(path));
+}
+
+/// The corpus into pools with content-cut and fixed records, and into what else is installed.
+pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
+    let zfs_site = peer::Site {
+        folder: site.folder.clone(),
+        larder: site.larder.clone(),
+        bytes: 4 * corpus.bytes + (1 << 30),
+        metered: false,
+    };
+    let source = corpus.path.to_str().expect("our own path").to_owned();
+    for round in 0..site.rounds {
+        let mut pools = [
+            ("chunking=fixed", "corpus, fixed", "size, fixed"),
+            ("chunking=content", "corpus, content", "size, content"),
+        ];
+        if round % 2 == 1 {
+            pools.reverse();
+        }
+        for (chunking, rate, size) in pools {
+            let bed = Bed::new(
+                site,
+                SINGLE,
+                2 * corpus.bytes + (1 << 30),
+                &["compression=zstd-3", "dedup=on", chunking],
+            );
+            warm(&corpus.path);
+            let ((), usage) = usage::of(Some(bed.daemon().pid()), || {
+                copy(&corpus.path, &bed.mountpoint.join("corpus"));
+                bed.daemon().sync();
+            });
+            report.rate(rate, corpus.bytes as usize, usage);
+            report.add(size, Unit::Bytes, bed.live() as f64);
+        }
+        if installed("borg") {
+            let make = |path: &str| backup(site, "borg", &["init", "-e", "none", path]);
+            let archive = |path: &str| {
+                let name = format!("{path}::corpus");
+                backup(site, "borg", &["create", "--compression", "zstd,3", &name, &source]);
+            };
+            repository(site, corpus, report, ("corpus, borg", "size, borg"), (make, archive));
+        }
+        if installed("restic") {
+            let make = |path: &str| backup(site, "restic", &["init", "-q", "-r", path]);
+            let store = |path: &str| backup(site, "restic", &["backup", "-q", "-r", path, &source]);
+            repository(site, corpus, report, ("corpus, restic", "size, restic"), (make, store));
+        }
+        match zfs_site.obstacle(Peer::ZfsFuse) {
+            Some(why) => report.absent(&format!("zfs-fuse: {why}")),
+            None => {
+                let bed = peer::Bed::new(Peer::ZfsFuse, &zfs_site);
+                bed.set("dedup", "on");
+                bed.set("compression", "on");
+                bed.settle();
+                warm(&corpus.path);
+                let ((), usage) = usage::of(bed.daemon(), || {
+                    copy(&corpus.path, &bed.path().join("corpus"));
+                    bed.commit();
+                });
+                report.rate("corpus, zfs-fuse", corpus.bytes as usize, usage);
+            }
+        }
+    }
+    use Asked::{Least, Most};
+    report.compare("corpus: content / fixed", "corpus, content", "corpus, fixed", Least(0.8));
+    report.compare("corpus: content / borg", "corpus, content", "corpus, borg", Least(1.0));
+    report.compare("corpus: content / restic", "corpus, content", "corpus, restic", Least(1.5));
+    report.compare("corpus: fixed / zfs-fuse with dedup", "corpus, fixed", "corpus, zfs-fuse", Least(3.0));
+    report.compare("space: content / borg", "size, content", "size, borg", Most(1.03));
+    report.compare("space: content / restic", "size, content", "size, restic", Most(1.03));
+    report.compare("space: fixed / borg", "size, fixed", "size, borg", Asked::Nothing);
+}
+
+fn installed(program: &str) -> bool {
+    let version = if program == "restic" { "version" } else { "--version" };
+    Command::new(program).arg(version).output().is_ok_and(|output| output.status.success())
+}
+
+/// A large duplicate is removed.
+pub fn remove(site: &Site, gib: usize, report: &mut Report) {
+    let bed = Bed::new(site, SINGLE, 16 << 30, &["compression=lz4", "dedup=on"]);
+    let zeros = vec![0; MIB];
+    for name in ["first", "again"] {
+        write_unique(&bed.mountpoint.join(name), &zeros, gib << 10, 1);
+        bed.daemon().sync();
+    }
+    let path = bed.mountpoint.join("again");
+    report.add(
+        "rm of a duplicate",
+        Unit::Seconds,
+        timed(|| fs::remove_file(&path).expect("it is there")).as_secs_f64(),
+    );
+    let freed = timed(|| {
+        while bed.daemon().figure("freeing") > 0 {
+            pause(PATIENCE);
+        }
+    });
+    report.add("until it was freed", Unit::Seconds, freed.as_secs_f64());
+    // The other one is whole.
+    let read = timed(|| _ = larder_benches::work::read(&bed.mountpoint.join("first")));
+    report.add("reading the other one", Unit::MbPerS, mb_per_s(gib << 30, read));
+    report.ask("rm of a large duplicate returns", "rm of a duplicate", Asked::Most(1.0));
+}
