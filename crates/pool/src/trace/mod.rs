@@ -606,7 +606,11 @@ impl Pool {
         if let Some(trace) =
             slot.as_ref().filter(|trace| outcome == Outcome::Done && trace.findings.lost == 0)
         {
-            self.settle_left(trace.pinned.left);
+            // More was touched during the sweep than is kept: what it found since then is left to the next trace.
+            let acted = self.trace.told.lock().late.as_ref().is_none_or(|late| late.len() < LATE_AT_MOST);
+            if acted {
+                self.settle_left(trace.pinned.left);
+            }
             let _nobody_enters = self.gate.write();
             if trace.shared == 0 && !self.trace.told.lock().any_touched {
                 self.nothing_is_shared();
