@@ -232,14 +232,21 @@ pub(super) struct Run {
     /// What look-ups need of each part, side by side.
     firsts: Vec<u64>,
     filters: Vec<Option<Filter>>,
+    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so few steps remain
+    /// where a bisection would take a dozen, each of which waits for memory.
+    jumps: Vec<u32>,
+    shift: u32,
 }
 
 impl Run {
     /// The run of these parts, in order.
     pub(super) fn new(oldest: RunId, newest: RunId, parts: Vec<Arc<Part>>) -> Self {
-        let firsts = parts.iter().map(|part| part.first()).collect();
+        let firsts: Vec<_> = parts.iter().map(|part| part.first()).collect();
         let filters = parts.iter().map(|part| part.filter.clone()).collect();
-        Self { oldest, newest, parts, firsts, filters }
+        let shift = u64::BITS - (2 * parts.len()).next_power_of_two().max(2).ilog2();
+        let below = |jump: u64| firsts.partition_point(|first| first >> shift < jump) as u32;
+        let jumps = (0..1u64 << (u64::BITS - shift)).map(below).collect();
+        Self { oldest, newest, parts, firsts, filters, jumps, shift }
     }
 
     pub(super) fn parts(&self) -> &[Arc<Part>] {
@@ -256,7 +263,11 @@ impl Run {
 
     /// The part that holds fingerprints with this upper half, if one does, and its filter.
     pub(super) fn part_of(&self, high: u64) -> Option<(usize, &Filter)> {
-        let at = self.firsts.partition_point(|first| *first <= high).checked_sub(1)?;
+        let mut end = *self.jumps.get((high >> self.shift) as usize)? as usize;
+        while self.firsts.get(end).is_some_and(|first| *first <= high) {
+            end += 1;
+        }
+        let at = end.checked_sub(1)?;
         Some((at, self.filters[at].as_ref()?))
     }
 
