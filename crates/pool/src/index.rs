@@ -10,7 +10,7 @@
 //! each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything; it is
 //! rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs) are
 //! merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have an
-//! eighth of the base's entries they are *folded* into it. An entry is one upper half of a fingerprint, 32 bits of the
+//! eighth of the base's entries they become one, which is *folded* into it. An entry is one upper half of a fingerprint, 32 bits of the
 //! lower half as a check, and an id; there is one a run. An entry of a block that is *gone* hides the same block in
 //! older runs and no other, and disappears in the base.
 //!
@@ -22,7 +22,7 @@
 //! parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
-//! the upper ones in; upper parts that lie below leave early. So a fold goes on after a restart where it was.
+//! the upper ones in; upper parts that lie below leave at once. So a fold goes on after a restart where it was.
 //!
 //! **Memory** is what [`Limits`] say, at most, and 10 MiB while a part is written. When filters pass their share,
 //! the *sampling* doubles: fingerprints count only if their lowest bits are zero, others are neither taken nor
@@ -62,8 +62,8 @@ use table::Table;
 
 /// The most entries of a part, about.
 pub const PART_PRINTS: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
-/// Upper runs that stay unmerged.
-const UPPERS: usize = 4;
+/// Upper runs that stay unmerged, but for one that is being folded.
+const UPPERS: usize = 3;
 /// Upper runs at which the table is not written before some are merged.
 const UPPERS_MOST: usize = 12;
 /// Upper runs are folded into the base when they have one entry to so many of it.
@@ -224,7 +224,7 @@ pub struct Index {
     /// The table that is being written, and what will then be covered.
     frozen: Option<(Arc<Table>, Stamp)>,
     runs: Arc<Runs>,
-    /// While upper runs are folded: the newest of them.
+    /// The upper run that is being folded, by its `newest`: the oldest one.
     folding: Option<RunId>,
     /// Parts to be rewritten for the sake of their places.
     leaving: BTreeSet<RunId>,
@@ -534,8 +534,9 @@ impl Index {
             self.start(TABLE, Replaces::Table, inputs, Stamp { sampling: self.sampling, ..*stamp });
         }
         let of_one_part = matches!(self.jobs[BASE], Some(Job { replaces: Replaces::Part(_), .. }));
-        if self.folding.is_none() && self.jobs[UPPER].is_none() && !of_one_part && self.fold_is_due() {
-            self.folding = self.runs.uppers.first().map(|run| run.newest);
+        if self.folding.is_none() && self.jobs[UPPER].is_none() && !of_one_part {
+            let oldest = self.runs.uppers.last().filter(|run| self.is_worth_a_fold(run.entries()));
+            self.folding = oldest.map(|run| run.newest);
         }
         if self.jobs[UPPER].is_none() && !of_one_part {
             self.plan_upper();
@@ -559,21 +560,22 @@ impl Index {
         }
     }
 
-    fn fold_is_due(&self) -> bool {
-        let uppers: u64 = self.runs.uppers.iter().map(Run::entries).sum();
-        uppers > 0 && uppers * FOLD_RATIO >= self.runs.base.entries()
+    fn is_worth_a_fold(&self, entries: u64) -> bool {
+        entries * FOLD_RATIO >= self.runs.base.entries()
     }
 
-    /// Merges the newest runs, and older ones as long as they are not much larger than those before.
+    /// Merges the newest runs, and older ones as long as they are not much larger than those before; or all, when
+    /// together they are worth a fold.
     fn plan_upper(&mut self) {
         let uppers = &self.runs.uppers;
         let free = uppers.iter().take_while(|run| self.folding.is_none_or(|newest| run.newest > newest));
         let free: Vec<_> = free.map(Run::entries).collect();
-        if free.len() <= UPPERS {
+        let all = self.folding.is_none() && free.len() > 1 && self.is_worth_a_fold(free.iter().sum());
+        if free.len() <= UPPERS && !all {
             return;
         }
         let (mut take, mut sum) = (1, free[0]);
-        while take < free.len() && (take < 2 || free[take] <= 2 * sum) {
+        while take < free.len() && (all || take < 2 || free[take] <= 2 * sum) {
             sum += free[take];
             take += 1;
         }
@@ -621,35 +623,38 @@ impl Index {
         true
     }
 
-    /// Takes the next parts of the base together with what the folding runs have in their range.
+    /// Takes the next parts of the base together with what the folding run has in their range.
     fn plan_fold(&mut self) {
         let Some(newest) = self.folding else { return };
         let base = self.runs.base.parts();
-        let folding: Vec<_> = self.runs.uppers.iter().filter(|run| run.newest <= newest).collect();
+        let Some(folding) = self.runs.uppers.last().filter(|run| run.newest <= newest) else {
+            // It was empty, or lost.
+            self.folding = None;
+            return;
+        };
         let is_folded = |part: &Arc<Part>| part.descriptor.run.newest >= newest;
         let first = base.iter().position(|part| !is_folded(part)).unwrap_or(base.len());
-        // Right behind what is folded: a part that was rewritten meanwhile may begin later than it did.
-        let from = first.checked_sub(1).map_or(0, |before| base[before].last().saturating_add(1));
         if first == base.len() && first > 0 {
             // The last part of the base was lost, or left by itself.
             self.finish_fold(u64::MAX);
             return;
         }
+        // Right behind what is folded: a part that was rewritten meanwhile may begin later than it did.
+        let from = first.checked_sub(1).map_or(0, |before| base[before].last().saturating_add(1));
         let end_of = |end: usize| base.get(end).map_or(u64::MAX, |part| part.first() - 1);
-        let within = |to| folding.iter().map(|run| run.entries_within(from, to)).sum::<u64>();
         let mut end = (first + 1).min(base.len());
         let mut entries: u64 = base[first..end].iter().map(|part| part.entries()).sum();
         // Parts that have become small are put together.
         while let Some(next) = base.get(end)
             && !is_folded(next)
-            && entries + next.entries() + within(end_of(end + 1)) <= PART_PRINTS as u64
+            && entries + next.entries() + folding.entries_within(from, end_of(end + 1)) <= PART_PRINTS as u64
         {
             entries += next.entries();
             end += 1;
         }
         let to = end_of(end);
         let taken: Vec<_> = base[first..end].to_vec();
-        let covered = taken.iter().chain(folding.iter().flat_map(|run| run.parts()));
+        let covered = taken.iter().chain(folding.parts());
         let stamp = Stamp {
             oldest: RunId::new(1),
             newest,
@@ -659,7 +664,7 @@ impl Index {
         };
         let parts = taken.iter().map(|part| part.run()).collect();
         let taken = Run::new(stamp.oldest, newest, taken);
-        let inputs = Inputs::of_runs(folding.into_iter().chain([&taken]), (from, to));
+        let inputs = Inputs::of_runs([folding, &taken].into_iter(), (from, to));
         self.start(BASE, Replaces::Base { parts, to }, inputs, stamp);
     }
 
@@ -699,16 +704,12 @@ impl Index {
         }
     }
 
-    /// All up to `to` is folded: what lies there leaves the upper runs. But while a part stays, the newer ones that
-    /// overlap it stay, for it may say what they correct.
+    /// All up to `to` is folded: what lies there leaves the upper run.
     fn finish_fold(&mut self, to: u64) {
         let Some(newest) = self.folding else { return };
-        let (mut old, mut end) = (Vec::new(), to);
         let runs = Arc::make_mut(&mut self.runs);
-        for run in runs.uppers.iter_mut().rev().filter(|run| run.newest <= newest) {
-            old.extend(run.replace(|part| part.last() <= end, Vec::new()));
-            end = run.parts().first().map_or(end, |stays| end.min(stays.first().saturating_sub(1)));
-        }
+        let folding = runs.uppers.iter_mut().find(|run| run.newest <= newest);
+        let old = folding.map(|run| run.replace(|part| part.last() <= to, Vec::new())).unwrap_or_default();
         runs.uppers.retain(|run| !run.parts().is_empty());
         self.forget(&old);
         if to == u64::MAX {

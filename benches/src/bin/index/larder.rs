@@ -39,6 +39,8 @@ pub struct Larder {
     index: Index,
     map: Option<BlockMap>,
     count: u64,
+    /// Look-ups of a measurement, at most.
+    pub most: u64,
     /// The next fingerprint that is in no index.
     fresh: u64,
     dice: SeededEntropy,
@@ -48,7 +50,8 @@ pub struct Larder {
 fn limits(memory: u64) -> Limits {
     Limits {
         filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
-        table: (memory / 1000 * TABLE_SHARE_PER_MILLE) as usize,
+        // Between two steps there has to be room.
+        table: ((memory / 1000 * TABLE_SHARE_PER_MILLE) as usize).max(1 << 20),
     }
 }
 
@@ -64,7 +67,7 @@ impl Larder {
         let store = Store::new(dir, (1 << 30) + most * 80);
         let map = with_map.then(BlockMap::new);
         let index = Index::new(limits(0));
-        Self { store, index, map, count: 0, fresh: NEW, dice: SeededEntropy::new(1), before }
+        Self { store, index, map, count: 0, most: 5_000_000, fresh: NEW, dice: SeededEntropy::new(1), before }
     }
 
     fn note(&mut self, changes: Changes) {
@@ -156,9 +159,9 @@ impl Larder {
         let sampling = self.index.sampling();
         let is_kept = |n: u64| print(n).low().is_multiple_of(sampling);
         let (reads, fresh) = (self.store.reads.get(), self.fresh);
-        let misses = self.misses(5_000_000);
+        let misses = self.misses(self.most);
         let miss_reads = (self.store.reads.get() - reads) as f64 / (self.fresh - fresh) as f64;
-        let hits_random = self.rate(1_000_000, |this| {
+        let hits_random = self.rate(self.most / 5, |this| {
             let asked: Vec<u64> = (0..BATCH).map(|_| this.dice.next_u64() % count).collect();
             let prints: Vec<_> = asked.iter().map(|n| print(*n)).collect();
             for (n, found) in asked.into_iter().zip(this.probe(&prints)) {
@@ -166,9 +169,9 @@ impl Larder {
             }
             BATCH
         });
-        let hits_in_order = self.map.is_some().then(|| self.in_order(1_000_000));
+        let hits_in_order = self.map.is_some().then(|| self.in_order(self.most / 5));
         let mut fresh = 0;
-        let look_up_and_insert = self.rate(2_000_000, |this| {
+        let look_up_and_insert = self.rate(self.most / 5 * 2, |this| {
             let prints: Vec<_> = (this.count..this.count + BATCH).map(print).collect();
             fresh += this.probe(&prints).iter().filter(|found| found.is_none()).count() as u64;
             (0..BATCH).for_each(|_| this.insert_next());

@@ -97,3 +97,27 @@ fn redb_elsewhere(args: &Args, count: u64) -> Option<Figures> {
     eprint!("{}", String::from_utf8_lossy(&out.stderr));
     serde_json::from_slice(&out.stdout).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With `LARDER_FULL` it has 10^7 fingerprints.
+    #[test]
+    fn what_is_measured_answers_right_and_stays_small() {
+        let full = std::env::var_os("LARDER_FULL").is_some();
+        let (count, with_map, mib) = if full { (10_000_000, false, 512) } else { (200_000, true, 64) };
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut larder = larder::Larder::new(dir.path(), count, with_map);
+        larder.most = 50_000;
+        let figures = larder.measure(count, mib << 20);
+        println!("{figures:?}");
+        assert_eq!(figures.sampling, 1);
+        assert!(figures.miss_reads < 0.006 && figures.runs <= 8);
+        assert!(!full || figures.disk < 20.0 && figures.ram < 3.0);
+        assert!(figures.disk_with_map.is_none_or(|bytes| bytes < 60.0));
+        // A hundred times what filters have room for.
+        let figures = larder.measure(count + 100_000, 400 << 10);
+        assert!(figures.sampling > 1);
+    }
+}

@@ -73,11 +73,13 @@ impl Filter {
     }
 
     /// The first half of asking for `key`: no memory of the filter is touched.
+    #[inline]
     pub(super) fn spots(&self, key: u64) -> Spots {
         spots(&self.shape, hash(&self.shape, key))
     }
 
     /// The second half: `false` when the key is not there.
+    #[inline]
     pub(super) fn may_hold(&self, spots: &Spots) -> bool {
         let value = |at: u32| {
             let at = at as usize;

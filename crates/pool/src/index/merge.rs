@@ -158,9 +158,9 @@ pub(super) struct Merge {
 
 impl Merge {
     pub(super) fn new(inputs: Inputs, stamp: Stamp, counters: Arc<Counters>) -> Self {
-        // Parts of about equal size.
+        // Parts of about equal size, with some room, so that no small one is left over.
         let parts = inputs.entries.div_ceil(PART_PRINTS as u64).max(1);
-        let cut = inputs.entries.div_ceil(parts).max(1) as usize;
+        let cut = (inputs.entries.div_ceil(parts) as usize).max(PART_PRINTS / 8) * 9 / 8;
         Self { inputs, stamp, cut, writer: None, done: Vec::new(), tally: Tally::default(), counters }
     }
 

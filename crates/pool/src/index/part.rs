@@ -65,13 +65,19 @@ impl Part {
         self.index.partition_point(|page| page.first.get() <= high).saturating_sub(1)
     }
 
-    /// How many entries lie from `from` to `to`, about.
+    /// How many entries lie from `from` to `to`, about: fingerprints are spread evenly over a page.
     pub(super) fn entries_within(&self, from: u64, to: u64) -> u64 {
         if from > self.last() || to < self.first() {
             return 0;
         }
-        let pages = self.page_of(to) - self.page_of(from) + 1;
-        (pages as u64 * self.entries()).div_ceil(self.index.len() as u64)
+        let pages_before = |high: u64| {
+            let at = self.page_of(high);
+            let first = self.index[at].first.get();
+            let end = self.index.get(at + 1).map_or(self.last(), |next| next.first.get());
+            at as f64 + (high.clamp(first, end) - first) as f64 / (end - first).max(1) as f64
+        };
+        let pages = pages_before(to) - pages_before(from);
+        (pages * self.entries() as f64 / self.index.len() as f64).ceil() as u64
     }
 
     /// Page `at`, whose bytes these are.
@@ -251,11 +257,7 @@ impl Run {
     /// The part that holds fingerprints with this upper half, if one does, and its filter.
     pub(super) fn part_of(&self, high: u64) -> Option<(usize, &Filter)> {
         let at = self.firsts.partition_point(|first| *first <= high).checked_sub(1)?;
-        Some((at, self.filter(at)?))
-    }
-
-    pub(super) fn filter(&self, at: usize) -> Option<&Filter> {
-        self.filters[at].as_ref()
+        Some((at, self.filters[at].as_ref()?))
     }
 
     /// Puts `new` in the place of the parts that `leaves`; gives those.

@@ -1,7 +1,7 @@
 //! Look-ups of a batch: the filters of all first, then the pages of all.
 
-use super::filter::Spots;
-use super::part::{Part, Run};
+use super::filter::{Filter, Spots};
+use super::part::Part;
 use super::table::Table;
 use super::{Counters, Runs};
 use crate::map::PageReader;
@@ -81,16 +81,16 @@ impl Probe {
     /// What the filters let through, in order of ask and age.
     fn candidates(&self, asks: &[Ask]) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::new();
-        let mut spots: Vec<(usize, usize, Spots)> = Vec::with_capacity(asks.len());
+        let mut spots: Vec<(usize, usize, &Filter, Spots)> = Vec::with_capacity(asks.len());
         for (age, run) in self.runs.newest_first().enumerate() {
             spots.clear();
             for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.settled) {
                 if let Some((part, filter)) = run.part_of(ask.high) {
-                    spots.push((at, part, filter.spots(ask.high)));
+                    spots.push((at, part, filter, filter.spots(ask.high)));
                 }
             }
-            let through = spots.iter().filter(|(_, part, spots)| run.may_hold(*part, spots));
-            candidates.extend(through.map(|&(ask, part, _)| {
+            let through = spots.iter().filter(|(_, _, filter, spots)| filter.may_hold(spots));
+            candidates.extend(through.map(|&(ask, part, ..)| {
                 let part: &Part = &run.parts()[part];
                 Candidate { ask, age, part, page: part.page_of(asks[ask].high) }
             }));
@@ -137,11 +137,5 @@ impl Probe {
         self.counters.damaged.fetch_add(damaged, Ordering::Relaxed);
         later.retain(|candidate| !asks[candidate.ask].settled);
         later
-    }
-}
-
-impl Run {
-    fn may_hold(&self, part: usize, spots: &Spots) -> bool {
-        self.filter(part).is_some_and(|filter| filter.may_hold(spots))
     }
 }

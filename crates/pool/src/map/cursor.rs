@@ -147,7 +147,7 @@ impl BlockMap {
         let page = pages.min_by_key(|(first, last)| last.get() - first.get()).unwrap_or(of(NEIGHBOURS));
         let reach = of(NEIGHBOURS);
         let (first, last) = (page.0.max(reach.0).min(id), page.1.min(reach.1).max(id));
-        Around { first, last, merged: MergedRuns::new(self.runs.iter().cloned(), first) }
+        Around { first, last, merged: MergedRuns::within(self.runs.iter().cloned(), first, last) }
     }
 
     /// The blocks of a neighbourhood as they are now, in order of id.

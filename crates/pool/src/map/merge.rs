@@ -40,14 +40,17 @@ struct Input {
     run: Arc<Run>,
     from: BlockId,
     next_page: usize,
+    end_page: usize,
     page: Option<(RunPage, PageCursor)>,
     head: Option<(BlockId, Delta)>,
 }
 
 impl Input {
-    fn new(run: Arc<Run>, from: BlockId) -> Self {
-        let next_page = if from > run.descriptor.last { run.page_count() } else { run.page_of(from) };
-        Self { run, from, next_page, page: None, head: None }
+    /// The pages of `run` that may have ids from `from` to `to`.
+    fn new(run: Arc<Run>, from: BlockId, to: BlockId) -> Self {
+        let end_page = if to < run.descriptor.first { 0 } else { run.page_of(to) + 1 };
+        let next_page = if from > run.descriptor.last { end_page } else { run.page_of(from).min(end_page) };
+        Self { run, from, next_page, end_page, page: None, head: None }
     }
 
     /// Brings the next entry to the head, if there is one.
@@ -58,7 +61,7 @@ impl Input {
                 if self.head.is_none() {
                     self.page = None;
                 }
-            } else if self.next_page == self.run.page_count() {
+            } else if self.next_page == self.end_page {
                 break;
             } else if spend(reads) {
                 let page = self.run.page(self.next_page, reader)?;
@@ -97,7 +100,12 @@ fn compose(
 impl MergedRuns {
     /// `runs` from `from` on.
     pub(super) fn new(runs: impl Iterator<Item = Arc<Run>>, from: BlockId) -> Self {
-        Self { inputs: runs.map(|run| Input::new(run, from)).collect(), forgotten: None }
+        Self::within(runs, from, BlockId::new(u64::MAX))
+    }
+
+    /// `runs` from `from` to `to`, and what else is on those pages.
+    pub(super) fn within(runs: impl Iterator<Item = Arc<Run>>, from: BlockId, to: BlockId) -> Self {
+        Self { inputs: runs.map(|run| Input::new(run, from, to)).collect(), forgotten: None }
     }
 
     /// Makes the lowest id known; `None` at the end.

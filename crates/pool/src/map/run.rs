@@ -50,10 +50,6 @@ impl Run {
         size_of_val(&*self.index) + pages + size_of::<Self>()
     }
 
-    pub(super) fn page_count(&self) -> usize {
-        self.index.len()
-    }
-
     #[cfg(test)]
     pub(super) fn index(&self) -> &[PageRef] {
         &self.index
