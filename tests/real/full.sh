@@ -2,7 +2,7 @@
 # full.sh: a pool that is full. Writes are refused and nothing else is: what frees space works, so do properties and
 # datasets, and all space comes back. Nearly full, no write waits for long.
 # SECONDS_OF_WRITES (60) of random overwrites at 95 %, none of which may take MOST_MS (2000). Of the pool, CROWD_MIB (24)
-# are filled with tiny files; 400 take a million. PARTS names parts to run.
+# are filled with tiny files: 60 MiB take 375,000. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 packages fio
 need root fuse fio
