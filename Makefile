@@ -95,6 +95,7 @@ soak: export STEPS := 100000
 soak: export ROUNDS := 10
 soak: export COPY_GIB := 20
 soak: export NAMES := 1000000
+soak: export CROWD_MIB := 400
 soak: export SEEDS := 5
 soak: export TREES := /usr
 soak: export TREES_CARGO := 1

@@ -1,12 +1,13 @@
 #!/bin/bash
 # full.sh: a pool that is full. Writes are refused and nothing else is: what frees space works, so do properties and
 # datasets, and all space comes back. Nearly full, no write waits for long.
-# SECONDS_OF_WRITES (60) of random overwrites at 95 %, none of which may take MOST_MS (2000). PARTS names parts to run.
+# SECONDS_OF_WRITES (60) of random overwrites at 95 %, none of which may take MOST_MS (2000). Of the pool, CROWD_MIB (24)
+# are filled with tiny files: 60 MiB take 375,000. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 packages fio
 need root fuse fio
 room 2
-SECONDS_OF_WRITES=${SECONDS_OF_WRITES:-60} MOST_MS=${MOST_MS:-2000}
+SECONDS_OF_WRITES=${SECONDS_OF_WRITES:-60} MOST_MS=${MOST_MS:-2000} CROWD_MIB=${CROWD_MIB:-24}
 PARTS=${PARTS:-huge tiny stalls}
 # The devices bound what is written.
 make_bed 1 1G
@@ -79,7 +80,7 @@ part_huge() {
 # Files of some bytes in folders of a thousand each.
 crowd() {
     local folder
-    for folder in $(seq 1000); do
+    for folder in $(seq 10000); do
         mkdir "$MNT/crowd/$folder" || return 1
         (cd "$MNT/crowd/$folder" && seq 1000 | split -l 1 -a 3 - f) || return 1
     done
@@ -88,7 +89,7 @@ part_tiny() {
     local before
     before=$(avail_kib)
     # Most of it at once, the rest by files that are nearly nothing but metadata.
-    check "ballast" dd if=/dev/urandom of="$MNT/ballast" bs=1M count=$(((before >> 10) - 24))
+    check "ballast" dd if=/dev/urandom of="$MNT/ballast" bs=1M count=$(((before >> 10) - CROWD_MIB))
     mkdir "$MNT/crowd"
     until_full crowd
     told="$told, $(find "$MNT/crowd" -type f | wc -l) tiny files"

@@ -80,6 +80,8 @@ pub struct Report {
     series: BTreeMap<&'static str, (Unit, Vec<f64>)>,
     /// Bytes a processor second, of client, daemon and kernel together.
     thrift: BTreeMap<&'static str, Vec<f64>>,
+    /// Processor seconds that others on the machine took meanwhile, and the seconds that there were.
+    others: (f64, f64),
     order: Vec<&'static str>,
     ratios: Vec<Ratio>,
     alone: Vec<(&'static str, &'static str, Asked)>,
@@ -103,6 +105,7 @@ impl Report {
             head,
             series: BTreeMap::new(),
             thrift: BTreeMap::new(),
+            others: (0.0, 0.0),
             order: Vec::new(),
             ratios: Vec::new(),
             alone: Vec::new(),
@@ -122,6 +125,9 @@ impl Report {
     /// Adds how fast `bytes` were stored, by the wall's clock and by the processors'.
     pub fn rate(&mut self, name: &'static str, bytes: usize, usage: Usage) {
         self.thrift.entry(name).or_default().push(bytes as f64 / usage.cpu().as_secs_f64().max(1e-3));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        self.others.0 += usage.others.as_secs_f64();
+        self.others.1 += usage.wall.as_secs_f64() * cores;
         self.add(name, Unit::MbPerS, mb_per_s(bytes, usage.wall));
     }
 
@@ -167,6 +173,10 @@ impl Report {
         );
         let mut line = |text: &str| writeln!(out, "{text}").expect("a string takes what is written");
         line(&self.head);
+        line(&format!(
+            "Others took {:.0} % of the machine meanwhile.",
+            100.0 * self.others.0 / self.others.1.max(1e-9)
+        ));
         line(
             "\n## Targets\n\n| what | | beside | value | asked | | by processor time |\n|---|---|---|---|---|---|---|",
         );
