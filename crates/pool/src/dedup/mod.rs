@@ -60,7 +60,7 @@ pub use rebuild::RebuildProgress;
 
 /// Share of the budget for the index's filters, percent.
 pub const FILTERS_SHARE_PERCENT: u64 = 25;
-/// Share of the budget for the index's table, per mille, twice that while it is written: half of what merges have.
+/// Share of the budget for the index's table, per mille, the one that is being written included: half of what merges have.
 pub const TABLE_SHARE_PER_MILLE: u64 = 25;
 /// Share of the budget for neighbourhoods, percent.
 pub const NEAR_SHARE_PERCENT: u64 = 2;
