@@ -520,7 +520,8 @@ impl Pool {
             self.commit_what_fits()?;
         }
         // Others may write meanwhile: either is progress.
-        let brought = sealed || self.dirty.needed() < needed_before || self.free_segments() > free_before;
+        let brought =
+            sealed || moved > 0 || self.dirty.needed() < needed_before || self.free_segments() > free_before;
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 

@@ -14,6 +14,8 @@ pub const ROW_TARGET: u32 = 1 << 20;
 pub const RESERVE_SEGMENTS: u64 = 16;
 /// The reserve is never more than this many bytes a group.
 const RESERVE_BYTES_MAX: u64 = 128 << 30;
+/// Segments that commits may need besides those of nodes, however large the pool is.
+const LEFT_TO_COMMITS: u64 = 8;
 /// What trees and the block map keep of a record, bytes before replication: an extent and its share
 /// of the nodes above (about 70), a map entry and its merges (about 40).
 const RECORD_METADATA: u64 = 110;
@@ -132,7 +134,7 @@ impl GroupSpace {
     /// Segments that the cleaner must leave: a commit opens one each for runs, tables and the log at most, after the
     /// nodes, for which [`GroupSpace::floor_of_changes`] leaves one more.
     pub fn floor_of_moved(&self) -> u64 {
-        self.floor() * 3 / 8
+        (self.floor() * 3 / 8).min(LEFT_TO_COMMITS)
     }
 
     /// Segments that must be left when all that changed of the trees has been stored, and before the block map is
