@@ -25,6 +25,7 @@ pub mod index;
 pub mod intent;
 pub mod map;
 pub mod member;
+pub mod members;
 pub mod open;
 pub mod parity;
 pub mod planted;
