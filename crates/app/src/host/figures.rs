@@ -5,7 +5,8 @@ use crate::api::figures::{Lookups, PoolCache, Wait, Waits};
 use crate::api::pool::Vdev;
 use larder_device::RequestKind;
 use larder_pool::cache;
-use larder_pool::member::{Member, Members};
+use larder_pool::member::Member;
+use larder_pool::members::Members;
 
 /// Fills in how long the requests to each device took; above devices, those of all below together.
 pub fn add_waits(vdev: &mut Vdev, members: &Members) {
