@@ -12,7 +12,7 @@ use larder_pool::members::Members;
 pub fn add_waits(vdev: &mut Vdev, members: &Members) {
     if vdev.children.is_empty() {
         let member = members.iter().find(|member| member.guid.get() == vdev.guid);
-        vdev.waits = member.map(|member| waits(member)).unwrap_or_default();
+        vdev.waits = member.map(|member| waits(&member)).unwrap_or_default();
         return;
     }
     vdev.children.iter_mut().for_each(|child| add_waits(child, members));
