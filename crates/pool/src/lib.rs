@@ -26,6 +26,7 @@ pub mod index;
 pub mod intent;
 pub mod map;
 pub mod member;
+pub mod members;
 pub mod mend;
 pub mod open;
 pub mod parity;
