@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use crate::segments::Segment;
 use bytes::{Bytes, BytesMut};
 use larder_device::{Outcome, Pending};
-use larder_format::Place;
+use larder_format::{BlockId, DeviceIndex, Place};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ struct Lane {
 }
 
 enum Chunk {
-    /// It will begin somewhere in what is read.
-    Coming(Range<u32>, Pending<Outcome>, usize),
+    /// It comes from a device and will begin somewhere in what is read.
+    Coming(Range<u32>, DeviceIndex, Pending<Outcome>, usize),
     Here(Range<u32>, Bytes),
     /// The device did not give it.
     Lost(Range<u32>),
@@ -50,16 +50,18 @@ impl Chunk {
     }
 
     /// The bytes of `wanted`, which ends in or behind the chunk, as far as they lie in it.
-    fn part(&mut self, wanted: &Range<u32>) -> Option<Bytes> {
+    fn part(&mut self, pool: &Pool, wanted: &Range<u32>) -> Option<Bytes> {
         let lost = Self::Lost(self.range().clone());
         *self = match std::mem::replace(self, lost) {
-            Self::Coming(range, pending, from) => match pending.wait() {
-                Ok(bytes) => {
-                    let len = range.len();
-                    Self::Here(range, Bytes::from_owner(bytes).slice(from..from + len))
+            Self::Coming(range, device, pending, from) => {
+                match pool.members.get(device).wait_in_bulk(pending) {
+                    Ok(bytes) => {
+                        let len = range.len();
+                        Self::Here(range, Bytes::from_owner(bytes).slice(from..from + len))
+                    }
+                    Err(_) => Self::Lost(range),
                 }
-                Err(_) => Self::Lost(range),
-            },
+            }
             known => known,
         };
         let Self::Here(range, bytes) = self else { return None };
@@ -94,9 +96,14 @@ impl Ahead {
                 stored: chunk.end - chunk.start,
             };
             lane.next = chunk.end;
-            let replica = self.segment.layout.replica(column, 0);
-            lane.chunks.push_back(match pool.start_read(&self.segment, replica, place) {
-                Some((pending, from)) => Chunk::Coming(chunk, pending, from),
+            // The first replica unless it is on a slow device.
+            let replica = pool.prompt_replica(&self.segment, BlockId::new(0), place);
+            let started = replica.and_then(|replica| {
+                let (pending, from) = pool.start_read(&self.segment, replica, place)?;
+                Some((self.segment.slots[replica].device, pending, from))
+            });
+            lane.chunks.push_back(match started {
+                Some((device, pending, from)) => Chunk::Coming(chunk, device, pending, from),
                 None => Chunk::Lost(chunk),
             });
         }
@@ -105,7 +112,7 @@ impl Ahead {
             return None;
         }
         let touched = lane.chunks.iter_mut().take_while(|chunk| chunk.range().start < range.end);
-        let mut parts = touched.map(|chunk| chunk.part(&range));
+        let mut parts = touched.map(|chunk| chunk.part(pool, &range));
         let mut bytes = parts.next()??;
         if bytes.len() < range.len() {
             let mut whole = BytesMut::with_capacity(range.len());
