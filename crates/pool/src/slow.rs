@@ -15,7 +15,8 @@
 //! A device that hung and was abandoned may still perform what it was sent, at any time. So it comes back only by
 //! being opened anew, which its lock forbids as long as anything is under way.
 
-use crate::member::{Member, Members};
+use crate::member::Member;
+use crate::members::Members;
 use larder_device::{DeviceError, Outcome, Pending};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
