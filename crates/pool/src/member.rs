@@ -447,10 +447,13 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// A device that owes an answer may never give it, and is not to hold whoever lets go of the pool.
+    /// A device that owes an answer may never give it, and is not to hold whoever lets go of it.
     fn drop(&mut self) {
-        // It may be another member's by now.
-        let alone = |device: &&Arc<dyn Device>| Arc::strong_count(device) == 1 && self.meter.owed() > 0;
-        self.device.iter().filter(alone).for_each(|device| device.abandon());
+        if let Some(device) = &self.device
+            && self.meter.owed() > 0
+            && Arc::strong_count(device) == 1
+        {
+            device.abandon();
+        }
     }
 }
