@@ -223,23 +223,21 @@ pub trait Look {
 
     /// Tells the ledger of a node on the way from `key` that cannot be read.
     #[doc(hidden)]
-    fn told<T>(&self, key: &Key, outcome: Result<T>) -> Result<T> {
-        outcome.inspect_err(|error| {
-            let (pool, tree) = self.parts();
-            pool.note_lost_node(self.owner(), tree, key, error);
-        })
+    fn tell(&self, key: &Key, error: &PoolError) {
+        let (pool, tree) = self.parts();
+        pool.note_lost_node(self.owner(), tree, key, error);
     }
 
     /// The value under `key`.
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
         let (pool, tree) = self.parts();
-        self.told(key, tree.get(&DatasetNodes(pool), key))
+        tree.get(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// The entry with the greatest key that is not greater than `key`.
     fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         let (pool, tree) = self.parts();
-        self.told(key, tree.last_before(&DatasetNodes(pool), key))
+        tree.last_before(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Shows entries from `from` on in ascending order until `visit` breaks.
@@ -262,7 +260,7 @@ pub trait Look {
             last = *key;
             visit(key, value)
         });
-        self.told(&last, scanned)
+        scanned.inspect_err(|error| self.tell(&last, error))
     }
 }
 
