@@ -250,19 +250,30 @@ impl Pool {
         self.damage.ledger.lock().wanted.trees.insert(of);
     }
 
-    /// Whether a range of a file is known to be damaged; at once where nothing is.
+    /// Whether a range of a file is known to be damaged, or the tree near it; at once where nothing is.
     pub fn is_damaged(&self, dataset: DatasetId, inode: u64, range: Range<u64>) -> bool {
         if self.damage.count.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let from = (dataset, HEAD, inode, DamageKind::Data, 0, BlockId::new(0));
+        let all = |inode| {
+            let (none, most) = (BlockId::new(0), BlockId::new(u64::MAX));
+            (dataset, HEAD, inode, DamageKind::Data, 0, none)..=(dataset, HEAD, inode, DamageKind::Node, u64::MAX, most)
+        };
         let ledger = self.damage.ledger.lock();
-        let mut of_file = ledger.entries.range(from..).take_while(|(name, _)| name.2 == inode && name.0 == dataset);
-        of_file.any(|(_, (_, entry))| {
-            entry.what() == DamageKind::Data
-                && entry.offset < range.end
-                && range.start < entry.offset.saturating_add(entry.len)
-        })
+        let mut nodes = ledger.entries.range(all(0));
+        let mut of_file = ledger.entries.range(all(inode));
+        nodes.any(|(_, (_, node))| node.what() == DamageKind::Node && (node.inode..=node.last).contains(&inode))
+            || of_file.any(|(_, (_, entry))| {
+                entry.what() == DamageKind::Data
+                    && entry.offset < range.end
+                    && range.start < entry.offset.saturating_add(entry.len)
+            })
+    }
+
+    /// Whether the extent of a file at `offset`, of which this is the block, is known to be damaged.
+    pub fn is_damaged_block(&self, dataset: DatasetId, inode: u64, offset: u64, block: BlockId) -> bool {
+        let name = (dataset, HEAD, inode, DamageKind::Data, offset, block);
+        self.damage.ledger.lock().entries.contains_key(&name)
     }
 
     /// What can neither be read nor rebuilt, as far as it is known, by dataset and inode. What was overwritten or
