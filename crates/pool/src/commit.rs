@@ -27,7 +27,7 @@ use crate::tree::{NodeSink, Tree};
 use crate::write::Appender;
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
-use larder_format::root::{Root, RootDevice, RootGroup, ring_slot};
+use larder_format::root::{Root, RootGroup, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::tables::{PIECE_MAX, Table, pieces};
@@ -135,10 +135,12 @@ impl Pool {
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
-            let sealed = self
+            let mut sealed = self
                 .seal(&op, how)
                 .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?;
             self.pin_trace(sealed.root.commit);
+            self.cross_boundary(sealed.root.commit);
+            sealed.root.groups = self.root_groups();
             sealed
         };
         let commit = sealed.root.commit;
@@ -256,8 +258,6 @@ impl Pool {
         // The log's segments in the order in which they are used; those that were freed after them.
         segments.extend(intent.segments.iter().map(|id| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
-        let groups =
-            core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect();
         let root = Root {
             pool: self.guid,
             commit,
@@ -275,12 +275,18 @@ impl Pool {
             log_previous: intent.previous,
             log_incarnation: core.incarnation,
             tables,
-            groups,
+            groups: Vec::new(),
             devices: Vec::new(),
             history: self.history.lock().clone(),
             segments,
         };
         Ok(Sealed { root, applied })
+    }
+
+    /// The groups as a root tells of them.
+    fn root_groups(&self) -> Vec<RootGroup> {
+        let core = self.core.lock();
+        core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect()
     }
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
@@ -420,9 +426,11 @@ impl Pool {
             self.publish(&mut root)?;
         }
         self.settle_all_rows()?;
+        let rebuilt = self.rebuilt_so_far();
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
+        self.keep_rebuilt(rebuilt);
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);
@@ -436,18 +444,7 @@ impl Pool {
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
         self.check_tolerance()?;
         let commit = root.commit;
-        root.devices = self
-            .members
-            .iter()
-            .map(|member| RootDevice {
-                index: member.index,
-                group: member.group,
-                current: u8::from(member.is_online()),
-                slot_count: member.slot_count,
-                guid: member.guid,
-                good_through: if member.is_online() { commit } else { member.good_through() },
-            })
-            .collect();
+        root.devices = self.members.to_root(commit);
         let Some(bytes) = root.encode() else {
             return Err(self.suspend("the root record outgrew its place".into()));
         };

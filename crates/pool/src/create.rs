@@ -8,13 +8,14 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
-use crate::member::{Member, MemberState, Members};
+use crate::member::{Member, MemberState};
+use crate::members::Members;
 use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
 use crate::segments::Readable;
 use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::{
     Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
 };
@@ -177,10 +178,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Where slots start: after the label, at the alignment of the smallest slot.
-const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
+pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
 
 /// Slots on a device of `size` bytes.
-fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
+pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
     let room = label_areas(size)[1].get().saturating_sub(DATA_START);
     u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
 }
@@ -235,13 +236,8 @@ impl Pool {
                 };
                 slots.push((label.index, label.slot_count));
                 write_label_areas(&**device, &label)?;
-                members.push(Member::present(
-                    Arc::clone(device),
-                    label,
-                    MemberState::Online,
-                    CommitId::new(0),
-                    &world.clock,
-                ));
+                let device = Arc::clone(device);
+                members.push(Member::labelled(device, label, MemberState::Online, None, &world.clock));
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }
@@ -264,7 +260,7 @@ impl Pool {
             name: spec.name.clone(),
             created,
             read_only: false,
-            members: Members::new(members),
+            members: Members::new(members, []),
             core,
             intent: Intent { sequence: 1, ..Intent::default() },
             notes: Notes::after(OpSeq::new(0)),
@@ -302,8 +298,12 @@ impl Pool {
 
     /// A pool of its parts, with nothing cached and no datasets yet.
     pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
+        let began = world.clock.monotonic();
         Arc::new_cyclic(|myself| Pool {
             guid: parts.guid,
+            began,
+            changes: Default::default(),
+            resilver: Default::default(),
             name: RwLock::new(parts.name),
             created: parts.created,
             world,
@@ -368,14 +368,17 @@ pub(crate) struct Parts {
 }
 
 /// Clears both label areas, old signatures and old roots included, and writes the label into each.
-fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
+pub(crate) fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
     let failed = |error| PoolError::Device { device: device.name(), error };
     for area in label_areas(device.size()) {
         let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);
         let encoded = label.encode();
         bytes[..encoded.len()].copy_from_slice(&encoded);
-        device.submit(Request::Write { offset: area, data: Arc::new(bytes) }).wait().map_err(failed)?;
-        device.submit(Request::Flush).wait().map_err(failed)?;
+        device
+            .submit(Request::Write { offset: area, data: Arc::new(bytes) })
+            .within(TIMEOUT)
+            .map_err(failed)?;
+        device.submit(Request::Flush).within(TIMEOUT).map_err(failed)?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::core::Core;
 use crate::dataset::Look;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
+use crate::mend::Lost;
 use crate::pool::Pool;
 use crate::read::{DatasetNodes, TableNodes, decode_node};
 use crate::tree::{LostNode, Met, NodeStore, Tree};
@@ -48,17 +49,6 @@ const PER_COMMIT: usize = 512;
 
 /// The head of a dataset, where a snapshot has its highest block id.
 pub const HEAD: BlockId = BlockId::new(0);
-
-/// A range of a column that cannot be given back its content.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
-    /// The segment.
-    pub segment: SegmentId,
-    /// The data column, as places count them.
-    pub column: u8,
-    /// Bytes of the column.
-    pub range: Range<u32>,
-}
 
 /// What entries are told apart by.
 type Name = (DatasetId, BlockId, u64, DamageKind, u64, BlockId);

@@ -18,7 +18,8 @@ use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
-use crate::member::{Member, MemberState, Members};
+use crate::member::{Member, MemberState};
+use crate::members::Members;
 use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
@@ -26,13 +27,13 @@ use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::index::PartDescriptor;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
 };
-use larder_format::root::{MAX_HISTORY, Root, RootImport, ring_slot};
+use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
@@ -125,7 +126,15 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let mut label: Option<Label> = None;
     let mut damage = None;
     let mut failure = None;
-    let read_area = |offset| device.submit(Request::Read { offset, len: ByteLen::new(LABEL_AREA) }).wait();
+    let read_area = |offset| {
+        let request = Request::Read { offset, len: ByteLen::new(LABEL_AREA) };
+        // One that hangs must not hold up whoever lets go of it, either.
+        device.submit(request).within(TIMEOUT).inspect_err(|error| {
+            if *error == DeviceError::Overdue {
+                device.abandon();
+            }
+        })
+    };
     let mut areas = label_areas(size).map(|area| match read_area(area) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
@@ -197,8 +206,14 @@ fn unsupported(bytes: &[u8]) -> Scan {
 pub enum Standing {
     /// It holds everything.
     Current,
+    /// It gets every write, and what it lacks; it does not count yet.
+    Rebuilding,
     /// It missed commits: the last it holds is told.
     Stale(CommitId),
+    /// It was taken out of use, and missed commits since: the last it holds is told.
+    Offline(CommitId),
+    /// It holds nothing and waits to be needed.
+    Spare,
     /// No device was found for it.
     Missing,
 }
@@ -255,13 +270,13 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
     let mut by_index: BTreeMap<DeviceIndex, Found> = BTreeMap::new();
     for device in found {
         let path = device.device.name();
-        let known = root.devices.iter().find(|known| known.index == device.label.index);
-        if known.is_none_or(|known| known.guid != device.label.device) {
+        // A device that takes another's place gets its number, first in the root and then in its label.
+        let Some(known) = root.devices.iter().find(|known| known.guid == device.label.device) else {
             remarks.push(format!(
                 "{path} carries this pool's label, but the pool does not know it (it was replaced)"
             ));
             continue;
-        }
+        };
         if device.device.size() < device.label.device_size {
             remarks.push(format!(
                 "{path} was cut short: it had {} bytes and has {}; what it held beyond is not read from it",
@@ -270,16 +285,16 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             ));
             continue;
         }
-        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root, other)) {
+        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root.history, other)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
                  each other. Nothing was changed. Import with -d naming only the devices whose data you want",
                 branch.history.first().map_or(branch.commit, |import| import.first)
             ));
         }
-        match by_index.remove(&device.label.index) {
+        match by_index.remove(&known.index) {
             None => {
-                by_index.insert(device.label.index, device);
+                by_index.insert(known.index, device);
             }
             Some(other) => {
                 let (a, b) = (commit_of(&device), commit_of(&other));
@@ -294,7 +309,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
                 } else {
                     remarks.push(format!("{old} is an older copy of {new} and is not used"));
                 }
-                by_index.insert(newer.label.index, newer);
+                by_index.insert(known.index, newer);
             }
         }
     }
@@ -303,13 +318,16 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
         .iter()
         .map(|known| {
             let found = by_index.remove(&known.index);
-            let standing = match &found {
-                None => Standing::Missing,
-                Some(device) if known.current == 1 && commit_of(device).get() + 1 >= root.commit.get() => {
-                    Standing::Current
-                }
-                Some(device) => {
-                    let through = CommitId::new(commit_of(device).get().min(known.good_through.get()));
+            let through = |device: &Found| commit_of(device).min(known.good_through);
+            let missed_none = |device: &Found| commit_of(device).get() + 1 >= root.commit.get();
+            let standing = match (&found, known.state) {
+                (None, _) => Standing::Missing,
+                (Some(_), DeviceState::Spare) => Standing::Spare,
+                (Some(device), DeviceState::Offline) => Standing::Offline(through(device)),
+                (Some(device), DeviceState::Current) if missed_none(device) => Standing::Current,
+                (Some(device), DeviceState::Rebuilding) if missed_none(device) => Standing::Rebuilding,
+                (Some(device), _) => {
+                    let through = through(device);
                     remarks.push(format!(
                         "{} is out of date: it holds all up to commit {through}, the pool is at {}",
                         device.device.name(),
@@ -326,7 +344,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             .devices
             .iter()
             .zip(&devices)
-            .filter(|(known, _)| known.group == group.index)
+            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none())
             .map(|(_, candidate)| candidate)
             .collect();
         members.len() >= group.rule.layout.columns()
@@ -371,8 +389,8 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     })
 }
 
-/// Whether `root`'s history contains the state that `other` names.
-fn contains(root: &Root, other: &Root) -> bool {
+/// Whether a history, newest import first, contains the state that `other` names.
+pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
     // An import's first root repeats the one before it, and no log follows it: when a cut left only that
     // of an import on a device, the device holds nothing of its own.
     let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
@@ -380,15 +398,14 @@ fn contains(root: &Root, other: &Root) -> bool {
         [import, before, ..] if first(import) => (before.incarnation, other.commit.get() - 1),
         _ => (other.incarnation, other.commit.get()),
     };
-    let Some(at) =
-        root.history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
+    let Some(at) = history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
     else {
         // Older than the history reaches: stale at worst.
-        return root.history.len() == MAX_HISTORY
-            && root.history.last().is_some_and(|oldest| other.commit < oldest.first);
+        return history.len() == MAX_HISTORY
+            && history.last().is_some_and(|oldest| other.commit < oldest.first);
     };
     // The import that came after took over at its first commit; what was written later is a branch.
-    at.checked_sub(1).is_none_or(|next| through < root.history[next].first.get())
+    at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
 }
 
 /// Values of the tables that come in pieces, by entry.
@@ -435,7 +452,8 @@ impl Pool {
             return Err(PoolError::Invalid(reason));
         }
         if !plan.complete {
-            let lost: Vec<_> = plan.devices.iter().filter(|d| d.standing != Standing::Current).collect();
+            let present = [Standing::Current, Standing::Spare, Standing::Rebuilding];
+            let lost: Vec<_> = plan.devices.iter().filter(|d| !present.contains(&d.standing)).collect();
             return Err(PoolError::Invalid(format!(
                 "{} of {} devices of {} are missing or too old, more than its layout survives. Nothing was changed. \
                  Attach them and import again",
@@ -457,6 +475,7 @@ impl Pool {
         let lacking: Vec<(DeviceIndex, [bool; 2])> = plan
             .devices
             .iter()
+            .filter(|device| matches!(device.standing, Standing::Current | Standing::Rebuilding))
             .filter_map(|device| Some((device.index, device.found.as_ref()?.lacks(root.commit))))
             .collect();
         let incarnation = Incarnation::new(world.entropy.next_u64());
@@ -466,20 +485,27 @@ impl Pool {
         let (created, ashift) = (any.created, any.ashift);
         let slot_size =
             |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
-        let members =
-            Members::new(plan.devices.into_iter().zip(&root.devices).map(|(candidate, known)| {
-                match (candidate.found, candidate.standing) {
-                    (Some(found), Standing::Stale(through)) => {
-                        let stale = MemberState::Stale;
-                        Member::present(found.device, found.label, stale, through, &world.clock)
-                    }
-                    (Some(found), _) => {
-                        let (online, through) = (MemberState::Online, known.good_through);
-                        Member::present(found.device, found.label, online, through, &world.clock)
-                    }
-                    (None, _) => Member::missing(known, slot_size(known.group), &world.clock),
+        let (mut members, mut spares) = (Vec::new(), Vec::new());
+        for (candidate, known) in plan.devices.into_iter().zip(&root.devices) {
+            let mut known = known.clone();
+            let state = match candidate.standing {
+                Standing::Current | Standing::Spare => MemberState::Online,
+                Standing::Rebuilding => MemberState::Rebuilding,
+                Standing::Missing => MemberState::Missing,
+                Standing::Stale(through) => {
+                    known.good_through = through;
+                    MemberState::Stale
                 }
-            }));
+                Standing::Offline(through) => {
+                    known.good_through = through;
+                    MemberState::Offline
+                }
+            };
+            let present = candidate.found.map(|found| (found.device, found.label));
+            let member = Member::new(&known, slot_size(known.group), present, state, &world.clock);
+            if known.state == DeviceState::Spare { spares.push(member) } else { members.push(member) }
+        }
+        let members = Members::new(members, spares);
         let groups: BTreeMap<_, _> = root
             .groups
             .iter()
@@ -620,7 +646,8 @@ impl Pool {
             let chain = read_chain(root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                let bytes = member.read(member.slot_offset(slot.index, offset), len)?.wait().ok()?;
+                let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+                let bytes = member.wait(pending).ok()?;
                 Some(bytes.to_vec())
             });
             // Whoever only reads is shown the commit, without the log.

@@ -15,7 +15,7 @@ use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
-use crate::member::Members;
+use crate::members::Members;
 use crate::quota::Books;
 use crate::segments::Readable;
 use crate::snapshot::Snapshots;
@@ -32,6 +32,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// The world outside, handed in.
 #[derive(Clone)]
@@ -175,6 +176,11 @@ pub struct Pool {
     pub(crate) world: World,
     pub(crate) read_only: bool,
     pub(crate) members: Members,
+    /// When it was made or imported, by the clock that never goes back.
+    pub(crate) began: Duration,
+    /// Changes of members that wait for the next commit.
+    pub(crate) changes: crate::devices::Changes,
+    pub(crate) resilver: crate::resilver::Slot,
     pub(crate) readable: Readable,
     pub(crate) cache: Cache,
     pub(crate) gate: RwLock<()>,

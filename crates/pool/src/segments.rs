@@ -4,7 +4,7 @@
 //! segment. Rows that were submitted but are not yet confirmed are served from memory.
 
 use larder_device::AlignedBuf;
-use larder_format::segment::{Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
+use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, SegmentId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -47,6 +47,29 @@ impl RowImage {
 }
 
 impl Segment {
+    /// The record that its descriptors hold: as it was when it was opened.
+    pub fn as_opened(&self) -> SegmentRecord {
+        SegmentRecord {
+            id: self.id,
+            kind: self.kind,
+            state: SegmentState::Open,
+            group: self.group,
+            layout: self.layout,
+            height: DESCRIPTOR_LEN,
+            live_blocks: 0,
+            live_bytes: 0,
+            birth: self.birth,
+            freed: CommitId::new(0),
+            incarnation: self.incarnation,
+            placed: 0,
+            closed_at: BlockId::new(0),
+            class: self.class,
+            filled: self.birth,
+            verified: 0,
+            slots: self.slots.clone(),
+        }
+    }
+
     /// Notes a row that is being written.
     pub fn launch(&self, row: Arc<RowImage>) {
         self.in_flight.lock().push(row);
@@ -87,6 +110,10 @@ pub struct SegmentEntry {
     pub closed_at: BlockId,
     /// The commit that freed it.
     pub freed: CommitId,
+    /// The commit of its last row; not kept for the log.
+    pub filled: CommitId,
+    /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
+    pub verified: u64,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
     /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until the next import.
@@ -119,6 +146,8 @@ impl SegmentEntry {
             placed: record.placed,
             closed_at: record.closed_at,
             freed: record.freed,
+            filled: record.filled,
+            verified: record.verified,
             dirty: false,
             damaged: false,
         }
@@ -141,6 +170,8 @@ impl SegmentEntry {
             placed: self.placed,
             closed_at: self.closed_at,
             class: self.segment.class,
+            filled: self.filled,
+            verified: self.verified,
             slots: self.segment.slots.clone(),
         }
     }
