@@ -103,7 +103,7 @@ impl Host {
             trace,
             dedup: dedup(pool),
             survives,
-            damaged: live.mount.damaged(),
+            damaged: live.mount.damaged().into_iter().filter_map(|damaged| damaged.path).collect(),
             uptime_ns: live.uptime_ns(),
         }
     }
