@@ -91,6 +91,7 @@ pub struct Member {
     cursor: AtomicU64,
     /// It is offline until the next import only.
     until_import: AtomicBool,
+    leaving: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -126,6 +127,7 @@ impl Member {
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             until_import: AtomicBool::new(false),
+            leaving: AtomicBool::new(root.leaving),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
@@ -149,6 +151,7 @@ impl Member {
             index: label.index,
             group: label.group,
             state: DeviceState::Behind,
+            leaving: false,
             stands_for,
             slot_count: label.slot_count,
             guid: label.device,
@@ -173,6 +176,7 @@ impl Member {
             index: self.index,
             group: self.group,
             state,
+            leaving: self.is_leaving(),
             stands_for: self.stands_for,
             slot_count: self.slot_count,
             guid: self.guid,
@@ -201,6 +205,16 @@ impl Member {
     pub(crate) fn take_offline(&self, temporary: bool) {
         self.until_import.store(temporary, Ordering::Relaxed);
         self.set_state(MemberState::Offline);
+    }
+
+    /// Whether it is on its way out of its group.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Sends it on its way out.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
