@@ -25,6 +25,8 @@
 //! A write that was cut leaves its column as wrong as it was, or half of it right: the next one mends it.
 
 mod row;
+#[cfg(test)]
+mod tests;
 
 use crate::ahead::Ahead;
 use crate::error::Result;
@@ -211,7 +213,7 @@ impl Mend {
         let before = (self.cost(), self.tally.refused);
         self.begin(pool);
         while self.offset < self.end && self.cost() - before.0 < bytes {
-            let batch = self.load(pool);
+            let batch = self.load(pool, bytes);
             self.mend(pool, batch);
         }
         let done = self.offset >= self.end;
@@ -400,11 +402,12 @@ impl Mend {
         }
     }
 
-    /// The next rows, with what was read of them, not judged yet; moves on behind them.
-    fn load(&mut self, pool: &Pool) -> Batch {
+    /// The next rows, of about `limit` bytes, with what was read of them, not judged yet; moves on behind them.
+    fn load(&mut self, pool: &Pool, limit: u64) -> Batch {
+        let limit = limit.min(self.batch_limit);
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while self.offset < self.end && bytes < self.batch_limit && batch.len() < BATCH_ROWS {
+        while self.offset < self.end && bytes < limit && batch.len() < BATCH_ROWS {
             let Some(header) = self.header(pool, self.offset) else {
                 self.pass_gap(pool);
                 continue;
@@ -473,7 +476,7 @@ impl Mend {
         for start in (from..self.offset).step_by(GAP as usize) {
             let stored = (self.offset - start).min(GAP);
             for i in 0..self.segment.layout.k() {
-                let mut salvage = Salvage::new(stored as usize);
+                let mut salvage = Salvage::new(stored as usize, stored as usize);
                 let place = Place { segment: self.segment.id, column: i as u8, offset: start, stored };
                 for j in 0..self.segment.layout.r() {
                     let column = self.segment.layout.replica(i, j);
