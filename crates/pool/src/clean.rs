@@ -143,6 +143,7 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn tend(&self) -> Result<()> {
+        self.observe_devices();
         let mut allowance = None;
         loop {
             let Shortage { free, enough } = self.core.lock().shortage();
@@ -347,7 +348,8 @@ impl Pool {
             (0..segment.layout.columns()).find_map(|column| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                check(&member.read(member.slot_offset(slot.index, offset), ALIGN)?.wait().ok()?)
+                let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
+                check(&member.wait(pending).ok()?)
             })
         };
         let found = read.and_then(|bytes| check(&bytes)).or_else(|| {

@@ -16,6 +16,7 @@ use crate::codec::Codec;
 use crate::core::LEASE;
 use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::PAGES_PER_COMMIT;
 use crate::map::Changes;
 use crate::planted::{Bug, planted};
@@ -92,6 +93,7 @@ impl Pool {
 
     /// The last commit of this import: the root says that the pool was left in order.
     pub fn commit_export(&self) -> Result<CommitId> {
+        self.event(Event::new(Class::PoolExport));
         self.commit_all(How::Export)
     }
 
@@ -114,6 +116,7 @@ impl Pool {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_lock.lock();
         self.check_writable()?;
+        self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = &front {
             match front.flush() {
@@ -132,10 +135,12 @@ impl Pool {
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
-            let sealed = self
+            let mut sealed = self
                 .seal(&op, how)
                 .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?;
             self.pin_trace(sealed.root.commit);
+            self.cross_boundary(sealed.root.commit);
+            sealed.root.groups = self.root_groups();
             sealed
         };
         let commit = sealed.root.commit;
@@ -253,8 +258,6 @@ impl Pool {
         // The log's segments in the order in which they are used; those that were freed after them.
         segments.extend(intent.segments.iter().map(|id| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
-        let groups =
-            core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect();
         let root = Root {
             pool: self.guid,
             commit,
@@ -272,12 +275,18 @@ impl Pool {
             log_previous: intent.previous,
             log_incarnation: core.incarnation,
             tables,
-            groups,
+            groups: Vec::new(),
             devices: Vec::new(),
             history: self.history.lock().clone(),
             segments,
         };
         Ok(Sealed { root, applied })
+    }
+
+    /// The groups as a root tells of them.
+    fn root_groups(&self) -> Vec<RootGroup> {
+        let core = self.core.lock();
+        core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect()
     }
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
@@ -302,6 +311,7 @@ impl Pool {
             }
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
+            dropped.iter().for_each(|ptr| self.doubt_damage(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
             self.drop_nodes(dropped);
             state.changed = false;
@@ -347,6 +357,8 @@ impl Pool {
             record.encode(&mut value);
             tables.insert(&TableNodes(self), Table::segment_key(record.id), &value)?;
         }
+        self.seal_log(&mut tables);
+        self.seal_damage(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
@@ -414,9 +426,11 @@ impl Pool {
             self.publish(&mut root)?;
         }
         self.settle_all_rows()?;
+        let rebuilt = self.rebuilt_so_far();
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
+        self.keep_rebuilt(rebuilt);
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);

@@ -5,6 +5,7 @@ use crate::core::{Core, LEASE};
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
@@ -14,7 +15,7 @@ use crate::segments::Readable;
 use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::{
     Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
 };
@@ -177,10 +178,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Where slots start: after the label, at the alignment of the smallest slot.
-const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
+pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
 
 /// Slots on a device of `size` bytes.
-fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
+pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
     let room = label_areas(size)[1].get().saturating_sub(DATA_START);
     u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
 }
@@ -290,14 +291,19 @@ impl Pool {
         pool.make_secret()?;
         pool.open_books();
         pool.beat()?;
+        pool.event(Event::new(Class::PoolCreate));
         pool.commit()?;
         Ok(pool)
     }
 
     /// A pool of its parts, with nothing cached and no datasets yet.
     pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
+        let began = world.clock.monotonic();
         Arc::new_cyclic(|myself| Pool {
             guid: parts.guid,
+            began,
+            changes: Default::default(),
+            resilver: Default::default(),
             name: RwLock::new(parts.name),
             created: parts.created,
             world,
@@ -327,7 +333,8 @@ impl Pool {
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
-            damage: Mutex::default(),
+            log: Mutex::default(),
+            damage: Default::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),
@@ -363,14 +370,17 @@ pub(crate) struct Parts {
 }
 
 /// Clears both label areas, old signatures and old roots included, and writes the label into each.
-fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
+pub(crate) fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
     let failed = |error| PoolError::Device { device: device.name(), error };
     for area in label_areas(device.size()) {
         let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);
         let encoded = label.encode();
         bytes[..encoded.len()].copy_from_slice(&encoded);
-        device.submit(Request::Write { offset: area, data: Arc::new(bytes) }).wait().map_err(failed)?;
-        device.submit(Request::Flush).wait().map_err(failed)?;
+        device
+            .submit(Request::Write { offset: area, data: Arc::new(bytes) })
+            .within(TIMEOUT)
+            .map_err(failed)?;
+        device.submit(Request::Flush).within(TIMEOUT).map_err(failed)?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::core::{Core, LEASE};
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
@@ -26,7 +27,7 @@ use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::index::PartDescriptor;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
@@ -125,7 +126,15 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let mut label: Option<Label> = None;
     let mut damage = None;
     let mut failure = None;
-    let read_area = |offset| device.submit(Request::Read { offset, len: ByteLen::new(LABEL_AREA) }).wait();
+    let read_area = |offset| {
+        let request = Request::Read { offset, len: ByteLen::new(LABEL_AREA) };
+        // One that hangs must not hold up whoever lets go of it, either.
+        device.submit(request).within(TIMEOUT).inspect_err(|error| {
+            if *error == DeviceError::Overdue {
+                device.abandon();
+            }
+        })
+    };
     let mut areas = label_areas(size).map(|area| match read_area(area) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
@@ -276,7 +285,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             ));
             continue;
         }
-        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root, other)) {
+        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root.history, other)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
                  each other. Nothing was changed. Import with -d naming only the devices whose data you want",
@@ -380,8 +389,8 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     })
 }
 
-/// Whether `root`'s history contains the state that `other` names.
-fn contains(root: &Root, other: &Root) -> bool {
+/// Whether a history, newest import first, contains the state that `other` names.
+pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
     // An import's first root repeats the one before it, and no log follows it: when a cut left only that
     // of an import on a device, the device holds nothing of its own.
     let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
@@ -389,15 +398,14 @@ fn contains(root: &Root, other: &Root) -> bool {
         [import, before, ..] if first(import) => (before.incarnation, other.commit.get() - 1),
         _ => (other.incarnation, other.commit.get()),
     };
-    let Some(at) =
-        root.history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
+    let Some(at) = history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
     else {
         // Older than the history reaches: stale at worst.
-        return root.history.len() == MAX_HISTORY
-            && root.history.last().is_some_and(|oldest| other.commit < oldest.first);
+        return history.len() == MAX_HISTORY
+            && history.last().is_some_and(|oldest| other.commit < oldest.first);
     };
     // The import that came after took over at its first commit; what was written later is a branch.
-    at.checked_sub(1).is_none_or(|next| through < root.history[next].first.get())
+    at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
 }
 
 /// Values of the tables that come in pieces, by entry.
@@ -547,6 +555,7 @@ impl Pool {
             }
             pool.beat()?;
         }
+        pool.event(Event::new(Class::PoolImport));
         Ok(pool)
     }
 
@@ -574,6 +583,9 @@ impl Pool {
                     t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
                     t if t == Table::Secret as u16 => secret = value.try_into().ok(),
                     t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
+                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
+                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
+                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
                     t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;
@@ -634,7 +646,8 @@ impl Pool {
             let chain = read_chain(root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                let bytes = member.read(member.slot_offset(slot.index, offset), len)?.wait().ok()?;
+                let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+                let bytes = member.wait(pending).ok()?;
                 Some(bytes.to_vec())
             });
             // Whoever only reads is shown the commit, without the log.
