@@ -17,7 +17,7 @@ use larder_format::{
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Whether a member may be read and written.
@@ -89,6 +89,8 @@ pub struct Member {
     good_through: AtomicU64,
     since: AtomicU64,
     cursor: AtomicU64,
+    /// It is offline until the next import only.
+    until_import: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -97,6 +99,8 @@ pub struct Member {
     pub(crate) pace: Pace,
     /// For how long it may leave a request unanswered, ms.
     timeout_ms: AtomicU64,
+    /// It hung, and nobody waits for it any more.
+    abandoned: AtomicBool,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
     label: Mutex<Option<Label>>,
@@ -123,11 +127,13 @@ impl Member {
             good_through: AtomicU64::new(root.good_through.get()),
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
+            until_import: AtomicBool::new(false),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
             pace: Pace::default(),
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
+            abandoned: AtomicBool::new(false),
             fault: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
@@ -163,8 +169,8 @@ impl Member {
             _ if self.group == NO_GROUP => DeviceState::Spare,
             MemberState::Online => DeviceState::Current,
             MemberState::Rebuilding => DeviceState::Rebuilding,
-            MemberState::Offline => DeviceState::Offline,
-            MemberState::Missing | MemberState::Stale | MemberState::Faulted => DeviceState::Behind,
+            MemberState::Offline if !self.until_import.load(Ordering::Relaxed) => DeviceState::Offline,
+            _ => DeviceState::Behind,
         };
         RootDevice {
             index: self.index,
@@ -192,6 +198,17 @@ impl Member {
     /// Puts it into another state.
     pub(crate) fn set_state(&self, state: MemberState) {
         self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Takes it out of use, until the next import only when that is `temporary`.
+    pub(crate) fn take_offline(&self, temporary: bool) {
+        self.until_import.store(temporary, Ordering::Relaxed);
+        self.set_state(MemberState::Offline);
+    }
+
+    /// Notes that it has every write after `commit`.
+    pub(crate) fn joined_after(&self, commit: CommitId) {
+        self.since.store(commit.get(), Ordering::Release);
     }
 
     /// It has every write after this commit, while it is being rebuilt.
@@ -226,9 +243,9 @@ impl Member {
         self.state() == MemberState::Online
     }
 
-    /// Whether it failed and nothing that it still has under way is waited for.
+    /// Whether its device was abandoned: nothing that it still has under way is waited for.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.state() == MemberState::Faulted
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// For how long it may leave a request unanswered.
@@ -244,7 +261,7 @@ impl Member {
 
     /// What is wrong with a member that is faulted or slow, in plain words.
     pub fn reason(&self) -> Option<String> {
-        self.fault.lock().clone().filter(|_| self.is_given_up()).or_else(|| self.why_slow())
+        self.fault.lock().clone().filter(|_| self.state() == MemberState::Faulted).or_else(|| self.why_slow())
     }
 
     /// Whether it is written.
@@ -396,6 +413,7 @@ impl Member {
             Err(_) => {
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
                 self.fault_because(format!("did not answer for {} s", timeout.as_secs_f64().ceil()));
+                self.abandoned.store(true, Ordering::Release);
                 self.device.iter().for_each(|device| device.abandon());
             }
         }

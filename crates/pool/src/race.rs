@@ -17,6 +17,7 @@ use crate::slow::LATE_MOST;
 use bytes::Bytes;
 use larder_device::{Outcome, Pending, wait_any};
 use larder_format::Place;
+use larder_format::segment::Layout;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -246,17 +247,15 @@ impl<'a> Race<'a> {
     }
 
     fn mistrust<T>(&self, accept: &impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
-        let mut present: Vec<Option<&[u8]>> =
-            self.versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
-        let mut short = true;
-        let mut attempt = |present: &[Option<&[u8]>]| {
-            let found = self.rebuild(present, accept);
-            short &= found.is_err();
-            found.ok()?
+        let Place { column, stored, .. } = self.place;
+        let len = self.wide.stored as usize;
+        let attempt = |bytes: &[u8]| accept(Bytes::copy_from_slice(&bytes[..stored as usize]));
+        let found = if self.segment.layout.m() == 0 {
+            Err(true)
+        } else {
+            search(self.segment.layout, &self.versions, column.into(), len, attempt)
         };
-        let found = (0..=MAX_SUSPECTS)
-            .find_map(|suspects| vary(&self.versions, &mut present, 0, suspects, &mut attempt));
-        found.ok_or_else(|| Lost { short, first: self.first.clone() })
+        found.map_err(|short| Lost { short, first: self.first.clone() })
     }
 }
 
@@ -283,4 +282,29 @@ fn vary<'v, T>(
         present[column] = Some(first);
     }
     None
+}
+
+/// What `accept` makes of data column `column` as computed from the others, of which there may be several `versions`,
+/// by number as parity counts them. Some may be rotten: as long as nothing is accepted, other versions are taken and
+/// up to [`MAX_SUSPECTS`] columns are left out. All are `len` bytes long, a multiple of [`parity::STEP`]. The error is
+/// true when too few columns are there.
+pub(crate) fn search<T>(
+    layout: Layout,
+    versions: &[Vec<Bytes>],
+    column: usize,
+    len: usize,
+    mut accept: impl FnMut(&[u8]) -> Option<T>,
+) -> Result<T, bool> {
+    let mut present: Vec<Option<&[u8]>> =
+        versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
+    let mut out = vec![0; len];
+    let mut short = true;
+    let mut attempt = |present: &[Option<&[u8]>]| {
+        parity::reconstruct(layout.k(), layout.m(), present, &[column], &mut [&mut out]).ok()?;
+        short = false;
+        accept(&out)
+    };
+    let found =
+        (0..=MAX_SUSPECTS).find_map(|suspects| vary(versions, &mut present, 0, suspects, &mut attempt));
+    found.ok_or(short)
 }

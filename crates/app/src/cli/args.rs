@@ -1,6 +1,7 @@
 //! Arguments that several verbs share, and how their texts are read.
 
 use crate::api::{ApiError, Properties, Result};
+use larder_device::FaultDevice;
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;

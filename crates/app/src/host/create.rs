@@ -1,6 +1,6 @@
 //! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
 
-use super::devices::{self, identity};
+use super::devices::{self, file_of, identity};
 
 use super::{Host, Live, internal, mounts};
 use crate::api::pool::{Create, Created, Group};

@@ -45,7 +45,11 @@ pub fn file_of(path: &str) -> &Path {
 }
 
 /// Opens what a path means, as it says.
-fn open_as_told(path: &str, mode: OpenMode, threads: usize) -> std::result::Result<Arc<dyn Device>, OpenError> {
+fn open_as_told(
+    path: &str,
+    mode: OpenMode,
+    threads: usize,
+) -> std::result::Result<Arc<dyn Device>, OpenError> {
     let file = file_of(path);
     if file == Path::new(path) {
         return Ok(Arc::new(FileDevice::open_with_threads(file, mode, threads)?));

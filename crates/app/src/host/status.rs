@@ -45,6 +45,8 @@ impl Host {
                     MemberState::Missing => "missing",
                     MemberState::Stale => "out of date",
                     MemberState::Faulted => "failing",
+                    MemberState::Offline => "offline",
+                    MemberState::Rebuilding => "being rebuilt",
                 };
                 Some(format!("{} is {why}", device.path.as_deref().map_or(device.name.clone(), error::named)))
             }));
@@ -194,7 +196,9 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
             State::Unavail,
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
-        MemberState::Faulted => (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned()))),
+        MemberState::Faulted => {
+            (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned())))
+        }
         MemberState::Offline => (State::Unavail, Some("taken offline".to_owned())),
         MemberState::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
     };
@@ -232,7 +236,7 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
 
 /// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    let path = Path::new(path);
+    let path = super::devices::file_of(path);
     let file = match std::fs::metadata(path) {
         Ok(meta) => meta.is_file(),
         Err(_) => !path.starts_with("/dev"),
