@@ -21,6 +21,8 @@ mod pool_create;
 mod pool_dedup;
 mod pool_import;
 mod pool_iostat;
+mod pool_events;
+mod pool_history;
 mod pool_rebuild_index;
 mod pool_trace;
 mod sampling;
