@@ -103,7 +103,7 @@ impl Host {
             trace,
             dedup: dedup(pool),
             survives,
-            damaged: live.mount.damaged(),
+            damaged: live.mount.damaged().into_iter().filter_map(|damaged| damaged.path).collect(),
             uptime_ns: live.uptime_ns(),
         }
     }
@@ -236,7 +236,7 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
 
 /// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    let path = Path::new(path);
+    let path = super::devices::file_of(path);
     let file = match std::fs::metadata(path) {
         Ok(meta) => meta.is_file(),
         Err(_) => !path.starts_with("/dev"),
