@@ -91,6 +91,7 @@ pub struct Member {
     cursor: AtomicU64,
     /// It is offline until the next import only.
     until_import: AtomicBool,
+    leaving: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -128,6 +129,7 @@ impl Member {
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             until_import: AtomicBool::new(false),
+            leaving: AtomicBool::new(root.leaving),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
@@ -152,6 +154,7 @@ impl Member {
             index: label.index,
             group: label.group,
             state: DeviceState::Behind,
+            leaving: false,
             stands_for,
             slot_count: label.slot_count,
             guid: label.device,
@@ -176,6 +179,7 @@ impl Member {
             index: self.index,
             group: self.group,
             state,
+            leaving: self.is_leaving(),
             stands_for: self.stands_for,
             slot_count: self.slot_count,
             guid: self.guid,
@@ -204,6 +208,16 @@ impl Member {
     pub(crate) fn take_offline(&self, temporary: bool) {
         self.until_import.store(temporary, Ordering::Relaxed);
         self.set_state(MemberState::Offline);
+    }
+
+    /// Whether it is on its way out of its group.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Sends it on its way out.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
@@ -243,6 +257,11 @@ impl Member {
         self.state() == MemberState::Online
     }
 
+    /// Whether it is written.
+    pub fn is_written(&self) -> bool {
+        matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
+    }
+
     /// Whether its device was abandoned: nothing that it still has under way is waited for.
     pub(crate) fn is_given_up(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
@@ -262,11 +281,6 @@ impl Member {
     /// What is wrong with a member that is faulted or slow, in plain words.
     pub fn reason(&self) -> Option<String> {
         self.fault.lock().clone().filter(|_| self.state() == MemberState::Faulted).or_else(|| self.why_slow())
-    }
-
-    /// Whether it is written.
-    pub fn is_written(&self) -> bool {
-        matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
     }
 
     /// How people know it.

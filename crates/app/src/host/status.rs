@@ -2,7 +2,7 @@
 
 use super::devices::Remembered;
 use super::live::Live;
-use super::{Host, error, tracer};
+use super::{Host, chronicle, error, tracer};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
@@ -103,7 +103,7 @@ impl Host {
             trace,
             dedup: dedup(pool),
             survives,
-            damaged: live.mount.damaged(),
+            damaged: chronicle::damaged(live),
             uptime_ns: live.uptime_ns(),
         }
     }
