@@ -230,7 +230,8 @@ fn command_line() -> String {
     let name = words.next().unwrap_or_default();
     let name = name.rsplit('/').next().unwrap_or_default().to_owned();
     let plain = |word: &str| !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c == '\'');
-    let quoted = |word: String| if plain(&word) { word } else { format!("'{}'", word.replace('\'', "'\\''")) };
+    let quoted =
+        |word: String| if plain(&word) { word } else { format!("'{}'", word.replace('\'', "'\\''")) };
     let words: Vec<String> = std::iter::once(name).chain(words.map(quoted)).collect();
     words.join(" ")
 }

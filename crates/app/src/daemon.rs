@@ -99,9 +99,10 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hang_up = watch(SignalKind::hangup())?;
     let (mut ending, mut stopped) = (stopped.clone(), stopped);
-    let server = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).with_graceful_shutdown(async move {
-        let _ = ending.wait_for(|&stop| stop).await;
-    });
+    let server = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>())
+        .with_graceful_shutdown(async move {
+            let _ = ending.wait_for(|&stop| stop).await;
+        });
     // Requests that are still unanswered when all pools are exported have nothing to wait for.
     let impatient = async move {
         let _ = stopped.wait_for(|&stop| stop).await;
@@ -196,14 +197,17 @@ fn user_name(uid: u32) -> String {
 /// A command line as a header can carry it: all but what is printed in ASCII becomes `%` and two hex digits.
 pub fn encoded(text: &str) -> String {
     let plain = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && byte != b'%';
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }).collect()
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") })
+        .collect()
 }
 
 fn decoded(text: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
-        let digits = text.get(at + 1..at + 3).filter(|_| byte == b'%').and_then(|hex| str::from_utf8(hex).ok());
+        let digits =
+            text.get(at + 1..at + 3).filter(|_| byte == b'%').and_then(|hex| str::from_utf8(hex).ok());
         let code = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
         bytes.push(code.unwrap_or(byte));
         at += if code.is_some() { 3 } else { 1 };

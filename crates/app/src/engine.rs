@@ -7,8 +7,8 @@ use crate::api::dedup::RebuildIndex;
 use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
-use crate::api::trace::Trace;
 use crate::api::name::pool_of;
+use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
 

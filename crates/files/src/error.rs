@@ -97,7 +97,9 @@ impl From<PoolError> for FsError {
             PoolError::Exists(_) => Self::Exists,
             PoolError::Busy(_) => Self::Busy,
             PoolError::Invalid(_) => Self::Invalid,
-            damaged @ (PoolError::Unreadable { .. } | PoolError::Corrupt(_)) => Self::Damaged(damaged.to_string()),
+            damaged @ (PoolError::Unreadable { .. } | PoolError::Corrupt(_)) => {
+                Self::Damaged(damaged.to_string())
+            }
             other => Self::Io(other.to_string()),
         }
     }

@@ -166,7 +166,9 @@ impl Mount {
             let index = *at.entry((dataset, snapshot, inode)).or_insert_with(|| {
                 let snapshots = if snapshot == HEAD { Vec::new() } else { self.pool.snapshots(dataset) };
                 let of = snapshots.into_iter().find(|of| of.high == snapshot);
-                let path = inode.filter(|_| snapshot == HEAD && found.len() < NAMED_AT_MOST).and_then(|inode| self.path_of(&entry, inode));
+                let path = inode
+                    .filter(|_| snapshot == HEAD && found.len() < NAMED_AT_MOST)
+                    .and_then(|inode| self.path_of(&entry, inode));
                 found.push(Damaged {
                     dataset,
                     snapshot: of.map(|of| of.name),

@@ -127,13 +127,14 @@ impl Volume {
             let mut name = None;
             let key = |cookie| Key::new(parent.get(), ENTRY, cookie);
             let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
-            let scanned = self.dataset.view()?.scan_within(entries, &mut |_, value| match Entry::decode(value) {
-                Ok(entry) if entry.inode == at => {
-                    name = Some(String::from_utf8_lossy(entry.name).into_owned());
-                    ControlFlow::Break(())
-                }
-                _ => ControlFlow::Continue(()),
-            });
+            let scanned =
+                self.dataset.view()?.scan_within(entries, &mut |_, value| match Entry::decode(value) {
+                    Ok(entry) if entry.inode == at => {
+                        name = Some(String::from_utf8_lossy(entry.name).into_owned());
+                        ControlFlow::Break(())
+                    }
+                    _ => ControlFlow::Continue(()),
+                });
             // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
             let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(scanned.map(|()| None)?) };
             parts.push(name);
@@ -204,7 +205,11 @@ impl Volume {
                 }
                 Err(corrupt) => bad = Some(corrupt),
             }
-            if bad.is_some() || listed.len() == LISTING { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if bad.is_some() || listed.len() == LISTING {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         match (scanned, bad) {
             // What comes before the damage is told first.
@@ -433,7 +438,21 @@ impl Volume {
             (false, true) => return Err(FsError::NotDirectory),
             _ => {}
         }
-        let inode = self.inode(found.inode)?;
+        let inode = match self.inode(found.inode) {
+            // What the name leads to is lost already: the name can go.
+            Err(FsError::Damaged(_)) if !directory => {
+                let mut states = Locked::lock([&dir])?;
+                return self.dataset.update(op, |tree| {
+                    warm(tree, &states, &[found.key])?;
+                    touch_directory(&mut states, parent, -1, 0, time);
+                    tree.remove(&found.key)?;
+                    store(tree, &states)?;
+                    note(tree, origin, || LogOp::Unlink(unlink));
+                    Ok(None)
+                });
+            }
+            found => found?,
+        };
         let mut states = Locked::lock([&dir, &inode])?;
         if directory && states.of(found.inode).live.entries > 0 {
             return Err(FsError::NotEmpty);

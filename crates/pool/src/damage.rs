@@ -210,7 +210,9 @@ impl Pool {
         drop(ledger);
         if new {
             let text = match found.what() {
-                DamageKind::Data => format!("{} bytes from {}, block {}", found.len, found.offset, found.block),
+                DamageKind::Data => {
+                    format!("{} bytes from {}, block {}", found.len, found.offset, found.block)
+                }
                 DamageKind::Object => "metadata".to_owned(),
                 DamageKind::Node => format!("node {} of the tree", found.block),
             };
@@ -247,17 +249,19 @@ impl Pool {
         }
         let all = |inode| {
             let (none, most) = (BlockId::new(0), BlockId::new(u64::MAX));
-            (dataset, HEAD, inode, DamageKind::Data, 0, none)..=(dataset, HEAD, inode, DamageKind::Node, u64::MAX, most)
+            (dataset, HEAD, inode, DamageKind::Data, 0, none)
+                ..=(dataset, HEAD, inode, DamageKind::Node, u64::MAX, most)
         };
         let ledger = self.damage.ledger.lock();
         let mut nodes = ledger.entries.range(all(0));
         let mut of_file = ledger.entries.range(all(inode));
-        nodes.any(|(_, (_, node))| node.what() == DamageKind::Node && (node.inode..=node.last).contains(&inode))
-            || of_file.any(|(_, (_, entry))| {
-                entry.what() == DamageKind::Data
-                    && entry.offset < range.end
-                    && range.start < entry.offset.saturating_add(entry.len)
-            })
+        nodes.any(|(_, (_, node))| {
+            node.what() == DamageKind::Node && (node.inode..=node.last).contains(&inode)
+        }) || of_file.any(|(_, (_, entry))| {
+            entry.what() == DamageKind::Data
+                && entry.offset < range.end
+                && range.start < entry.offset.saturating_add(entry.len)
+        })
     }
 
     /// Whether the extent of a file at `offset`, of which this is the block, is known to be damaged.
@@ -417,11 +421,15 @@ impl Pool {
             let looks = !wanted.ranges.is_empty() || !wanted.blocks.is_empty();
             let mut trees: Vec<_> = wanted.trees.iter().copied().collect();
             if looks {
-                trees = self.datasets().iter().flat_map(|dataset| {
-                    let id = dataset.id();
-                    let snapshots = self.snapshots(id);
-                    [(id, HEAD)].into_iter().chain(snapshots.into_iter().map(move |one| (id, one.high)))
-                }).collect();
+                trees = self
+                    .datasets()
+                    .iter()
+                    .flat_map(|dataset| {
+                        let id = dataset.id();
+                        let snapshots = self.snapshots(id);
+                        [(id, HEAD)].into_iter().chain(snapshots.into_iter().map(move |one| (id, one.high)))
+                    })
+                    .collect();
             }
             trees.reverse();
             *walk = Some(Walk { wanted, trees, at: Key::MIN, stage: Stage::Blocks });
@@ -445,7 +453,8 @@ impl Pool {
                 Stage::Blocks => {
                     let ledger = self.damage.ledger.lock();
                     let nodes = ledger.entries.values().filter(|(_, entry)| entry.what() == DamageKind::Node);
-                    let trees: BTreeSet<_> = nodes.map(|(_, entry)| (entry.dataset, entry.snapshot)).collect();
+                    let trees: BTreeSet<_> =
+                        nodes.map(|(_, entry)| (entry.dataset, entry.snapshot)).collect();
                     walk.trees = trees.into_iter().rev().collect();
                     Stage::Names
                 }
@@ -487,7 +496,8 @@ impl Pool {
     fn lost_nodes(&self, of: (DatasetId, BlockId)) -> Vec<DamageRecord> {
         let ledger = self.damage.ledger.lock();
         let all = ledger.entries.values().map(|(_, entry)| *entry);
-        all.filter(|entry| entry.what() == DamageKind::Node && (entry.dataset, entry.snapshot) == of).collect()
+        all.filter(|entry| entry.what() == DamageKind::Node && (entry.dataset, entry.snapshot) == of)
+            .collect()
     }
 
     /// Reads what a leaf names where something is lost.
@@ -534,7 +544,16 @@ impl Pool {
         for node in lost.iter().filter(|node| (node.inode..=node.last).contains(&root)) {
             let (offset, kind) = (0, DamageKind::Object as u8);
             let (parent, cookie) = (0, 0);
-            self.note_damage(DamageRecord { inode: root, last: root, offset, parent, cookie, kind, key_kind: 0, ..*node });
+            self.note_damage(DamageRecord {
+                inode: root,
+                last: root,
+                offset,
+                parent,
+                cookie,
+                kind,
+                key_kind: 0,
+                ..*node
+            });
         }
     }
 
@@ -615,10 +634,30 @@ impl Pool {
     }
 }
 
-fn data(dataset: DatasetId, snapshot: BlockId, inode: u64, offset: u64, len: u64, block: BlockId) -> DamageRecord {
+fn data(
+    dataset: DatasetId,
+    snapshot: BlockId,
+    inode: u64,
+    offset: u64,
+    len: u64,
+    block: BlockId,
+) -> DamageRecord {
     let found = larder_format::Timestamp { secs: 0, nanos: 0 };
     let kind = DamageKind::Data as u8;
-    DamageRecord { dataset, snapshot, inode, offset, len, last: inode, block, parent: 0, cookie: 0, found, kind, key_kind: 0 }
+    DamageRecord {
+        dataset,
+        snapshot,
+        inode,
+        offset,
+        len,
+        last: inode,
+        block,
+        parent: 0,
+        cookie: 0,
+        found,
+        kind,
+        key_kind: 0,
+    }
 }
 
 /// The entry of a lost node: its objects are those of its keys.

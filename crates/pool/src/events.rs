@@ -85,10 +85,7 @@ pub enum Class {
 impl Class {
     /// Whether repetitions are counted instead of told.
     fn is_counted(self) -> bool {
-        matches!(
-            self,
-            Self::PoolFull | Self::Io | Self::Checksum | Self::Data | Self::Healed | Self::Delay
-        )
+        matches!(self, Self::PoolFull | Self::Io | Self::Checksum | Self::Data | Self::Healed | Self::Delay)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::args::{self, Force, Form, Json};
 use super::{
-    Session, items, out, pool_check, pool_create, pool_dedup, pool_events, pool_history, pool_import, pool_iostat, pool_rebuild_index,
-    pool_trace,
+    Session, items, out, pool_check, pool_create, pool_dedup, pool_events, pool_history, pool_import,
+    pool_iostat, pool_rebuild_index, pool_trace,
 };
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};

@@ -9,10 +9,8 @@ use crate::render::json;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "The command that made the pool is kept, and the newest 10,000.
-Example: larder pool history -l tank"
-)]
+#[command(after_help = "The command that made the pool is kept, and the newest 10,000.
+Example: larder pool history -l tank")]
 pub struct Args {
     /// What the pool did by itself, too
     #[arg(short = 'i')]

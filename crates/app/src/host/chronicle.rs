@@ -2,9 +2,7 @@
 
 use super::Host;
 use super::live::Live;
-use crate::api::events::{
-    Command, Event, EventLists, Events, Histories, History, PoolEvents, PoolHistory,
-};
+use crate::api::events::{Command, Event, EventLists, Events, Histories, History, PoolEvents, PoolHistory};
 use crate::api::{Result, name};
 use larder_files::Damaged;
 use larder_format::InodeId;
@@ -25,7 +23,8 @@ impl Host {
             let name = live.pool.name();
             let after = request.after.iter().find(|(of, _)| *of == name).map_or(0, |(_, after)| *after);
             let found = live.pool.events(after);
-            let unnamed = found.iter().filter(|(_, event)| event.file.is_some()).count().saturating_sub(NAMED_AT_MOST);
+            let unnamed =
+                found.iter().filter(|(_, event)| event.file.is_some()).count().saturating_sub(NAMED_AT_MOST);
             let mut files = 0;
             let events = found.into_iter().map(|(number, record)| {
                 files += usize::from(record.file.is_some());
@@ -91,7 +90,8 @@ fn event(live: &Live, number: u64, record: EventRecord, named: bool) -> Event {
 /// A path below a dataset as people reach it: below its mount point, else behind its name.
 fn shown(live: &Live, dataset: larder_format::DatasetId, path: &str) -> String {
     // Whoever mounts or unmounts at this moment is not waited for.
-    let mounted = live.mounts.try_lock().and_then(|mounts| mounts.path(dataset).map(|at| at.display().to_string()));
+    let mounted =
+        live.mounts.try_lock().and_then(|mounts| mounts.path(dataset).map(|at| at.display().to_string()));
     match mounted {
         Some(at) => format!("{}{path}", at.trim_end_matches('/')),
         None => format!("{}:{path}", live.pool.full_name(dataset)),

@@ -135,7 +135,9 @@ mod tests {
         };
         let pools = [PoolEvents { name: "tank".into(), events: vec![known] }];
         let shown = text(&pools, Form { verbose: true, ..Form::default() });
-        for line in ["vdev_path = \"/dev/sda\"", "inode = 0x1f", "path = \"/tank/home/a \\\"b\\\"\"", "count = 3"] {
+        for line in
+            ["vdev_path = \"/dev/sda\"", "inode = 0x1f", "path = \"/tank/home/a \\\"b\\\"\"", "count = 3"]
+        {
             assert!(shown.contains(&format!("        {line}\n")), "{line}: {shown}");
         }
     }
@@ -156,7 +158,10 @@ mod tests {
         let plain = history(&pool, &[], false);
         let lines: Vec<_> = plain.lines().collect();
         assert_eq!(lines[0], "History for 'tank':");
-        assert!(lines[1].ends_with(" larder pool create tank a") && lines[1].as_bytes()[10] == b'.', "{plain}");
+        assert!(
+            lines[1].ends_with(" larder pool create tank a") && lines[1].as_bytes()[10] == b'.',
+            "{plain}"
+        );
         assert_eq!((lines.len(), lines[3]), (4, ""));
         let long = history(&pool, &[event(50, "scrub_finish")], true);
         assert!(long.lines().nth(1).unwrap().ends_with("[user 0 (root) on nas]"), "{long}");
