@@ -103,7 +103,7 @@ impl PoolSpec {
 
 impl GroupSpec {
     /// Bytes of a slot, by the smallest device.
-    fn slot_size(&self) -> u32 {
+    pub(crate) fn slot_size(&self) -> u32 {
         slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
     }
 }
@@ -339,6 +339,8 @@ impl Pool {
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
+            healing: Default::default(),
+            scrub: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),

@@ -189,13 +189,16 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
     let present = member.size().is_some();
     let path = if present { Some(member.name()) } else { was(member.guid) };
     let (state, note) = match member.state() {
-        MemberState::Online => (State::Online, None),
+        // It may be slow.
+        MemberState::Online => (State::Online, member.reason()),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
         MemberState::Stale => (
             State::Unavail,
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
-        MemberState::Faulted => (State::Faulted, Some("too many errors".to_owned())),
+        MemberState::Faulted => {
+            (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned())))
+        }
         MemberState::Offline => (State::Unavail, Some("taken offline".to_owned())),
         MemberState::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
     };
@@ -233,7 +236,7 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
 
 /// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    let path = Path::new(path);
+    let path = super::devices::file_of(path);
     let file = match std::fs::metadata(path) {
         Ok(meta) => meta.is_file(),
         Err(_) => !path.starts_with("/dev"),
