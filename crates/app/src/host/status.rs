@@ -14,7 +14,6 @@ use larder_pool::Pool;
 use larder_pool::dedup::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a device that is out of use means in this version, said wherever one is.
