@@ -6,6 +6,7 @@
 use crate::api::dedup::RebuildIndex;
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -39,6 +40,18 @@ pub trait Engine: Send + Sync {
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Starts or stops traces.
     fn pool_trace(&self, request: Trace) -> Result<Done>;
+    /// Takes devices out of use.
+    fn pool_offline(&self, request: Offline) -> Result<Done>;
+    /// Brings devices back into use.
+    fn pool_online(&self, request: Online) -> Result<Told>;
+    /// Sets error counts to zero.
+    fn pool_clear(&self, request: Clear) -> Result<Done>;
+    /// Changes which devices a pool is made of. With `dry_run` only looks and tells.
+    fn pool_reshape(&self, request: Reshape) -> Result<Reshaped>;
+    /// Starts, pauses or stops scrubs.
+    fn pool_scrub(&self, request: Scrub) -> Result<Done>;
+    /// Starts resilvers from the beginning.
+    fn pool_resilver(&self, request: Resilver) -> Result<Done>;
     /// Makes the dedup index of pools anew.
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done>;
     /// Makes a dataset and mounts it.
@@ -123,6 +136,12 @@ verbs! {
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
     Trace, pool_trace, "/v1/pool/trace" => Done;
+    Offline, pool_offline, "/v1/pool/offline" => Done;
+    Online, pool_online, "/v1/pool/online" => Told;
+    Clear, pool_clear, "/v1/pool/clear" => Done;
+    Reshape, pool_reshape, "/v1/pool/reshape" => Reshaped, checked;
+    Scrub, pool_scrub, "/v1/pool/scrub" => Done;
+    Resilver, pool_resilver, "/v1/pool/resilver" => Done;
     RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" => Done;
     fs::Create, fs_create, "/v1/fs/create" => fs::Created, checked;
     fs::Destroy, fs_destroy, "/v1/fs/destroy" => fs::Destroyed;
