@@ -27,6 +27,7 @@ pub mod intent;
 pub mod map;
 pub mod member;
 pub mod mend;
+pub mod members;
 pub mod open;
 pub mod parity;
 pub mod planted;
