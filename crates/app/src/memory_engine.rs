@@ -147,6 +147,30 @@ impl Engine for MemoryEngine {
         self.asked(&request.names).map(|_| Done {})
     }
 
+    fn pool_offline(&self, request: Offline) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
+    }
+
+    fn pool_online(&self, request: Online) -> Result<Told> {
+        self.known(&request.name).map(|()| Told::default())
+    }
+
+    fn pool_clear(&self, request: Clear) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
+    }
+
+    fn pool_reshape(&self, _: Reshape) -> Result<Reshaped> {
+        Self::unsupported("devices")
+    }
+
+    fn pool_scrub(&self, request: Scrub) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_resilver(&self, request: Resilver) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})
     }

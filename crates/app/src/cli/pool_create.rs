@@ -64,7 +64,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         let command = session.spell("pool", "create");
         out::print_json(&render::json::reply(&command, &created));
     } else if args.dry_run {
-        out::print(&render::status::plan(&created));
+        out::print(&render::shape::created(&created));
     }
     Ok(0)
 }

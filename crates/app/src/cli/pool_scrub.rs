@@ -61,7 +61,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         (_, true) => ScrubAction::Pause,
         _ => ScrubAction::Start,
     };
-    let since = args.since.as_deref().map(|text| moment(text, now())).transpose()?;
+    let since = args.since.as_deref().map(|text| moment(text, Timestamp::now())).transpose()?;
     session.client.call(Scrub { names: args.names.clone(), action, since })?;
     let pools = match args.wait {
         true => finished(session, &args.names, !args.json.json)?,
@@ -96,7 +96,8 @@ fn finished(session: &Session, names: &[String], told: bool) -> Result<Vec<PoolS
     loop {
         let pools = status(session, names)?;
         let goes_on = |scan: &Scan| scan.finished.is_none() && scan.paused.is_none();
-        let running = pools.iter().filter_map(|pool| Some((pool, scrub_of(pool).filter(|scan| goes_on(scan))?)));
+        let running =
+            pools.iter().filter_map(|pool| Some((pool, scrub_of(pool).filter(|scan| goes_on(scan))?)));
         let lines: Vec<String> =
             running.map(|(pool, scan)| format!("{}: {}", pool.root.name, progress_line(scan))).collect();
         if lines.is_empty() {
@@ -112,16 +113,10 @@ fn status(session: &Session, names: &[String]) -> Result<Vec<PoolStatus>, ApiErr
     Ok(session.client.call(Status { names: names.to_vec() })?.pools)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a command that counts days back from today")]
-fn now() -> Timestamp {
-    Timestamp::now()
-}
-
 /// Seconds since 1970 of `30d` ago or `2026-10-01`, which begins at midnight here.
 fn moment(text: &str, now: Timestamp) -> Result<i64> {
-    let refused = || {
-        ApiError::usage(format!("'{text}' is neither a date (2026-10-01) nor so long ago (12h, 30d, 8w)"))
-    };
+    let refused =
+        || ApiError::usage(format!("'{text}' is neither a date (2026-10-01) nor so long ago (12h, 30d, 8w)"));
     if let Ok(date) = text.parse::<Date>() {
         let midnight = date.to_zoned(TimeZone::system()).map_err(|_| refused())?;
         return Ok(midnight.timestamp().as_second());

@@ -7,7 +7,8 @@ use crate::api::trace::{Trace, TraceState, TraceStatus};
 use crate::api::{ApiError, Result};
 use crate::client;
 use crate::render::json::{envelope, traces};
-use crate::render::status::{duration, trace_line};
+use crate::render::scan::duration;
+use crate::render::status::trace_line;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 

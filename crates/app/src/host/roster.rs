@@ -1,9 +1,8 @@
-//! The devices of an imported pool as people know them: which one they mean, where it is or was, and what stands
-//! in which place of its group.
+//! The devices of an imported pool as people know them: which one they mean, and where it is or was.
 
 use super::devices::identity;
 use crate::api::{ApiError, ErrorKind, Result};
-use larder_format::GroupIndex;
+use larder_format::DeviceGuid;
 use larder_pool::Pool;
 use larder_pool::member::Member;
 use std::fs;
@@ -11,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The note in which a pool keeps where a device was last.
-pub fn path_note(member: &Member) -> String {
+fn path_note(member: &Member) -> String {
     format!("device:{}", member.guid)
 }
 
@@ -23,15 +22,35 @@ pub fn path(pool: &Pool, member: &Member) -> Option<String> {
     }
 }
 
+/// Keeps where a device is, durable with the next commit.
+///
+/// # Errors
+/// When the pool cannot be written.
+pub fn note_path(pool: &Pool, member: &Member) -> larder_pool::Result<()> {
+    let (note, path) = (path_note(member), member.name());
+    if pool.note(&note).as_deref() == Some(&path) { Ok(()) } else { pool.set_note(&note, &path) }
+}
+
+/// Keeps that a device came as a spare, which is told while it takes the place of another one.
+///
+/// # Errors
+/// When the pool cannot be written.
+pub fn note_spare(pool: &Pool, guid: DeviceGuid) -> larder_pool::Result<()> {
+    pool.set_note(&format!("spare:{guid}"), "yes")
+}
+
+/// Whether a device came as a spare.
+pub fn came_as_spare(pool: &Pool, guid: DeviceGuid) -> bool {
+    pool.note(&format!("spare:{guid}")).is_some()
+}
+
 /// What people call a device: its path, or its guid where that is not known.
 pub fn called(pool: &Pool, member: &Member) -> String {
     path(pool, member).unwrap_or_else(|| member.guid.to_string())
 }
 
-/// The members that have the places of a group, in the order of its columns.
-pub fn columns(pool: &Pool, group: GroupIndex) -> Vec<Arc<Member>> {
-    pool.members().of_group(group).cloned().collect()
-}
+/// Whether a member, with its path, is meant.
+type Way<'a> = dyn Fn(&Member, Option<&str>) -> bool + 'a;
 
 /// The device that `text` names: by guid, path, the last part of a path, or number.
 ///
@@ -51,13 +70,14 @@ pub fn find(pool: &Pool, text: &str) -> Result<Arc<Member>> {
         path.and_then(|path| Path::new(path).file_name()).is_some_and(|name| name == text)
     };
     let by_number = |member: &Member, _: Option<&str>| member.index.to_string() == text;
-    let members: Vec<_> = pool
-        .members()
-        .iter()
-        .map(|member| (Arc::clone(member), path(pool, member)))
+    let all = pool.members().iter().chain(pool.members().spares());
+    let members: Vec<_> = all
+        .map(|member| {
+            let path = path(pool, &member);
+            (member, path)
+        })
         .collect();
-    let ways: [&dyn Fn(&Member, Option<&str>) -> bool; 5] =
-        [&by_guid, &by_path, &by_identity, &by_name, &by_number];
+    let ways: [&Way<'_>; 5] = [&by_guid, &by_path, &by_identity, &by_name, &by_number];
     for way in ways {
         let mut fitting: Vec<_> =
             members.iter().filter(|(member, path)| way(member, path.as_deref())).collect();
@@ -70,8 +90,11 @@ pub fn find(pool: &Pool, text: &str) -> Result<Arc<Member>> {
             [(member, _)] => return Ok(Arc::clone(member)),
             several => {
                 let guids: Vec<_> = several.iter().map(|(member, _)| member.guid.to_string()).collect();
-                return Err(ApiError::usage(format!("'{text}' may be {} devices of the pool", several.len()))
-                    .hint(format!("name it by its guid: {}", guids.join(" or "))));
+                return Err(ApiError::usage(format!(
+                    "'{text}' may be {} devices of the pool",
+                    several.len()
+                ))
+                .hint(format!("name it by its guid: {}", guids.join(" or "))));
             }
         }
     }

@@ -153,7 +153,10 @@ mod tests {
     fn a_paused_scan_tells_since_when() {
         let paused = Scan { finished: None, paused: Some(60), ..done() };
         let shown = text(&paused);
-        assert!(shown.starts_with("scrub paused since ") && shown.contains("\n\tscrub started on "), "{shown}");
+        assert!(
+            shown.starts_with("scrub paused since ") && shown.contains("\n\tscrub started on "),
+            "{shown}"
+        );
         assert!(shown.ends_with("% done"), "{shown}");
     }
 }

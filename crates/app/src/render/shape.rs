@@ -35,8 +35,11 @@ pub fn created(created: &Created) -> String {
     let mountpoint = created.mountpoint.as_deref().unwrap_or("nowhere");
     let (size, usable) = (format_size(created.size), format_size(created.usable));
     let risk = risk(created.survives).replace("more ", "");
-    write!(out, "\n  size: {size}, of which files can take {usable}\n  risk: {risk}\nmounted: {mountpoint}\n")
-        .expect("strings take all");
+    write!(
+        out,
+        "\n  size: {size}, of which files can take {usable}\n  risk: {risk}\nmounted: {mountpoint}\n"
+    )
+    .expect("strings take all");
     out
 }
 

@@ -85,7 +85,9 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if let Some(see) = &pool.see {
         line("see", see);
     }
-    for scan in &pool.scans {
+    // All that are under way; else the newest that is over.
+    let running = pool.scans.iter().filter(|scan| scan.finished.is_none()).count();
+    for scan in pool.scans.iter().take(running.max(1)) {
         line("scan", &scan::text(scan));
     }
     if pool.scans.is_empty() {
