@@ -9,9 +9,10 @@
 //! that no flush covers yet. An image is then a copy-on-write clone of the durable state plus some of
 //! those: its cost is that of the unflushed bytes, not of the history.
 
+use crate::dice::Dice;
 use crate::image::DeviceImage;
 use crate::trace::{Event, Trace};
-use larder_device::{AlignedBuf, Entropy, SeededEntropy};
+use larder_device::AlignedBuf;
 use larder_format::{ByteLen, DeviceOffset};
 
 /// What becomes of the writes that were not flushed when the power failed.
@@ -67,6 +68,10 @@ impl<'t> CrashSweep<'t> {
                         !covered
                     });
                 }
+                Event::Swap { device, image } => {
+                    self.durable[*device] = image.clone();
+                    self.unflushed[*device].clear();
+                }
                 Event::Mark(_) => {}
             }
         }
@@ -111,7 +116,9 @@ fn apply(event: &Event, image: &mut DeviceImage) {
     match event {
         Event::Write { offset, data, .. } => image.write(*offset, data),
         Event::Rot { offset, len, seed, .. } => image.flip_bits(*offset, *len, *seed),
-        Event::Flush { .. } | Event::Mark(_) => unreachable!("only writes and rot wait for a flush"),
+        Event::Flush { .. } | Event::Swap { .. } | Event::Mark(_) => {
+            unreachable!("only writes and rot wait for a flush")
+        }
     }
 }
 
@@ -174,28 +181,6 @@ fn tear(offset: DeviceOffset, data: &AlignedBuf, dice: &Dice, image: &mut Device
         if there {
             let start = i * sector;
             image.write(offset + ByteLen::new(start as u64), &data[start..start + sector]);
-        }
-    }
-}
-
-/// Choices, by seed.
-struct Dice(SeededEntropy);
-
-impl Dice {
-    fn new(seeds: &[u64]) -> Self {
-        let mixed = seeds.iter().fold(0, |mixed, seed| SeededEntropy::new(mixed ^ seed).next_u64());
-        Self(SeededEntropy::new(mixed))
-    }
-
-    /// A number below `count`, which is not zero.
-    fn below(&self, count: usize) -> usize {
-        (self.0.next_u64() % count as u64) as usize
-    }
-
-    /// Fisher and Yates.
-    fn shuffle(&self, items: &mut [usize]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i + 1));
         }
     }
 }

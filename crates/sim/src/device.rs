@@ -1,5 +1,6 @@
 //! Simulated devices, their world and their faults.
 
+use crate::dice::Dice;
 use crate::image::DeviceImage;
 use crate::trace::{Event, Trace};
 use larder_device::AlignedBuf;
@@ -34,6 +35,13 @@ pub enum Fault {
         /// Where they land; as much as fits the device.
         to: DeviceOffset,
     },
+    /// Writes are acknowledged, but only some of their sectors land: at least one does, and one does not.
+    TearWrites {
+        /// The writes that are torn.
+        range: Range<u64>,
+        /// Which sectors land.
+        seed: u64,
+    },
     /// Flushes are acknowledged and do nothing.
     LieOnFlush,
     /// Reads give what was there when the fault was injected.
@@ -51,7 +59,10 @@ impl Fault {
                 touches(range, *offset, len.get())
             }
             (
-                Self::FailWrites(range) | Self::LoseWrites(range) | Self::MisdirectWrites { from: range, .. },
+                Self::FailWrites(range)
+                | Self::LoseWrites(range)
+                | Self::TearWrites { range, .. }
+                | Self::MisdirectWrites { from: range, .. },
                 Request::Write { offset, data },
             ) => touches(range, *offset, data.len() as u64),
             (Self::FailFlushes | Self::LieOnFlush, Request::Flush) => true,
@@ -253,6 +264,13 @@ impl State {
                 }
                 done()
             }
+            (Request::Write { offset, data }, Some((Fault::TearWrites { seed, .. }, _))) => {
+                let dice = Dice::new(&[seed, self.trace.events.len() as u64]);
+                let mut landed = image.read(*offset, data.len());
+                tear(data, &dice, &mut landed);
+                self.write(device, ticket, *offset, Arc::new(landed));
+                done()
+            }
             (Request::Write { offset, data }, _) => {
                 self.write(device, ticket, *offset, Arc::clone(data));
                 done()
@@ -327,6 +345,14 @@ impl SimDevice {
         state.trace.events.push(Event::Rot { device: self.index, offset, len, seed });
     }
 
+    /// Puts other media under the device: an image of before, which is an old state, or that of another
+    /// size, or a blank one. What it held is gone, whether it was flushed or not, and no cut brings it back.
+    pub fn swap_media(&self, image: DeviceImage) {
+        let mut state = self.world.0.lock();
+        state.media[self.index].image = image.clone();
+        state.trace.events.push(Event::Swap { device: self.index, image });
+    }
+
     /// The device's number in its world.
     pub fn index(&self) -> usize {
         self.index
@@ -378,6 +404,17 @@ impl Device for SimDevice {
         };
         let device = self.clone();
         pending.on_taken(move || device.world.0.lock().taken(device.index, ticket))
+    }
+}
+
+/// Brings some sectors of `data` into `media`: at least one lands, and one does not.
+fn tear(data: &[u8], dice: &Dice, media: &mut [u8]) {
+    let sector = if data.len() > 4096 { [512, 4096][dice.below(2)] } else { 512 };
+    let sectors = data.len() / sector;
+    let lost = dice.below(sectors);
+    let sure = (lost + 1 + dice.below(sectors - 1)) % sectors;
+    for i in (0..sectors).filter(|&i| i == sure || (i != lost && dice.below(2) == 0)) {
+        media[i * sector..(i + 1) * sector].copy_from_slice(&data[i * sector..(i + 1) * sector]);
     }
 }
 

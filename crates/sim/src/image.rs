@@ -85,6 +85,18 @@ impl DeviceImage {
         self.write(offset, &bytes);
     }
 
+    /// The same bytes on a device of `size` bytes, a multiple of 4096: those beyond are gone, new ones are zero.
+    pub fn resized(mut self, size: ByteLen) -> Self {
+        let kept = self.size.min(size.get());
+        assert!(size.get().is_multiple_of(PAGE as u64), "device sizes are multiples of {PAGE}");
+        self.leaves.retain(|&leaf, _| leaf * LEAF < kept);
+        if let Some(last) = self.leaves.get_mut(&(kept / LEAF)) {
+            Arc::make_mut(last).0[(kept % LEAF) as usize / PAGE..].fill(None);
+        }
+        self.size = size.get();
+        self
+    }
+
     /// A range cut at page borders.
     fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece> + use<> {
         let end = offset.checked_add(len as u64).filter(|end| *end <= self.size);
@@ -180,6 +192,19 @@ mod tests {
         assert_eq!(&first.read(at(0), 8192)[..], &[1; 8192]);
         assert_eq!(second.read(at(10), 1)[0], 3);
         assert_ne!(first, second);
+    }
+
+    #[test]
+    fn what_was_cut_off_does_not_come_back() {
+        let mut image = DeviceImage::blank(ByteLen::new(4 << 20));
+        image.write(at(0), &[1; 4 << 20]);
+        let short = image.clone().resized(ByteLen::new((1 << 20) + 8192));
+        assert_eq!(short.size(), ByteLen::new((1 << 20) + 8192));
+        assert_eq!(short.read(at((1 << 20) + 8191), 1)[0], 1);
+        let long = short.resized(ByteLen::new(4 << 20));
+        assert_eq!(long.read(at((1 << 20) + 8191), 2)[..], [1, 0]);
+        assert_eq!(long.read(at(3 << 20), 1)[0], 0);
+        assert_eq!(image.clone().resized(ByteLen::new(4 << 20)), image);
     }
 
     #[test]

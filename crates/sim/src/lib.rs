@@ -37,6 +37,7 @@
 mod clock;
 mod cut;
 mod device;
+mod dice;
 mod image;
 mod trace;
 

@@ -41,6 +41,13 @@ pub enum Event {
         /// Which of its bits flipped.
         seed: u64,
     },
+    /// Other media stand under the device; no cut undoes it.
+    Swap {
+        /// The device's number in its world.
+        device: usize,
+        /// What it holds now.
+        image: DeviceImage,
+    },
     /// Something that the test wants to find again, for instance that an fsync returned.
     Mark(u64),
 }
@@ -55,6 +62,7 @@ impl fmt::Debug for Event {
             Self::Rot { device, offset, len, seed } => {
                 write!(f, "rot(device {device}, at {}, {len} bytes, seed {seed})", offset.get())
             }
+            Self::Swap { device, image } => write!(f, "swap(device {device}, {image:?})"),
             Self::Mark(mark) => write!(f, "mark({mark})"),
         }
     }

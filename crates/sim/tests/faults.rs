@@ -185,3 +185,38 @@ fn unaligned_requests_are_bugs() {
     let (_, device) = device();
     drop(device.submit(Request::Read { offset: DeviceOffset::new(512), len: ByteLen::new(PAGE) }));
 }
+
+#[test]
+fn a_torn_write_is_acknowledged_and_lands_in_part() {
+    for (seed, pages) in (0..50).flat_map(|seed| [1, 3].map(|pages| (seed, pages))) {
+        let (_, device) = device();
+        device.inject(Fault::TearWrites { range: 0..u64::MAX, seed });
+        let mut data = AlignedBuf::zeroed(pages * PAGE as usize);
+        data.fill(9);
+        let request = Request::Write { offset: DeviceOffset::new(PAGE), data: Arc::new(data) };
+        device.submit(request).wait().unwrap();
+        let bytes = device.image().read(DeviceOffset::new(PAGE), pages * PAGE as usize);
+        let landed = bytes.chunks(512).filter(|sector| sector.iter().all(|byte| *byte == 9)).count();
+        let lost = bytes.chunks(512).filter(|sector| sector.iter().all(|byte| *byte == 0)).count();
+        assert!(landed > 0 && lost > 0 && landed + lost == pages * 8, "seed {seed}");
+    }
+}
+
+#[test]
+fn swapped_media_show_what_they_held_and_no_cut_brings_back_what_was_there() {
+    let (world, device) = device();
+    write(&device, 1, 1).unwrap();
+    flush(&device).unwrap();
+    let old = device.image();
+    write(&device, 1, 2).unwrap();
+    flush(&device).unwrap();
+    write(&device, 2, 2).unwrap();
+    device.swap_media(old.clone());
+    assert_eq!((read(&device, 1), read(&device, 2)), (Ok(1), Ok(0)));
+    let trace = world.trace();
+    for survival in [Survival::KeepAll, Survival::DropAll, Survival::Random { seed: 3 }] {
+        assert_eq!(trace.crash_images(trace.len(), survival), [old.clone()]);
+    }
+    device.swap_media(old.resized(ByteLen::new(2 * PAGE)));
+    assert_eq!(read(&device, 2), Err(DeviceError::Range));
+}

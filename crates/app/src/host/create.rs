@@ -2,8 +2,6 @@
 
 use super::devices::{self, identity};
 
-#[allow(unused_imports)]
-use super::pending::Pending;
 use super::{Host, Live, internal, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
 use crate::api::{ApiError, Done, ErrorKind, Result};

@@ -10,8 +10,6 @@
 //! outlives imports; notes keep what is only told: who asked, since when it is paused, what the last resilver did.
 
 use super::live::{Live, Stop};
-#[allow(unused_imports)]
-use super::pending::{Pending, ResilverProgress};
 use super::{devices, roster, tracer};
 use crate::api::pool::{Scan, ScanKind};
 use larder_device::OpenMode;
@@ -19,6 +17,7 @@ use larder_format::DeviceIndex;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{self, Found};
 use larder_pool::property::{self, Window};
+use larder_pool::resilver::ResilverProgress;
 use larder_pool::{Pool, Result, ScrubOutcome, ScrubSince};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -94,6 +93,7 @@ struct LastResilver {
     total: u64,
     examined: u64,
     written: u64,
+    errors: u64,
     canceled: bool,
 }
 
@@ -252,12 +252,14 @@ impl Healer<'_> {
     fn resilver_is_over(&mut self, canceled: bool) -> Result<()> {
         let Some(last) = self.resilver.take() else { return Ok(()) };
         *self.pace.resilver.lock() = Samples::default();
+        let result = self.pool.resilver_result().filter(|_| !canceled);
         let told = LastResilver {
             started: last.started.secs,
             finished: self.pool.clock().now().secs,
             total: last.total,
             examined: if canceled { last.examined } else { last.total },
-            written: last.written,
+            written: result.as_ref().map_or(last.written, |result| result.written),
+            errors: result.map_or(0, |result| result.lost.len() as u64),
             canceled,
         };
         let text = serde_json::to_string(&told).expect("numbers");
@@ -410,6 +412,7 @@ pub fn scans(live: &Live) -> Vec<Scan> {
             finished: Some(of.finished),
             canceled: of.canceled,
             repaired: of.written,
+            errors: of.errors,
             ..running(ScanKind::Resilver, of.started, of.total, of.examined, None)
         });
     }

@@ -10,10 +10,11 @@ use larder_pool::codec::Codec;
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, assemble, scan};
 use larder_pool::{
-    Dataset, Dedup, GroupSpec, ImportOptions, Look, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
+    Dataset, GroupSpec, ImportOptions, Look, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
 };
 use larder_sim::{SimClock, SimWorld};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 pub fn world(seed: u64) -> World {
@@ -114,7 +115,12 @@ pub fn version_of(content: &[u8]) -> u64 {
 }
 
 pub fn put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) {
-    let op = pool.enter().unwrap();
+    try_put(pool, dataset, files).unwrap();
+}
+
+/// Puts files, as long as the pool takes them.
+pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> Result<(), PoolError> {
+    let op = pool.enter()?;
     let record = |&(inode, version, len): &(u64, u64, usize)| NewRecord {
         dataset: dataset.id(),
         inode,
@@ -122,25 +128,23 @@ pub fn put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) {
         plain: content(inode, version, len).into(),
         codec: Codec::Lz4,
         checksum: ChecksumKind::Fast,
-        dedup: Dedup::Off,
+        dedup: dataset.settings().dedup,
         replaces: None,
     };
-    let ptrs = pool.store(&op, files.iter().map(record).collect()).unwrap();
-    dataset
-        .update(&op, |tree| {
-            for (&(inode, _, len), ptr) in files.iter().zip(&ptrs) {
-                let key = Key::new(inode, EXTENT, 0);
-                if let Some(old) = tree.get(&key)? {
-                    let old = Extent::decode(&old)?;
-                    tree.drop_block(old.ptr, old.logical.into());
-                }
-                let extent = Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32 };
-                tree.insert(key, &extent.encode())?;
-                tree.link_block(*ptr, len as u64);
+    let ptrs = pool.store(&op, files.iter().map(record).collect())?;
+    dataset.update(&op, |tree| {
+        for (&(inode, _, len), ptr) in files.iter().zip(&ptrs) {
+            let key = Key::new(inode, EXTENT, 0);
+            if let Some(old) = tree.get(&key)? {
+                let old = Extent::decode(&old)?;
+                tree.drop_block(old.ptr, old.logical.into());
             }
-            Ok::<_, PoolError>(())
-        })
-        .unwrap();
+            let extent = Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32 };
+            tree.insert(key, &extent.encode())?;
+            tree.link_block(*ptr, len as u64);
+        }
+        Ok::<_, PoolError>(())
+    })
 }
 
 pub fn verify(pool: &Pool, model: &Model) {
@@ -203,4 +207,43 @@ pub fn sync_op(pool: &Pool, operation: Vec<u8>) {
     pool.dataset(ROOT_DATASET).unwrap().update(&op, note).unwrap();
     drop(op);
     pool.log_sync().unwrap();
+}
+
+/// Takes files away, as long as the pool lets it.
+pub fn try_remove(pool: &Pool, dataset: &Dataset, inodes: &[u64]) -> Result<(), PoolError> {
+    let op = pool.enter()?;
+    dataset.update(&op, |tree| {
+        for &inode in inodes {
+            let key = Key::new(inode, EXTENT, 0);
+            if let Some(old) = tree.get(&key)? {
+                let old = Extent::decode(&old)?;
+                tree.drop_block(old.ptr, old.logical.into());
+                tree.remove(&key)?;
+            }
+        }
+        Ok::<_, PoolError>(())
+    })
+}
+
+/// The files of a pool; an error when one has not the content that its length and version say.
+pub fn contents(pool: &Pool) -> Result<Model, String> {
+    let dataset = pool.dataset(ROOT_DATASET).ok_or("no root dataset")?;
+    let mut extents = Vec::new();
+    let view = dataset.view().map_err(|error| error.to_string())?;
+    view.scan(&Key::MIN, &mut |key, value| {
+        extents.push((key.object, Extent::decode(value)));
+        ControlFlow::Continue(())
+    })
+    .map_err(|error| error.to_string())?;
+    let mut found = Model::new();
+    for (inode, extent) in extents {
+        let extent = extent.map_err(|error| error.to_string())?;
+        let plain = pool.read(extent.ptr).map_err(|error| format!("file {inode}: {error}"))?;
+        let version = version_of(&plain);
+        if plain[..] != content(inode, version, plain.len()) {
+            return Err(format!("file {inode} is torn"));
+        }
+        found.insert(inode, (version, plain.len()));
+    }
+    Ok(found)
 }

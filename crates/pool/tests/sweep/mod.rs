@@ -2,12 +2,9 @@
 
 use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
-use larder_format::items::Extent;
-use larder_format::node::Key;
 use larder_format::{BlockId, ByteLen, DeviceOffset};
-use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
+use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
-use std::ops::ControlFlow;
 
 /// Datasets below the root, with their compression.
 type Datasets = std::collections::BTreeMap<String, String>;
@@ -101,29 +98,6 @@ fn datasets(pool: &Pool) -> Datasets {
     .collect()
 }
 
-/// The files of a pool, and whether each has the content that its length and version say.
-fn files(pool: &Pool) -> Result<Model, String> {
-    let dataset = pool.dataset(ROOT_DATASET).ok_or("no root dataset")?;
-    let mut extents = Vec::new();
-    let view = dataset.view().map_err(|error| error.to_string())?;
-    view.scan(&Key::MIN, &mut |key, value| {
-        extents.push((key.object, Extent::decode(value)));
-        ControlFlow::Continue(())
-    })
-    .map_err(|error| error.to_string())?;
-    let mut found = Model::new();
-    for (inode, extent) in extents {
-        let extent = extent.map_err(|error| error.to_string())?;
-        let plain = pool.read(extent.ptr).map_err(|error| format!("file {inode}: {error}"))?;
-        let version = version_of(&plain);
-        if plain[..] != content(inode, version, plain.len()) {
-            return Err(format!("file {inode} is torn"));
-        }
-        found.insert(inode, (version, plain.len()));
-    }
-    Ok(found)
-}
-
 fn whole(pool: &Pool) -> Result<(), String> {
     match pool.check() {
         Ok(report) if report.problems.is_empty() => Ok(()),
@@ -162,7 +136,7 @@ fn after_cut(
     } else {
         whole(&pool).map_err(|problem| format!("after replay: {problem}"))?;
     }
-    let found = files(&pool)?;
+    let found = contents(&pool)?;
     let found = (found, datasets(&pool));
     if !states[promised..].contains(&found) {
         return Err(format!("what state {promised} promised is lost"));
