@@ -6,6 +6,7 @@
 
 use super::pool::Group;
 use super::{ApiError, Result};
+use larder_device::FaultDevice;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -182,7 +183,7 @@ pub fn check_new<'a>(groups: &'a [Group], single: impl Iterator<Item = &'a Strin
     groups.iter().try_for_each(Group::check)?;
     let mut seen = HashSet::new();
     for device in groups.iter().flat_map(|group| &group.devices).chain(single) {
-        if !device.starts_with('/') {
+        if !device.strip_prefix(FaultDevice::PREFIX).unwrap_or(device).starts_with('/') {
             return Err(ApiError::usage(format!("'{device}' is not an absolute path")));
         }
         if !seen.insert(device) {

@@ -108,7 +108,7 @@ pub struct Remove {
 
 /// A device of the pool as the daemon looks for it: what has a slash is a path from here.
 fn named(text: &str) -> Result<String> {
-    if text.contains('/') { args::absolute(text) } else { Ok(text.to_owned()) }
+    if text.contains('/') { args::device(text) } else { Ok(text.to_owned()) }
 }
 
 fn all_named(texts: &[String]) -> Result<Vec<String>> {

@@ -182,7 +182,7 @@ impl Healer<'_> {
             }
             MemberState::Missing => {
                 let Some(path) = roster::path(self.pool, member) else { return Ok(()) };
-                let Ok(meta) = fs::metadata(&path) else { return Ok(()) };
+                let Ok(meta) = fs::metadata(devices::file_of(&path)) else { return Ok(()) };
                 let vain = Vain::File {
                     device: meta.dev(),
                     inode: meta.ino(),

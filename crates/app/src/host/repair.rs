@@ -4,7 +4,7 @@
 //! looked at; a dry run ends there.
 
 use super::create::{free_device, no_device_twice};
-use super::devices::{self, identity};
+use super::devices::{self, file_of, identity};
 use super::live::Live;
 use super::pending::Pending;
 use super::{Host, error, healer, roster};
@@ -78,7 +78,7 @@ impl Host {
         let pool = &live.pool;
         // A path where a missing device is now says by its label which one it is.
         let by_label = || {
-            let path = text.starts_with('/').then_some(text)?;
+            let path = text.contains('/').then_some(text)?;
             let device = devices::open(path, OpenMode::Probe).ok()?;
             let Scan::Member(found) = scan(&device) else { return None };
             pool.members().by_guid(found.label.device).filter(|_| found.label.pool == pool.guid())
@@ -90,7 +90,7 @@ impl Host {
         if member.state() == MemberState::Online {
             return Ok(Some(format!("{text} is in use already")));
         }
-        let named = text.starts_with('/') && fs::metadata(text).is_ok();
+        let named = text.contains('/') && fs::metadata(file_of(text)).is_ok();
         let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member) };
         let found = match path.as_deref().map(|path| open_again(pool, &member, path)) {
             Some(Ok(found)) => found,
@@ -415,7 +415,7 @@ fn open_again(pool: &Pool, member: &Member, path: &str) -> Result<Option<Found>>
 }
 
 fn same_file(a: &str, b: &str) -> bool {
-    let of = |path: &str| fs::metadata(path).ok().map(|meta| identity(&meta));
+    let of = |path: &str| fs::metadata(file_of(path)).ok().map(|meta| identity(&meta));
     a == b && of(a).is_some() || of(a).is_some() && of(a) == of(b)
 }
 

@@ -1,12 +1,11 @@
 //! The devices of an imported pool as people know them: which one they mean, and where it is or was.
 
-use super::devices::identity;
+use super::devices::{file_of, identity};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_format::DeviceGuid;
 use larder_pool::Pool;
 use larder_pool::member::Member;
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 /// The note in which a pool keeps where a device was last.
@@ -57,17 +56,17 @@ type Way<'a> = dyn Fn(&Member, Option<&str>) -> bool + 'a;
 /// # Errors
 /// When there is none, or more than one.
 pub fn find(pool: &Pool, text: &str) -> Result<Arc<Member>> {
-    let asked = fs::metadata(text).ok().map(|meta| identity(&meta));
+    let asked = fs::metadata(file_of(text)).ok().map(|meta| identity(&meta));
     let by_guid = |member: &Member, _: Option<&str>| member.guid.to_string() == text;
     let by_path = |_: &Member, path: Option<&str>| path == Some(text);
     // A link to it, or another of its names.
     let by_identity = |member: &Member, path: Option<&str>| {
         member.size().is_some()
             && asked.is_some()
-            && path.and_then(|path| fs::metadata(path).ok()).map(|meta| identity(&meta)) == asked
+            && path.and_then(|path| fs::metadata(file_of(path)).ok()).map(|meta| identity(&meta)) == asked
     };
     let by_name = |_: &Member, path: Option<&str>| {
-        path.and_then(|path| Path::new(path).file_name()).is_some_and(|name| name == text)
+        path.and_then(|path| file_of(path).file_name()).is_some_and(|name| name == text)
     };
     let by_number = |member: &Member, _: Option<&str>| member.index.to_string() == text;
     let all = pool.members().iter().chain(pool.members().spares());

@@ -1,7 +1,7 @@
 //! How pools are: imported ones, and those on devices that could be imported.
 
 use super::advice::{Advice, advice};
-use super::devices::Remembered;
+use super::devices::{Remembered, file_of};
 use super::live::Live;
 use super::{Host, healer, roster, tracer};
 use crate::api::dedup::{DedupStatus, Rebuild};
@@ -15,7 +15,6 @@ use larder_pool::Pool;
 use larder_pool::dedup::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Host {
@@ -139,7 +138,8 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
     let present = member.size().is_some();
     let path = roster::path(pool, member);
     let (state, note) = match member.state() {
-        MemberState::Online => (State::Online, None),
+        // It may be slow.
+        MemberState::Online => (State::Online, member.reason()),
         MemberState::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
         MemberState::Stale => (
@@ -147,7 +147,9 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
         MemberState::Offline => (State::Offline, None),
-        MemberState::Faulted => (State::Faulted, Some("too many errors".to_owned())),
+        MemberState::Faulted => {
+            (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned())))
+        }
     };
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &member.counters;
@@ -187,7 +189,7 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
 
 /// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    let path = Path::new(path);
+    let path = file_of(path);
     let file = match std::fs::metadata(path) {
         Ok(meta) => meta.is_file(),
         Err(_) => !path.starts_with("/dev"),
