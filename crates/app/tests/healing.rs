@@ -69,7 +69,7 @@ fn a_device_that_was_taken_out_gets_only_what_it_missed() {
     bed.create("tank", "mirror", &devices);
     fill(&bed, 0..16);
     bed.ok("pool offline tank disk1");
-    let status = bed.ok("pool status tank");
+    let status = bed.ok("pool status tank").replace("\n\t", " ");
     for part in [
         "state: DEGRADED",
         "  OFFLINE ",
@@ -244,6 +244,7 @@ fn a_device_is_replaced_healthy_or_missing() {
     assert!(error.contains("being replaced already"), "{error}");
 
     // Called off, and done.
+    until(&bed, "begun", |_| scan(&bed, "resilver")["repaired"].as_u64() > Some(0));
     bed.ok(&format!("pool detach tank {}", other[0]));
     let status = bed.ok("pool status tank");
     assert!(status.contains("state: ONLINE") && !status.contains("replacing"), "{status}");

@@ -38,6 +38,7 @@ const STEP_BESIDE: Duration = Duration::from_millis(40);
 /// Bytes of a step: what it begins with, and what bounds it.
 const STEP_FIRST: u64 = 16 << 20;
 const STEP_LEAST: u64 = 1 << 20;
+const STEP_LEAST_LIMITED: u64 = 64 << 10;
 const STEP_MOST: u64 = 512 << 20;
 /// While others are busy: of so many parts of the time, a step takes one.
 const RESILVER_PARTS: u32 = 2;
@@ -107,9 +108,34 @@ struct Healer<'a> {
     step: u64,
     /// Look-ups of others when the last step ended.
     used: u64,
+    /// What the last step was, to rest from it.
+    last: Option<Step>,
     resilver: Option<ResilverProgress>,
     /// What was found where a device should be and is not it, or cannot be brought back: not tried again.
     vain: HashMap<DeviceIndex, Vain>,
+}
+
+/// A step of a scan.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    ended: Duration,
+    took: Duration,
+    examined: u64,
+    /// Others were busy: it takes one of so many parts of the time.
+    parts: u32,
+}
+
+impl Step {
+    /// When the next one may begin: after the share of others, and at `rate` bytes a second at most.
+    fn rest(&self, rate: u64) -> Duration {
+        let share = self.took * (self.parts - 1);
+        if rate == 0 {
+            return share;
+        }
+        let nanos = u128::from(self.examined) * 1_000_000_000 / u128::from(rate);
+        let whole = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        share.max(whole.saturating_sub(self.took))
+    }
 }
 
 /// A file as it was when it was tried, or the commit that a device is good through.
@@ -121,8 +147,16 @@ enum Vain {
 
 /// The healer's life.
 pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace) {
-    let mut healer =
-        Healer { pool, pace, round: None, step: STEP_FIRST, used: 0, resilver: None, vain: HashMap::new() };
+    let mut healer = Healer {
+        pool,
+        pace,
+        round: None,
+        step: STEP_FIRST,
+        used: 0,
+        last: None,
+        resilver: None,
+        vain: HashMap::new(),
+    };
     let mut rest = GLANCE;
     while stop.pause(rest) {
         rest = GLANCE;
@@ -207,12 +241,39 @@ impl Healer<'_> {
     /// One step of what is to be done, and how long to rest after it; nothing when there is nothing to do.
     fn turn(&mut self) -> Result<Option<Duration>> {
         let pool = self.pool;
-        let begun = pool.clock().monotonic();
         let mended = pool.heal_step()? > 0;
-        let (examined, parts) = if let Some(before) = pool.resilver_progress() {
+        if self.resilver.is_some() && pool.resilver_progress().is_none() {
+            self.resilver_is_over(true)?;
+        }
+        let rate = number(pool, "scan_rate");
+        let now = pool.clock().monotonic();
+        if let Some(last) = self.last {
+            let rest = (last.ended + last.rest(rate)).saturating_sub(now);
+            if !rest.is_zero() {
+                return Ok(Some(rest.min(GLANCE)));
+            }
+        }
+        let bytes = if rate > 0 { self.step.min((rate / 4).max(STEP_LEAST_LIMITED)) } else { self.step };
+        let Some((examined, parts)) = self.scan(bytes)? else {
+            self.last = None;
+            return Ok(mended.then_some(Duration::ZERO));
+        };
+        let ended = pool.clock().monotonic();
+        let took = ended.saturating_sub(now);
+        let before = std::mem::replace(&mut self.used, tracer::uses(pool));
+        let busy = self.used != before || pool.dirty().get() > 0;
+        self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
+        self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// A step of the scan that goes first: bytes examined, and its part of the time while others are busy.
+    fn scan(&mut self, bytes: u64) -> Result<Option<(u64, u32)>> {
+        let pool = self.pool;
+        if let Some(before) = pool.resilver_progress() {
             let examined = before.examined;
             self.resilver = Some(before);
-            let more = pool.resilver_step(self.step)?;
+            let more = pool.resilver_step(bytes)?;
             let after = pool.resilver_progress();
             let reached = after.as_ref().map_or(examined, |after| after.examined);
             self.pace.resilver.lock().note(pool.clock().monotonic(), reached);
@@ -221,32 +282,20 @@ impl Healer<'_> {
                 None if !more => self.resilver_is_over(false)?,
                 None => {}
             }
-            (reached.saturating_sub(examined), RESILVER_PARTS)
-        } else {
-            if self.resilver.is_some() {
-                self.resilver_is_over(true)?;
-            }
-            match pool.scrub_progress() {
-                Some(before) if !before.paused && why_scrub_waits(pool).is_none() => {
-                    let more = pool.scrub_step(self.step)?;
-                    let after = pool.scrub_progress();
-                    let reached = after.map_or(before.examined, |after| after.examined);
-                    self.pace.scrub.lock().note(pool.clock().monotonic(), reached);
-                    if !more && after.is_none() {
-                        forget_who_asked(pool)?;
-                    }
-                    (reached.saturating_sub(before.examined), SCRUB_PARTS)
-                }
-                _ if mended => (0, RESILVER_PARTS),
-                _ => return Ok(None),
-            }
-        };
-        let took = pool.clock().monotonic().saturating_sub(begun);
-        let before = std::mem::replace(&mut self.used, tracer::uses(pool));
-        let busy = self.used != before || pool.dirty().get() > 0;
-        self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
-        let share = if busy { took * (parts - 1) } else { Duration::ZERO };
-        Ok(Some(share.max(limited(pool, examined, took))))
+            return Ok(Some((reached.saturating_sub(examined), RESILVER_PARTS)));
+        }
+        let Some(before) = pool.scrub_progress().filter(|progress| !progress.paused) else { return Ok(None) };
+        if why_scrub_waits(pool).is_some() {
+            return Ok(None);
+        }
+        let more = pool.scrub_step(bytes)?;
+        let after = pool.scrub_progress();
+        let reached = after.map_or(before.examined, |after| after.examined);
+        self.pace.scrub.lock().note(pool.clock().monotonic(), reached);
+        if !more && after.is_none() {
+            forget_who_asked(pool)?;
+        }
+        Ok(Some((reached.saturating_sub(before.examined), SCRUB_PARTS)))
     }
 
     fn resilver_is_over(&mut self, canceled: bool) -> Result<()> {
@@ -272,17 +321,6 @@ fn next_step(step: u64, took: Duration, target: Duration) -> u64 {
     let wanted = u128::from(step) * target.as_nanos() / took.as_nanos().max(1);
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
     wanted.clamp(step / 2, step * 2).clamp(STEP_LEAST, STEP_MOST)
-}
-
-/// How long to rest so that no more than `scan_rate` bytes a second are examined.
-fn limited(pool: &Pool, examined: u64, took: Duration) -> Duration {
-    match number(pool, "scan_rate") {
-        0 => Duration::ZERO,
-        rate => {
-            let nanos = u128::from(examined) * 1_000_000_000 / u128::from(rate);
-            Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_sub(took)
-        }
-    }
 }
 
 /// The device of a missing member, if it is what lies at `path`.
@@ -467,6 +505,17 @@ mod tests {
         assert_eq!(samples.rate(secs(99)), Some(10), "what was long ago does not count");
         samples.note(secs(100), 5);
         assert_eq!(samples.rate(secs(104)), None, "it began anew");
+    }
+
+    #[test]
+    fn a_step_leaves_others_their_share_and_keeps_to_the_rate() {
+        let millis = Duration::from_millis;
+        let step = Step { ended: millis(0), took: millis(100), examined: 1 << 20, parts: 1 };
+        assert_eq!(step.rest(0), Duration::ZERO);
+        assert_eq!(step.rest(1 << 20), millis(900));
+        assert_eq!(Step { parts: 4, ..step }.rest(0), millis(300));
+        assert_eq!(Step { parts: 4, ..step }.rest(1 << 21), millis(400));
+        assert_eq!(Step { parts: 4, ..step }.rest(1 << 30), millis(300));
     }
 
     #[test]
