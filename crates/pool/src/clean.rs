@@ -143,6 +143,7 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn tend(&self) -> Result<()> {
+        self.observe_devices();
         let mut allowance = None;
         loop {
             let Shortage { free, enough } = self.core.lock().shortage();

@@ -16,6 +16,7 @@ use crate::codec::Codec;
 use crate::core::LEASE;
 use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::PAGES_PER_COMMIT;
 use crate::map::Changes;
 use crate::planted::{Bug, planted};
@@ -92,6 +93,7 @@ impl Pool {
 
     /// The last commit of this import: the root says that the pool was left in order.
     pub fn commit_export(&self) -> Result<CommitId> {
+        self.event(Event::new(Class::PoolExport));
         self.commit_all(How::Export)
     }
 
@@ -114,6 +116,7 @@ impl Pool {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_lock.lock();
         self.check_writable()?;
+        self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = &front {
             match front.flush() {
@@ -308,6 +311,7 @@ impl Pool {
             }
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
+            dropped.iter().for_each(|ptr| self.doubt_damage(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
             self.drop_nodes(dropped);
             state.changed = false;
@@ -353,6 +357,8 @@ impl Pool {
             record.encode(&mut value);
             tables.insert(&TableNodes(self), Table::segment_key(record.id), &value)?;
         }
+        self.seal_log(&mut tables);
+        self.seal_damage(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }

@@ -5,6 +5,7 @@ use crate::core::{Core, LEASE};
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
@@ -290,6 +291,7 @@ impl Pool {
         pool.make_secret()?;
         pool.open_books();
         pool.beat()?;
+        pool.event(Event::new(Class::PoolCreate));
         pool.commit()?;
         Ok(pool)
     }
@@ -331,7 +333,8 @@ impl Pool {
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
-            damage: Mutex::default(),
+            log: Mutex::default(),
+            damage: Default::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),

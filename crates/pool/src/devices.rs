@@ -12,6 +12,7 @@
 
 use crate::create::{DATA_START, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
 use crate::open::{Found, contains};
 use crate::pool::Pool;
@@ -239,6 +240,8 @@ impl Pool {
     ) -> Result<()> {
         let clock = Arc::clone(&self.world.clock);
         self.change_members(move |pool, commit| {
+            let class = if spare.is_some() { Class::SpareUsed } else { Class::DeviceAdd };
+            pool.event(Event::new(class).device(label.device, device.name()));
             spare.and_then(|spare| pool.members.take(spare));
             pool.resilver.forget(label.index);
             let state = MemberState::Rebuilding;
@@ -264,6 +267,7 @@ impl Pool {
                 (known.index, known.stands_for) = (place, None);
                 let state = MemberState::Online;
                 let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
+                pool.event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()));
                 pool.members.take(member.index);
                 pool.members.put(Arc::new(settled));
             }
@@ -292,10 +296,7 @@ impl Pool {
             };
             return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", member.name())));
         }
-        let index = member.index;
-        self.change_members(move |pool, _| drop(pool.members.take(index)))?;
-        wipe(&member);
-        Ok(())
+        self.leave(&member)
     }
 
     /// Adds a spare: it takes the place of a device that fails. Whatever it holds is overwritten.
@@ -311,6 +312,7 @@ impl Pool {
         let place = Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0 };
         let label = self.label_for(&*new, &place, None)?;
         let clock = Arc::clone(&self.world.clock);
+        self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
         self.change_members(move |pool, _| {
             let spare = Member::labelled(new, label, MemberState::Online, None, &clock);
             pool.members.put_spare(Arc::new(spare));
@@ -330,8 +332,15 @@ impl Pool {
                 member.name()
             )));
         }
-        self.change_members(move |pool, _| drop(pool.members.take(device)))?;
-        wipe(&member);
+        self.leave(&member)
+    }
+
+    /// A member that holds nothing which only it has leaves.
+    fn leave(&self, member: &Member) -> Result<()> {
+        let index = member.index;
+        self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
+        self.change_members(move |pool, _| drop(pool.members.take(index)))?;
+        wipe(member);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use crate::core::{Core, LEASE};
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
@@ -554,6 +555,7 @@ impl Pool {
             }
             pool.beat()?;
         }
+        pool.event(Event::new(Class::PoolImport));
         Ok(pool)
     }
 
@@ -581,6 +583,9 @@ impl Pool {
                     t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
                     t if t == Table::Secret as u16 => secret = value.try_into().ok(),
                     t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
+                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
+                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
+                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
                     t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;

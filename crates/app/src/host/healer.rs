@@ -2,7 +2,7 @@
 //! and takes devices back that were away.
 //!
 //! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
-//! wrong, then resilvers, then scrubs. While nobody else uses the pool it goes as fast as the devices do; while
+//! wrong, then resilvers, then scrubs; last the names of files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
 //! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
 //! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
@@ -18,7 +18,7 @@ use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{self, Found};
 use larder_pool::property::{self, Window};
 use larder_pool::resilver::ResilverProgress;
-use larder_pool::{Pool, Result, ScrubOutcome, ScrubSince};
+use larder_pool::{Pool, Result, ScrubOutcome, ScrubProgress, ScrubSince};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
@@ -46,6 +46,8 @@ const SCRUB_PARTS: u32 = 4;
 /// The stretch over which a rate is told, and the least from which an end can be told.
 const STRETCH: Duration = Duration::from_secs(30);
 const STRETCH_LEAST: Duration = Duration::from_secs(3);
+/// Leaves of trees that a step looks at for the names of what is lost.
+const NAMED: usize = 64;
 /// How long whoever waits for a scan sleeps.
 const WAIT: Duration = Duration::from_millis(50);
 
@@ -284,15 +286,16 @@ impl Healer<'_> {
             }
             return Ok(Some((reached.saturating_sub(examined), RESILVER_PARTS)));
         }
-        let Some(before) = pool.scrub_progress().filter(|progress| !progress.paused) else { return Ok(None) };
-        if why_scrub_waits(pool).is_some() {
-            return Ok(None);
-        }
+        let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(pool).is_none();
+        let Some(before) = pool.scrub_progress().filter(moving) else {
+            return Ok(pool.name_lost_step(NAMED)?.then_some((0, SCRUB_PARTS)));
+        };
         let more = pool.scrub_step(bytes)?;
         let after = pool.scrub_progress();
         let reached = after.map_or(before.examined, |after| after.examined);
         self.pace.scrub.lock().note(pool.clock().monotonic(), reached);
         if !more && after.is_none() {
+            pool.recheck_damage();
             forget_who_asked(pool)?;
         }
         Ok(Some((reached.saturating_sub(before.examined), SCRUB_PARTS)))
@@ -301,6 +304,9 @@ impl Healer<'_> {
     fn resilver_is_over(&mut self, canceled: bool) -> Result<()> {
         let Some(last) = self.resilver.take() else { return Ok(()) };
         *self.pace.resilver.lock() = Samples::default();
+        if !canceled {
+            self.pool.recheck_damage();
+        }
         let result = self.pool.resilver_result().filter(|_| !canceled);
         let told = LastResilver {
             started: last.started.secs,

@@ -42,7 +42,7 @@ impl Host {
         (root.guid, root.size, root.allocated) = (pool.guid().get(), size, allocated);
         root.fragmentation = fragmentation(pool.dead_space(), size.saturating_sub(allocated));
         let trace = tracer::status(pool);
-        let damaged = live.mount.damaged();
+        let damaged: Vec<_> = live.mount.damaged().into_iter().filter_map(|damaged| damaged.path).collect();
         let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
         PoolStatus {
             root,
