@@ -187,6 +187,7 @@ impl Pool {
             Err(error) if !matches!(error, PoolError::Suspended(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
                     self.core.lock().entries.change(segment, |entry| entry.damaged = true);
+                    self.heal_segment_later(segment);
                 }
                 Ok(Some(0))
             }
@@ -351,7 +352,11 @@ impl Pool {
                 check(&member.wait(pending).ok()?)
             })
         };
-        let found = read.and_then(|bytes| check(&bytes)).or_else(elsewhere);
+        let found = read.and_then(|bytes| check(&bytes)).or_else(|| {
+            let found = elsewhere()?;
+            self.heal_later(segment.id, offset, 0);
+            Some(found)
+        });
         found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }
 
