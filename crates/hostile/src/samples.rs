@@ -127,6 +127,7 @@ pub fn roots() -> Vec<Vec<u8>> {
                 index: DeviceIndex::new(i),
                 group: GroupIndex::new(0),
                 state: DeviceState::Current,
+                leaving: false,
                 slot_count: 62,
                 guid: DeviceGuid::new(u64::from(i)),
                 good_through: CommitId::new(500),

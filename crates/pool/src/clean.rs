@@ -114,6 +114,14 @@ impl Core {
         best.map(|entry| entry.segment.id)
     }
 
+    /// A segment that has to go because its group has another shape by now.
+    fn misfit(&self) -> Option<SegmentId> {
+        let movable = |entry: &&SegmentEntry| {
+            entry.is_complete() && entry.is_movable() && !entry.damaged && entry.live_blocks > 0
+        };
+        self.entries.values().filter(movable).map(|entry| entry.segment.id).find(|id| !self.fits(*id))
+    }
+
     /// The group that lacks most.
     fn shortage(&self) -> Shortage {
         let of = |group: &crate::space::GroupSpace| {
@@ -177,10 +185,19 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn clean_step(&self, urgent: bool) -> Result<Option<u64>> {
+        self.clean_as(|core| core.victim(urgent))
+    }
+
+    /// As [`Pool::clean_step`], of segments that do not fit their group any more.
+    pub(crate) fn clean_misfits(&self) -> Result<Option<u64>> {
+        self.clean_as(Core::misfit)
+    }
+
+    fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
         let _commits_wait = self.commit_lock.lock();
         self.check_writable()?;
         let mut cleaning = self.cleaning.lock();
-        let cleaned = self.clean_some(urgent, &mut cleaning);
+        let cleaned = self.clean_some(victim, &mut cleaning);
         match cleaned {
             Err(PoolError::NoSpace) => Ok(None),
             // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
@@ -195,9 +212,13 @@ impl Pool {
         }
     }
 
-    fn clean_some(&self, urgent: bool, cleaning: &mut Option<Cleaning>) -> Result<Option<u64>> {
+    fn clean_some(
+        &self,
+        victim: impl FnOnce(&Core) -> Option<SegmentId>,
+        cleaning: &mut Option<Cleaning>,
+    ) -> Result<Option<u64>> {
         if cleaning.is_none() {
-            let victim = self.core.lock().victim(urgent);
+            let victim = victim(&self.core.lock());
             *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, ahead: None });
         }
         let Some(Cleaning { segment: id, offset, ahead }) = cleaning else { return Ok(None) };
@@ -214,7 +235,10 @@ impl Pool {
             return Ok(Some(0));
         };
         let ahead = ahead.get_or_insert_with(|| {
-            let columns = (0..segment.layout.k()).map(|i| segment.layout.replica(i, 0));
+            let columns = (0..segment.layout.k()).map(|i| {
+                let replica = self.prompt_replica(&segment, i, 0);
+                replica.unwrap_or_else(|| segment.layout.replica(i, 0))
+            });
             Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
         });
         let op = self.enter()?;

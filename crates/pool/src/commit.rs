@@ -23,6 +23,7 @@ use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
 use crate::runs::{RunIo, own_info};
+use crate::segments::SegmentEntry;
 use crate::tree::{NodeSink, Tree};
 use crate::write::Appender;
 use larder_format::block::BlockKind;
@@ -378,9 +379,17 @@ impl Pool {
         Ok(root)
     }
 
-    /// Whether a few live nodes of the tables keep many segments.
+    /// Whether a few live nodes of the tables keep many segments, or some that are to go.
     fn tables_are_scattered(&self) -> bool {
         let core = self.core.lock();
+        let of_tables = |entry: &SegmentEntry| entry.segment.kind == SegmentKind::Table;
+        if core
+            .entries
+            .values()
+            .any(|entry| of_tables(entry) && entry.live_blocks > 0 && !core.fits(entry.segment.id))
+        {
+            return true;
+        }
         let closed = core
             .entries
             .values()

@@ -103,7 +103,7 @@ impl PoolSpec {
 
 impl GroupSpec {
     /// Bytes of a slot, by the smallest device.
-    fn slot_size(&self) -> u32 {
+    pub(crate) fn slot_size(&self) -> u32 {
         slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
     }
 }

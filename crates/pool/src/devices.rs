@@ -40,12 +40,12 @@ type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
 pub(crate) struct Changes(Mutex<Vec<Change>>);
 
 /// What is asked of a new device.
-struct Place {
-    index: DeviceIndex,
-    group: GroupIndex,
-    rule: GroupRule,
-    slot_size: u32,
-    slot_count: u32,
+pub(crate) struct Place {
+    pub index: DeviceIndex,
+    pub group: GroupIndex,
+    pub rule: GroupRule,
+    pub slot_size: u32,
+    pub slot_count: u32,
 }
 
 impl Pool {
@@ -56,13 +56,13 @@ impl Pool {
     }
 
     /// Has `change` made at the boundary after a commit, which is durable on return.
-    fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
+    pub(crate) fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
         self.changes.0.lock().push(Box::new(change));
         self.commit().map(drop)
     }
 
     /// The member or spare `device`.
-    fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
+    pub(crate) fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
         self.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
     }
 
@@ -186,7 +186,7 @@ impl Pool {
     }
 
     /// What a device needs to take the place of `member`.
-    fn place_of_member(&self, member: &Member) -> Result<Place> {
+    pub(crate) fn place_of_member(&self, member: &Member) -> Result<Place> {
         let rule = self.core.lock().groups[&member.group].rule;
         Ok(Place {
             index: self.members.next_index(),
@@ -198,7 +198,12 @@ impl Pool {
     }
 
     /// Labels a device for a place; it keeps `guid` if it has one.
-    fn label_for(&self, device: &dyn Device, place: &Place, guid: Option<DeviceGuid>) -> Result<Label> {
+    pub(crate) fn label_for(
+        &self,
+        device: &dyn Device,
+        place: &Place,
+        guid: Option<DeviceGuid>,
+    ) -> Result<Label> {
         let size = device.size();
         let needed = DATA_START + u64::from(place.slot_count) * u64::from(place.slot_size) + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
@@ -281,10 +286,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the replacing of a device: the one that stands for it leaves.
+    /// Ends the replacing of a device: the one that stands for it leaves. A mirror gets one copy less, and the device
+    /// leaves when everything is where it stays: see [`crate::reshape`].
     ///
     /// # Errors
-    /// When `device` stands for none.
+    /// When `device` neither stands for another nor is a mirror's, or holds the last copy.
     pub fn detach(&self, device: DeviceIndex) -> Result<()> {
         let member = self.known(device)?;
         if member.stands_for.is_none() {
@@ -292,6 +298,8 @@ impl Pool {
                 Some(other) => {
                     format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
                 }
+                None if member.is_leaving() => "is on its way out already".to_owned(),
+                None if self.is_spare_copy(&member) => return self.narrow(&member),
                 None => "holds a part of its group that only it has: replace it instead".to_owned(),
             };
             return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", member.name())));
@@ -336,7 +344,7 @@ impl Pool {
     }
 
     /// A member that holds nothing which only it has leaves.
-    fn leave(&self, member: &Member) -> Result<()> {
+    pub(crate) fn leave(&self, member: &Member) -> Result<()> {
         let index = member.index;
         self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
         self.change_members(move |pool, _| drop(pool.members.take(index)))?;

@@ -39,6 +39,7 @@ pub mod property;
 pub mod quota;
 mod race;
 pub mod read;
+mod reshape;
 pub mod resilver;
 pub mod row;
 pub mod runs;

@@ -91,6 +91,7 @@ pub struct Member {
     cursor: AtomicU64,
     /// It is offline until the next import only.
     until_import: AtomicBool,
+    leaving: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -99,6 +100,8 @@ pub struct Member {
     pub(crate) pace: Pace,
     /// For how long it may leave a request unanswered, ms.
     timeout_ms: AtomicU64,
+    /// It hung, and nobody waits for it any more.
+    abandoned: AtomicBool,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
     label: Mutex<Option<Label>>,
@@ -126,11 +129,13 @@ impl Member {
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             until_import: AtomicBool::new(false),
+            leaving: AtomicBool::new(root.leaving),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
             pace: Pace::default(),
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
+            abandoned: AtomicBool::new(false),
             fault: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
@@ -149,6 +154,7 @@ impl Member {
             index: label.index,
             group: label.group,
             state: DeviceState::Behind,
+            leaving: false,
             stands_for,
             slot_count: label.slot_count,
             guid: label.device,
@@ -173,6 +179,7 @@ impl Member {
             index: self.index,
             group: self.group,
             state,
+            leaving: self.is_leaving(),
             stands_for: self.stands_for,
             slot_count: self.slot_count,
             guid: self.guid,
@@ -201,6 +208,16 @@ impl Member {
     pub(crate) fn take_offline(&self, temporary: bool) {
         self.until_import.store(temporary, Ordering::Relaxed);
         self.set_state(MemberState::Offline);
+    }
+
+    /// Whether it is on its way out of its group.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Sends it on its way out.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
@@ -245,9 +262,9 @@ impl Member {
         matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
     }
 
-    /// Whether it failed and nothing that it still has under way is waited for.
+    /// Whether its device was abandoned: nothing that it still has under way is waited for.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.state() == MemberState::Faulted
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// For how long it may leave a request unanswered.
@@ -263,7 +280,7 @@ impl Member {
 
     /// What is wrong with a member that is faulted or slow, in plain words.
     pub fn reason(&self) -> Option<String> {
-        self.fault.lock().clone().filter(|_| self.is_given_up()).or_else(|| self.why_slow())
+        self.fault.lock().clone().filter(|_| self.state() == MemberState::Faulted).or_else(|| self.why_slow())
     }
 
     /// How people know it.
@@ -410,6 +427,7 @@ impl Member {
             Err(_) => {
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
                 self.fault_because(format!("did not answer for {} s", timeout.as_secs_f64().ceil()));
+                self.abandoned.store(true, Ordering::Release);
                 self.device.iter().for_each(|device| device.abandon());
             }
         }

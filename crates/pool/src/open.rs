@@ -344,7 +344,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             .devices
             .iter()
             .zip(&devices)
-            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none())
+            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none() && !known.leaving)
             .map(|(_, candidate)| candidate)
             .collect();
         members.len() >= group.rule.layout.columns()
@@ -512,8 +512,10 @@ impl Pool {
             .map(|group| {
                 let devices: Vec<_> =
                     members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
-                let space =
+                let mut space =
                     GroupSpace::new(group.index, group.rule, slot_size(group.index), ashift, &devices);
+                let leaving = members.iter().filter(|member| member.is_leaving());
+                leaving.for_each(|member| space.retire(member.index));
                 (group.index, space)
             })
             .collect();
@@ -711,10 +713,14 @@ impl Pool {
         }
         let entry = SegmentEntry::from_record(record);
         self.readable.insert(&entry.segment);
-        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
-            core.streams.insert((record.kind, record.class, record.group), record.id);
-        }
         core.entries.insert(entry);
+        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
+            if core.fits(record.id) {
+                core.streams.insert((record.kind, record.class, record.group), record.id);
+            } else {
+                core.close_segment(record.id);
+            }
+        }
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 
 use super::args::{self, Force, Form, Json};
 use super::{
-    Session, items, out, pool_check, pool_create, pool_dedup, pool_devices, pool_import, pool_iostat,
-    pool_rebuild_index, pool_scrub, pool_trace,
+    Session, items, out, pool_check, pool_create, pool_dedup, pool_devices, pool_events, pool_history,
+    pool_import, pool_iostat, pool_rebuild_index, pool_scrub, pool_trace,
 };
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
@@ -80,6 +80,10 @@ Examples:
     Scrub(pool_scrub::Args),
     /// Starts rebuilding what devices lack from the beginning
     Resilver(pool_scrub::ResilverArgs),
+    /// Shows what happened to pools
+    Events(pool_events::Args),
+    /// Shows which commands changed pools
+    History(pool_history::Args),
     /// Walks everything: frees what is dead, finds what has leaked or is missing
     Trace(pool_trace::Args),
     /// Shows how often records are referred to, what that saves and where
@@ -250,6 +254,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Clear(args) => pool_devices::clear(args, session),
         Verb::Scrub(args) => pool_scrub::run(args, session),
         Verb::Resilver(args) => pool_scrub::resilver(args, session),
+        Verb::Events(args) => pool_events::run(args, session),
+        Verb::History(args) => pool_history::run(args, session),
         Verb::Trace(args) => pool_trace::run(args, session),
         Verb::Dedup(args) => pool_dedup::run(args, session),
         Verb::RebuildIndex(args) => pool_rebuild_index::run(args, session),

@@ -1,7 +1,7 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
-//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them, `healer` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch, `pools` and
+//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them, `healer` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch, `chronicle` what pools remember, `pools` and
 //! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
@@ -10,6 +10,7 @@
 //! no `admin`: status is told while an import or export is under way.
 
 mod advice;
+mod chronicle;
 mod create;
 mod datasets;
 mod devices;
@@ -21,7 +22,6 @@ mod holders;
 mod import;
 mod live;
 mod mounts;
-mod pending;
 mod pools;
 mod repair;
 mod roster;
@@ -32,6 +32,7 @@ mod world;
 pub use create::clear_label;
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
@@ -193,6 +194,15 @@ impl Engine for Host {
     }
     fn pool_resilver(&self, request: Resilver) -> Result<Done> {
         self.resilver(&request)
+    }
+    fn pool_events(&self, request: Events) -> Result<EventLists> {
+        self.events(&request)
+    }
+    fn pool_history(&self, request: History) -> Result<Histories> {
+        self.history(&request)
+    }
+    fn keep_command(&self, changed: &str, command: &Command) {
+        Host::keep_command(self, changed, command);
     }
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         for live in self.pools_named(&request.names)? {

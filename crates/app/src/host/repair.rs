@@ -6,7 +6,6 @@
 use super::create::{free_device, no_device_twice};
 use super::devices::{self, file_of, identity};
 use super::live::Live;
-use super::pending::Pending;
 use super::{Host, error, healer, roster};
 use crate::api::pool::{Group, Word};
 use crate::api::repair::{

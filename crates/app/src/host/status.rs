@@ -3,7 +3,7 @@
 use super::advice::{Advice, advice};
 use super::devices::{Remembered, file_of};
 use super::live::Live;
-use super::{Host, healer, roster, tracer};
+use super::{Host, chronicle, healer, roster, tracer};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
@@ -42,7 +42,7 @@ impl Host {
         (root.guid, root.size, root.allocated) = (pool.guid().get(), size, allocated);
         root.fragmentation = fragmentation(pool.dead_space(), size.saturating_sub(allocated));
         let trace = tracer::status(pool);
-        let damaged: Vec<_> = live.mount.damaged().into_iter().filter_map(|damaged| damaged.path).collect();
+        let damaged = chronicle::damaged(live);
         let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
         PoolStatus {
             root,
