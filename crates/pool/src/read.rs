@@ -222,7 +222,10 @@ impl Pool {
                 None => race.without(replica),
             };
         }
-        race.run(verify).map_err(|lost| {
+        let owner = |(header, _): &(CheckedHeader, Bytes)| {
+            (header.info.kind == BlockKind::Record).then_some((header.info.dataset, header.info.object))
+        };
+        race.run(verify, owner).map_err(|lost| {
             let causes = ["no copy matches its checksum", "too many devices are unavailable"];
             PoolError::Unreadable { id: ptr.id, cause: causes[usize::from(lost.short)].into() }
         })
@@ -233,18 +236,6 @@ impl Pool {
         let layout = segment.layout;
         let mut replicas = (0..layout.r()).map(|j| layout.replica(column, (turn + j) % layout.r()));
         replicas.find(|&replica| self.members.is_prompt(&self.members.get(segment.slots[replica].device)))
-    }
-
-    /// The range of `place` from one column, however slow its device is; `None` when that does not give it.
-    pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
-        let member = self.members.get(segment.slots[column].device);
-        match self.read_within(segment, column, place, member.patience())? {
-            Soon::Here(bytes) => Some(bytes),
-            Soon::Late(..) => {
-                member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        }
     }
 
     /// The same; `None` also when it would be late.
@@ -343,7 +334,7 @@ impl Pool {
         accept: impl Fn(&[u8]) -> bool,
     ) -> Bytes {
         let race = Race::new(self, segment, place);
-        let found = race.run(|bytes| accept(&bytes).then_some(bytes));
+        let found = race.run(|bytes| accept(&bytes).then_some(bytes), |_| None);
         found.or_else(|lost| lost.first.ok_or(())).unwrap_or_default()
     }
 
