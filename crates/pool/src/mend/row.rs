@@ -290,7 +290,7 @@ pub(super) struct Salvage {
 impl Salvage {
     /// Of a column of `len` bytes, `used` of them by blocks.
     pub(super) fn new(len: usize, used: usize) -> Self {
-        let gaps = if used == 0 { vec![] } else { vec![0..used] };
+        let gaps = (used > 0).then_some(0..used).into_iter().collect();
         Self { bytes: vec![0; len], gaps, blocks: Vec::new() }
     }
 
