@@ -357,6 +357,9 @@ impl Pool {
     /// # Errors
     /// When a device that failed is not there any more.
     pub fn clear(&self, device: Option<DeviceIndex>) -> Result<()> {
+        if device.is_none() {
+            self.clear_damage();
+        }
         let all = match device {
             Some(device) => vec![self.known(device)?],
             None => self.members.iter().collect(),
