@@ -1,0 +1,123 @@
+//! What lies where on the devices of a pool, by structure.
+
+use larder_format::label::{HEARTBEAT_OFFSET, LABEL_LEN, RING_SLOT};
+use larder_format::root::ring_slot;
+use larder_format::segment::{
+    DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, row_header_len,
+};
+use larder_format::{ByteLen, DeviceOffset};
+use larder_pool::Pool;
+use larder_sim::DeviceImage;
+
+/// A kind of thing on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Structure {
+    Label,
+    Heartbeat,
+    Root,
+    Descriptor,
+    RowHeader,
+    Data,
+    Parity,
+    Small,
+    Node,
+    Run,
+    Table,
+    Log,
+}
+
+impl Structure {
+    pub const ALL: [Self; 12] = [
+        Self::Label,
+        Self::Heartbeat,
+        Self::Root,
+        Self::Descriptor,
+        Self::RowHeader,
+        Self::Data,
+        Self::Parity,
+        Self::Small,
+        Self::Node,
+        Self::Run,
+        Self::Table,
+        Self::Log,
+    ];
+}
+
+/// One of them: some bytes of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub what: Structure,
+    /// The device's index in the pool.
+    pub device: usize,
+    pub at: DeviceOffset,
+    pub len: usize,
+}
+
+/// Everything that the newest commit of a pool has on its devices. `image` gives what a device holds, by its index; where
+/// rows lie is told by any of their columns.
+pub fn structures(pool: &Pool, image: impl Fn(usize) -> DeviceImage) -> Vec<Piece> {
+    let members: Vec<_> = pool.members().iter().collect();
+    let images: Vec<DeviceImage> = members.iter().map(|member| image(member.index.get().into())).collect();
+    let mut pieces = Vec::new();
+    for member in &members {
+        let device = usize::from(member.index.get());
+        let areas = member.label_areas();
+        let beat = areas[0] + ByteLen::new(HEARTBEAT_OFFSET);
+        pieces.push(Piece { what: Structure::Heartbeat, device, at: beat, len: LABEL_LEN });
+        for area in areas {
+            pieces.push(Piece { what: Structure::Label, device, at: area, len: LABEL_LEN });
+            let root = ring_slot(area, pool.durable_commit());
+            pieces.push(Piece { what: Structure::Root, device, at: root, len: RING_SLOT });
+        }
+    }
+    for segment in pool.segments().iter().filter(|segment| segment.state != SegmentState::Freed) {
+        let spot = |column: usize, within: u32| {
+            let slot = segment.slots[column];
+            let member = pool.members().get(slot.device);
+            (usize::from(slot.device.get()), member.slot_offset(slot.index, within))
+        };
+        let columns = segment.layout.columns();
+        let slot_size = pool.members().get(segment.slots[0].device).slot_size;
+        let read_header = |column: usize, offset: u32| {
+            let (device, at) = spot(column, offset);
+            let number = members.iter().position(|member| usize::from(member.index.get()) == device)?;
+            let row = RowHeader::check(pool.guid(), &images[number].read(at, 4096)).ok()?;
+            (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
+        };
+        for column in 0..columns {
+            let (device, at) = spot(column, 0);
+            pieces.push(Piece { what: Structure::Descriptor, device, at, len: DESCRIPTOR_LEN as usize });
+        }
+        // What the log holds is not told by its segments' heights.
+        let end = if segment.kind == SegmentKind::Log { slot_size } else { segment.height };
+        let mut offset = DESCRIPTOR_LEN;
+        while offset < end {
+            let Some(row) = (0..columns).find_map(|column| read_header(column, offset)) else {
+                assert!(segment.kind == SegmentKind::Log, "no header of a row of {segment:?} at {offset}");
+                break;
+            };
+            let header = row_header_len(columns);
+            for column in 0..columns {
+                let (device, at) = spot(column, offset);
+                let body = at + ByteLen::new(header.into());
+                pieces.push(Piece { what: Structure::RowHeader, device, at, len: header as usize });
+                let what = body_of(segment, column);
+                pieces.push(Piece { what, device, at: body, len: (row.height - header) as usize });
+            }
+            offset += row.height;
+        }
+    }
+    pieces
+}
+
+fn body_of(segment: &SegmentRecord, column: usize) -> Structure {
+    match segment.kind {
+        SegmentKind::Data if column >= segment.layout.k() * segment.layout.r() => Structure::Parity,
+        SegmentKind::Data => Structure::Data,
+        SegmentKind::Small => Structure::Small,
+        SegmentKind::Node => Structure::Node,
+        SegmentKind::Run => Structure::Run,
+        SegmentKind::Table => Structure::Table,
+        SegmentKind::Log => Structure::Log,
+    }
+}
