@@ -205,6 +205,8 @@ fn segment(word: &str, devices: usize) -> Arc<Segment> {
         placed: 0,
         closed_at: BlockId::new(0),
         class: 0,
+        filled: CommitId::new(0),
+        verified: 0,
         slots: (0..layout.columns()).map(slot).collect(),
     };
     SegmentEntry::from_record(&record).segment

@@ -14,7 +14,7 @@
 //! `flock` is only shared (udev takes such locks when it looks at a disk, and must go on doing so) and
 //! tells another daemon why the claim failed.
 //!
-//! **A hung device** keeps its threads in the kernel; nothing can take them back. [`FileDevice::abandon`]
+//! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
 
 use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
@@ -144,16 +144,6 @@ impl FileDevice {
         self.shared.sector_size
     }
 
-    /// Gives up a device that hangs: what waits and what comes is [`DeviceError::Gone`], and dropping
-    /// the device will not wait for requests that are stuck in the kernel. The lock stays until they
-    /// come back.
-    pub fn abandon(&self) {
-        let waiting = self.shared.close();
-        for (_, promise) in waiting {
-            promise.keep(Err(DeviceError::Gone));
-        }
-        self.threads.lock().clear();
-    }
 }
 
 impl Device for FileDevice {
@@ -180,12 +170,14 @@ impl Device for FileDevice {
         pending
     }
 
-    fn perform(&self, request: Request) -> Outcome {
-        self.check(&request)?;
-        if !self.shared.queue.lock().open {
-            return Err(DeviceError::Gone);
+    /// What waits fails as well, and dropping the device will not wait for requests that are stuck in the kernel.
+    /// The lock stays until they come back.
+    fn abandon(&self) {
+        let waiting = self.shared.close();
+        for (_, promise) in waiting {
+            promise.keep(Err(DeviceError::Gone));
         }
-        self.shared.perform(request)
+        self.threads.lock().clear();
     }
 }
 

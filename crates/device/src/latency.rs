@@ -3,7 +3,9 @@
 //! A [`Meter`] belongs to a device in use. Its [`Stopwatch`] rides along with a request, in the state that
 //! promise and caller share, so every kind of device is measured alike: *total wait* runs from submission
 //! to completion, *disk wait* from the moment the device takes the request up. A device that never says so
-//! takes it up at once. Failed requests count too: a disk that answers late with an error was slow.
+//! takes it up at once. Failed requests count too: a disk that answers late with an error was slow. Requests that
+//! never complete are in no histogram; a meter tells instead how many answers are *owed* to callers that went
+//! other ways meanwhile, and when the device answered last.
 //!
 //! Times go into histograms of fixed buckets, eight to each power of two, as HdrHistogram has them (Gil
 //! Tene): an index is a few shifts, recording is two relaxed additions, nothing is ever locked or
@@ -12,7 +14,7 @@
 
 use crate::Clock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// log2 of the buckets in an octave.
@@ -185,12 +187,17 @@ pub struct Meter {
     read: Waits,
     write: Waits,
     flush: Waits,
+    /// Requests whose callers went other ways and that have not completed.
+    owed: AtomicU32,
+    /// Monotonic time of the last completion, ns; 0 before the first.
+    answered_ns: AtomicU64,
 }
 
 impl Meter {
     /// A meter that has seen no request.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, read: Waits::default(), write: Waits::default(), flush: Waits::default() }
+        let (read, write, flush) = (Waits::default(), Waits::default(), Waits::default());
+        Self { clock, read, write, flush, owed: AtomicU32::new(0), answered_ns: AtomicU64::new(0) }
     }
 
     /// What it has seen of one kind.
@@ -205,7 +212,22 @@ impl Meter {
     /// A request is about to be submitted. Hand the stopwatch to [`crate::Pending::timed`].
     pub fn start(self: &Arc<Self>, kind: RequestKind) -> Stopwatch {
         let submitted = self.clock.monotonic();
-        Stopwatch { meter: Arc::clone(self), kind, submitted, begun: submitted }
+        Stopwatch { meter: Arc::clone(self), kind, submitted, begun: submitted, late: false }
+    }
+
+    /// How many requests are in flight whose callers gave up waiting ([`crate::Pending::note_late`]).
+    pub fn owed(&self) -> u32 {
+        self.owed.load(Relaxed)
+    }
+
+    /// When a request of any kind completed last, by the monotonic clock; zero before the first.
+    pub fn answered(&self) -> Duration {
+        Duration::from_nanos(self.answered_ns.load(Relaxed))
+    }
+
+    /// The monotonic time of the clock that it measures by.
+    pub fn now(&self) -> Duration {
+        self.clock.monotonic()
     }
 }
 
@@ -215,6 +237,7 @@ pub struct Stopwatch {
     kind: RequestKind,
     submitted: Duration,
     begun: Duration,
+    late: bool,
 }
 
 impl Stopwatch {
@@ -223,13 +246,25 @@ impl Stopwatch {
         self.begun = self.meter.clock.monotonic();
     }
 
-    /// The request is completed.
-    pub fn done(self) {
+    /// Its caller does not wait any more.
+    pub(crate) fn note_late(&mut self) {
+        if !std::mem::replace(&mut self.late, true) {
+            self.meter.owed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The request is completed. Returns how long the device took for it, ns.
+    pub fn done(self) -> u64 {
         let now = self.meter.clock.monotonic();
         let ns = |since: Duration| u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
         let waits = self.meter.waits(self.kind);
         waits.total.record(ns(self.submitted));
         waits.disk.record(ns(self.begun));
+        self.meter.answered_ns.fetch_max(ns(Duration::ZERO), Relaxed);
+        if self.late {
+            self.meter.owed.fetch_sub(1, Relaxed);
+        }
+        ns(self.begun)
     }
 }
 

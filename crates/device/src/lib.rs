@@ -2,7 +2,8 @@
 //!
 //! Everything above this crate sees devices, clocks and entropy only through these traits, so that it
 //! runs on simulated ones exactly as in production. Requests are submitted and completed, not called
-//! and waited for: a hung device can be given up, and a batch of rows is in flight at once.
+//! and waited for: a hung device can be given up, and a batch of rows is in flight at once. All waiting
+//! can be limited, also that of a request which its caller's own thread performs ([`Device::perform`]).
 
 mod buffer;
 mod file;
@@ -14,12 +15,13 @@ mod world;
 pub use buffer::{ALIGN, AlignedBuf};
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
-pub use pending::{Pending, Promise};
+pub use pending::{Pending, Promise, wait_any};
 pub use system::{SystemClock, SystemEntropy};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};
 
 use larder_format::{ByteLen, DeviceOffset};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// A request to a device.
@@ -62,6 +64,9 @@ pub enum DeviceError {
     /// The device is not there any more.
     #[error("the device is gone")]
     Gone,
+    /// Its caller gave up waiting; the device may still complete it.
+    #[error("no answer in time")]
+    Overdue,
 }
 
 /// A device: something that holds bytes and can lose power.
@@ -72,9 +77,13 @@ pub trait Device: Send + Sync {
     fn size(&self) -> ByteLen;
     /// Starts a request. Requests in flight at the same time may complete in any order.
     fn submit(&self, request: Request) -> Pending<Outcome>;
-    /// Performs a request and waits for it. The same as submitting it; where the caller's own thread can do
-    /// it, two changes of threads are saved, which cost as much as a small read of an SSD.
-    fn perform(&self, request: Request) -> Outcome {
-        self.submit(request).wait()
+    /// Performs a request and waits for it, at most `limit`; gives it back when it is still in flight. The same
+    /// as submitting it; where the caller's own thread can do it, two changes of threads are saved, which cost as
+    /// much as a small read of an SSD.
+    fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
+        self.submit(request).wait_for(limit)
     }
+    /// Gives up a device that hangs: what comes from now on is [`DeviceError::Gone`], and nobody waits for what it
+    /// has under way, which may still reach it until it is opened anew.
+    fn abandon(&self) {}
 }

@@ -1,7 +1,13 @@
 //! The two ends of one request: the device keeps the promise, the caller waits for it.
+//!
+//! Nobody has to wait for ever. [`Pending::wait_for`] and [`wait_any`] give up after a while and leave the request
+//! in flight: its buffers belong to the device until it is done with them, and an outcome that nobody wants any
+//! more is dropped when it comes. A device that knows that it will not answer says so ([`Promise::hang`]); whoever
+//! would wait a limited time then returns at once, as if the time had passed. Simulated devices hang like that,
+//! so that tests of hung devices take no time.
 
 use crate::latency::Stopwatch;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +19,35 @@ struct Shared<T> {
 struct State<T> {
     value: Option<T>,
     begun: bool,
+    hangs: bool,
     watch: Option<Stopwatch>,
+    /// Who waits for this request among others.
+    bell: Option<Arc<Bell>>,
 }
 
 impl<T> Shared<T> {
     fn new(value: Option<T>) -> Arc<Self> {
-        let state = State { value, begun: false, watch: None };
+        let state = State { value, begun: false, hangs: false, watch: None, bell: None };
         Arc::new(Self { state: Mutex::new(state), ready: Condvar::new() })
     }
+
+    /// Tells everybody who waits that the state is another.
+    fn tell(&self, state: MutexGuard<'_, State<T>>) {
+        let bell = state.bell.clone();
+        drop(state);
+        self.ready.notify_all();
+        if let Some(bell) = bell {
+            *bell.rung.lock() = true;
+            bell.ready.notify_all();
+        }
+    }
+}
+
+/// Rings when one of several requests completes or hangs.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    ready: Condvar,
 }
 
 /// The caller's end of a request in flight.
@@ -68,26 +95,75 @@ impl<T> Pending<T> {
         self
     }
 
-    /// Waits for the outcome.
-    pub fn wait(mut self) -> T {
+    /// Whether the outcome is there.
+    pub fn is_done(&self) -> bool {
+        self.shared.state.lock().value.is_some()
+    }
+
+    /// Whether the device has taken the request up; before, it waits in a queue.
+    pub fn has_begun(&self) -> bool {
+        self.shared.state.lock().begun
+    }
+
+    /// Whether the device said that it hangs.
+    pub fn hangs(&self) -> bool {
+        self.shared.state.lock().hangs
+    }
+
+    /// Notes with the device's meter, if it is timed, that its caller goes other ways: the device owes an answer
+    /// until the request completes ([`crate::Meter::owed`]).
+    pub fn note_late(&self) {
+        if let Some(watch) = &mut self.shared.state.lock().watch {
+            watch.note_late();
+        }
+    }
+
+    /// Waits for the outcome, for ever if need be.
+    pub fn wait(self) -> T {
         let mut state = self.shared.state.lock();
-        loop {
-            if let Some(taken) = state.value.take() {
-                drop(state);
-                self.on_taken.take().into_iter().for_each(|hook| hook());
-                return taken;
-            }
+        while state.value.is_none() {
             self.shared.ready.wait(&mut state);
         }
+        drop(state);
+        self.take()
     }
 
     /// Waits at most `limit`; gives the request back when it is still in flight.
     pub fn wait_for(self, limit: Duration) -> Result<T, Self> {
         let mut state = self.shared.state.lock();
-        self.shared.ready.wait_while_for(&mut state, |state| state.value.is_none(), limit);
+        let still = |state: &mut State<T>| state.value.is_none() && !state.hangs;
+        self.shared.ready.wait_while_for(&mut state, still, limit);
         let ready = state.value.is_some();
         drop(state);
-        if ready { Ok(self.wait()) } else { Err(self) }
+        if ready { Ok(self.take()) } else { Err(self) }
+    }
+
+    /// The outcome, which is there.
+    fn take(mut self) -> T {
+        let taken = self.shared.state.lock().value.take().expect("an outcome is taken once");
+        self.on_taken.take().into_iter().for_each(|hook| hook());
+        taken
+    }
+}
+
+/// Waits at most `limit` until one of `requests` is done, and tells which; none when the time has passed, or when
+/// all of them hang.
+pub fn wait_any<T>(requests: &[&Pending<T>], limit: Duration) -> Option<usize> {
+    let bell = Arc::new(Bell::default());
+    for request in requests {
+        request.shared.state.lock().bell = Some(Arc::clone(&bell));
+    }
+    let mut out_of_time = false;
+    loop {
+        if let Some(done) = requests.iter().position(|request| request.is_done()) {
+            return Some(done);
+        }
+        if out_of_time || requests.iter().all(|request| request.hangs()) {
+            return None;
+        }
+        let mut rung = bell.rung.lock();
+        out_of_time = bell.ready.wait_while_for(&mut rung, |rung| !*rung, limit).timed_out();
+        *rung = false;
     }
 }
 
@@ -101,6 +177,15 @@ impl<T> Promise<T> {
         }
     }
 
+    /// The device hangs with this request: nobody need wait out a limit for it. The promise can be kept
+    /// nevertheless, late as it is.
+    pub fn hang(&self) {
+        let mut state = self.0.state.lock();
+        state.begun = true;
+        state.hangs = true;
+        self.0.tell(state);
+    }
+
     /// Completes the request.
     pub fn keep(self, value: T) {
         let mut state = self.0.state.lock();
@@ -108,7 +193,52 @@ impl<T> Promise<T> {
             watch.done();
         }
         state.value = Some(value);
-        drop(state);
-        self.0.ready.notify_all();
+        state.hangs = false;
+        self.0.tell(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_request_that_hangs_is_not_waited_for_and_can_still_complete() {
+        let (promise, pending) = Pending::new();
+        promise.hang();
+        let Err(pending) = pending.wait_for(LONG) else { panic!("it hangs") };
+        assert!(pending.hangs() && pending.has_begun() && !pending.is_done());
+        promise.keep(7);
+        assert!(!pending.hangs());
+        assert_eq!(pending.wait_for(Duration::ZERO).ok(), Some(7));
+    }
+
+    #[test]
+    fn of_several_requests_the_one_that_completes_is_told() {
+        let (first, a) = Pending::new();
+        let (second, b) = Pending::new();
+        assert_eq!(wait_any(&[&a, &b], Duration::from_millis(1)), None);
+        first.hang();
+        std::thread::scope(|scope| {
+            scope.spawn(|| second.keep(2));
+            assert_eq!(wait_any(&[&a, &b], LONG), Some(1));
+        });
+        let (third, c) = Pending::<i32>::new();
+        third.hang();
+        assert_eq!(wait_any(&[&a, &c], LONG), None, "both hang");
+        assert_eq!(wait_any::<i32>(&[], LONG), None, "nothing comes of nothing");
+        first.keep(1);
+        assert_eq!((wait_any(&[&a, &b], Duration::ZERO), a.wait(), b.wait()), (Some(0), 1, 2));
+    }
+
+    #[test]
+    fn an_outcome_that_nobody_waits_for_any_more_is_dropped() {
+        let (promise, pending) = Pending::new();
+        let buffer = Arc::new(());
+        assert!(pending.wait_for(Duration::ZERO).map_err(drop).is_err());
+        promise.keep(Arc::clone(&buffer));
+        assert_eq!(Arc::strong_count(&buffer), 1);
     }
 }

@@ -85,20 +85,120 @@ layout! {
 }
 
 layout! {
-    /// A device as the root knows it.
-    pub struct RootDevice[32] {
+    /// How a root keeps a [`RootDevice`].
+    pub struct RootDeviceEntry[48] {
         /// Its number.
         index: DeviceIndex = 0,
-        /// Its group.
+        /// Its group; [`NO_GROUP`] for spares.
         group: GroupIndex = 2,
-        /// 1 when it has every write of this commit; else it is good through `good_through` only.
-        current: u8 = 4,
+        /// A [`DeviceState`].
+        state: u8 = 4,
+        /// The device whose place it is to take; [`NOBODY`] for none.
+        stands_for: DeviceIndex = 6,
         /// Number of slots.
         slot_count: u32 = 8,
         /// Its GUID.
         guid: DeviceGuid = 16,
         /// The last commit whose writes it is known to hold.
         good_through: CommitId = 24,
+        /// It has every write after this commit.
+        since: CommitId = 32,
+        /// The last segment that is rebuilt.
+        cursor: SegmentId = 40,
+    }
+}
+
+/// The group of devices that belong to none.
+pub const NO_GROUP: GroupIndex = GroupIndex::new(u16::MAX);
+/// The device that a device which stands for none stands for.
+const NOBODY: DeviceIndex = DeviceIndex::new(u16::MAX);
+
+/// What a root says of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DeviceState {
+    /// It has every write of the root's commit.
+    Current = 1,
+    /// It is away, or failed: it lacks what was written after [`RootDevice::good_through`].
+    Behind = 2,
+    /// It has every new write, and gets what it lacks.
+    Rebuilding = 3,
+    /// As [`DeviceState::Behind`], because an administrator said so.
+    Offline = 4,
+    /// It holds nothing and belongs to no group.
+    Spare = 5,
+}
+
+/// A device as the root knows it.
+///
+/// One that is being rebuilt holds every row whose commit is at most `good_through` or above `since`, and all
+/// rows of the segments up to `cursor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootDevice {
+    /// Its number.
+    pub index: DeviceIndex,
+    /// Its group; [`NO_GROUP`] for spares.
+    pub group: GroupIndex,
+    /// Whether it may be read, and written.
+    pub state: DeviceState,
+    /// The device whose place it is to take when it is rebuilt.
+    pub stands_for: Option<DeviceIndex>,
+    /// Number of slots.
+    pub slot_count: u32,
+    /// Its GUID.
+    pub guid: DeviceGuid,
+    /// The last commit whose writes it is known to hold.
+    pub good_through: CommitId,
+    /// It has every write after this commit; for [`DeviceState::Rebuilding`].
+    pub since: CommitId,
+    /// The last segment, in the order of ids, that is rebuilt; for [`DeviceState::Rebuilding`].
+    pub cursor: SegmentId,
+}
+
+impl RootDevice {
+    fn put(&self, out: &mut [u8]) {
+        RootDeviceEntry {
+            index: self.index,
+            group: self.group,
+            state: self.state as u8,
+            stands_for: self.stands_for.unwrap_or(NOBODY),
+            slot_count: self.slot_count,
+            guid: self.guid,
+            good_through: self.good_through,
+            since: self.since,
+            cursor: self.cursor,
+        }
+        .put(out);
+    }
+
+    /// Verifies what of an entry can be verified by itself and the root's `commit`.
+    fn check(bytes: &[u8], commit: CommitId) -> Result<Self, Corrupt> {
+        const WHAT: &str = "root record";
+        let entry = RootDeviceEntry::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let state = match entry.state {
+            1 => DeviceState::Current,
+            2 => DeviceState::Behind,
+            3 => DeviceState::Rebuilding,
+            4 => DeviceState::Offline,
+            5 => DeviceState::Spare,
+            _ => return Err(Corrupt::new(WHAT, Reason::Kind)),
+        };
+        ensure(entry.good_through <= commit && entry.since <= commit, WHAT, Reason::Range)?;
+        ensure_countable(&[entry.cursor.get()], WHAT)?;
+        ensure(entry.index != NOBODY, WHAT, Reason::Range)?;
+        ensure((state == DeviceState::Spare) == (entry.group == NO_GROUP), WHAT, Reason::Identity)?;
+        let stands_for = (entry.stands_for != NOBODY).then_some(entry.stands_for);
+        Ok(Self {
+            index: entry.index,
+            group: entry.group,
+            state,
+            stands_for,
+            slot_count: entry.slot_count,
+            guid: entry.guid,
+            good_through: entry.good_through,
+            since: entry.since,
+            cursor: entry.cursor,
+        })
     }
 }
 
@@ -172,7 +272,7 @@ impl Root {
             group.put(&mut out[at..]);
         }
         for device in &self.devices {
-            let at = grow(&mut out, RootDevice::SIZE);
+            let at = grow(&mut out, RootDeviceEntry::SIZE);
             device.put(&mut out[at..]);
         }
         for import in &self.history {
@@ -250,12 +350,20 @@ impl Root {
         }
         let mut devices = Vec::new();
         for _ in 0..head.devices {
-            let device = RootDevice::get(take(RootDevice::SIZE)?).ok_or(short)?;
+            let device = RootDevice::check(take(RootDeviceEntry::SIZE)?, head.commit)?;
             let grouped = groups.iter().any(|group: &RootGroup| group.index == device.group);
-            ensure(grouped, WHAT, Reason::Identity)?;
-            ensure(device.current <= 1 && device.good_through <= head.commit, WHAT, Reason::Range)?;
+            ensure(grouped || device.group == NO_GROUP, WHAT, Reason::Identity)?;
             devices.push(device);
         }
+        // Who stands for another stands for one of its group that has a place of its own.
+        let stand_ins: Vec<_> =
+            devices.iter().filter_map(|device| Some((device.stands_for?, device.group))).collect();
+        let real = |&(index, group): &(DeviceIndex, GroupIndex)| {
+            let mut held = devices.iter().filter(|device| (device.index, device.group) == (index, group));
+            held.next().is_some_and(|device| device.stands_for.is_none())
+        };
+        let once = (1..stand_ins.len()).all(|i| !stand_ins[..i].contains(&stand_ins[i]));
+        ensure(once && stand_ins.iter().all(real), WHAT, Reason::Identity)?;
         let ascending = groups.is_sorted_by(|a, b| a.index < b.index)
             && devices.is_sorted_by(|a: &RootDevice, b| a.index < b.index);
         ensure(ascending, WHAT, Reason::Order)?;

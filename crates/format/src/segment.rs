@@ -199,7 +199,7 @@ pub enum SegmentState {
 
 layout! {
     /// The fixed part of a [`SegmentRecord`]; the slots follow it.
-    pub struct SegmentHead[80] {
+    pub struct SegmentHead[96] {
         /// The segment's id.
         id: SegmentId = 0,
         /// A [`SegmentKind`].
@@ -230,6 +230,10 @@ layout! {
         closed_at: BlockId = 64,
         /// What it holds by how long that is expected to live: 0 is shortest. See the pool's streams.
         class: u8 = 72,
+        /// The commit of its last row; a device that holds all up to that one holds it whole.
+        filled: CommitId = 80,
+        /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
+        verified: u64 = 88,
     }
 }
 
@@ -264,6 +268,10 @@ pub struct SegmentRecord {
     pub closed_at: BlockId,
     /// What it holds by how long that is expected to live, below [`CLASSES`]; 0 is shortest.
     pub class: u8,
+    /// The commit of its last row; not kept for the log.
+    pub filled: CommitId,
+    /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
+    pub verified: u64,
     /// One slot a column.
     pub slots: Vec<Slot>,
 }
@@ -289,6 +297,8 @@ impl SegmentRecord {
             placed: self.placed,
             closed_at: self.closed_at,
             class: self.class,
+            filled: self.filled,
+            verified: self.verified,
         }
         .put(&mut out[at..]);
         for (i, slot) in self.slots.iter().enumerate() {
@@ -308,7 +318,10 @@ impl SegmentRecord {
         ensure(head.live_bytes <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
         ensure(head.placed <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
         ensure(head.live_bytes <= head.placed && head.class < CLASSES, WHAT, Reason::Range)?;
-        ensure_countable(&[head.id.get(), head.birth.get(), head.freed.get(), head.closed_at.get()], WHAT)?;
+        let counted =
+            [head.id.get(), head.birth.get(), head.freed.get(), head.closed_at.get(), head.filled.get()];
+        ensure_countable(&counted, WHAT)?;
+        ensure(head.verified <= i64::MAX as u64, WHAT, Reason::Range)?;
         let len = SegmentHead::SIZE + layout.columns() * Slot::SIZE;
         let slots = bytes.get(SegmentHead::SIZE..len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let state = match head.state {
@@ -338,6 +351,8 @@ impl SegmentRecord {
             placed: head.placed,
             closed_at: head.closed_at,
             class: head.class,
+            filled: head.filled,
+            verified: head.verified,
             slots,
         };
         Ok((record, len))

@@ -5,7 +5,7 @@ use larder_format::items::{Entry, Extent, FileKind, Inode};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, label_areas};
 use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
-use larder_format::root::{Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{DeviceState, Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
@@ -42,6 +42,8 @@ fn segment() -> SegmentRecord {
         placed: 320,
         closed_at: BlockId::new(0),
         class: 0,
+        filled: CommitId::new(0),
+        verified: 0,
         slots: vec![slot(0), slot(1)],
     }
 }
@@ -51,10 +53,13 @@ fn root() -> Root {
     let device = |i| RootDevice {
         index: DeviceIndex::new(i),
         group: GroupIndex::new(0),
-        current: 1,
+        state: DeviceState::Current,
         slot_count: 60,
         guid: DeviceGuid::new(u64::from(i)),
         good_through: CommitId::new(5),
+        since: CommitId::new(0),
+        cursor: SegmentId::new(0),
+        stands_for: None,
     };
     let incarnation = Incarnation::new(8);
     Root {

@@ -109,7 +109,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         label::HeartbeatHead,
         root::RootHead,
         root::RootGroup,
-        root::RootDevice,
+        root::RootDeviceEntry,
         root::RootImport,
         segment::SegmentHead,
         segment::DescriptorHead,

@@ -10,7 +10,7 @@ use larder_format::label::{Features, GroupRule, GroupWord, Heartbeat, Label};
 use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
-use larder_format::root::{Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{DeviceState, Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
@@ -94,6 +94,8 @@ fn segment(rule: GroupRule, n: u64) -> SegmentRecord {
         placed: n * 320,
         closed_at: BlockId::new(n * 1000),
         class: n as u8 % CLASSES,
+        filled: CommitId::new(3 + n),
+        verified: n << 32,
         slots: (0..rule.layout.columns() as u16)
             .map(|i| Slot { device: DeviceIndex::new(i), index: SlotIndex::new(n as u32) })
             .collect(),
@@ -123,10 +125,13 @@ pub fn roots() -> Vec<Vec<u8>> {
             .map(|i| RootDevice {
                 index: DeviceIndex::new(i),
                 group: GroupIndex::new(0),
-                current: 1,
+                state: DeviceState::Current,
                 slot_count: 62,
                 guid: DeviceGuid::new(u64::from(i)),
                 good_through: CommitId::new(500),
+                since: CommitId::new(0),
+                cursor: SegmentId::new(0),
+                stands_for: None,
             })
             .collect(),
         history: (1..4)

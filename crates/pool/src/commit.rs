@@ -26,7 +26,7 @@ use crate::tree::{NodeSink, Tree};
 use crate::write::Appender;
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
-use larder_format::root::{Root, RootDevice, RootGroup, ring_slot};
+use larder_format::root::{Root, RootGroup, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::tables::{PIECE_MAX, Table, pieces};
@@ -430,18 +430,7 @@ impl Pool {
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
         self.check_tolerance()?;
         let commit = root.commit;
-        root.devices = self
-            .members
-            .iter()
-            .map(|member| RootDevice {
-                index: member.index,
-                group: member.group,
-                current: u8::from(member.is_online()),
-                slot_count: member.slot_count,
-                guid: member.guid,
-                good_through: if member.is_online() { commit } else { member.good_through() },
-            })
-            .collect();
+        root.devices = self.members.to_root(commit);
         let Some(bytes) = root.encode() else {
             return Err(self.suspend("the root record outgrew its place".into()));
         };

@@ -7,7 +7,8 @@ use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
-use crate::member::{Member, MemberState, Members};
+use crate::member::{Member, MemberState};
+use crate::members::Members;
 use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
 use crate::segments::Readable;
 use crate::segments::Segments;
@@ -234,13 +235,8 @@ impl Pool {
                 };
                 slots.push((label.index, label.slot_count));
                 write_label_areas(&**device, &label)?;
-                members.push(Member::present(
-                    Arc::clone(device),
-                    label,
-                    MemberState::Online,
-                    CommitId::new(0),
-                    &world.clock,
-                ));
+                let device = Arc::clone(device);
+                members.push(Member::labelled(device, label, MemberState::Online, None, &world.clock));
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }
@@ -263,7 +259,7 @@ impl Pool {
             name: spec.name.clone(),
             created,
             read_only: false,
-            members: Members::new(members),
+            members: Members::new(members, []),
             core,
             intent: Intent { sequence: 1, ..Intent::default() },
             notes: Notes::after(OpSeq::new(0)),

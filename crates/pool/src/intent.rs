@@ -205,16 +205,18 @@ impl Pool {
     /// Writes a row of the log to all its copies and flushes them; the last copy in this thread, which would
     /// only wait otherwise.
     fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
-        let members: Vec<_> =
-            segment.slots.iter().map(|slot| (self.members.get(slot.device), slot)).collect();
+        let mut members = Vec::with_capacity(segment.slots.len());
+        for (slot, column) in segment.slots.iter().zip(&row.columns) {
+            members.extend(self.members.writers(slot.device).map(|member| (member, slot.index, column)));
+        }
         let last = members.len() - 1;
-        let writes: Vec<_> = (members.iter().zip(&row.columns).enumerate())
-            .map(|(i, ((member, slot), column))| {
-                let (at, column) = (member.slot_offset(slot.index, row.offset), Arc::clone(column));
+        let writes: Vec<_> = (members.iter().enumerate())
+            .map(|(i, (member, slot, column))| {
+                let (at, column) = (member.slot_offset(*slot, row.offset), Arc::clone(*column));
                 if i == last { member.write_now(at, column) } else { member.write(at, column) }
             })
             .collect();
-        for ((member, _), write) in members.iter().zip(writes) {
+        for ((member, ..), write) in members.iter().zip(writes) {
             if write.is_some() {
                 member.settle(write);
             }
@@ -223,18 +225,19 @@ impl Pool {
             return Ok(());
         }
         let flushes: Vec<_> = (members.iter().enumerate())
-            .map(|(i, (member, _))| if i == last { member.flush_now() } else { member.flush() })
+            .map(|(i, (member, ..))| if i == last { member.flush_now() } else { member.flush() })
             .collect();
         let mut copies = 0;
-        for ((member, _), flush) in members.iter().zip(flushes) {
-            if flush.is_some() && member.settle(flush) {
+        for ((member, ..), flush) in members.iter().zip(flushes) {
+            // Nobody reads what a member has that is being rebuilt.
+            if flush.is_some() && member.settle(flush) && member.is_online() {
                 copies += 1;
             }
         }
         if copies == 0 {
             return Err(self.suspend("the intent log cannot be written".into()));
         }
-        if copies < members.len() {
+        if copies < segment.slots.len() {
             self.check_tolerance()?;
         }
         Ok(())

@@ -1,16 +1,18 @@
 //! The pool's devices as members: where their slots are, whether they may be trusted, what went wrong.
 //!
-//! A member starts online, missing (no device was found) or stale (found, but it missed commits). A
-//! member that fails a write or a flush is faulted for the rest of the import: it is neither read nor
-//! written, and the next root says through which commit it is good.
+//! A member starts online, missing (no device was found), stale (found, but it missed commits), offline (so
+//! wanted) or rebuilding. A member that fails a write or a flush is faulted: it is neither read nor written, and
+//! the next root says through which commit it is good. One that is being rebuilt ([`crate::resilver`]) is written
+//! and not read; everything from the commit after [`Member::since`] on is on it. Its device never changes: who
+//! opens a device anew makes another member of the same number.
 
 use larder_device::{AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind};
 use larder_format::label::{LABEL_AREA, Label, label_areas};
+use larder_format::root::{DeviceState, NO_GROUP, RootDevice};
 use larder_format::{
-    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, PoolGuid, SlotIndex,
+    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId, SlotIndex,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -26,6 +28,23 @@ pub enum MemberState {
     Stale = 2,
     /// It failed a write or a flush.
     Faulted = 3,
+    /// An administrator took it out of use.
+    Offline = 4,
+    /// It gets every write and what it lacks, and is not read.
+    Rebuilding = 5,
+}
+
+impl MemberState {
+    fn of(byte: u8) -> Self {
+        match byte {
+            0 => Self::Online,
+            1 => Self::Missing,
+            2 => Self::Stale,
+            4 => Self::Offline,
+            5 => Self::Rebuilding,
+            _ => Self::Faulted,
+        }
+    }
 }
 
 /// Requests and errors of one member since import.
@@ -61,7 +80,11 @@ pub struct Member {
     pub slot_count: u32,
     /// Bytes of a slot; the group's.
     pub slot_size: u32,
+    /// The member whose place it is to take when it is rebuilt.
+    pub stands_for: Option<DeviceIndex>,
     good_through: AtomicU64,
+    since: AtomicU64,
+    cursor: AtomicU64,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -72,54 +95,106 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member whose device is there.
-    pub fn present(
-        device: Arc<dyn Device>,
-        label: Label,
+    /// A member as `root` tells of it, with its device when that is there.
+    pub fn new(
+        root: &RootDevice,
+        slot_size: u32,
+        present: Option<(Arc<dyn Device>, Label)>,
         state: MemberState,
-        good_through: CommitId,
         clock: &Arc<dyn Clock>,
     ) -> Self {
-        Self {
-            index: label.index,
-            group: label.group,
-            guid: label.device,
-            slot_count: label.slot_count,
-            slot_size: label.slot_size,
-            good_through: AtomicU64::new(good_through.get()),
-            counters: Counters::default(),
-            device: Some(device),
-            meter: Arc::new(Meter::new(Arc::clone(clock))),
-            label: Mutex::new(Some(label)),
-            state: AtomicU8::new(state as u8),
-        }
-    }
-
-    /// A member whose device was not found; `root` is what the root record tells of it.
-    pub fn missing(root: &larder_format::root::RootDevice, slot_size: u32, clock: &Arc<dyn Clock>) -> Self {
+        let (device, label) = present.unzip();
         Self {
             index: root.index,
             group: root.group,
             guid: root.guid,
             slot_count: root.slot_count,
             slot_size,
+            stands_for: root.stands_for,
             good_through: AtomicU64::new(root.good_through.get()),
+            since: AtomicU64::new(root.since.get()),
+            cursor: AtomicU64::new(root.cursor.get()),
             counters: Counters::default(),
-            device: None,
+            device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
-            label: Mutex::new(None),
-            state: AtomicU8::new(MemberState::Missing as u8),
+            label: Mutex::new(label),
+            state: AtomicU8::new(state as u8),
         }
+    }
+
+    /// A member whose device just got its label.
+    pub(crate) fn labelled(
+        device: Arc<dyn Device>,
+        label: Label,
+        state: MemberState,
+        stands_for: Option<DeviceIndex>,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
+        let root = RootDevice {
+            index: label.index,
+            group: label.group,
+            state: DeviceState::Behind,
+            stands_for,
+            slot_count: label.slot_count,
+            guid: label.device,
+            good_through: CommitId::new(0),
+            since: CommitId::new(0),
+            cursor: SegmentId::new(0),
+        };
+        let slot_size = label.slot_size;
+        Self::new(&root, slot_size, Some((device, label)), state, clock)
+    }
+
+    /// What the root of `commit` says of it.
+    pub fn to_root(&self, commit: CommitId) -> RootDevice {
+        let state = match self.state() {
+            _ if self.group == NO_GROUP => DeviceState::Spare,
+            MemberState::Online => DeviceState::Current,
+            MemberState::Rebuilding => DeviceState::Rebuilding,
+            MemberState::Offline => DeviceState::Offline,
+            MemberState::Missing | MemberState::Stale | MemberState::Faulted => DeviceState::Behind,
+        };
+        RootDevice {
+            index: self.index,
+            group: self.group,
+            state,
+            stands_for: self.stands_for,
+            slot_count: self.slot_count,
+            guid: self.guid,
+            good_through: if state == DeviceState::Current { commit } else { self.good_through() },
+            since: self.since(),
+            cursor: self.cursor(),
+        }
+    }
+
+    /// Its device, to make another member of it.
+    pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.clone()
     }
 
     /// Its state.
     pub fn state(&self) -> MemberState {
-        match self.state.load(Ordering::Acquire) {
-            0 => MemberState::Online,
-            1 => MemberState::Missing,
-            2 => MemberState::Stale,
-            _ => MemberState::Faulted,
-        }
+        MemberState::of(self.state.load(Ordering::Acquire))
+    }
+
+    /// Puts it into another state.
+    pub(crate) fn set_state(&self, state: MemberState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// It has every write after this commit, while it is being rebuilt.
+    pub fn since(&self) -> CommitId {
+        CommitId::new(self.since.load(Ordering::Acquire))
+    }
+
+    /// The last segment, in the order of ids, that is rebuilt on it.
+    pub fn cursor(&self) -> SegmentId {
+        SegmentId::new(self.cursor.load(Ordering::Acquire))
+    }
+
+    /// Notes that all segments up to `segment` are rebuilt.
+    pub(crate) fn rebuilt_to(&self, segment: SegmentId) {
+        self.cursor.store(segment.get(), Ordering::Release);
     }
 
     /// The last commit whose writes it is known to hold.
@@ -137,6 +212,11 @@ impl Member {
     /// Whether it is read and written.
     pub fn is_online(&self) -> bool {
         self.state() == MemberState::Online
+    }
+
+    /// Whether it is written.
+    pub fn is_written(&self) -> bool {
+        matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
     }
 
     /// How people know it.
@@ -187,9 +267,9 @@ impl Member {
         self.perform(RequestKind::Read, Request::Read { offset, len: ByteLen::new(len as u64) })
     }
 
-    /// Starts a write; `None` when the member is not online.
+    /// Starts a write; `None` when the member is not written.
     pub fn write(&self, offset: DeviceOffset, data: Arc<AlignedBuf>) -> Option<Pending<Outcome>> {
-        if !self.is_online() {
+        if !self.is_written() {
             return None;
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
@@ -197,9 +277,9 @@ impl Member {
         self.submit(RequestKind::Write, Request::Write { offset, data })
     }
 
-    /// Writes in the calling thread where the device allows that; `None` when the member is not online.
+    /// Writes in the calling thread where the device allows that; `None` when the member is not written.
     pub fn write_now(&self, offset: DeviceOffset, data: Arc<AlignedBuf>) -> Option<Pending<Outcome>> {
-        if !self.is_online() {
+        if !self.is_written() {
             return None;
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
@@ -207,18 +287,18 @@ impl Member {
         self.perform(RequestKind::Write, Request::Write { offset, data }).map(Pending::done)
     }
 
-    /// Starts a flush; `None` when the member is not online.
+    /// Starts a flush; `None` when the member is not written.
     pub fn flush(&self) -> Option<Pending<Outcome>> {
-        if !self.is_online() {
+        if !self.is_written() {
             return None;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
         self.submit(RequestKind::Flush, Request::Flush)
     }
 
-    /// Flushes in the calling thread where the device allows that; `None` when the member is not online.
+    /// Flushes in the calling thread where the device allows that; `None` when the member is not written.
     pub fn flush_now(&self) -> Option<Pending<Outcome>> {
-        if !self.is_online() {
+        if !self.is_written() {
             return None;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
@@ -248,7 +328,7 @@ impl Member {
     /// Waits for a write or flush; a failure faults the member. Returns whether it succeeded.
     pub fn settle(&self, pending: Option<Pending<Outcome>>) -> bool {
         match pending.map(Pending::wait) {
-            Some(Ok(_)) => self.is_online(),
+            Some(Ok(_)) => self.is_written(),
             Some(Err(_)) => {
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
                 self.fault();
@@ -258,12 +338,12 @@ impl Member {
         }
     }
 
-    /// Takes the member out of use.
+    /// Takes the member out of use; missing, stale and offline ones stay what they are.
     pub fn fault(&self) {
-        let online = MemberState::Online as u8;
         let faulted = MemberState::Faulted as u8;
-        // Missing and stale members stay what they are.
-        let _ = self.state.compare_exchange(online, faulted, Ordering::AcqRel, Ordering::Acquire);
+        for from in [MemberState::Online, MemberState::Rebuilding] {
+            let _ = self.state.compare_exchange(from as u8, faulted, Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
     /// Rewrites both labels by `change`, one after the other with a flush between.
@@ -280,69 +360,5 @@ impl Member {
             device.submit(Request::Flush).wait()?;
         }
         Ok(())
-    }
-}
-
-/// All members, by number.
-pub struct Members {
-    by_index: BTreeMap<DeviceIndex, Arc<Member>>,
-}
-
-impl Members {
-    /// The members given.
-    pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
-        Self { by_index: members.into_iter().map(|member| (member.index, Arc::new(member))).collect() }
-    }
-
-    /// The member `index`.
-    ///
-    /// # Panics
-    /// When there is none: segment records are checked against the members when they are read.
-    pub fn get(&self, index: DeviceIndex) -> &Arc<Member> {
-        &self.by_index[&index]
-    }
-
-    /// Whether there is a member `index`.
-    pub fn has(&self, index: DeviceIndex) -> bool {
-        self.by_index.contains_key(&index)
-    }
-
-    /// All members in the order of their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Member>> {
-        self.by_index.values()
-    }
-
-    /// The members of `group`.
-    pub fn of_group(&self, group: GroupIndex) -> impl Iterator<Item = &Arc<Member>> {
-        self.iter().filter(move |member| member.group == group)
-    }
-
-    /// Flushes every online member; a member that fails is faulted.
-    pub fn flush_all(&self) {
-        let pending: Vec<_> = self.iter().map(|member| (member, member.flush())).collect();
-        for (member, flush) in pending {
-            if flush.is_some() {
-                member.settle(flush);
-            }
-        }
-    }
-
-    /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every online member.
-    pub fn write_labels(&self, area: usize, within: impl Fn(DeviceOffset) -> DeviceOffset, data: &[u8]) {
-        let data = Arc::new(AlignedBuf::padded(data));
-        let pending: Vec<_> = self
-            .iter()
-            .map(|member| (member, member.write(within(member.label_areas()[area]), Arc::clone(&data))))
-            .collect();
-        for (member, write) in pending {
-            if write.is_some() {
-                member.settle(write);
-            }
-        }
-    }
-
-    /// The pool that all labels name; for messages.
-    pub fn pool_of(&self) -> Option<PoolGuid> {
-        self.iter().find_map(|member| member.label().map(|label| label.pool))
     }
 }

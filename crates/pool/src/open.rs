@@ -17,7 +17,8 @@ use crate::error::{PoolError, Result};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
-use crate::member::{Member, MemberState, Members};
+use crate::member::{Member, MemberState};
+use crate::members::Members;
 use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
@@ -31,7 +32,7 @@ use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
 };
-use larder_format::root::{MAX_HISTORY, Root, RootImport, ring_slot};
+use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
@@ -196,8 +197,14 @@ fn unsupported(bytes: &[u8]) -> Scan {
 pub enum Standing {
     /// It holds everything.
     Current,
+    /// It gets every write, and what it lacks; it does not count yet.
+    Rebuilding,
     /// It missed commits: the last it holds is told.
     Stale(CommitId),
+    /// It was taken out of use, and missed commits since: the last it holds is told.
+    Offline(CommitId),
+    /// It holds nothing and waits to be needed.
+    Spare,
     /// No device was found for it.
     Missing,
 }
@@ -254,13 +261,13 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
     let mut by_index: BTreeMap<DeviceIndex, Found> = BTreeMap::new();
     for device in found {
         let path = device.device.name();
-        let known = root.devices.iter().find(|known| known.index == device.label.index);
-        if known.is_none_or(|known| known.guid != device.label.device) {
+        // A device that takes another's place gets its number, first in the root and then in its label.
+        let Some(known) = root.devices.iter().find(|known| known.guid == device.label.device) else {
             remarks.push(format!(
                 "{path} carries this pool's label, but the pool does not know it (it was replaced)"
             ));
             continue;
-        }
+        };
         if device.device.size() < device.label.device_size {
             remarks.push(format!(
                 "{path} was cut short: it had {} bytes and has {}; what it held beyond is not read from it",
@@ -276,9 +283,9 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
                 branch.history.first().map_or(branch.commit, |import| import.first)
             ));
         }
-        match by_index.remove(&device.label.index) {
+        match by_index.remove(&known.index) {
             None => {
-                by_index.insert(device.label.index, device);
+                by_index.insert(known.index, device);
             }
             Some(other) => {
                 let (a, b) = (commit_of(&device), commit_of(&other));
@@ -293,7 +300,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
                 } else {
                     remarks.push(format!("{old} is an older copy of {new} and is not used"));
                 }
-                by_index.insert(newer.label.index, newer);
+                by_index.insert(known.index, newer);
             }
         }
     }
@@ -302,13 +309,16 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
         .iter()
         .map(|known| {
             let found = by_index.remove(&known.index);
-            let standing = match &found {
-                None => Standing::Missing,
-                Some(device) if known.current == 1 && commit_of(device).get() + 1 >= root.commit.get() => {
-                    Standing::Current
-                }
-                Some(device) => {
-                    let through = CommitId::new(commit_of(device).get().min(known.good_through.get()));
+            let through = |device: &Found| commit_of(device).min(known.good_through);
+            let missed_none = |device: &Found| commit_of(device).get() + 1 >= root.commit.get();
+            let standing = match (&found, known.state) {
+                (None, _) => Standing::Missing,
+                (Some(_), DeviceState::Spare) => Standing::Spare,
+                (Some(device), DeviceState::Offline) => Standing::Offline(through(device)),
+                (Some(device), DeviceState::Current) if missed_none(device) => Standing::Current,
+                (Some(device), DeviceState::Rebuilding) if missed_none(device) => Standing::Rebuilding,
+                (Some(device), _) => {
+                    let through = through(device);
                     remarks.push(format!(
                         "{} is out of date: it holds all up to commit {through}, the pool is at {}",
                         device.device.name(),
@@ -325,7 +335,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             .devices
             .iter()
             .zip(&devices)
-            .filter(|(known, _)| known.group == group.index)
+            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none())
             .map(|(_, candidate)| candidate)
             .collect();
         members.len() >= group.rule.layout.columns()
@@ -434,7 +444,8 @@ impl Pool {
             return Err(PoolError::Invalid(reason));
         }
         if !plan.complete {
-            let lost: Vec<_> = plan.devices.iter().filter(|d| d.standing != Standing::Current).collect();
+            let present = [Standing::Current, Standing::Spare, Standing::Rebuilding];
+            let lost: Vec<_> = plan.devices.iter().filter(|d| !present.contains(&d.standing)).collect();
             return Err(PoolError::Invalid(format!(
                 "{} of {} devices of {} are missing or too old, more than its layout survives. Nothing was changed. \
                  Attach them and import again",
@@ -456,6 +467,7 @@ impl Pool {
         let lacking: Vec<(DeviceIndex, [bool; 2])> = plan
             .devices
             .iter()
+            .filter(|device| matches!(device.standing, Standing::Current | Standing::Rebuilding))
             .filter_map(|device| Some((device.index, device.found.as_ref()?.lacks(root.commit))))
             .collect();
         let incarnation = Incarnation::new(world.entropy.next_u64());
@@ -465,20 +477,27 @@ impl Pool {
         let (created, ashift) = (any.created, any.ashift);
         let slot_size =
             |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
-        let members =
-            Members::new(plan.devices.into_iter().zip(&root.devices).map(|(candidate, known)| {
-                match (candidate.found, candidate.standing) {
-                    (Some(found), Standing::Stale(through)) => {
-                        let stale = MemberState::Stale;
-                        Member::present(found.device, found.label, stale, through, &world.clock)
-                    }
-                    (Some(found), _) => {
-                        let (online, through) = (MemberState::Online, known.good_through);
-                        Member::present(found.device, found.label, online, through, &world.clock)
-                    }
-                    (None, _) => Member::missing(known, slot_size(known.group), &world.clock),
+        let (mut members, mut spares) = (Vec::new(), Vec::new());
+        for (candidate, known) in plan.devices.into_iter().zip(&root.devices) {
+            let mut known = known.clone();
+            let state = match candidate.standing {
+                Standing::Current | Standing::Spare => MemberState::Online,
+                Standing::Rebuilding => MemberState::Rebuilding,
+                Standing::Missing => MemberState::Missing,
+                Standing::Stale(through) => {
+                    known.good_through = through;
+                    MemberState::Stale
                 }
-            }));
+                Standing::Offline(through) => {
+                    known.good_through = through;
+                    MemberState::Offline
+                }
+            };
+            let present = candidate.found.map(|found| (found.device, found.label));
+            let member = Member::new(&known, slot_size(known.group), present, state, &world.clock);
+            if known.state == DeviceState::Spare { spares.push(member) } else { members.push(member) }
+        }
+        let members = Members::new(members, spares);
         let groups: BTreeMap<_, _> = root
             .groups
             .iter()

@@ -14,7 +14,7 @@ use crate::error::{PoolError, Result};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
-use crate::member::Members;
+use crate::members::Members;
 use crate::quota::Books;
 use crate::segments::Readable;
 use crate::snapshot::Snapshots;

@@ -87,6 +87,10 @@ pub struct SegmentEntry {
     pub closed_at: BlockId,
     /// The commit that freed it.
     pub freed: CommitId,
+    /// The commit of its last row; not kept for the log.
+    pub filled: CommitId,
+    /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
+    pub verified: u64,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
     /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until the next import.
@@ -119,6 +123,8 @@ impl SegmentEntry {
             placed: record.placed,
             closed_at: record.closed_at,
             freed: record.freed,
+            filled: record.filled,
+            verified: record.verified,
             dirty: false,
             damaged: false,
         }
@@ -141,6 +147,8 @@ impl SegmentEntry {
             placed: self.placed,
             closed_at: self.closed_at,
             class: self.segment.class,
+            filled: self.filled,
+            verified: self.verified,
             slots: self.segment.slots.clone(),
         }
     }

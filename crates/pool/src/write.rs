@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
+use crate::member::Member;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
@@ -26,8 +27,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, Fingerprint, GroupIndex, Incarnation, Place,
-    SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId,
 };
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -107,7 +107,7 @@ pub(crate) fn frame(stamp: &Stamp, draft: Draft) -> Encoded {
 pub(crate) struct InFlight {
     segment: Arc<Segment>,
     row: Arc<RowImage>,
-    writes: Vec<(DeviceIndex, Option<Pending<Outcome>>)>,
+    writes: Vec<(Arc<Member>, Option<Pending<Outcome>>)>,
     bytes: u64,
 }
 
@@ -153,6 +153,8 @@ impl Core {
             placed: 0,
             closed_at: BlockId::new(0),
             class,
+            filled: self.open_commit,
+            verified: 0,
             slots,
         };
         let mut entry = SegmentEntry::from_record(&record);
@@ -259,9 +261,12 @@ impl Core {
                 }
                 let (offset, segment) = (entry.height, Arc::clone(&entry.segment));
                 let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
+                let commit = self.open_commit;
                 self.count_live(id, plan.spots.len() as u32, bytes);
                 self.entries.change(id, |entry| {
                     entry.height += plan.height;
+                    entry.filled = commit;
+                    entry.verified = 0;
                     entry.dirty = !planted(Bug::HeightNotTold);
                 });
                 return Ok(Some(Placed { segment, offset, plan, fresh }));
@@ -419,14 +424,16 @@ impl Pool {
         self.readable.insert(&segment);
         let mut writes = Vec::new();
         for (column, slot) in segment.slots.iter().enumerate() {
-            let member = self.members.get(slot.device);
-            if let Some(record) = &fresh {
-                let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, record, column));
-                let at = member.slot_offset(slot.index, 0);
-                writes.push((slot.device, member.write(at, Arc::new(descriptor))));
+            for member in self.members.writers(slot.device) {
+                if let Some(record) = &fresh {
+                    let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, record, column));
+                    let write = member.write(member.slot_offset(slot.index, 0), Arc::new(descriptor));
+                    writes.push((Arc::clone(&member), write));
+                }
+                let at = member.slot_offset(slot.index, offset);
+                let write = member.write(at, Arc::clone(&row.columns[column]));
+                writes.push((member, write));
             }
-            let at = member.slot_offset(slot.index, offset);
-            writes.push((slot.device, member.write(at, Arc::clone(&row.columns[column]))));
         }
         let mut queue = self.flights.queue.lock();
         queue.0.push_back(InFlight { segment, row, writes, bytes });
@@ -470,9 +477,9 @@ impl Pool {
 
     /// Waits for one row; losing more columns than its layout survives suspends the pool.
     fn land(&self, flight: InFlight) -> Result<()> {
-        for (device, write) in flight.writes {
+        for (member, write) in flight.writes {
             if write.is_some() {
-                self.members.get(device).settle(write);
+                member.settle(write);
             }
         }
         flight.segment.land(&flight.row);
@@ -615,7 +622,12 @@ impl<'a> Appender<'a> {
         let height = (header + row.used).next_multiple_of(row.step);
         {
             let mut core = self.pool.core.lock();
-            let grown = core.entries.change(row.segment.id, |entry| entry.height += height);
+            let commit = core.open_commit;
+            let grown = core.entries.change(row.segment.id, |entry| {
+                entry.height += height;
+                entry.filled = commit;
+                entry.verified = 0;
+            });
             grown.expect("open segments have entries");
         }
         let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
@@ -639,9 +651,11 @@ impl Pool {
         let row = Arc::new(RowImage { offset: 0, columns: Vec::new() });
         let mut writes = Vec::new();
         for (column, slot) in record.slots.iter().enumerate() {
-            let member = self.members.get(slot.device);
-            let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, &record, column));
-            writes.push((slot.device, member.write(member.slot_offset(slot.index, 0), Arc::new(descriptor))));
+            let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(self.guid, &record, column)));
+            for member in self.members.writers(slot.device) {
+                let write = member.write(member.slot_offset(slot.index, 0), Arc::clone(&descriptor));
+                writes.push((member, write));
+            }
         }
         self.flights.queue.lock().0.push_back(InFlight { segment, row, writes, bytes: 0 });
         Ok(Some(record.id))

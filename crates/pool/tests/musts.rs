@@ -8,7 +8,7 @@ use larder_format::block::{BlockKind, check_any};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::label::{LABEL_AREA, RING_OFFSET, RING_SLOT, label_areas};
 use larder_format::node::Key;
-use larder_format::root::{Root, ring_slot};
+use larder_format::root::{DeviceState, Root, ring_slot};
 use larder_format::segment::{Layout, RowHeader, check_descriptor, row_header_len};
 use larder_format::{BlockId, ByteLen, CommitId, PoolGuid, SegmentId};
 use larder_pool::create::rule_for;
@@ -175,7 +175,7 @@ fn a_device_that_fails_is_out_and_the_next_root_says_through_which_commit_it_is_
                 assert_eq!(sim.device(1).counters().writes, writes, "{case}: it is written again");
                 let plan = plan(sim.devices());
                 let told = &plan.root.devices[1];
-                assert_eq!(told.current, 0, "{case}");
+                assert_eq!(told.state, DeviceState::Behind, "{case}");
                 assert!(told.good_through < failed, "{case}: good through {}", told.good_through);
                 assert!(told.good_through.get() + 2 >= failed.get(), "{case}: {}", told.good_through);
             }

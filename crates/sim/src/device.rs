@@ -24,7 +24,7 @@ pub enum Fault {
     FailFlushes,
     /// Every request fails with [`DeviceError::Gone`].
     Gone,
-    /// Requests never complete, until [`SimDevice::resume`].
+    /// Requests never complete, until [`SimDevice::resume`]. Whoever waits a limited time for one is told at once.
     Hang,
     /// Writes are acknowledged and forgotten.
     LoseWrites(Range<u64>),
@@ -397,6 +397,7 @@ impl Device for SimDevice {
         let fault = media.strike(&request);
         let pending = if matches!(fault, Some((Fault::Hang, _))) {
             let (promise, pending) = Pending::new();
+            promise.hang();
             media.hung.push((ticket, request, promise));
             pending
         } else {

@@ -35,7 +35,7 @@ impl Host {
         let mut children = Vec::new();
         let mut out_of_use = Vec::new();
         for group in pool.groups() {
-            let members: Vec<_> = pool.members().of_group(group.index).cloned().collect();
+            let members: Vec<_> = pool.members().of_group(group.index).collect();
             let left = group.rule.layout.losses_survived(|column| !members[column].is_online());
             survives = survives.min(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)));
             let devices: Vec<_> = members.iter().map(|member| device(member, &group, &was)).collect();
@@ -140,7 +140,7 @@ pub fn health(live: &Live) -> State {
         return State::Suspended;
     }
     let groups = live.pool.groups();
-    let members = |group: &GroupUse| live.pool.members().of_group(group.index).cloned().collect::<Vec<_>>();
+    let members = |group: &GroupUse| live.pool.members().of_group(group.index).collect::<Vec<_>>();
     let states = groups.iter().map(|group| {
         let members = members(group);
         state_of(&group.rule, members.len(), |column| !members[column].is_online())
@@ -194,6 +194,8 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
         MemberState::Faulted => (State::Faulted, Some("too many errors".to_owned())),
+        MemberState::Offline => (State::Unavail, Some("taken offline".to_owned())),
+        MemberState::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
     };
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &member.counters;
@@ -375,7 +377,9 @@ fn importable_device(candidate: &Candidate, was: Option<&str>, guid: DeviceGuid)
     let found = candidate.found.as_ref();
     let path = found.map(|found| found.device.name());
     let (state, note) = match candidate.standing {
-        Standing::Current => (State::Online, None),
+        Standing::Current | Standing::Spare => (State::Online, None),
+        Standing::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
+        Standing::Offline(_) => (State::Unavail, Some("taken offline".to_owned())),
         Standing::Stale(through) => {
             (State::Unavail, Some(format!("out of date: it holds all up to commit {through}")))
         }

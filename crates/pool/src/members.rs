@@ -1,0 +1,152 @@
+//! All members of a pool.
+//!
+//! Each has a number, which segment records name and which stays with the *place* in the group: a device that takes
+//! the place of another gets its number. Until then it has one of its own and stands for the other: what is written
+//! to the other's slots goes to it as well.
+//!
+//! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
+
+use crate::member::Member;
+use larder_device::AlignedBuf;
+use larder_format::root::RootDevice;
+use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// See the module's text.
+pub struct Members(RwLock<ByIndex>);
+
+#[derive(Default)]
+struct ByIndex {
+    /// All but spares.
+    members: BTreeMap<DeviceIndex, Arc<Member>>,
+    /// By the number of whom they stand for.
+    stand_ins: BTreeMap<DeviceIndex, Arc<Member>>,
+    /// Devices that hold nothing yet.
+    spares: BTreeMap<DeviceIndex, Arc<Member>>,
+}
+
+impl Members {
+    /// The members given.
+    pub fn new(members: impl IntoIterator<Item = Member>, spares: impl IntoIterator<Item = Member>) -> Self {
+        let all = Self(RwLock::default());
+        members.into_iter().for_each(|member| drop(all.put(Arc::new(member))));
+        spares.into_iter().for_each(|spare| drop(all.put_spare(Arc::new(spare))));
+        all
+    }
+
+    /// The member `index`.
+    ///
+    /// # Panics
+    /// When there is none: segment records are checked against the members when they are read.
+    pub fn get(&self, index: DeviceIndex) -> Arc<Member> {
+        Arc::clone(&self.0.read().members[&index])
+    }
+
+    /// The member or spare `index`, if there is one.
+    pub fn find(&self, index: DeviceIndex) -> Option<Arc<Member>> {
+        let all = self.0.read();
+        all.members.get(&index).or_else(|| all.spares.get(&index)).cloned()
+    }
+
+    /// The member or spare whose device has this GUID.
+    pub fn by_guid(&self, guid: DeviceGuid) -> Option<Arc<Member>> {
+        let all = self.0.read();
+        all.members.values().chain(all.spares.values()).find(|member| member.guid == guid).cloned()
+    }
+
+    /// Who gets what is written to the slots of member `index`: that member, and who stands for it.
+    pub fn writers(&self, index: DeviceIndex) -> impl Iterator<Item = Arc<Member>> + use<> {
+        let all = self.0.read();
+        let stand_in = all.stand_ins.get(&index).cloned();
+        std::iter::once(Arc::clone(&all.members[&index])).chain(stand_in)
+    }
+
+    /// Who stands for member `index`.
+    pub fn stand_in(&self, index: DeviceIndex) -> Option<Arc<Member>> {
+        self.0.read().stand_ins.get(&index).cloned()
+    }
+
+    /// Whether there is a member `index`.
+    pub fn has(&self, index: DeviceIndex) -> bool {
+        self.0.read().members.contains_key(&index)
+    }
+
+    /// All members in the order of their numbers, those who stand for others among them, without spares.
+    pub fn iter(&self) -> std::vec::IntoIter<Arc<Member>> {
+        self.0.read().members.values().cloned().collect::<Vec<_>>().into_iter()
+    }
+
+    /// The spares, in the order of their numbers.
+    pub fn spares(&self) -> Vec<Arc<Member>> {
+        self.0.read().spares.values().cloned().collect()
+    }
+
+    /// The members that have a place in `group`, in the order of their numbers: the columns of its rule.
+    pub fn of_group(&self, group: GroupIndex) -> impl Iterator<Item = Arc<Member>> + use<> {
+        self.iter().filter(move |member| member.group == group && member.stands_for.is_none())
+    }
+
+    /// A number that no device has.
+    pub(crate) fn next_index(&self) -> DeviceIndex {
+        let all = self.0.read();
+        let highest = all.members.keys().chain(all.spares.keys()).max();
+        DeviceIndex::new(highest.map_or(0, |index| index.get() + 1))
+    }
+
+    /// What the root of `commit` says of all of them.
+    pub(crate) fn to_root(&self, commit: CommitId) -> Vec<RootDevice> {
+        let all = self.0.read();
+        let mut devices: Vec<_> = all.members.values().map(|member| member.to_root(commit)).collect();
+        devices.extend(all.spares.values().map(|spare| spare.to_root(commit)));
+        devices.sort_by_key(|device| device.index);
+        devices
+    }
+
+    /// Adds a member, or puts it in the place of the one of its number, which is returned.
+    pub(crate) fn put(&self, member: Arc<Member>) -> Option<Arc<Member>> {
+        let mut all = self.0.write();
+        if let Some(place) = member.stands_for {
+            all.stand_ins.insert(place, Arc::clone(&member));
+        }
+        all.members.insert(member.index, member)
+    }
+
+    /// Adds a spare.
+    pub(crate) fn put_spare(&self, spare: Arc<Member>) -> Option<Arc<Member>> {
+        self.0.write().spares.insert(spare.index, spare)
+    }
+
+    /// Takes a member or a spare out.
+    pub(crate) fn take(&self, index: DeviceIndex) -> Option<Arc<Member>> {
+        let mut all = self.0.write();
+        all.stand_ins.retain(|_, member| member.index != index);
+        let all = &mut *all;
+        all.members.remove(&index).or_else(|| all.spares.remove(&index))
+    }
+
+    /// Flushes every member that is written; a member that fails is faulted.
+    pub fn flush_all(&self) {
+        let pending: Vec<_> = self.iter().map(|member| (member.flush(), member)).collect();
+        for (flush, member) in pending {
+            if flush.is_some() {
+                member.settle(flush);
+            }
+        }
+    }
+
+    /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written.
+    pub fn write_labels(&self, area: usize, within: impl Fn(DeviceOffset) -> DeviceOffset, data: &[u8]) {
+        let data = Arc::new(AlignedBuf::padded(data));
+        let pending: Vec<_> = self
+            .iter()
+            .map(|member| (member.write(within(member.label_areas()[area]), Arc::clone(&data)), member))
+            .collect();
+        for (write, member) in pending {
+            if write.is_some() {
+                member.settle(write);
+            }
+        }
+    }
+}
