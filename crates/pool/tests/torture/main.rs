@@ -1,10 +1,13 @@
 //! Lost, lying and rotting devices: what a layout allows is survived, enumerated; whatever happens is healed, simulated;
 //! every structure is rebuilt from the others, bit by bit.
 
+mod bed;
 #[path = "../common/mod.rs"]
 mod common;
 mod enumeration;
 mod shape;
+mod structures;
+mod within;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
