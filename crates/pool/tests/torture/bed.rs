@@ -8,6 +8,7 @@
 //! all that are harmed already; then nothing may be lost, whatever happens in detail.
 
 use crate::common::{Model, assert_whole, content, plan, world};
+use crate::setting;
 use crate::shape::Shape;
 use larder_device::{Device, Entropy, SeededEntropy};
 use larder_format::checksum::ChecksumKind;
@@ -79,7 +80,7 @@ pub struct Bed {
     pub states: Vec<Model>,
     imports: u64,
     pub coverage: Coverage,
-    pub dedup: bool,
+    aloud: bool,
 }
 
 impl Bed {
@@ -88,15 +89,23 @@ impl Bed {
         let pool = shape.create(&sim);
         let seat = |device| Seat { device, harmed: false, there: true, past: Vec::new() };
         let entropy = SeededEntropy::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(77));
-        let dedup = seed % 5 == 4;
-        if dedup {
+        if seed % 5 == 4 {
             pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
         }
         let seats = (0..shape.devices()).map(seat).collect();
         let states = vec![Model::new()];
         let pool = Some(pool);
-        let mut bed =
-            Self { shape, sim, seats, pool, entropy, states, imports: 0, coverage: Coverage::new(), dedup };
+        let mut bed = Self {
+            shape,
+            sim,
+            seats,
+            pool,
+            entropy,
+            states,
+            imports: 0,
+            coverage: Coverage::new(),
+            aloud: setting("LARDER_SEEDS", 0) == 1,
+        };
         bed.commit();
         bed
     }
@@ -117,8 +126,19 @@ impl Bed {
         self.sim.device(self.seats[seat].device)
     }
 
+    /// Notes that something happened; a seed that runs alone tells its story.
     pub fn count(&mut self, what: impl Into<String>) {
-        *self.coverage.entry(what.into()).or_default() += 1;
+        let what = what.into();
+        if self.aloud {
+            let harmed = self.seats.iter().enumerate().filter(|(_, seat)| seat.harmed);
+            let harmed: Vec<_> = harmed.map(|(i, seat)| (i, seat.there)).collect();
+            println!(
+                "event {}: state {}: {what}; harmed {harmed:?}",
+                self.sim.trace().len(),
+                self.states.len() - 1
+            );
+        }
+        *self.coverage.entry(what).or_default() += 1;
     }
 
     /// Whether `seat` may be harmed too.
@@ -137,8 +157,9 @@ impl Bed {
         apply(&pool, &change, true).unwrap();
         let mut model = self.model().clone();
         model.extend(change.puts.iter().map(|put| (put.0, (put.1, put.2))));
-        change.removes.iter().for_each(|inode| drop(model.remove(inode)));
+        change.removes.iter().for_each(|inode| _ = model.remove(inode));
         self.states.push(model);
+        self.count("change");
     }
 
     pub fn put(&mut self) {
@@ -164,11 +185,13 @@ impl Bed {
     pub fn commit(&mut self) {
         self.pool().commit().unwrap();
         self.promise();
+        self.count("commit");
     }
 
     pub fn sync(&mut self) {
         self.pool().log_sync().unwrap();
         self.promise();
+        self.count("log sync");
     }
 
     /// Every file is what it must be, read from the devices.

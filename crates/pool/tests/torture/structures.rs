@@ -81,6 +81,9 @@ pub fn structures(pool: &Pool, image: impl Fn(usize) -> DeviceImage) -> Vec<Piec
         let read_header = |column: usize, offset: u32| {
             let (device, at) = spot(column, offset);
             let number = members.iter().position(|member| usize::from(member.index.get()) == device)?;
+            if at.get() + 4096 > images[number].size().get() {
+                return None;
+            }
             let row = RowHeader::check(pool.guid(), &images[number].read(at, 4096)).ok()?;
             (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
         };

@@ -107,7 +107,8 @@ impl Bed {
         }
         let device = self.sim_of(seat);
         let some = 1 + self.next(4);
-        for piece in mine {
+        let end = device.image().size().get();
+        for piece in mine.into_iter().filter(|piece| piece.at.get() + piece.len as u64 <= end) {
             if self.next(some) == 0 {
                 device.flip_bits(piece.at, piece.len, self.next(1 << 40));
                 self.count(format!("rot in {:?}", piece.what));
@@ -167,8 +168,10 @@ impl Bed {
             21 => drop(pool.clean_step(true).unwrap()),
             22 => drop(pool.free_step(1).unwrap()),
             23 => {
-                pool.trace_start().unwrap();
-                self.promise();
+                // It begins with a commit.
+                if pool.trace_start().unwrap() {
+                    self.promise();
+                }
             }
             24..=25 => drop(pool.trace_step(2).unwrap()),
             26..=31 => self.harm(),
