@@ -1,29 +1,26 @@
 //! Reading a segment from bottom to top, with what comes next already on its way.
 //!
 //! Whoever goes through a segment row by row would wait for the device twice a row: for the header, and for what it
-//! describes. Here each data column is read in chunks, some of them ahead, so that checking, looking up and writing
+//! describes. Here each column is read in chunks, some of them ahead, so that checking, looking up and writing
 //! of one row overlap with the reading of the next. Bytes are as the device gave them: whoever asks holds them
 //! against their sums, and reads by other ways ([`Pool::read_range`]) what is missing or wrong.
 
 use crate::pool::Pool;
 use crate::segments::Segment;
-use bytes::{Bytes, BytesMut};
-use larder_device::{Outcome, Pending};
+use bytes::Bytes;
+use larder_device::{AlignedBuf, Outcome, Pending};
 use larder_format::Place;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of one read.
-const CHUNK: u32 = 512 << 10;
-/// Bytes of all columns that are read ahead, at least two chunks of each.
-const AHEAD: u32 = 4 << 20;
-
-/// The data columns of a segment, read from some offset on.
+/// Columns of a segment, read from some offset on.
 pub(crate) struct Ahead {
     segment: Arc<Segment>,
     /// Nothing is read from here on.
     end: u32,
+    /// Bytes of one read.
+    chunk: u32,
     /// Chunks of a column that are on their way or here.
     depth: usize,
     lanes: Vec<Lane>,
@@ -31,6 +28,7 @@ pub(crate) struct Ahead {
 
 /// One column. Chunks lie one behind the other and end at `next`.
 struct Lane {
+    column: usize,
     chunks: VecDeque<Chunk>,
     next: u32,
 }
@@ -70,32 +68,34 @@ impl Chunk {
 }
 
 impl Ahead {
-    /// Of `segment`, whose rows end at `end`, from `from` on.
-    pub(crate) fn new(segment: Arc<Segment>, from: u32, end: u32) -> Self {
-        let columns = segment.layout.k();
-        let depth = (AHEAD / CHUNK) as usize / columns;
-        let lanes = (0..columns).map(|_| Lane { chunks: VecDeque::new(), next: from }).collect();
-        Self { segment, end, depth: depth.max(2), lanes }
+    /// The `columns` of `segment` in `range`, in reads of `chunk` bytes, of which about `ahead` bytes are under way or
+    /// here at once, at least two reads of each column.
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        columns: impl IntoIterator<Item = usize>,
+        range: Range<u32>,
+        chunk: u32,
+        ahead: u64,
+    ) -> Self {
+        let lane = |column| Lane { column, chunks: VecDeque::new(), next: range.start };
+        let lanes: Vec<Lane> = columns.into_iter().map(lane).collect();
+        let depth = (ahead / u64::from(chunk)) as usize / lanes.len().max(1);
+        Self { segment, end: range.end, chunk, depth: depth.max(2), lanes }
     }
 
-    /// The bytes of `range` of data column `column`; none when the device does not give them, or they lie before
-    /// what was asked for last.
-    pub(crate) fn get(&mut self, pool: &Pool, column: usize, range: Range<u32>) -> Option<Bytes> {
-        let lane = &mut self.lanes[column];
+    /// The bytes of `range` of the column that is number `lane` of those read; none when the device does not give
+    /// them, or they lie before what was asked for last.
+    pub(crate) fn get(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Bytes> {
+        let lane = &mut self.lanes[lane];
         while lane.chunks.front().is_some_and(|chunk| chunk.range().end <= range.start) {
             lane.chunks.pop_front();
         }
         while lane.next < self.end && (lane.chunks.len() < self.depth || lane.next < range.end) {
-            let chunk = lane.next..(lane.next + CHUNK).min(self.end);
-            let place = Place {
-                segment: self.segment.id,
-                column: column as u8,
-                offset: chunk.start,
-                stored: chunk.end - chunk.start,
-            };
+            let chunk = lane.next..(lane.next + self.chunk).min(self.end);
+            let stored = chunk.end - chunk.start;
+            let place = Place { segment: self.segment.id, column: 0, offset: chunk.start, stored };
             lane.next = chunk.end;
-            let replica = self.segment.layout.replica(column, 0);
-            lane.chunks.push_back(match pool.start_read(&self.segment, replica, place) {
+            lane.chunks.push_back(match pool.start_read(&self.segment, lane.column, place) {
                 Some((pending, from)) => Chunk::Coming(chunk, pending, from),
                 None => Chunk::Lost(chunk),
             });
@@ -108,12 +108,15 @@ impl Ahead {
         let mut parts = touched.map(|chunk| chunk.part(&range));
         let mut bytes = parts.next()??;
         if bytes.len() < range.len() {
-            let mut whole = BytesMut::with_capacity(range.len());
-            whole.extend_from_slice(&bytes);
+            let mut whole = AlignedBuf::stale(range.len());
+            whole[..bytes.len()].copy_from_slice(&bytes);
+            let mut filled = bytes.len();
             for part in parts {
-                whole.extend_from_slice(&part?);
+                let part = part?;
+                whole[filled..filled + part.len()].copy_from_slice(&part);
+                filled += part.len();
             }
-            bytes = whole.freeze();
+            bytes = Bytes::from_owner(whole);
         }
         Some(bytes)
     }

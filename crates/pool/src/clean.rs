@@ -44,6 +44,9 @@ const STEP: u64 = 4 << 20;
 const STEPS: u64 = 4;
 /// Bytes that [`Pool::tend`] moves in one call, at least and at most.
 const TEND: (u64, u64) = (4 << 20, 64 << 20);
+/// Bytes of one read of a segment that is emptied, and of all that is read ahead.
+const CHUNK: u32 = 512 << 10;
+const AHEAD: u64 = 4 << 20;
 /// Commits that it takes until the slots of a segment that was emptied can be written again: the one
 /// that frees it, and the two that root ring and readers are owed.
 const COMMITS_TO_FREE: usize = 3;
@@ -208,7 +211,10 @@ impl Pool {
             *cleaning = None;
             return Ok(Some(0));
         };
-        let ahead = ahead.get_or_insert_with(|| Ahead::new(Arc::clone(&segment), *offset, height));
+        let ahead = ahead.get_or_insert_with(|| {
+            let columns = (0..segment.layout.k()).map(|i| segment.layout.replica(i, 0));
+            Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
+        });
         let op = self.enter()?;
         let mut moved = 0;
         while *offset < height && moved < step {

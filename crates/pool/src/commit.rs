@@ -132,10 +132,12 @@ impl Pool {
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
-            let sealed = self
+            let mut sealed = self
                 .seal(&op, how)
                 .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?;
             self.pin_trace(sealed.root.commit);
+            self.cross_boundary(sealed.root.commit);
+            sealed.root.groups = self.root_groups();
             sealed
         };
         let commit = sealed.root.commit;
@@ -253,8 +255,6 @@ impl Pool {
         // The log's segments in the order in which they are used; those that were freed after them.
         segments.extend(intent.segments.iter().map(|id| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
-        let groups =
-            core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect();
         let root = Root {
             pool: self.guid,
             commit,
@@ -272,12 +272,18 @@ impl Pool {
             log_previous: intent.previous,
             log_incarnation: core.incarnation,
             tables,
-            groups,
+            groups: Vec::new(),
             devices: Vec::new(),
             history: self.history.lock().clone(),
             segments,
         };
         Ok(Sealed { root, applied })
+    }
+
+    /// The groups as a root tells of them.
+    fn root_groups(&self) -> Vec<RootGroup> {
+        let core = self.core.lock();
+        core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect()
     }
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.

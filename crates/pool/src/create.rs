@@ -177,10 +177,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Where slots start: after the label, at the alignment of the smallest slot.
-const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
+pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
 
 /// Slots on a device of `size` bytes.
-fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
+pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
     let room = label_areas(size)[1].get().saturating_sub(DATA_START);
     u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
 }
@@ -296,8 +296,12 @@ impl Pool {
 
     /// A pool of its parts, with nothing cached and no datasets yet.
     pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
+        let began = world.clock.monotonic();
         Arc::new_cyclic(|myself| Pool {
             guid: parts.guid,
+            began,
+            changes: Default::default(),
+            resilver: Default::default(),
             name: RwLock::new(parts.name),
             created: parts.created,
             world,
@@ -361,7 +365,7 @@ pub(crate) struct Parts {
 }
 
 /// Clears both label areas, old signatures and old roots included, and writes the label into each.
-fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
+pub(crate) fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
     let failed = |error| PoolError::Device { device: device.name(), error };
     for area in label_areas(device.size()) {
         let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);

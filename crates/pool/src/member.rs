@@ -14,7 +14,7 @@ use larder_format::{
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Whether a member may be read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub struct Member {
     good_through: AtomicU64,
     since: AtomicU64,
     cursor: AtomicU64,
+    /// It is offline until the next import only.
+    until_import: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -114,6 +116,7 @@ impl Member {
             good_through: AtomicU64::new(root.good_through.get()),
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
+            until_import: AtomicBool::new(false),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
@@ -151,8 +154,8 @@ impl Member {
             _ if self.group == NO_GROUP => DeviceState::Spare,
             MemberState::Online => DeviceState::Current,
             MemberState::Rebuilding => DeviceState::Rebuilding,
-            MemberState::Offline => DeviceState::Offline,
-            MemberState::Missing | MemberState::Stale | MemberState::Faulted => DeviceState::Behind,
+            MemberState::Offline if !self.until_import.load(Ordering::Relaxed) => DeviceState::Offline,
+            _ => DeviceState::Behind,
         };
         RootDevice {
             index: self.index,
@@ -180,6 +183,17 @@ impl Member {
     /// Puts it into another state.
     pub(crate) fn set_state(&self, state: MemberState) {
         self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Takes it out of use, until the next import only when that is `temporary`.
+    pub(crate) fn take_offline(&self, temporary: bool) {
+        self.until_import.store(temporary, Ordering::Relaxed);
+        self.set_state(MemberState::Offline);
+    }
+
+    /// Notes that it has every write after `commit`.
+    pub(crate) fn joined_after(&self, commit: CommitId) {
+        self.since.store(commit.get(), Ordering::Release);
     }
 
     /// It has every write after this commit, while it is being rebuilt.

@@ -276,7 +276,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             ));
             continue;
         }
-        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root, other)) {
+        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root.history, other)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
                  each other. Nothing was changed. Import with -d naming only the devices whose data you want",
@@ -380,8 +380,8 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     })
 }
 
-/// Whether `root`'s history contains the state that `other` names.
-fn contains(root: &Root, other: &Root) -> bool {
+/// Whether a history, newest import first, contains the state that `other` names.
+pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
     // An import's first root repeats the one before it, and no log follows it: when a cut left only that
     // of an import on a device, the device holds nothing of its own.
     let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
@@ -389,15 +389,14 @@ fn contains(root: &Root, other: &Root) -> bool {
         [import, before, ..] if first(import) => (before.incarnation, other.commit.get() - 1),
         _ => (other.incarnation, other.commit.get()),
     };
-    let Some(at) =
-        root.history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
+    let Some(at) = history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
     else {
         // Older than the history reaches: stale at worst.
-        return root.history.len() == MAX_HISTORY
-            && root.history.last().is_some_and(|oldest| other.commit < oldest.first);
+        return history.len() == MAX_HISTORY
+            && history.last().is_some_and(|oldest| other.commit < oldest.first);
     };
     // The import that came after took over at its first commit; what was written later is a branch.
-    at.checked_sub(1).is_none_or(|next| through < root.history[next].first.get())
+    at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
 }
 
 /// Values of the tables that come in pieces, by entry.

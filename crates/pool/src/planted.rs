@@ -54,11 +54,15 @@ pub enum Bug {
     NearRemembers,
     /// Records get the fingerprint of another.
     WrongPrint,
+    /// Parity that is wrong is left as it is.
+    ParityNotScrubbed,
+    /// A column that does not match its sum is written nevertheless.
+    MendsUnproven,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 24] = [
+    pub const ALL: [Bug; 26] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -83,6 +87,8 @@ impl Bug {
         Bug::HitNotMarked,
         Bug::NearRemembers,
         Bug::WrongPrint,
+        Bug::ParityNotScrubbed,
+        Bug::MendsUnproven,
     ];
 }
 

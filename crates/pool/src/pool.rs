@@ -31,6 +31,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// The world outside, handed in.
 #[derive(Clone)]
@@ -174,6 +175,11 @@ pub struct Pool {
     pub(crate) world: World,
     pub(crate) read_only: bool,
     pub(crate) members: Members,
+    /// When it was made or imported, by the clock that never goes back.
+    pub(crate) began: Duration,
+    /// Changes of members that wait for the next commit.
+    pub(crate) changes: crate::devices::Changes,
+    pub(crate) resilver: crate::resilver::Slot,
     pub(crate) readable: Readable,
     pub(crate) cache: Cache,
     pub(crate) gate: RwLock<()>,

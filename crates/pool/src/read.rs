@@ -14,6 +14,7 @@ use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
+use larder_format::segment::Layout;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -88,6 +89,31 @@ fn vary<'v, T>(
         present[column] = Some(first);
     }
     None
+}
+
+/// What `accept` makes of data column `column` as computed from the others, of which there may be several `versions`,
+/// by number as parity counts them. Some may be rotten: as long as nothing is accepted, other versions are taken and
+/// up to [`MAX_SUSPECTS`] columns are left out. All are `len` bytes long, a multiple of [`parity::STEP`]. The error is
+/// true when too few columns are there.
+pub(crate) fn search<T>(
+    layout: Layout,
+    versions: &[Vec<Bytes>],
+    column: usize,
+    len: usize,
+    mut accept: impl FnMut(&[u8]) -> Option<T>,
+) -> Result<T, bool> {
+    let mut present: Vec<Option<&[u8]>> =
+        versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
+    let mut out = vec![0; len];
+    let mut short = true;
+    let mut attempt = |present: &[Option<&[u8]>]| {
+        parity::reconstruct(layout.k(), layout.m(), present, &[column], &mut [&mut out]).ok()?;
+        short = false;
+        accept(&out)
+    };
+    let found =
+        (0..=MAX_SUSPECTS).find_map(|suspects| vary(versions, &mut present, 0, suspects, &mut attempt));
+    found.ok_or(short)
 }
 
 impl Pool {
@@ -344,19 +370,8 @@ impl Pool {
         let parities =
             (0..layout.m()).map(|p| self.read_column(segment, layout.parity(p), wide).into_iter().collect());
         let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
-        let mut present: Vec<Option<&[u8]>> =
-            versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
-        let mut out = vec![0; wide.stored as usize];
-        let mut short = true;
-        let mut attempt = |present: &[Option<&[u8]>]| {
-            let want = [place.column.into()];
-            parity::reconstruct(layout.k(), layout.m(), present, &want, &mut [&mut out]).ok()?;
-            short = false;
-            accept(&out[..place.stored as usize])
-        };
-        let found =
-            (0..=MAX_SUSPECTS).find_map(|suspects| vary(&versions, &mut present, 0, suspects, &mut attempt));
-        found.ok_or(short)
+        let len = place.stored as usize;
+        search(layout, &versions, place.column.into(), wide.stored as usize, |bytes| accept(&bytes[..len]))
     }
 
     /// A node, from the cache or the devices.

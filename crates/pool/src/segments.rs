@@ -4,7 +4,7 @@
 //! segment. Rows that were submitted but are not yet confirmed are served from memory.
 
 use larder_device::AlignedBuf;
-use larder_format::segment::{Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
+use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, SegmentId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -47,6 +47,29 @@ impl RowImage {
 }
 
 impl Segment {
+    /// The record that its descriptors hold: as it was when it was opened.
+    pub fn as_opened(&self) -> SegmentRecord {
+        SegmentRecord {
+            id: self.id,
+            kind: self.kind,
+            state: SegmentState::Open,
+            group: self.group,
+            layout: self.layout,
+            height: DESCRIPTOR_LEN,
+            live_blocks: 0,
+            live_bytes: 0,
+            birth: self.birth,
+            freed: CommitId::new(0),
+            incarnation: self.incarnation,
+            placed: 0,
+            closed_at: BlockId::new(0),
+            class: self.class,
+            filled: self.birth,
+            verified: 0,
+            slots: self.slots.clone(),
+        }
+    }
+
     /// Notes a row that is being written.
     pub fn launch(&self, row: Arc<RowImage>) {
         self.in_flight.lock().push(row);

@@ -5,13 +5,14 @@ use crate::api::figures::{Lookups, PoolCache, Wait, Waits};
 use crate::api::pool::Vdev;
 use larder_device::RequestKind;
 use larder_pool::cache;
-use larder_pool::member::{Member, Members};
+use larder_pool::member::Member;
+use larder_pool::members::Members;
 
 /// Fills in how long the requests to each device took; above devices, those of all below together.
 pub fn add_waits(vdev: &mut Vdev, members: &Members) {
     if vdev.children.is_empty() {
         let member = members.iter().find(|member| member.guid.get() == vdev.guid);
-        vdev.waits = member.map(|member| waits(member)).unwrap_or_default();
+        vdev.waits = member.map(|member| waits(&member)).unwrap_or_default();
         return;
     }
     vdev.children.iter_mut().for_each(|child| add_waits(child, members));

@@ -45,6 +45,8 @@ impl Host {
                     MemberState::Missing => "missing",
                     MemberState::Stale => "out of date",
                     MemberState::Faulted => "failing",
+                    MemberState::Offline => "offline",
+                    MemberState::Rebuilding => "being rebuilt",
                 };
                 Some(format!("{} is {why}", device.path.as_deref().map_or(device.name.clone(), error::named)))
             }));

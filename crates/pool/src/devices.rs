@@ -1,0 +1,399 @@
+//! Devices come and go: taken out of use and back, replaced, added, kept as spares.
+//!
+//! Whoever is a member changes at the boundary between two commits, with the gate closed: rows stamped with the
+//! commit before are not on a device that joins, rows stamped with the next are. The root of the commit at the
+//! boundary tells of the change, so that a crash leaves either the one or the other.
+//!
+//! A device that joins is *rebuilding*: it gets every write, and [`crate::resilver`] brings what it lacks. That is
+//! one mechanism for all: a device that was away lacks the rows of the commits that it missed, a new one all of them.
+//! A new device *stands for* the one that it is to replace, be that missing, failing or healthy; when it is rebuilt,
+//! it takes its number, in the root first. So segment records, which name devices by number, never change. A spare
+//! that takes over does the same, without being asked.
+
+use crate::create::{DATA_START, slot_count, write_label_areas};
+use crate::error::{PoolError, Result};
+use crate::member::{Member, MemberState};
+use crate::open::{Found, contains};
+use crate::pool::Pool;
+use larder_device::{AlignedBuf, Device, Request};
+use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MIN_DEVICE};
+use larder_format::root::{DeviceState, NO_GROUP};
+use larder_format::segment::{Layout, MIN_SLOT};
+use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A device that was missing when the pool was imported, or went away, is waited for before a spare takes its place.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A device that leaves is waited for so long, each time.
+const WIPING: Duration = Duration::from_secs(5);
+
+/// What is to change at the next boundary between two commits.
+type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
+
+/// Changes that wait for a boundary.
+#[derive(Default)]
+pub(crate) struct Changes(Mutex<Vec<Change>>);
+
+/// What is asked of a new device.
+struct Place {
+    index: DeviceIndex,
+    group: GroupIndex,
+    rule: GroupRule,
+    slot_size: u32,
+    slot_count: u32,
+}
+
+impl Pool {
+    /// Makes the changes that wait for the boundary after `commit`. The gate is closed.
+    pub(crate) fn cross_boundary(&self, commit: CommitId) {
+        let changes = std::mem::take(&mut *self.changes.0.lock());
+        changes.into_iter().for_each(|change| change(self, commit));
+    }
+
+    /// Has `change` made at the boundary after a commit, which is durable on return.
+    fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
+        self.changes.0.lock().push(Box::new(change));
+        self.commit().map(drop)
+    }
+
+    /// The member or spare `device`.
+    fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
+        self.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
+    }
+
+    /// Whether the group of `device` could do without it too.
+    fn can_do_without(&self, device: &Member) -> bool {
+        let rule = self.core.lock().groups.get(&device.group).map(|group| group.rule);
+        let members: Vec<_> = self.members.of_group(device.group).collect();
+        let lost = |column: usize| members[column].index == device.index || !members[column].is_online();
+        device.stands_for.is_some() || rule.is_some_and(|rule| rule.layout.survives(lost))
+    }
+
+    /// Takes a device out of use until [`Pool::online`], or until the next import when that is `temporary`.
+    ///
+    /// # Errors
+    /// When its group cannot do without it; when it is a spare.
+    pub fn offline(&self, device: DeviceIndex, temporary: bool) -> Result<()> {
+        let member = self.known(device)?;
+        if member.group == NO_GROUP {
+            return Err(PoolError::Invalid(format!("{} is a spare: remove it instead", member.name())));
+        }
+        if !self.can_do_without(&member) {
+            return Err(PoolError::Invalid(format!(
+                "{} cannot be taken out of use: its group has no copy of what it holds. Nothing was changed",
+                member.name()
+            )));
+        }
+        // What it holds it holds up to a commit; what follows is written without it.
+        self.commit()?;
+        member.take_offline(temporary);
+        self.commit().map(drop)
+    }
+
+    /// Takes a device back into use: what it missed is resilvered. `found` is its device, opened anew; without, the one
+    /// that it had is used again.
+    ///
+    /// # Errors
+    /// When the device is not there, is another's, or was written apart from the pool.
+    pub fn online(&self, device: DeviceIndex, found: Option<Found>) -> Result<()> {
+        let member = self.known(device)?;
+        if member.is_written() && found.is_none() {
+            return Ok(());
+        }
+        let name = member.name();
+        let mut known = member.to_root(self.durable_commit());
+        let (device, label) = match found {
+            Some(found) => {
+                if found.label.device != member.guid {
+                    return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
+                }
+                if let Some(root) = &found.root
+                    && !contains(&self.history.lock(), root)
+                {
+                    return Err(PoolError::Invalid(format!(
+                        "{} was written apart from the pool since commit {}. It can only be made part of it again \
+                         as a new device: replace it by itself",
+                        found.device.name(),
+                        root.commit
+                    )));
+                }
+                if found.device.size() < found.label.device_size {
+                    return Err(PoolError::Invalid(format!(
+                        "{} was cut short: it had {} bytes and has {}. Replace it",
+                        found.device.name(),
+                        found.label.device_size.get(),
+                        found.device.size().get()
+                    )));
+                }
+                let held = found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
+                known.good_through = held.min(member.good_through());
+                (found.device, found.label)
+            }
+            None => member.device().zip(member.label()).ok_or_else(|| {
+                PoolError::Invalid(format!("{name} is not there: attach it, or replace it by another"))
+            })?,
+        };
+        if member.group == NO_GROUP {
+            let spare = Member::labelled(device, label, MemberState::Online, None, &self.world.clock);
+            self.members.put_spare(Arc::new(spare));
+            return Ok(());
+        }
+        let (clock, slot_size) = (Arc::clone(&self.world.clock), member.slot_size);
+        self.change_members(move |pool, commit| {
+            known.state = DeviceState::Rebuilding;
+            (known.since, known.cursor) = (commit, SegmentId::new(0));
+            let state = MemberState::Rebuilding;
+            let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
+            pool.members.put(Arc::new(member));
+        })
+    }
+
+    /// Puts a new device into the place of `old`, which goes on being used, if it can, until the new one is rebuilt.
+    /// Whatever the new device holds is overwritten.
+    ///
+    /// # Errors
+    /// When the new device is too small, or fails; when `old` is being replaced already.
+    pub fn replace(&self, old: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let member = self.replaceable(old)?;
+        let place = self.place_of_member(&member)?;
+        let label = self.label_for(&*new, &place, None)?;
+        let index = place.index;
+        self.stand_in(old, new, label, None)?;
+        Ok(index)
+    }
+
+    /// The member `old`, when a device may take its place.
+    fn replaceable(&self, old: DeviceIndex) -> Result<Arc<Member>> {
+        let member = self.known(old)?;
+        if member.stands_for.is_some() || member.group == NO_GROUP {
+            let text = "it has no place of its own yet that another could take: detach it, or remove it";
+            return Err(PoolError::Invalid(format!("{}: {text}", member.name())));
+        }
+        if let Some(other) = self.members.stand_in(old) {
+            return Err(PoolError::Invalid(format!(
+                "{} is being replaced by {} already",
+                member.name(),
+                other.name()
+            )));
+        }
+        Ok(member)
+    }
+
+    /// What a device needs to take the place of `member`.
+    fn place_of_member(&self, member: &Member) -> Result<Place> {
+        let rule = self.core.lock().groups[&member.group].rule;
+        Ok(Place {
+            index: self.members.next_index(),
+            group: member.group,
+            rule,
+            slot_size: member.slot_size,
+            slot_count: member.slot_count,
+        })
+    }
+
+    /// Labels a device for a place; it keeps `guid` if it has one.
+    fn label_for(&self, device: &dyn Device, place: &Place, guid: Option<DeviceGuid>) -> Result<Label> {
+        let size = device.size();
+        let needed = DATA_START + u64::from(place.slot_count) * u64::from(place.slot_size) + LABEL_AREA;
+        if size.get() < needed.max(MIN_DEVICE) {
+            return Err(PoolError::Invalid(format!(
+                "{} is too small: it has {} bytes and {} are needed. Nothing was changed",
+                device.name(),
+                size.get(),
+                needed.max(MIN_DEVICE)
+            )));
+        }
+        let ashift = self.core.lock().groups.values().next().map_or(12, |group| group.ashift);
+        let label = Label {
+            sequence: 1,
+            pool: self.guid,
+            name: self.name(),
+            device: guid.unwrap_or_else(|| DeviceGuid::new(self.world.entropy.next_u64())),
+            index: place.index,
+            group: place.group,
+            rule: place.rule,
+            slot_size: place.slot_size,
+            slot_count: place.slot_count,
+            data_start: DeviceOffset::new(DATA_START),
+            device_size: size,
+            created: self.created,
+            ashift,
+            features: Features::default(),
+        };
+        write_label_areas(device, &label)?;
+        Ok(label)
+    }
+
+    /// From the next boundary on, `device`, which may be a spare's, stands for `old`.
+    fn stand_in(
+        &self,
+        old: DeviceIndex,
+        device: Arc<dyn Device>,
+        label: Label,
+        spare: Option<DeviceIndex>,
+    ) -> Result<()> {
+        let clock = Arc::clone(&self.world.clock);
+        self.change_members(move |pool, commit| {
+            spare.and_then(|spare| pool.members.take(spare));
+            let state = MemberState::Rebuilding;
+            let member = Member::labelled(device, label, state, Some(old), &clock);
+            member.joined_after(commit);
+            pool.members.put(Arc::new(member));
+        })
+    }
+
+    /// Whoever was rebuilt counts from the next commit on; who stood for another takes its place.
+    pub(crate) fn complete(&self, rebuilt: Vec<Arc<Member>>) -> Result<()> {
+        let leaving: Vec<_> =
+            rebuilt.iter().filter_map(|member| self.members.find(member.stands_for?)).collect();
+        let (clock, named) = (Arc::clone(&self.world.clock), rebuilt.clone());
+        self.change_members(move |pool, commit| {
+            for member in named.into_iter().filter(|member| member.state() == MemberState::Rebuilding) {
+                let Some(place) = member.stands_for else {
+                    member.set_state(MemberState::Online);
+                    continue;
+                };
+                let Some(present) = member.device().zip(member.label()) else { continue };
+                let mut known = member.to_root(commit);
+                (known.index, known.stands_for) = (place, None);
+                let state = MemberState::Online;
+                let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
+                pool.members.take(member.index);
+                pool.members.put(Arc::new(settled));
+            }
+        })?;
+        for old in leaving.iter().filter(|old| self.members.by_guid(old.guid).is_none()) {
+            wipe(old);
+            let taken = self.members.find(old.index);
+            // Its label's number is for people; the root has it by its GUID.
+            drop(taken.map(|member| member.relabel(|label| label.index = member.index)));
+        }
+        Ok(())
+    }
+
+    /// Ends the replacing of a device: the one that stands for it leaves.
+    ///
+    /// # Errors
+    /// When `device` stands for none.
+    pub fn detach(&self, device: DeviceIndex) -> Result<()> {
+        let member = self.known(device)?;
+        if member.stands_for.is_none() {
+            let text = match self.members.stand_in(device) {
+                Some(other) => {
+                    format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
+                }
+                None => "holds a part of its group that only it has: replace it instead".to_owned(),
+            };
+            return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", member.name())));
+        }
+        let index = member.index;
+        self.change_members(move |pool, _| drop(pool.members.take(index)))?;
+        wipe(&member);
+        Ok(())
+    }
+
+    /// Adds a spare: it takes the place of a device that fails. Whatever it holds is overwritten.
+    ///
+    /// # Errors
+    /// When the device is too small for a pool, or fails.
+    pub fn add_spare(&self, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let index = self.members.next_index();
+        let rule = GroupRule {
+            word: GroupWord::Single,
+            layout: Layout::new(1, 1, 0).expect("one column is a layout"),
+        };
+        let place = Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0 };
+        let label = self.label_for(&*new, &place, None)?;
+        let clock = Arc::clone(&self.world.clock);
+        self.change_members(move |pool, _| {
+            let spare = Member::labelled(new, label, MemberState::Online, None, &clock);
+            pool.members.put_spare(Arc::new(spare));
+        })?;
+        Ok(index)
+    }
+
+    /// Takes a spare out of the pool.
+    ///
+    /// # Errors
+    /// When `device` is no spare.
+    pub fn remove(&self, device: DeviceIndex) -> Result<()> {
+        let member = self.known(device)?;
+        if member.group != NO_GROUP {
+            return Err(PoolError::Invalid(format!(
+                "{} is not a spare: it holds data. Nothing was changed",
+                member.name()
+            )));
+        }
+        self.change_members(move |pool, _| drop(pool.members.take(device)))?;
+        wipe(&member);
+        Ok(())
+    }
+
+    /// Counts errors anew, of one device or of all; a device that failed is taken back into use.
+    ///
+    /// # Errors
+    /// When a device that failed is not there any more.
+    pub fn clear(&self, device: Option<DeviceIndex>) -> Result<()> {
+        let all = match device {
+            Some(device) => vec![self.known(device)?],
+            None => self.members.iter().collect(),
+        };
+        for member in all {
+            let counters = &member.counters;
+            for counter in [&counters.read_errors, &counters.write_errors, &counters.checksum_errors] {
+                counter.store(0, Ordering::Relaxed);
+            }
+            if member.state() == MemberState::Faulted {
+                self.online(member.index, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A spare takes the place of a device that failed, or has been missing for five minutes.
+    ///
+    /// # Errors
+    /// When the spare cannot be labelled, or a commit fails.
+    pub fn take_spares(&self) -> Result<()> {
+        let since = self.world.clock.monotonic().saturating_sub(self.began);
+        for member in self.members.iter().filter(|member| member.stands_for.is_none()) {
+            let gone = match member.state() {
+                MemberState::Faulted => true,
+                MemberState::Missing => since >= PATIENCE,
+                _ => false,
+            };
+            if !gone || self.members.stand_in(member.index).is_some() {
+                continue;
+            }
+            let place = self.place_of_member(&member)?;
+            let fits = |spare: &Arc<Member>| {
+                let room = |size: ByteLen| slot_count(size, place.slot_size) >= place.slot_count;
+                spare.is_online() && spare.size().is_some_and(room)
+            };
+            let spares = self.members.spares();
+            // The smallest that is large enough.
+            let best = spares.iter().filter(|spare| fits(spare)).min_by_key(|spare| spare.size());
+            let Some((spare, device)) = best.and_then(|spare| Some((spare, spare.device()?))) else {
+                continue;
+            };
+            // It goes on being a spare in the root until the boundary, whatever its label says.
+            let label = self.label_for(&*device, &place, Some(spare.guid))?;
+            self.stand_in(member.index, device, label, Some(spare.index))?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes the labels from a device that is no member any more, if it answers: it is free for other uses.
+fn wipe(member: &Member) {
+    let Some(device) = member.device().filter(|_| member.state() != MemberState::Faulted) else { return };
+    let blank = Arc::new(AlignedBuf::zeroed(LABEL_AREA as usize));
+    for offset in member.label_areas() {
+        let write = device.submit(Request::Write { offset, data: Arc::clone(&blank) });
+        drop(write.wait_for(WIPING));
+    }
+}

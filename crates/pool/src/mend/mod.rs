@@ -1,0 +1,675 @@
+//! Mending: every column of a segment brought in order, from what the others prove.
+//!
+//! A row that a durable commit holds is final: each of its columns has one right content, and the header of any of
+//! them tells the sums of all. So mending is reading columns, holding them against their sums, and writing those that
+//! are wrong, or that a device lacks, at their own place: copied from a twin, else computed by parity, and in any case
+//! proven by their sum before they are written. What was wrong is read once more afterwards. Nothing moves: a healed
+//! block that moved would leave its row's neighbours one loss poorer.
+//!
+//! The same [`Mend`] serves reads that met something wrong ([`crate::heal`]), the scrub ([`crate::scrub`]) and
+//! members that are being rebuilt ([`crate::resilver`]); they differ in what they read and want ([`Targets`]).
+//!
+//! # Flow
+//! Columns are read in large chunks, several of each on their way at any time ([`Ahead`]). Rows are taken out of them
+//! in batches; sums and parity of a batch run on the workers; writes are submitted and settled behind. What goes
+//! wrong is done by itself: columns of the row that nobody asked for are read as well, and what no whole column gives
+//! is put together block by block ([`row::Row::salvage`]). Where no header of a row is left, the next one is looked
+//! for, and what lies between is told as lost, as far as no block in it is sound.
+//!
+//! # Beside traffic
+//! The segment is pinned, so its slots stay what they are. Rows of commits that are not durable may be under way;
+//! they are left alone, and told from lost ones by the commit that the segment was filled in. The log has its end
+//! under a lock of its own. No lock is held over I/O.
+//!
+//! # Crash
+//! A write that was cut leaves its column as wrong as it was, or half of it right: the next one mends it.
+
+mod row;
+
+use crate::ahead::Ahead;
+use crate::error::Result;
+use crate::member::Member;
+use crate::planted::{Bug, planted};
+use crate::pool::Pool;
+use crate::segments::Segment;
+use bytes::Bytes;
+use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
+use larder_format::root::RootImport;
+use larder_format::segment::{DESCRIPTOR_LEN, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
+use larder_format::{CommitId, DeviceOffset, Place, SegmentId};
+use row::{Column, Expected, Row, Salvage};
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of one read, at least and at most.
+const CHUNK: Range<u32> = 64 << 10..1 << 20;
+/// Rows that are treated together at most.
+const BATCH_ROWS: usize = 64;
+/// How far behind a row without headers the log is searched for the next, bytes: more than any record of it takes.
+const LOG_GAP: u32 = 2 << 20;
+/// Bytes of a column that are looked through at once for sound blocks where no row is known.
+const GAP: u32 = 8 << 20;
+/// Bytes of a column that are read at once to skip rows.
+const SKIM: u32 = 64 << 10;
+
+/// What of a segment's columns is brought in order.
+pub(crate) enum Targets {
+    /// Every column on a device in use: read, proven, rewritten when it is wrong.
+    All,
+    /// Columns that a device lacks.
+    Missing(Missing),
+}
+
+/// Columns on members that lack rows: nothing is read from these members.
+pub(crate) struct Missing {
+    /// Each column with the member that gets it, be that the slot's own or one that stands in for it.
+    pub columns: Vec<(usize, Arc<Member>)>,
+    /// They hold the rows of commits up to this one.
+    pub after: CommitId,
+    /// They get the rows of later commits themselves.
+    pub through: CommitId,
+}
+
+/// A part of a data column that nothing can give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The data column.
+    pub column: u8,
+    /// Bytes from the start of the slot.
+    pub range: Range<u32>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bytes of rows and descriptors gone through, over all columns.
+    pub examined: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Of those, bytes that were wrong before and are right now.
+    pub repaired: u64,
+    /// Rows gone through.
+    pub rows: u64,
+    /// Columns of rows, and descriptors, that were wrong.
+    pub wrong: u64,
+    /// Columns of rows, and descriptors, that a device did not take, or did not keep.
+    pub refused: u64,
+    /// What cannot be given back.
+    pub lost: Vec<Lost>,
+}
+
+/// A column that is being written.
+struct Write {
+    member: Arc<Member>,
+    at: DeviceOffset,
+    data: Arc<AlignedBuf>,
+    /// It was wrong before: reading it once more must prove it.
+    heals: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    Writing(Pending<Outcome>),
+    Proving(Pending<Outcome>),
+}
+
+/// Rows, and what was read of the columns that are read ahead.
+type Batch = Vec<(Row, Vec<Option<Bytes>>)>;
+
+/// A segment that is being mended.
+pub(crate) struct Mend {
+    segment: Arc<Segment>,
+    targets: Targets,
+    /// The next row begins here, and nothing is looked at from `end` on.
+    offset: u32,
+    end: u32,
+    /// That rows end at `end` is certain: what is missing before is lost.
+    end_is_known: bool,
+    /// Rows of later commits are left alone.
+    through: CommitId,
+    history: Vec<RootImport>,
+    /// Columns that are read ahead, as soon as it has begun, and how.
+    sources: Vec<usize>,
+    ahead: Option<Ahead>,
+    /// Bytes of a batch, and of writes under way, at most.
+    batch_limit: u64,
+    writes_limit: u64,
+    writes: VecDeque<Write>,
+    writes_bytes: u64,
+    /// Columns, by bit, whose errors were counted when a read met them.
+    counted: u64,
+    /// Only rows, without the descriptors.
+    rows_only: bool,
+    tally: Tally,
+}
+
+impl Mend {
+    /// Of `segment`, whose rows end at `height`.
+    pub(crate) fn new(segment: Arc<Segment>, height: u32, targets: Targets) -> Self {
+        Self {
+            segment,
+            targets,
+            offset: DESCRIPTOR_LEN,
+            end: height,
+            end_is_known: false,
+            through: CommitId::new(0),
+            history: Vec::new(),
+            sources: Vec::new(),
+            ahead: None,
+            batch_limit: 0,
+            writes_limit: 0,
+            writes: VecDeque::new(),
+            writes_bytes: 0,
+            counted: 0,
+            rows_only: false,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Of the rows in `range` of `segment` alone; errors of the columns `counted` were counted when they were met.
+    pub(crate) fn of_rows(segment: Arc<Segment>, range: Range<u32>, counted: u64) -> Self {
+        let mut new = Self::new(segment, range.end, Targets::All);
+        (new.offset, new.rows_only, new.counted) = (range.start, true, counted);
+        new
+    }
+
+    /// What came of it so far.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Goes on for about `bytes` read or written; true when the segment is done and every write has settled.
+    ///
+    /// # Errors
+    /// When members refused writes and too few are left.
+    pub(crate) fn step(&mut self, pool: &Pool, bytes: u64) -> Result<bool> {
+        let before = (self.cost(), self.tally.refused);
+        self.begin(pool);
+        while self.offset < self.end && self.cost() - before.0 < bytes {
+            let batch = self.load(pool);
+            self.mend(pool, batch);
+        }
+        let done = self.offset >= self.end;
+        self.settle(if done { 0 } else { self.writes_limit });
+        if self.tally.refused > before.1 {
+            pool.check_tolerance()?;
+        }
+        Ok(done)
+    }
+
+    /// What was read, about, and written.
+    fn cost(&self) -> u64 {
+        let columns = self.segment.layout.columns() as u64;
+        self.tally.examined * self.sources.len() as u64 / columns + self.tally.written
+    }
+
+    fn expected<'a>(&'a self, pool: &Pool) -> Expected<'a> {
+        Expected { pool: pool.guid, segment: &self.segment, end: self.end, history: &self.history }
+    }
+
+    /// The columns asked for that are not on `column`'s own device, or are and must not be read.
+    fn is_target(&self, column: usize, member: &Arc<Member>) -> bool {
+        match &self.targets {
+            Targets::All => false,
+            Targets::Missing(missing) => {
+                missing.columns.iter().any(|(of, target)| *of == column && Arc::ptr_eq(target, member))
+            }
+        }
+    }
+
+    /// Whether `column` can be read at all.
+    fn is_readable(&self, pool: &Pool, column: usize) -> bool {
+        let member = pool.members.get(self.segment.slots[column].device);
+        member.is_online() && !self.is_target(column, &member)
+    }
+
+    /// Before the first row: what holds for all of them, and the descriptors.
+    fn begin(&mut self, pool: &Pool) {
+        if self.ahead.is_some() {
+            return;
+        }
+        // Before anything is read: what is durable by now has settled on the devices.
+        self.through = pool.durable_commit();
+        if let Targets::Missing(missing) = &self.targets {
+            self.through = self.through.min(missing.through);
+        }
+        self.history.clone_from(&pool.history.lock());
+        self.find_end(pool);
+        self.sources = self.choose_sources(pool);
+        if !self.rows_only {
+            self.mend_descriptors(pool);
+        }
+        self.skip_old_rows(pool);
+        let budget = pool.cache.trace_limit().max(4 << 20);
+        (self.batch_limit, self.writes_limit) = (budget / 4, budget / 4);
+        let lanes = self.sources.len().max(1) as u64;
+        let chunk =
+            (budget / 2 / lanes / 3).clamp(CHUNK.start.into(), CHUNK.end.into()) as u32 / ROW_STEP * ROW_STEP;
+        let range = self.offset..self.end;
+        self.ahead =
+            Some(Ahead::new(Arc::clone(&self.segment), self.sources.clone(), range, chunk, budget / 2));
+    }
+
+    /// Where rows end, and whether all of them are durable.
+    fn find_end(&mut self, pool: &Pool) {
+        if self.segment.kind == SegmentKind::Log {
+            // Whoever appends holds the lock: what is below the end has settled, whatever its commit.
+            let intent = pool.intent.lock();
+            let at = intent.segments.iter().position(|id| *id == self.segment.id);
+            let end = match at {
+                Some(0) => intent.offset,
+                Some(_) => DESCRIPTOR_LEN,
+                None => pool.members.get(self.segment.slots[0].device).slot_size,
+            };
+            self.end = if self.rows_only { self.end } else { end };
+            self.end_is_known = at.is_some();
+            if matches!(self.targets, Targets::All) {
+                self.through = CommitId::new(u64::MAX);
+            }
+            return;
+        }
+        let core = pool.core.lock();
+        let entry = core.entries.get(&self.segment.id);
+        self.end_is_known = entry.is_some_and(|entry| entry.filled <= self.through) || self.rows_only;
+    }
+
+    /// The columns to be read of every row: all, or as few as give what is missing.
+    fn choose_sources(&self, pool: &Pool) -> Vec<usize> {
+        let layout = self.segment.layout;
+        let readable = |column: &usize| self.is_readable(pool, *column);
+        let Targets::Missing(missing) = &self.targets else {
+            return (0..layout.columns()).filter(readable).collect();
+        };
+        // Twins take turns from segment to segment.
+        let turn = self.segment.id.get() as usize;
+        let replica =
+            |i: usize| (0..layout.r()).map(|j| layout.replica(i, (j + turn) % layout.r())).find(readable);
+        let mut sources = BTreeSet::new();
+        let mut by_parity = false;
+        for (column, _) in &missing.columns {
+            let i = column / layout.r();
+            match (i < layout.k()).then(|| replica(i)).flatten() {
+                Some(twin) => drop(sources.insert(twin)),
+                // A parity column may be copied as well, from the device that is being replaced.
+                None if readable(column) => drop(sources.insert(*column)),
+                None => by_parity = true,
+            }
+        }
+        if by_parity {
+            let data: Vec<usize> = (0..layout.k()).filter_map(replica).collect();
+            let lacking = layout.k() - data.len();
+            sources.extend(data);
+            sources.extend((0..layout.m()).map(|p| layout.parity(p)).filter(readable).take(lacking));
+        }
+        sources.into_iter().collect()
+    }
+
+    /// Descriptors at the slots' starts.
+    fn mend_descriptors(&mut self, pool: &Pool) {
+        let record = self.segment.as_opened();
+        let right = |column| Arc::new(AlignedBuf::padded(&encode_descriptor(pool.guid, &record, column)));
+        self.tally.examined += u64::from(DESCRIPTOR_LEN) * self.segment.layout.columns() as u64;
+        if let Targets::Missing(missing) = &self.targets {
+            let born = self.segment.birth;
+            if row::is_within(born, missing.after, missing.through) {
+                for (column, member) in missing.columns.clone() {
+                    self.write(&member, column, 0, right(column));
+                }
+            }
+            return;
+        }
+        if self.segment.birth > self.through {
+            return;
+        }
+        let reads: Vec<_> = (0..record.slots.len())
+            .filter(|column| self.is_readable(pool, *column))
+            .map(|column| {
+                let (slot, member) = (record.slots[column], pool.members.get(record.slots[column].device));
+                let read = member.read(member.slot_offset(slot.index, 0), DESCRIPTOR_LEN as usize);
+                (column, member, read)
+            })
+            .collect();
+        for (column, member, read) in reads {
+            let Some(read) = read else { continue };
+            let found = read.wait();
+            let right = right(column);
+            match found {
+                Ok(found) if found[..] == right[..] => continue,
+                Ok(_) => drop(member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => drop(member.counters.read_errors.fetch_add(1, Ordering::Relaxed)),
+            }
+            self.tally.wrong += 1;
+            self.write(&member, column, 0, right);
+        }
+    }
+
+    /// Passes over rows that the members have.
+    fn skip_old_rows(&mut self, pool: &Pool) {
+        let Targets::Missing(missing) = &self.targets else { return };
+        if missing.after < self.segment.birth {
+            return;
+        }
+        while self.offset < self.end {
+            let stored = (self.end - self.offset).min(SKIM);
+            let place = Place { segment: self.segment.id, column: 0, offset: self.offset, stored };
+            // The first column that knows of a row here.
+            let expected = self.expected(pool);
+            let known = self.sources.iter().find_map(|&column| {
+                let bytes = pool.read_column(&self.segment, column, place)?;
+                expected.header(column, self.offset, &bytes)?;
+                Some((column, bytes))
+            });
+            let Some((column, bytes)) = known else { return };
+            let mut next = self.offset;
+            while let Some(row) = bytes
+                .get((next - self.offset) as usize..)
+                .and_then(|bytes| expected.header(column, next, bytes))
+            {
+                if row.commit > missing.after {
+                    self.offset = next;
+                    return;
+                }
+                next += row.height;
+            }
+            self.offset = next;
+        }
+    }
+
+    /// The next rows, with what was read of them, not judged yet; moves on behind them.
+    fn load(&mut self, pool: &Pool) -> Batch {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while self.offset < self.end && bytes < self.batch_limit && batch.len() < BATCH_ROWS {
+            let Some(header) = self.header(pool, self.offset) else {
+                self.pass_gap(pool);
+                continue;
+            };
+            // Later rows are of later commits.
+            if header.commit > self.through {
+                self.end = self.offset;
+                break;
+            }
+            let (range, height) = (self.offset..self.offset + header.height, header.height);
+            self.offset = range.end;
+            self.tally.rows += 1;
+            self.tally.examined += u64::from(height) * self.segment.layout.columns() as u64;
+            if let Targets::Missing(missing) = &self.targets
+                && header.commit <= missing.after
+            {
+                continue;
+            }
+            bytes += u64::from(height) * self.sources.len() as u64;
+            let ahead = self.ahead.as_mut().expect("it has begun");
+            let read = (0..self.sources.len()).map(|lane| ahead.get(pool, lane, range.clone())).collect();
+            batch.push((Row::new(&self.segment, header), read));
+        }
+        batch
+    }
+
+    /// The header of the row at `offset`, from the columns that are read or any other.
+    fn header(&mut self, pool: &Pool, offset: u32) -> Option<RowHeader> {
+        let range = offset..offset + ALIGN as u32;
+        let ahead = self.ahead.as_mut().expect("it has begun");
+        let heads: Vec<Option<Bytes>> =
+            (0..self.sources.len()).map(|lane| ahead.get(pool, lane, range.clone())).collect();
+        let expected = self.expected(pool);
+        let headers = self.sources.iter().zip(heads);
+        let found = headers.filter_map(|(&column, bytes)| expected.header(column, offset, &bytes?));
+        let elsewhere = || {
+            let others = (0..self.segment.layout.columns()).filter(|column| !self.sources.contains(column));
+            let place = Place { segment: self.segment.id, column: 0, offset, stored: ALIGN as u32 };
+            row::newest(others.filter(|&column| self.is_readable(pool, column)).filter_map(|column| {
+                let bytes = pool.read_column(&self.segment, column, place)?;
+                expected.header(column, offset, &bytes)
+            }))
+        };
+        row::newest(found).or_else(elsewhere)
+    }
+
+    /// At the offset no column has a header: goes to the next row that one knows of. What lies between is lost, as
+    /// far as no block in it is sound.
+    fn pass_gap(&mut self, pool: &Pool) {
+        let from = self.offset;
+        let is_log = self.segment.kind == SegmentKind::Log;
+        let limit = if is_log && !self.end_is_known { self.end.min(from + LOG_GAP) } else { self.end };
+        let next =
+            (from + ROW_STEP..limit).step_by(ROW_STEP as usize).find_map(|offset| self.header(pool, offset));
+        match next {
+            Some(header) if header.commit <= self.through => self.offset = header.offset,
+            // What is missing may be under way.
+            Some(_) => return self.end = from,
+            None if self.end_is_known => self.offset = self.end,
+            None => return self.end = from,
+        }
+        for start in (from..self.offset).step_by(GAP as usize) {
+            let stored = (self.offset - start).min(GAP);
+            for i in 0..self.segment.layout.k() {
+                let mut salvage = Salvage::new(stored as usize);
+                let place = Place { segment: self.segment.id, column: i as u8, offset: start, stored };
+                for j in 0..self.segment.layout.r() {
+                    let column = self.segment.layout.replica(i, j);
+                    if !self.is_readable(pool, column) {
+                        continue;
+                    }
+                    if let Some(bytes) = pool.read_column(&self.segment, column, place) {
+                        salvage.add(pool.guid, &bytes);
+                    }
+                }
+                self.tally.lost.extend(salvage.lost(pool, &self.segment, i, start));
+            }
+        }
+        if matches!(self.targets, Targets::All) {
+            for column in self.sources.clone() {
+                self.note_wrong(pool, column, true);
+            }
+        }
+        self.tally.examined += u64::from(self.offset - from) * self.segment.layout.columns() as u64;
+    }
+
+    /// Counts an error of a column's device.
+    fn note_wrong(&mut self, pool: &Pool, column: usize, sums: bool) {
+        self.tally.wrong += 1;
+        // A failed read was counted when it failed.
+        if sums && self.counted & 1 << column == 0 {
+            let member = pool.members.get(self.segment.slots[column].device);
+            member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Holds a batch against its sums, and writes what is wanted of it.
+    fn mend(&mut self, pool: &Pool, batch: Batch) {
+        let mut rows = self.judge(pool, batch);
+        let mut wanted: Vec<Vec<usize>> = Vec::with_capacity(rows.len());
+        for row in &mut rows {
+            wanted.push(self.wanted(pool, row));
+        }
+        let segment = Arc::clone(&self.segment);
+        let computed: Vec<OnceLock<Vec<(usize, AlignedBuf)>>> =
+            rows.iter().map(|_| OnceLock::new()).collect();
+        let busy: Vec<usize> = (0..rows.len()).filter(|&i| !wanted[i].is_empty()).collect();
+        pool.world.workers.for_each(busy.len(), &|i| {
+            let i = busy[i];
+            // Each index comes once.
+            let _ = computed[i].set(rows[i].compute(pool.guid, &segment, &wanted[i]));
+        });
+        let computed: Vec<_> = computed.into_iter().map(OnceLock::into_inner).collect();
+        for ((mut row, mut wanted), done) in rows.into_iter().zip(wanted).zip(computed) {
+            let done = done.unwrap_or_default();
+            wanted.retain(|column| done.iter().all(|(had, _)| had != column));
+            self.write_columns(pool, &row, done);
+            if !wanted.is_empty() {
+                let done = self.rescue(pool, &mut row, &wanted);
+                self.write_columns(pool, &row, done);
+            }
+        }
+        self.settle(self.writes_limit);
+    }
+
+    /// Which columns of a batch are right.
+    fn judge(&self, pool: &Pool, batch: Batch) -> Vec<Row> {
+        let lanes = self.sources.len();
+        let judged: Vec<OnceLock<Column>> = (0..batch.len() * lanes).map(|_| OnceLock::new()).collect();
+        let expected = self.expected(pool);
+        pool.world.workers.for_each(judged.len(), &|at| {
+            let ((row, read), lane) = (&batch[at / lanes], at % lanes);
+            let column = self.sources[lane];
+            let found = match &read[lane] {
+                Some(bytes) => row.judge(&expected, column, bytes.clone()),
+                None => Column::Unread,
+            };
+            // Each index comes once.
+            let _ = judged[at].set(found);
+        });
+        let mut judged = judged.into_iter();
+        let take = |(mut row, _): (Row, _)| {
+            for (&column, found) in self.sources.iter().zip(judged.by_ref().take(lanes)) {
+                row.columns[column] = found.into_inner().expect("every column was judged");
+            }
+            row
+        };
+        batch.into_iter().map(take).collect()
+    }
+
+    /// The columns of a row that are to be written. What a chunk did not bring is read by itself: of a chunk with a
+    /// sector that cannot be read, most rows can.
+    fn wanted(&mut self, pool: &Pool, row: &mut Row) -> Vec<usize> {
+        for column in self.sources.clone() {
+            if matches!(row.columns[column], Column::Unread) {
+                self.read_alone(pool, row, column);
+            }
+        }
+        let mut wrong = Vec::new();
+        for column in self.sources.clone() {
+            if let Column::Wrong(found) = &row.columns[column] {
+                self.note_wrong(pool, column, found.is_some());
+                wrong.push(column);
+            }
+        }
+        match &self.targets {
+            Targets::All if planted(Bug::ParityNotScrubbed) => {
+                wrong.retain(|&column| column < self.segment.layout.k() * self.segment.layout.r());
+                wrong
+            }
+            Targets::All => wrong,
+            Targets::Missing(missing) => {
+                let columns: BTreeSet<usize> = missing.columns.iter().map(|(column, _)| *column).collect();
+                columns.into_iter().collect()
+            }
+        }
+    }
+
+    /// Reads one column of a row, if its device is in use.
+    fn read_alone(&self, pool: &Pool, row: &mut Row, column: usize) {
+        if !self.is_readable(pool, column) {
+            return;
+        }
+        let range = row.range();
+        let stored = range.end - range.start;
+        let place = Place { segment: self.segment.id, column: 0, offset: range.start, stored };
+        row.columns[column] = match pool.read_column(&self.segment, column, place) {
+            Some(bytes) => row.judge(&self.expected(pool), column, bytes),
+            None if self.is_readable(pool, column) => Column::Wrong(None),
+            None => Column::Unread,
+        };
+    }
+
+    /// Columns that the sources did not give: all others are read as well, and what is wrong is put together by
+    /// blocks. What is lost is told.
+    fn rescue(&mut self, pool: &Pool, row: &mut Row, wanted: &[usize]) -> Vec<(usize, AlignedBuf)> {
+        for column in 0..self.segment.layout.columns() {
+            if matches!(row.columns[column], Column::Unread) {
+                self.read_alone(pool, row, column);
+                if let Column::Wrong(found) = &row.columns[column] {
+                    self.note_wrong(pool, column, found.is_some());
+                }
+            }
+        }
+        let segment = Arc::clone(&self.segment);
+        let done = row.compute(pool.guid, &segment, wanted);
+        if done.len() == wanted.len() {
+            return done;
+        }
+        let lost = row.salvage(pool, &segment);
+        self.tally.lost.extend(lost);
+        row.compute(pool.guid, &segment, wanted)
+    }
+
+    /// Writes columns of a row to whoever is to get them.
+    fn write_columns(&mut self, pool: &Pool, row: &Row, columns: Vec<(usize, AlignedBuf)>) {
+        for (column, data) in columns {
+            let (offset, data) = (row.header.offset, Arc::new(data));
+            let targets: Vec<Arc<Member>> = match &self.targets {
+                Targets::All => vec![pool.members.get(self.segment.slots[column].device)],
+                Targets::Missing(missing) => {
+                    let targets = missing.columns.iter().filter(|(of, _)| *of == column);
+                    targets.map(|(_, member)| Arc::clone(member)).collect()
+                }
+            };
+            for member in targets {
+                self.write(&member, column, offset, Arc::clone(&data));
+            }
+        }
+    }
+
+    /// Submits a write; what was wrong before is read once more when it has settled.
+    fn write(&mut self, member: &Arc<Member>, column: usize, offset: u32, data: Arc<AlignedBuf>) {
+        let at = member.slot_offset(self.segment.slots[column].index, offset);
+        let heals = matches!(self.targets, Targets::All);
+        let Some(pending) = member.write(at, Arc::clone(&data)) else {
+            self.tally.refused += 1;
+            return;
+        };
+        self.writes_bytes += data.len() as u64;
+        let stage = Stage::Writing(pending);
+        self.writes.push_back(Write { member: Arc::clone(member), at, data, heals, stage });
+    }
+
+    /// Waits for the oldest writes until at most `limit` bytes are under way.
+    fn settle(&mut self, limit: u64) {
+        while self.writes_bytes > limit
+            && let Some(Write { member, at, data, heals, stage }) = self.writes.pop_front()
+        {
+            let len = data.len() as u64;
+            let held = match stage {
+                Stage::Writing(pending) => {
+                    let taken = member.settle(Some(pending));
+                    self.tally.written += if taken { len } else { 0 };
+                    let proof = (taken && heals).then(|| member.read(at, data.len())).flatten();
+                    if let Some(pending) = proof {
+                        let stage = Stage::Proving(pending);
+                        self.writes.push_back(Write { member, at, data, heals, stage });
+                        continue;
+                    }
+                    taken && !heals
+                }
+                Stage::Proving(pending) => match pending.wait() {
+                    Ok(found) if found[..] == data[..] => {
+                        self.tally.repaired += len;
+                        true
+                    }
+                    Ok(_) => {
+                        member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                        false
+                    }
+                    Err(_) => {
+                        member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                        false
+                    }
+                },
+            };
+            self.tally.refused += u64::from(!held);
+            self.writes_bytes -= len;
+        }
+    }
+}
+
+impl Drop for Mend {
+    /// The slots may be another segment's as soon as this one is let go: nothing may be under way to them.
+    fn drop(&mut self) {
+        self.settle(0);
+    }
+}

@@ -1,0 +1,364 @@
+//! One row: which of its columns are right, and what the right ones give back.
+//!
+//! Headers hold the sums of all columns, so it is known which columns are wrong, and nothing is believed that does
+//! not match its sum. Where too many are wrong as a whole, blocks may still be had one by one: from a copy that is
+//! wrong elsewhere, or by parity over columns that are ([`Salvage`]). What they make up is held against the sum again.
+
+use crate::core::Core;
+use crate::mend::Lost;
+use crate::parity;
+use crate::planted::{Bug, planted};
+use crate::pool::Pool;
+use crate::read::search;
+use crate::segments::Segment;
+use bytes::Bytes;
+use larder_device::AlignedBuf;
+use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
+use larder_format::checksum::fast128;
+use larder_format::root::RootImport;
+use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
+use larder_format::{BLOCK_STEP, BlockId, CommitId, Place, PoolGuid};
+use std::ops::Range;
+
+/// A column as its device gave it, header and all.
+pub(super) enum Column {
+    /// As the sums say.
+    Right(Bytes),
+    /// Something else, or nothing.
+    Wrong(Option<Bytes>),
+    /// Nobody asked, or its device is not in use.
+    Unread,
+}
+
+/// What headers are held against, other than their own sums.
+pub(super) struct Expected<'a> {
+    pub pool: PoolGuid,
+    pub segment: &'a Segment,
+    /// Rows end here at the latest.
+    pub end: u32,
+    /// The pool's imports, the latest first.
+    pub history: &'a [RootImport],
+}
+
+impl Expected<'_> {
+    /// The header of the row at `offset` in `column`, when it is intact and belongs there.
+    ///
+    /// A crash leaves rows above what was committed, and later imports write others in their places. A write that got
+    /// lost shows such an old row, intact: it is told by its import, which is not the one that its commit belongs to.
+    pub(super) fn header(&self, column: usize, offset: u32, bytes: &[u8]) -> Option<RowHeader> {
+        let header = RowHeader::check(self.pool, bytes).ok()?;
+        let fits = header.segment == self.segment.id
+            && header.offset == offset
+            && usize::from(header.column) == column
+            && header.sums.len() == self.segment.layout.columns()
+            && header.height > row_header_len(header.sums.len())
+            && header.height.is_multiple_of(larder_format::segment::ROW_STEP)
+            && header.height <= self.end.checked_sub(offset)?;
+        // The log is never written in an older import's segments.
+        let fits = fits && (self.segment.kind == SegmentKind::Log || self.belongs(&header));
+        fits.then_some(header)
+    }
+
+    fn belongs(&self, header: &RowHeader) -> bool {
+        let import = self.history.iter().find(|import| import.first <= header.commit);
+        import.is_none_or(|import| import.incarnation == header.incarnation)
+    }
+}
+
+/// A row under repair.
+pub(super) struct Row {
+    /// The header of one of its columns.
+    pub header: RowHeader,
+    /// All of them.
+    pub columns: Vec<Column>,
+    /// Data columns that were put together from parts, without their headers.
+    salvaged: Vec<Option<Bytes>>,
+}
+
+impl Row {
+    /// The row that `header` tells of, of which nothing was read yet.
+    pub(super) fn new(segment: &Segment, header: RowHeader) -> Self {
+        let columns = (0..segment.layout.columns()).map(|_| Column::Unread).collect();
+        Self { header, columns, salvaged: vec![None; segment.layout.k()] }
+    }
+
+    /// Its bytes, from the start of the slot.
+    pub(super) fn range(&self) -> Range<u32> {
+        self.header.offset..self.header.offset + self.header.height
+    }
+
+    /// What to make of a column's `bytes`.
+    pub(super) fn judge(&self, expected: &Expected<'_>, column: usize, bytes: Bytes) -> Column {
+        let head = expected.header(column, self.header.offset, &bytes);
+        let same =
+            head.is_some_and(|head| head.height == self.header.height && head.sums == self.header.sums);
+        let right = same
+            && bytes.len() == self.header.height as usize
+            && fast128(expected.pool, &bytes[self.head_len()..]) == self.header.sums[column];
+        if right { Column::Right(bytes) } else { Column::Wrong(Some(bytes)) }
+    }
+
+    fn head_len(&self) -> usize {
+        row_header_len(self.header.sums.len()) as usize
+    }
+
+    /// A column behind its header, when it is right.
+    fn right(&self, column: usize) -> Option<&[u8]> {
+        match &self.columns[column] {
+            Column::Right(bytes) => Some(&bytes[self.head_len()..]),
+            _ => None,
+        }
+    }
+
+    /// Data column `i` behind its header, from whichever replica is right.
+    fn data(&self, segment: &Segment, i: usize) -> Option<&[u8]> {
+        let replicas = (0..segment.layout.r()).find_map(|j| self.right(segment.layout.replica(i, j)));
+        replicas.or(self.salvaged[i].as_deref())
+    }
+
+    /// Computes the columns `wanted`, proven and ready to be written; those that cannot be had are left out.
+    pub(super) fn compute(
+        &self,
+        pool: PoolGuid,
+        segment: &Segment,
+        wanted: &[usize],
+    ) -> Vec<(usize, AlignedBuf)> {
+        let layout = segment.layout;
+        let (k, m, head) = (layout.k(), layout.m(), self.head_len());
+        // By number as parity counts them: data, then P, Q, R.
+        let number = |column: usize| {
+            if column < k * layout.r() { column / layout.r() } else { column - k * layout.r() + k }
+        };
+        let present: Vec<Option<&[u8]>> = (0..k)
+            .map(|i| self.data(segment, i))
+            .chain((0..m).map(|p| self.right(layout.parity(p))))
+            .collect();
+        let mut absent: Vec<usize> =
+            wanted.iter().map(|&column| number(column)).filter(|&number| present[number].is_none()).collect();
+        absent.sort_unstable();
+        absent.dedup();
+        let mut computed: Vec<(usize, AlignedBuf)> = Vec::new();
+        if !absent.is_empty() && m > 0 {
+            let fresh = || AlignedBuf::stale(self.header.height as usize);
+            let mut buffers: Vec<AlignedBuf> = absent.iter().map(|_| fresh()).collect();
+            let mut out: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[head..]).collect();
+            if parity::reconstruct(k, m, &present, &absent, &mut out).is_ok() {
+                computed = absent.into_iter().zip(buffers).collect();
+            }
+        }
+        let mut done = Vec::new();
+        for &column in wanted {
+            let number = number(column);
+            let mut buffer = if let Some(body) = present[number] {
+                let mut copy = AlignedBuf::stale(self.header.height as usize);
+                copy[head..].copy_from_slice(body);
+                copy
+            } else if let Some((_, found)) = computed.iter().find(|(of, _)| *of == number) {
+                let mut copy = AlignedBuf::stale(self.header.height as usize);
+                copy[head..].copy_from_slice(&found[head..]);
+                copy
+            } else {
+                continue;
+            };
+            if fast128(pool, &buffer[head..]) != self.header.sums[column] && !planted(Bug::MendsUnproven) {
+                continue;
+            }
+            let used = self.used(pool, segment, column, &buffer[head..]);
+            RowHeader { column: column as u8, used, ..self.header.clone() }.put(pool, &mut buffer);
+            done.push((column, buffer));
+        }
+        done
+    }
+
+    /// Bytes of blocks in a column: what the header of a twin says, else where its blocks end.
+    fn used(&self, pool: PoolGuid, segment: &Segment, column: usize, body: &[u8]) -> u32 {
+        let layout = segment.layout;
+        if column >= layout.k() * layout.r() {
+            return 0;
+        }
+        let i = column / layout.r();
+        let twin = (0..layout.r()).find_map(|j| match &self.columns[layout.replica(i, j)] {
+            Column::Right(bytes) => RowHeader::check(pool, bytes).ok(),
+            _ => None,
+        });
+        twin.map_or_else(|| end_of_blocks(pool, body), |twin| twin.used)
+    }
+
+    /// Puts data columns together block by block, as far as that goes, and tells what is lost of those that stay
+    /// incomplete. What may be wrong of the row must have been read.
+    pub(super) fn salvage(&mut self, pool: &Pool, segment: &Segment) -> Vec<Lost> {
+        let layout = segment.layout;
+        let mut lost = Vec::new();
+        // What is put together helps with what is left.
+        for _ in 0..layout.k() {
+            lost.clear();
+            let mut progress = false;
+            for i in 0..layout.k() {
+                if self.data(segment, i).is_some() {
+                    continue;
+                }
+                let salvage = self.salvage_column(pool.guid, segment, i);
+                match salvage.finish(pool.guid, self.header.sums[layout.replica(i, 0)]) {
+                    Some(body) => {
+                        self.salvaged[i] = Some(body);
+                        progress = true;
+                    }
+                    None => {
+                        let start = self.header.offset + self.head_len() as u32;
+                        lost.extend(salvage.lost(pool, segment, i, start));
+                    }
+                }
+            }
+            if !progress {
+                break;
+            }
+        }
+        lost
+    }
+
+    fn salvage_column(&self, pool: PoolGuid, segment: &Segment, i: usize) -> Salvage {
+        let layout = segment.layout;
+        let head = self.head_len();
+        let mut salvage = Salvage::new(self.header.height as usize - head);
+        let body = |column: usize| match &self.columns[column] {
+            Column::Right(bytes) | Column::Wrong(Some(bytes)) if bytes.len() > head => {
+                Some(bytes.slice(head..))
+            }
+            _ => None,
+        };
+        let sum = self.header.sums[layout.replica(i, 0)];
+        // A column whose header is another's may be another's whole: its blocks come last.
+        let at_home = |column: &usize| match &self.columns[*column] {
+            Column::Wrong(Some(bytes)) => {
+                RowHeader::check(pool, bytes).is_ok_and(|header| header.sums == self.header.sums)
+            }
+            _ => false,
+        };
+        let replicas = (0..layout.r()).map(|j| layout.replica(i, j));
+        let (near, far): (Vec<usize>, Vec<usize>) = replicas.partition(at_home);
+        for bytes in near.into_iter().filter_map(body) {
+            salvage.add(pool, &bytes);
+        }
+        if layout.m() > 0 && salvage.finish(pool, sum).is_none() {
+            let data = (0..layout.k()).map(|other| {
+                if other == i {
+                    return Vec::new();
+                }
+                match self.data(segment, other) {
+                    Some(right) => vec![Bytes::copy_from_slice(right)],
+                    None => (0..layout.r()).filter_map(|j| body(layout.replica(other, j))).collect(),
+                }
+            });
+            let parities = (0..layout.m()).map(|p| body(layout.parity(p)).into_iter().collect());
+            let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
+            let len = self.header.height as usize - head;
+            // Whether it worked shows in what is left open.
+            drop(search(layout, &versions, i, len, |computed| {
+                salvage.add(pool, computed);
+                salvage.finish(pool, sum).map(drop)
+            }));
+        }
+        for bytes in far.into_iter().filter_map(body) {
+            salvage.add(pool, &bytes);
+        }
+        salvage
+    }
+}
+
+/// Where the blocks end that lie one behind the other from the start of `body`.
+fn end_of_blocks(pool: PoolGuid, body: &[u8]) -> u32 {
+    let mut at = 0usize;
+    while let Some(header) = body.get(at..).and_then(|rest| CheckedHeader::check(pool, rest).ok()) {
+        at += header.footprint() as usize;
+    }
+    at.min(body.len()) as u32
+}
+
+/// A data column put together from blocks that prove themselves, whichever copy they come from.
+pub(super) struct Salvage {
+    bytes: Vec<u8>,
+    /// What no block was found for, in order.
+    gaps: Vec<Range<usize>>,
+    /// The blocks found, with where they lie.
+    blocks: Vec<(BlockId, BlockKind, Range<usize>)>,
+}
+
+impl Salvage {
+    /// Of a column of `len` bytes.
+    pub(super) fn new(len: usize) -> Self {
+        let gaps = if len == 0 { vec![] } else { vec![0..len] };
+        Self { bytes: vec![0; len], gaps, blocks: Vec::new() }
+    }
+
+    /// Takes the blocks of `version` that fill gaps.
+    pub(super) fn add(&mut self, pool: PoolGuid, version: &[u8]) {
+        let mut gaps = Vec::new();
+        for gap in std::mem::take(&mut self.gaps) {
+            let (mut from, mut at) = (gap.start, gap.start);
+            while at < gap.end {
+                let rest = version.get(at..gap.end).unwrap_or_default();
+                // Most places where none begins are told by four bytes.
+                let begins = rest.starts_with(&BLOCK_MAGIC.to_le_bytes());
+                let whole =
+                    begins.then(|| CheckedHeader::check(pool, rest).ok()).flatten().and_then(|header| {
+                        let stored = rest.get(..header.stored() as usize)?;
+                        block::check_any(pool, stored).ok()?;
+                        Some((stored, header))
+                    });
+                let Some((stored, header)) = whole else {
+                    at += BLOCK_STEP as usize;
+                    continue;
+                };
+                self.bytes[at..at + stored.len()].copy_from_slice(stored);
+                if from < at {
+                    gaps.push(from..at);
+                }
+                self.blocks.push((header.id, header.info.kind, at..at + stored.len()));
+                at = (at + header.footprint() as usize).min(gap.end);
+                from = at;
+            }
+            if from < gap.end {
+                gaps.push(from..gap.end);
+            }
+        }
+        self.gaps = gaps;
+    }
+
+    /// The whole column, if what is open of it is padding: its sum tells.
+    fn finish(&self, pool: PoolGuid, sum: u128) -> Option<Bytes> {
+        (fast128(pool, &self.bytes) == sum).then(|| Bytes::copy_from_slice(&self.bytes))
+    }
+
+    /// What is lost of data column `i`, of which this begins at `start` of its slot: what is open, and blocks that
+    /// the map does not place there. Those are sound, but left over from another segment.
+    pub(super) fn lost(&self, pool: &Pool, segment: &Segment, i: usize, start: u32) -> Vec<Lost> {
+        let column = i as u8;
+        let foreign = |(id, kind, range): &(BlockId, BlockKind, Range<usize>)| {
+            let (offset, stored) = (start + range.start as u32, range.len() as u32);
+            let here = Place { segment: segment.id, column, offset, stored };
+            let mapped = matches!(kind, BlockKind::Record | BlockKind::Node);
+            mapped && Core::look_up(pool, *id).ok().flatten() != Some(here)
+        };
+        let foreign = self.blocks.iter().filter(|block| foreign(block)).map(|(.., range)| range);
+        let mut open: Vec<&Range<usize>> = self.gaps.iter().chain(foreign).collect();
+        open.sort_by_key(|range| range.start);
+        let at = |offset: usize| start + offset as u32;
+        let lost = |range: &Range<usize>| Lost {
+            segment: segment.id,
+            column,
+            range: at(range.start)..at(range.end),
+        };
+        open.into_iter().map(lost).collect()
+    }
+}
+
+/// The newest of headers: all of them are right, but of rows that one import after the other wrote in one place the
+/// older ones may be left.
+pub(super) fn newest(headers: impl Iterator<Item = RowHeader>) -> Option<RowHeader> {
+    headers.max_by_key(|header| header.commit)
+}
+
+/// Whether a commit is one that `Missing` asks for.
+pub(super) fn is_within(commit: CommitId, after: CommitId, through: CommitId) -> bool {
+    after < commit && commit <= through
+}

@@ -1,0 +1,297 @@
+//! The resilver: devices that are being rebuilt get what they lack, in the order of segments.
+//!
+//! Of a device it is known that it holds every row of commits up to `good_through`, and every row after `since`; what
+//! lies between in the segments that have a slot on it, and only that, is computed from the other columns (or copied
+//! from a twin) and written ([`crate::mend`]). Segments whose last row is old enough are not even looked at. Several
+//! devices are rebuilt in one pass.
+//!
+//! The place is kept as the last segment that is done, in the root's entry of the device. It moves there only after
+//! the device was flushed, so a crash costs at most [`FLUSH_EVERY`] bytes of work. A device that fails meanwhile is
+//! faulted as always, and starts anew from what it held before.
+//!
+//! When nothing is lacking the device becomes current at the boundary of a commit; see [`crate::devices`]. What the
+//! others could not give is lost with or without it: it is told, and does not hold the device up.
+
+use crate::error::Result;
+use crate::member::{Member, MemberState};
+use crate::mend::{Lost, Mend, Missing, Targets};
+use crate::pool::Pool;
+use crate::segments::{Segment, SegmentEntry};
+use larder_format::segment::{SegmentKind, SegmentState};
+use larder_format::{DeviceIndex, SegmentId, Timestamp};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes written to devices between two flushes of them, about.
+const FLUSH_EVERY: u64 = 256 << 20;
+
+/// How far a resilver is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResilverProgress {
+    /// The devices that are being rebuilt, by number.
+    pub devices: Vec<DeviceIndex>,
+    /// When it began, or went on after an import.
+    pub started: Timestamp,
+    /// Bytes to be gone through on those devices.
+    pub total: u64,
+    /// Bytes gone through.
+    pub examined: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+/// How a resilver ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResilverResult {
+    /// The devices that were rebuilt, by the number that they had.
+    pub devices: Vec<DeviceIndex>,
+    /// When it began, or went on after an import.
+    pub started: Timestamp,
+    /// When it ended.
+    pub finished: Timestamp,
+    /// Bytes written.
+    pub written: u64,
+    /// Ranges that could not be had from the other devices.
+    pub lost: Vec<Lost>,
+}
+
+/// A resilver under way, and how the last one since import ended.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// Held for a step; then for a glance.
+    running: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None while a step is taken.
+    running: Option<Running>,
+    /// As it was after the last step.
+    progress: Option<ResilverProgress>,
+    last: Option<ResilverResult>,
+}
+
+struct Running {
+    started: Timestamp,
+    total: u64,
+    examined: u64,
+    written: u64,
+    unflushed: u64,
+    lost: Vec<Lost>,
+    /// The last segment done on each device, flushed or not.
+    done: BTreeMap<DeviceIndex, SegmentId>,
+    /// The segment at work, and for whom.
+    at: Option<(SegmentId, Vec<Arc<Member>>, Mend)>,
+}
+
+impl Running {
+    fn progress(&self) -> ResilverProgress {
+        ResilverProgress {
+            devices: Vec::new(),
+            started: self.started,
+            total: self.total.max(self.examined),
+            examined: self.examined,
+            written: self.written,
+        }
+    }
+}
+
+/// The column of a segment that is to be on `member`, when the segment has one and it lacks some of it.
+fn column_for(entry: &SegmentEntry, member: &Member) -> Option<usize> {
+    let place = member.stands_for.unwrap_or(member.index);
+    let lacks = entry.segment.birth <= member.since()
+        && (entry.filled > member.good_through() || entry.segment.kind == SegmentKind::Log)
+        && entry.state != SegmentState::Freed;
+    let column = entry.segment.slots.iter().position(|slot| slot.device == place);
+    column.filter(|_| lacks)
+}
+
+impl Pool {
+    /// Goes on with rebuilding devices for about `bytes` read or written; true while there is more to do. Devices that
+    /// are there and missed commits join by themselves.
+    ///
+    /// # Errors
+    /// When the pool is suspended, or a commit fails.
+    pub fn resilver_step(&self, bytes: u64) -> Result<bool> {
+        let _one_at_a_time = self.resilver.running.lock();
+        self.check_writable()?;
+        let stale = self.members.iter().filter(|member| member.state() == MemberState::Stale);
+        for member in stale.collect::<Vec<_>>() {
+            self.online(member.index, None)?;
+        }
+        let targets = self.rebuilding();
+        if targets.is_empty() {
+            let mut state = self.resilver.state.lock();
+            (state.running, state.progress) = (None, None);
+            return Ok(false);
+        }
+        let begun = self.resilver.state.lock().running.take();
+        let mut running = begun.unwrap_or_else(|| self.begin_resilver(&targets));
+        let stepped = self.go_on(&mut running, &targets, bytes);
+        let finished = matches!(stepped, Ok(false));
+        let mut state = self.resilver.state.lock();
+        state.progress = (!finished).then(|| running.progress());
+        if finished {
+            state.last = Some(ResilverResult {
+                devices: targets.iter().map(|member| member.index).collect(),
+                started: running.started,
+                finished: self.world.clock.now(),
+                written: running.written,
+                lost: running.lost,
+            });
+        } else {
+            state.running = Some(running);
+        }
+        drop(state);
+        stepped
+    }
+
+    /// The members that are being rebuilt.
+    fn rebuilding(&self) -> Vec<Arc<Member>> {
+        self.members.iter().filter(|member| member.state() == MemberState::Rebuilding).collect()
+    }
+
+    fn begin_resilver(&self, targets: &[Arc<Member>]) -> Running {
+        let core = self.core.lock();
+        let (mut total, mut examined) = (0, 0);
+        for member in targets {
+            let lacking = core.entries.values().filter(|entry| column_for(entry, member).is_some());
+            for entry in lacking {
+                total += u64::from(entry.height);
+                examined += if entry.segment.id <= member.cursor() { u64::from(entry.height) } else { 0 };
+            }
+        }
+        Running {
+            started: self.world.clock.now(),
+            total,
+            examined,
+            written: 0,
+            unflushed: 0,
+            lost: Vec::new(),
+            done: BTreeMap::new(),
+            at: None,
+        }
+    }
+
+    /// A part of a step after the other, until `bytes` are used up; false when all targets are rebuilt.
+    fn go_on(&self, running: &mut Running, targets: &[Arc<Member>], bytes: u64) -> Result<bool> {
+        running.done.retain(|index, _| targets.iter().any(|member| member.index == *index));
+        for member in targets {
+            running.done.entry(member.index).or_insert_with(|| member.cursor());
+        }
+        let mut left = bytes;
+        while left > 0 {
+            // Whoever failed, or left, is not waited for.
+            let others_stay = |at: &(SegmentId, Vec<Arc<Member>>, Mend)| {
+                at.1.iter().all(|member| member.state() == MemberState::Rebuilding)
+            };
+            if running.at.as_ref().is_some_and(|at| !others_stay(at)) {
+                running.at = None;
+                return Ok(true);
+            }
+            if running.at.is_none() {
+                running.at = self.next_segment(running, targets);
+            }
+            let Some((id, members, mend)) = &mut running.at else {
+                self.flush_rebuilt(running, targets)?;
+                let rebuilt = targets.iter().filter(|member| member.state() == MemberState::Rebuilding);
+                let rebuilt: Vec<_> = rebuilt.cloned().collect();
+                // Another may have joined in the meantime.
+                let more = rebuilt.len() < targets.len() || self.rebuilding().len() > rebuilt.len();
+                self.complete(rebuilt)?;
+                return Ok(more);
+            };
+            let before = (mend.tally().examined, mend.tally().written);
+            let done = mend.step(self, left)?;
+            let tally = mend.tally();
+            let (examined, written) = (tally.examined - before.0, tally.written - before.1);
+            running.written += written;
+            running.unflushed += written;
+            left = left.saturating_sub((examined + written).max(4096));
+            if done {
+                running.lost.extend_from_slice(&tally.lost);
+                let height = self.core.lock().entries.get(id).map_or(0, |entry| u64::from(entry.height));
+                running.examined += height * members.len() as u64;
+                for member in members.iter() {
+                    running.done.insert(member.index, *id);
+                }
+                running.at = None;
+                if running.unflushed >= FLUSH_EVERY {
+                    self.flush_rebuilt(running, targets)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next segment that some of the targets lack part of.
+    fn next_segment(
+        &self,
+        running: &mut Running,
+        targets: &[Arc<Member>],
+    ) -> Option<(SegmentId, Vec<Arc<Member>>, Mend)> {
+        let first = targets.iter().map(|member| running.done[&member.index]).min()?;
+        let core = self.core.lock();
+        let after = (std::ops::Bound::Excluded(first), std::ops::Bound::Unbounded);
+        for (&id, entry) in core.entries.range(after) {
+            let lacking = targets.iter().filter(|member| running.done[&member.index] < id);
+            let columns: Vec<_> =
+                lacking.filter_map(|member| Some((column_for(entry, member)?, Arc::clone(member)))).collect();
+            let (Some(held), Some(through)) = (
+                columns.iter().map(|(_, member)| member.good_through()).min(),
+                columns.iter().map(|(_, member)| member.since()).max(),
+            ) else {
+                continue;
+            };
+            let members = columns.iter().map(|(_, member)| Arc::clone(member)).collect();
+            let segment: Arc<Segment> = Arc::clone(&entry.segment);
+            let missing = Missing { columns, after: held, through };
+            return Some((id, members, Mend::new(segment, entry.height, Targets::Missing(missing))));
+        }
+        None
+    }
+
+    /// What was written becomes durable on the targets, and their place is kept.
+    fn flush_rebuilt(&self, running: &mut Running, targets: &[Arc<Member>]) -> Result<()> {
+        let flushes: Vec<_> = targets.iter().map(|member| (member, member.flush())).collect();
+        for (member, flush) in flushes {
+            if flush.is_some() && member.settle(flush) {
+                member.rebuilt_to(running.done[&member.index]);
+            }
+        }
+        running.unflushed = 0;
+        self.check_tolerance()
+    }
+
+    /// The resilver under way, if there is one.
+    pub fn resilver_progress(&self) -> Option<ResilverProgress> {
+        let targets = self.rebuilding();
+        if targets.is_empty() {
+            return None;
+        }
+        let told = self.resilver.state.lock().progress.clone();
+        let mut progress = told.unwrap_or_else(|| self.begin_resilver(&targets).progress());
+        progress.devices = targets.iter().map(|member| member.index).collect();
+        Some(progress)
+    }
+
+    /// How the last resilver since import ended.
+    pub fn resilver_result(&self) -> Option<ResilverResult> {
+        self.resilver.state.lock().last.clone()
+    }
+
+    /// Has all devices that are being rebuilt begin anew.
+    ///
+    /// # Errors
+    /// When the pool cannot be written.
+    pub fn resilver_restart(&self) -> Result<()> {
+        let _nobody_steps = self.resilver.running.lock();
+        self.check_writable()?;
+        self.rebuilding().iter().for_each(|member| member.rebuilt_to(SegmentId::new(0)));
+        let mut state = self.resilver.state.lock();
+        (state.running, state.progress) = (None, None);
+        Ok(())
+    }
+}
