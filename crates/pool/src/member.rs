@@ -323,7 +323,7 @@ impl Member {
         let device = self.device.as_ref()?;
         let mut watch = self.meter.start(kind);
         watch.begin();
-        let outcome = device.perform(request);
+        let outcome = device.submit(request).wait();
         watch.done();
         Some(outcome)
     }

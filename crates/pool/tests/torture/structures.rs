@@ -95,7 +95,9 @@ pub fn structures(pool: &Pool, image: impl Fn(usize) -> DeviceImage) -> Vec<Piec
         let end = if segment.kind == SegmentKind::Log { slot_size } else { segment.height };
         let mut offset = DESCRIPTOR_LEN;
         while offset < end {
-            let Some(row) = (0..columns).find_map(|column| read_header(column, offset)) else {
+            // A device that lost a write may hold a row that a power cut undid.
+            let headers = (0..columns).filter_map(|column| read_header(column, offset));
+            let Some(row) = headers.max_by_key(|row| row.commit) else {
                 assert!(segment.kind == SegmentKind::Log, "no header of a row of {segment:?} at {offset}");
                 break;
             };
