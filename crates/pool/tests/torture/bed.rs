@@ -17,7 +17,7 @@ use larder_format::node::Key;
 use larder_pool::codec::Codec;
 use larder_pool::{Dedup, ImportOptions, Look, NewRecord, Pool, PoolError, ROOT_DATASET, Update};
 use larder_sim::{DeviceImage, SimDevice, SimWorld, Survival};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The key of the number of the state that the files are in.
@@ -63,8 +63,6 @@ pub struct Seat {
     pub device: usize,
     /// Something may be wrong with what it holds or answers.
     pub harmed: bool,
-    /// It answers, if not always the truth.
-    pub there: bool,
     /// What it held some time ago.
     pub past: Vec<DeviceImage>,
 }
@@ -74,6 +72,8 @@ pub struct Bed {
     pub shape: Shape,
     pub sim: SimWorld,
     pub seats: Vec<Seat>,
+    /// Devices that no host finds.
+    pub away: BTreeSet<usize>,
     pub pool: Option<Arc<Pool>>,
     pub entropy: SeededEntropy,
     /// Every state that the files went through since the last power cut.
@@ -87,7 +87,7 @@ impl Bed {
     pub fn new(shape: Shape, seed: u64) -> Self {
         let sim = shape.world();
         let pool = shape.create(&sim);
-        let seat = |device| Seat { device, harmed: false, there: true, past: Vec::new() };
+        let seat = |device| Seat { device, harmed: false, past: Vec::new() };
         let entropy = SeededEntropy::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(77));
         if seed % 5 == 4 {
             pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
@@ -99,6 +99,7 @@ impl Bed {
             shape,
             sim,
             seats,
+            away: BTreeSet::new(),
             pool,
             entropy,
             states,
@@ -131,7 +132,7 @@ impl Bed {
         let what = what.into();
         if self.aloud {
             let harmed = self.seats.iter().enumerate().filter(|(_, seat)| seat.harmed);
-            let harmed: Vec<_> = harmed.map(|(i, seat)| (i, seat.there)).collect();
+            let harmed: Vec<_> = harmed.map(|(i, _)| i).collect();
             println!(
                 "event {}: state {}: {what}; harmed {harmed:?}",
                 self.sim.trace().len(),
@@ -205,10 +206,10 @@ impl Bed {
         }
     }
 
-    /// The devices that are there, as a host finds them.
+    /// The devices that are there, as a host finds them; also those that were replaced.
     fn found(&self) -> Vec<Arc<dyn Device>> {
-        let there = self.seats.iter().filter(|seat| seat.there);
-        there.map(|seat| Arc::new(self.sim.device(seat.device)) as Arc<dyn Device>).collect()
+        let devices = self.sim.devices().into_iter().enumerate();
+        devices.filter(|(device, _)| !self.away.contains(device)).map(|(_, device)| device).collect()
     }
 
     /// Imports what is there.
@@ -216,6 +217,7 @@ impl Bed {
         self.imports += 1;
         let seed = self.next(1 << 40) + self.imports;
         self.pool = Some(Pool::import(world(seed), plan(self.found()), &ImportOptions::default())?);
+        self.settle_in();
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod bed;
 #[path = "../common/mod.rs"]
 mod common;
 mod enumeration;
+mod heal;
 mod shape;
 mod structures;
 mod within;

@@ -79,9 +79,14 @@ impl Shape {
         Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
     }
 
+    /// The size of each device.
+    pub fn device_size(self) -> ByteLen {
+        ByteLen::new(64 << 20)
+    }
+
     /// Its devices, blank.
     pub fn world(self) -> SimWorld {
-        SimWorld::new(&vec![ByteLen::new(64 << 20); self.devices()])
+        SimWorld::new(&vec![self.device_size(); self.devices()])
     }
 
     /// All ways to lose one to three devices, as bits.

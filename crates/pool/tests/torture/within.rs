@@ -5,7 +5,7 @@ use crate::bed::{Bed, Coverage};
 use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
 use crate::{on_two_threads, setting};
-use larder_format::DeviceOffset;
+use larder_format::{DeviceIndex, DeviceOffset};
 use larder_sim::Fault;
 
 /// The pools that are tortured.
@@ -33,7 +33,14 @@ impl Bed {
 
     /// Something bad happens to a device.
     fn harm(&mut self) {
-        let Some(seat) = self.victim() else { return self.count("no harm") };
+        match self.victim() {
+            Some(seat) => self.harm_seat(seat),
+            None => self.count("no harm"),
+        }
+    }
+
+    /// Something bad happens to this device.
+    pub fn harm_seat(&mut self, seat: usize) {
         let device = self.sim_of(seat);
         self.seats[seat].harmed = true;
         let (spare, strikes) = (self.next(20), 1 + self.next(12));
@@ -135,12 +142,12 @@ impl Bed {
         self.export();
         for seat in 0..self.seats.len() {
             self.sim_of(seat).clear_faults();
-            self.seats[seat].there = true;
         }
+        self.away.clear();
         match (self.next(4), self.victim()) {
             (0, Some(seat)) => {
                 self.seats[seat].harmed = true;
-                self.seats[seat].there = false;
+                self.away.insert(self.seats[seat].device);
                 self.count("away");
             }
             (1, Some(seat)) => {
@@ -158,9 +165,21 @@ impl Bed {
         self.count("export and import");
     }
 
+    /// A device is taken out of use.
+    fn offline(&mut self) {
+        let Some(seat) = self.victim() else { return self.count("no harm") };
+        let pool = self.pool();
+        let index = DeviceIndex::new(seat as u16);
+        if pool.members().get(index).is_online() {
+            self.seats[seat].harmed = true;
+            pool.offline(index, self.next(2) == 0).unwrap();
+            self.count("offline");
+        }
+    }
+
     fn step(&mut self) {
         let pool = self.pool();
-        match self.next(40) {
+        match self.next(42) {
             0..=9 => self.put(),
             10..=11 => self.remove(),
             12..=15 => self.sync(),
@@ -179,6 +198,8 @@ impl Bed {
             33..=34 => self.remember(),
             35..=36 => self.verify(),
             37 => self.export_and_import(),
+            38 => self.heal(),
+            39 => self.offline(),
             _ => {
                 let since = self.sim.trace().len();
                 for _ in 0..self.next(4) {
@@ -204,6 +225,7 @@ pub fn run(seed: u64, coverage: &mut Coverage) {
         bed.step();
     }
     bed.verify();
+    bed.heal();
     std::mem::take(&mut bed.coverage)
         .into_iter()
         .for_each(|(what, times)| *coverage.entry(what).or_default() += times);
