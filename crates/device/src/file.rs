@@ -143,7 +143,6 @@ impl FileDevice {
     pub fn sector_size(&self) -> u32 {
         self.shared.sector_size
     }
-
 }
 
 impl Device for FileDevice {

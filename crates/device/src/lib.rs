@@ -24,6 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
+/// For how long a device may leave a request unanswered, unless something else is said: a little more than disks
+/// take that try hard to read a bad sector. Whoever looks at devices that belong to no open pool gives up then.
+pub const TIMEOUT: Duration = Duration::from_secs(15);
+
 /// A request to a device.
 #[derive(Debug, Clone)]
 pub enum Request {

@@ -344,7 +344,7 @@ impl Pool {
             let slot = record.slots[column];
             let member = self.members.get(slot.device);
             let pending = member.read(member.slot_offset(slot.index, row.offset), row.height as usize)?;
-            pending.wait().ok()
+            member.wait(pending).ok()
         };
         let data: Option<Vec<_>> = (0..layout.k()).map(|i| column(layout.replica(i, 0))).collect();
         let stored: Option<Vec<_>> = (0..layout.m()).map(|p| column(layout.parity(p))).collect();
@@ -363,7 +363,7 @@ impl Pool {
             let member = self.members.get(slot.device);
             let read = |offset: u32, len: usize| {
                 let pending = member.read(member.slot_offset(slot.index, offset), len)?;
-                pending.wait().ok()
+                member.wait(pending).ok()
             };
             if !member.is_online() {
                 continue;

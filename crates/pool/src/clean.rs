@@ -346,7 +346,8 @@ impl Pool {
             (0..segment.layout.columns()).find_map(|column| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                check(&member.read(member.slot_offset(slot.index, offset), ALIGN)?.wait().ok()?)
+                let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
+                check(&member.wait(pending).ok()?)
             })
         };
         let found = read.and_then(|bytes| check(&bytes)).or_else(elsewhere);

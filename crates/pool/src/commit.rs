@@ -420,9 +420,11 @@ impl Pool {
             self.publish(&mut root)?;
         }
         self.settle_all_rows()?;
+        let rebuilt = self.rebuilt_so_far();
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
+        self.keep_rebuilt(rebuilt);
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);

@@ -14,7 +14,7 @@ use crate::segments::Readable;
 use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::{
     Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
 };
@@ -371,8 +371,11 @@ pub(crate) fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()
         let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);
         let encoded = label.encode();
         bytes[..encoded.len()].copy_from_slice(&encoded);
-        device.submit(Request::Write { offset: area, data: Arc::new(bytes) }).wait().map_err(failed)?;
-        device.submit(Request::Flush).wait().map_err(failed)?;
+        device
+            .submit(Request::Write { offset: area, data: Arc::new(bytes) })
+            .within(TIMEOUT)
+            .map_err(failed)?;
+        device.submit(Request::Flush).within(TIMEOUT).map_err(failed)?;
     }
     Ok(())
 }

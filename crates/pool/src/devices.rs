@@ -146,6 +146,7 @@ impl Pool {
         self.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
             (known.since, known.cursor) = (commit, SegmentId::new(0));
+            pool.resilver.forget(known.index);
             let state = MemberState::Rebuilding;
             let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
             pool.members.put(Arc::new(member));
@@ -239,6 +240,7 @@ impl Pool {
         let clock = Arc::clone(&self.world.clock);
         self.change_members(move |pool, commit| {
             spare.and_then(|spare| pool.members.take(spare));
+            pool.resilver.forget(label.index);
             let state = MemberState::Rebuilding;
             let member = Member::labelled(device, label, state, Some(old), &clock);
             member.joined_after(commit);

@@ -26,7 +26,7 @@ use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::index::PartDescriptor;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
@@ -125,7 +125,15 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let mut label: Option<Label> = None;
     let mut damage = None;
     let mut failure = None;
-    let read_area = |offset| device.submit(Request::Read { offset, len: ByteLen::new(LABEL_AREA) }).wait();
+    let read_area = |offset| {
+        let request = Request::Read { offset, len: ByteLen::new(LABEL_AREA) };
+        // One that hangs must not hold up whoever lets go of it, either.
+        device.submit(request).within(TIMEOUT).inspect_err(|error| {
+            if *error == DeviceError::Overdue {
+                device.abandon();
+            }
+        })
+    };
     let mut areas = label_areas(size).map(|area| match read_area(area) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
@@ -633,7 +641,8 @@ impl Pool {
             let chain = read_chain(root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                let bytes = member.read(member.slot_offset(slot.index, offset), len)?.wait().ok()?;
+                let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+                let bytes = member.wait(pending).ok()?;
                 Some(bytes.to_vec())
             });
             // Whoever only reads is shown the commit, without the log.

@@ -5,7 +5,7 @@ use super::devices::{self, identity};
 use super::{Host, Live, internal, mounts};
 use crate::api::pool::{Create, Created, Group};
 use crate::api::{ApiError, Done, ErrorKind, Result};
-use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request};
+use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request, TIMEOUT};
 use larder_format::ByteLen;
 use larder_format::label::{LABEL_AREA, label_areas};
 use larder_pool::foreign;
@@ -297,9 +297,12 @@ fn wipe(device: &dyn Device, labelled: Option<ByteLen>) -> Result<()> {
     areas.extend(labelled.into_iter().flat_map(label_areas));
     let nothing = Arc::new(AlignedBuf::zeroed(LABEL_AREA as usize));
     for offset in areas {
-        device.submit(Request::Write { offset, data: Arc::clone(&nothing) }).wait().map_err(failed)?;
+        device
+            .submit(Request::Write { offset, data: Arc::clone(&nothing) })
+            .within(TIMEOUT)
+            .map_err(failed)?;
     }
-    device.submit(Request::Flush).wait().map_err(failed)?;
+    device.submit(Request::Flush).within(TIMEOUT).map_err(failed)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::mend::Lost;
 use crate::parity;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
-use crate::read::search;
+use crate::race::search;
 use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
