@@ -186,6 +186,7 @@ impl Pool {
             Err(error) if !matches!(error, PoolError::Suspended(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
                     self.core.lock().entries.change(segment, |entry| entry.damaged = true);
+                    self.heal_segment_later(segment);
                 }
                 Ok(Some(0))
             }
@@ -349,7 +350,11 @@ impl Pool {
                 check(&member.read(member.slot_offset(slot.index, offset), ALIGN)?.wait().ok()?)
             })
         };
-        let found = read.and_then(|bytes| check(&bytes)).or_else(elsewhere);
+        let found = read.and_then(|bytes| check(&bytes)).or_else(|| {
+            let found = elsewhere()?;
+            self.heal_later(segment.id, offset, 0);
+            Some(found)
+        });
         found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }
 

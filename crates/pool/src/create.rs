@@ -336,6 +336,8 @@ impl Pool {
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
+            healing: Default::default(),
+            scrub: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),

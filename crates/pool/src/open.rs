@@ -75,7 +75,7 @@ pub enum RingPlace {
 }
 
 impl RingPlace {
-    fn of(pool: PoolGuid, bytes: &[u8]) -> Self {
+    pub(crate) fn of(pool: PoolGuid, bytes: &[u8]) -> Self {
         match Root::check(pool, bytes) {
             Ok(root) => Self::Root(root.commit),
             Err(_) if bytes.iter().all(|byte| *byte == 0) => Self::Blank,

@@ -223,6 +223,8 @@ pub struct Pool {
     pub(crate) moved: AtomicU64,
     pub(crate) misses: Misses,
     pub(crate) trace: crate::trace::Slot,
+    pub(crate) healing: crate::heal::Healing,
+    pub(crate) scrub: crate::scrub::Slot,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
     /// The key of fingerprints.

@@ -260,26 +260,54 @@ impl Pool {
         if let Some(found) = in_flight.map(Bytes::from).and_then(verify) {
             return Ok(found);
         }
+        let mut wrong = 0;
         for turn in 0..layout.r() {
             let replica = layout.replica(column, (turn + ptr.id.get() as usize) % layout.r());
             if let Some(bytes) = self.read_column(segment, replica, place) {
                 if let Some(found) = verify(bytes) {
+                    self.heal_wrong(segment, place, wrong);
                     return Ok(found);
                 }
-                let member = self.members.get(segment.slots[replica].device);
-                member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                self.count_wrong(segment, replica);
+                wrong |= 1 << replica;
             }
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
         let rebuilt = self.rebuild(segment, place, |bytes| verify(Bytes::copy_from_slice(bytes)));
+        if rebuilt.is_ok() {
+            self.heal_wrong(segment, place, wrong);
+        }
         rebuilt.map_err(|short| {
             let causes = ["no copy matches its checksum", "too many devices are unavailable"];
             unreadable(causes[usize::from(short)])
         })
     }
 
-    /// The range of `place` from one column; `None` when the device does not give it.
+    /// Counts that a column's device gave something else than was written.
+    fn count_wrong(&self, segment: &Segment, column: usize) {
+        let member = self.members.get(segment.slots[column].device);
+        member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the row of `place` mended when some of its columns, by bit, were `wrong` and counted.
+    fn heal_wrong(&self, segment: &Segment, place: Place, wrong: u64) {
+        if wrong != 0 {
+            self.heal_later(segment.id, place.offset, wrong);
+        }
+    }
+
+    /// The range of `place` from one column; `None` when the device does not give it. When it fails to, the row is
+    /// mended later: a sector that is written anew may be read again.
     pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
+        let found = self.read_part(segment, column, place);
+        if found.is_none() && self.members.get(segment.slots[column].device).is_online() {
+            self.heal_later(segment.id, place.offset, 0);
+        }
+        found
+    }
+
+    /// As [`Pool::read_column`], for who mends the row.
+    pub(crate) fn read_part(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         let (device, offset, len, from) = self.span_of(segment, column, place)?;
         match self.members.get(device).read_now(offset, len)? {
             Ok(bytes) => Some(stored(bytes, from, place)),
@@ -331,14 +359,27 @@ impl Pool {
         let layout = segment.layout;
         let replicas = (0..layout.r()).map(|j| layout.replica(place.column.into(), j));
         let mut first = None;
-        for bytes in replicas.filter_map(|column| self.read_column(segment, column, place)) {
+        let mut wrong = 0u64;
+        // Unless nothing is right: then each block is read by itself, and counted there.
+        let heal = |wrong: u64| {
+            let columns = (0..layout.columns()).filter(|column| wrong & 1 << column != 0);
+            columns.for_each(|column| self.count_wrong(segment, column));
+            self.heal_wrong(segment, place, wrong);
+        };
+        for column in replicas {
+            let Some(bytes) = self.read_column(segment, column, place) else { continue };
             if accept(&bytes) {
+                heal(wrong);
                 return bytes;
             }
+            wrong |= 1 << column;
             first.get_or_insert(bytes);
         }
         let rebuilt =
             self.rebuild(segment, place, |bytes| accept(bytes).then(|| Bytes::copy_from_slice(bytes)));
+        if rebuilt.is_ok() {
+            heal(wrong);
+        }
         rebuilt.ok().or(first).unwrap_or_default()
     }
 

@@ -32,10 +32,11 @@ use crate::member::Member;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::Segment;
+use crate::space::ROW_TARGET;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
 use larder_format::root::RootImport;
-use larder_format::segment::{DESCRIPTOR_LEN, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
+use larder_format::segment::{DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
 use larder_format::{CommitId, DeviceOffset, Place, SegmentId};
 use row::{Column, Expected, Row, Salvage};
 use std::collections::{BTreeSet, VecDeque};
@@ -49,6 +50,8 @@ const CHUNK: Range<u32> = 64 << 10..1 << 20;
 const BATCH_ROWS: usize = 64;
 /// How far behind a row without headers the log is searched for the next, bytes: more than any record of it takes.
 const LOG_GAP: u32 = 2 << 20;
+/// Bytes of a column that a row has at most.
+const LARGEST_ROW: u32 = ROW_TARGET + MAX_SLOT / 4;
 /// Bytes of a column that are looked through at once for sound blocks where no row is known.
 const GAP: u32 = 8 << 20;
 /// Bytes of a column that are read at once to skip rows.
@@ -180,6 +183,24 @@ impl Mend {
     /// What came of it so far.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Its segment.
+    pub(crate) fn segment_id(&self) -> SegmentId {
+        self.segment.id
+    }
+
+    /// Where its rows end.
+    pub(crate) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Whether every column of every row was read and is right now.
+    pub(crate) fn is_proven(&self) -> bool {
+        let whole =
+            self.sources.len() == self.segment.layout.columns() && matches!(self.targets, Targets::All);
+        let through = self.end_is_known && self.offset >= self.end && self.writes.is_empty();
+        whole && through && self.tally.refused == 0 && self.tally.lost.is_empty()
     }
 
     /// Goes on for about `bytes` read or written; true when the segment is done and every write has settled.
@@ -359,7 +380,7 @@ impl Mend {
             // The first column that knows of a row here.
             let expected = self.expected(pool);
             let known = self.sources.iter().find_map(|&column| {
-                let bytes = pool.read_column(&self.segment, column, place)?;
+                let bytes = pool.read_part(&self.segment, column, place)?;
                 expected.header(column, self.offset, &bytes)?;
                 Some((column, bytes))
             });
@@ -423,7 +444,7 @@ impl Mend {
             let others = (0..self.segment.layout.columns()).filter(|column| !self.sources.contains(column));
             let place = Place { segment: self.segment.id, column: 0, offset, stored: ALIGN as u32 };
             row::newest(others.filter(|&column| self.is_readable(pool, column)).filter_map(|column| {
-                let bytes = pool.read_column(&self.segment, column, place)?;
+                let bytes = pool.read_part(&self.segment, column, place)?;
                 expected.header(column, offset, &bytes)
             }))
         };
@@ -434,6 +455,10 @@ impl Mend {
     /// far as no block in it is sound.
     fn pass_gap(&mut self, pool: &Pool) {
         let from = self.offset;
+        // It is under way.
+        if self.segment.is_in_flight(0, from, ALIGN) {
+            return self.end = from;
+        }
         let is_log = self.segment.kind == SegmentKind::Log;
         let limit = if is_log && !self.end_is_known { self.end.min(from + LOG_GAP) } else { self.end };
         let next =
@@ -455,7 +480,7 @@ impl Mend {
                     if !self.is_readable(pool, column) {
                         continue;
                     }
-                    if let Some(bytes) = pool.read_column(&self.segment, column, place) {
+                    if let Some(bytes) = pool.read_part(&self.segment, column, place) {
                         salvage.add(pool.guid, &bytes);
                     }
                 }
@@ -570,7 +595,7 @@ impl Mend {
         let range = row.range();
         let stored = range.end - range.start;
         let place = Place { segment: self.segment.id, column: 0, offset: range.start, stored };
-        row.columns[column] = match pool.read_column(&self.segment, column, place) {
+        row.columns[column] = match pool.read_part(&self.segment, column, place) {
             Some(bytes) => row.judge(&self.expected(pool), column, bytes),
             None if self.is_readable(pool, column) => Column::Wrong(None),
             None => Column::Unread,
@@ -665,6 +690,31 @@ impl Mend {
             self.writes_bytes -= len;
         }
     }
+}
+
+/// The row that has byte `offset` of its columns, as a header of it tells.
+pub(crate) fn find_row(pool: &Pool, segment: &Segment, offset: u32) -> Option<RowHeader> {
+    let history = pool.history.lock().clone();
+    let end = pool.members.get(segment.slots[0].device).slot_size;
+    let expected = Expected { pool: pool.guid, segment, end, history: &history };
+    let at = offset / ROW_STEP * ROW_STEP;
+    (0..segment.layout.columns()).find_map(|column| {
+        let mut above = (at + ROW_STEP).min(end);
+        // The nearest row that begins below, if this column knows of it.
+        while above > DESCRIPTOR_LEN && above + LARGEST_ROW > at {
+            let start = above.saturating_sub(SKIM).max(DESCRIPTOR_LEN);
+            let place = Place { segment: segment.id, column: 0, offset: start, stored: above - start };
+            let bytes = pool.read_part(segment, column, place)?;
+            let steps = (start..above).step_by(ROW_STEP as usize).rev();
+            let found =
+                steps.filter_map(|row| expected.header(column, row, &bytes[(row - start) as usize..])).next();
+            if let Some(row) = found {
+                return (row.offset + row.height > offset).then_some(row);
+            }
+            above = start;
+        }
+        None
+    })
 }
 
 impl Drop for Mend {

@@ -253,10 +253,10 @@ impl Row {
             let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
             let len = self.header.height as usize - head;
             // Whether it worked shows in what is left open.
-            drop(search(layout, &versions, i, len, |computed| {
+            let _ = search(layout, &versions, i, len, |computed| {
                 salvage.add(pool, computed);
                 salvage.finish(pool, sum).map(drop)
-            }));
+            });
         }
         for bytes in far.into_iter().filter_map(body) {
             salvage.add(pool, &bytes);
