@@ -2,6 +2,7 @@
 //! resilvered, and everything is scrubbed; beside traffic, and with the power failing now and then.
 
 use crate::bed::Bed;
+use crate::structures::number_of;
 use larder_device::Device;
 use larder_format::DeviceIndex;
 use larder_pool::PoolError;
@@ -18,10 +19,10 @@ impl Bed {
     pub fn heal(&mut self) {
         self.count("heal");
         self.away.clear();
-        for device in 0..self.sim.devices().len() {
-            self.sim.device(device).clear_faults();
-        }
         for attempt in 0.. {
+            for device in 0..self.sim.devices().len() {
+                self.sim.device(device).clear_faults();
+            }
             assert!(attempt < ATTEMPTS, "the pool does not get whole");
             (0..self.seats.len()).for_each(|seat| self.bring_in(seat));
             let calm = attempt > 1;
@@ -115,6 +116,8 @@ impl Bed {
 
     /// Proves and mends everything; false when it has to be done again.
     fn scrub(&mut self, calm: bool) -> bool {
+        // What was written while devices lied is not looked at before it is durable.
+        self.commit();
         self.pool().scrub_start(ScrubSince::All).unwrap();
         let mut since = self.sim.trace().len();
         let mut sound = true;
@@ -125,6 +128,10 @@ impl Bed {
             }
             self.count("scrub step");
             sound &= self.beside(calm, &mut since);
+            if self.pool().scrub_progress().is_none() {
+                // The power failed before it had noted how far it was.
+                return false;
+            }
         }
         let result = self.pool().scrub_result().expect("a scrub ended");
         assert_eq!(
@@ -195,9 +202,4 @@ impl Bed {
         self.assert_whole("after a repair");
         self.verify();
     }
-}
-
-/// The number of a simulated device, by its name.
-fn number_of(name: &str) -> Option<usize> {
-    name.strip_prefix("sim")?.parse().ok()
 }

@@ -7,7 +7,9 @@ use larder_format::segment::{
 };
 use larder_format::{ByteLen, DeviceOffset};
 use larder_pool::Pool;
-use larder_sim::DeviceImage;
+use larder_pool::member::Member;
+use larder_sim::{DeviceImage, SimWorld};
+use std::sync::Arc;
 
 /// A kind of thing on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,11 +55,12 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// Everything that the newest commit of a pool has on its devices. `image` gives what a device holds, by its index; where
-/// rows lie is told by any of their columns.
-pub fn structures(pool: &Pool, image: impl Fn(usize) -> DeviceImage) -> Vec<Piece> {
+/// Everything that the newest commit of a pool has on its devices. Where rows
+/// lie is told by any of their columns.
+pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
     let members: Vec<_> = pool.members().iter().collect();
-    let images: Vec<DeviceImage> = members.iter().map(|member| image(member.index.get().into())).collect();
+    let image = |member: &Arc<Member>| number_of(&member.name()).map(|device| sim.device(device).image());
+    let images: Vec<Option<DeviceImage>> = members.iter().map(image).collect();
     let mut pieces = Vec::new();
     for member in &members {
         let device = usize::from(member.index.get());
@@ -81,10 +84,8 @@ pub fn structures(pool: &Pool, image: impl Fn(usize) -> DeviceImage) -> Vec<Piec
         let read_header = |column: usize, offset: u32| {
             let (device, at) = spot(column, offset);
             let number = members.iter().position(|member| usize::from(member.index.get()) == device)?;
-            if at.get() + 4096 > images[number].size().get() {
-                return None;
-            }
-            let row = RowHeader::check(pool.guid(), &images[number].read(at, 4096)).ok()?;
+            let image = images[number].as_ref().filter(|image| at.get() + 4096 <= image.size().get())?;
+            let row = RowHeader::check(pool.guid(), &image.read(at, 4096)).ok()?;
             (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
         };
         for column in 0..columns {
@@ -125,4 +126,9 @@ fn body_of(segment: &SegmentRecord, column: usize) -> Structure {
         SegmentKind::Table => Structure::Table,
         SegmentKind::Log => Structure::Log,
     }
+}
+
+/// The number of a simulated device, by its name.
+pub fn number_of(name: &str) -> Option<usize> {
+    name.strip_prefix("sim")?.parse().ok()
 }
