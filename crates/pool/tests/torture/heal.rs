@@ -1,7 +1,9 @@
 //! How a tortured pool gets well: devices come back as they are, or others take their places, what they lack is
 //! resilvered, and everything is scrubbed; beside traffic, and with the power failing now and then.
 
-use crate::bed::Bed;
+use crate::bed::{Bed, verify};
+use crate::common::import_from;
+use crate::shape::is_lost;
 use crate::structures::number_of;
 use larder_device::Device;
 use larder_format::DeviceIndex;
@@ -9,6 +11,7 @@ use larder_pool::PoolError;
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::scrub::ScrubSince;
+use larder_sim::SimWorld;
 use std::sync::Arc;
 
 /// Attempts to get every place of the pool filled; devices that fail meanwhile cost one.
@@ -26,8 +29,7 @@ impl Bed {
             assert!(attempt < ATTEMPTS, "the pool does not get whole");
             (0..self.seats.len()).for_each(|seat| self.bring_in(seat));
             let calm = attempt > 1;
-            self.resilver(calm);
-            if self.is_complete() && self.scrub(calm) {
+            if self.resilver(calm) && self.is_complete() && self.scrub(calm) {
                 break;
             }
         }
@@ -100,17 +102,19 @@ impl Bed {
     }
 
     /// Rebuilds what is to be rebuilt; more may go wrong meanwhile, unless it is to stay calm.
-    fn resilver(&mut self, calm: bool) {
+    /// False when something was harmed.
+    fn resilver(&mut self, calm: bool) -> bool {
+        let mut sound = true;
         let mut since = self.sim.trace().len();
         loop {
             let bytes = [30_000, 300_000, 3_000_000][self.next(3) as usize];
             let more = self.pool().resilver_step(bytes).unwrap();
             self.settle_in();
             if !more {
-                return;
+                return sound;
             }
             self.count("resilver step");
-            self.beside(calm, &mut since);
+            sound &= self.beside(calm, &mut since);
         }
     }
 
@@ -201,5 +205,19 @@ impl Bed {
         assert_eq!((result.repaired, result.lost), (0, 0), "a second scrub found something");
         self.assert_whole("after a repair");
         self.verify();
+        // The whole tolerance is there again, whichever devices go now.
+        let devices = self.seats.len();
+        let (first, step) = (self.next(devices as u64) as usize, [1, devices - 1][self.next(2) as usize]);
+        let mut gone = 0u32;
+        for seat in (0..devices).map(|i| (first + i * step) % devices) {
+            if self.shape.survives(|other| other == seat || is_lost(gone, other)) {
+                gone |= 1 << seat;
+            }
+        }
+        let copy = SimWorld::from_images(self.sim.images());
+        let seats = self.seats.iter().enumerate().filter(|(seat, _)| !is_lost(gone, *seat));
+        let left = seats.map(|(_, place)| Arc::new(copy.device(place.device)) as Arc<dyn Device>);
+        let pool = import_from(left.collect(), 1).unwrap_or_else(|error| panic!("without {gone:b}: {error}"));
+        verify(&pool, self.model());
     }
 }
