@@ -143,7 +143,6 @@ impl FileDevice {
     pub fn sector_size(&self) -> u32 {
         self.shared.sector_size
     }
-
 }
 
 impl Device for FileDevice {
@@ -182,6 +181,12 @@ impl Device for FileDevice {
 }
 
 impl FileDevice {
+    /// Performs a request in this thread, however long that takes.
+    pub(crate) fn now(&self, request: Request) -> Outcome {
+        self.check(&request)?;
+        self.shared.perform(request)
+    }
+
     /// Refuses what lies beyond the end.
     fn check(&self, request: &Request) -> Result<(), DeviceError> {
         let span = match request {

@@ -22,6 +22,8 @@ const SUB_BITS: u32 = 3;
 const SUB: usize = 1 << SUB_BITS;
 /// Octaves: the last one ends at 2^37 ns (137 s) and takes all that lasts longer, as in zpool-iostat(8).
 pub const OCTAVES: usize = 37;
+/// Faster reads than this are not told apart: steps of an eighth need something to be an eighth of.
+const LEAST_READ_NS: u64 = 1000;
 const BUCKETS: usize = (OCTAVES - SUB_BITS as usize + 1) * SUB;
 
 fn bucket(ns: u64) -> usize {
@@ -189,15 +191,20 @@ pub struct Meter {
     flush: Waits,
     /// Requests whose callers went other ways and that have not completed.
     owed: AtomicU32,
+    /// When the first of those was submitted: monotonic time, ns. Means something while something is owed.
+    owed_since_ns: AtomicU64,
     /// Monotonic time of the last completion, ns; 0 before the first.
     answered_ns: AtomicU64,
+    /// What a read takes, about; ns, 0 before the first.
+    typical_ns: AtomicU64,
 }
 
 impl Meter {
     /// A meter that has seen no request.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let (read, write, flush) = (Waits::default(), Waits::default(), Waits::default());
-        Self { clock, read, write, flush, owed: AtomicU32::new(0), answered_ns: AtomicU64::new(0) }
+        let [owed_since_ns, answered_ns, typical_ns] = [const { AtomicU64::new(0) }; 3];
+        Self { clock, read, write, flush, owed: AtomicU32::new(0), owed_since_ns, answered_ns, typical_ns }
     }
 
     /// What it has seen of one kind.
@@ -225,9 +232,35 @@ impl Meter {
         Duration::from_nanos(self.answered_ns.load(Relaxed))
     }
 
-    /// The monotonic time of the clock that it measures by.
-    pub fn now(&self) -> Duration {
-        self.clock.monotonic()
+    /// For how long the device has answered nothing while it owes something; zero when it owes nothing.
+    pub fn silence(&self) -> Duration {
+        if self.owed() == 0 {
+            return Duration::ZERO;
+        }
+        let since = self.owed_since_ns.load(Relaxed).max(self.answered_ns.load(Relaxed));
+        self.clock.monotonic().saturating_sub(Duration::from_nanos(since))
+    }
+
+    /// What the device has taken for a read of late, about: the median of some dozen of them, by disk wait. None
+    /// before the first read.
+    pub fn typical_read(&self) -> Option<Duration> {
+        let ns = self.typical_ns.load(Relaxed);
+        (ns > 0).then(|| Duration::from_nanos(ns))
+    }
+
+    /// A read took that long, or at least that long: the estimate takes a step of an eighth towards it. A few
+    /// outliers move it little, and twenty reads that are ten times slower move it all the way (after Ma,
+    /// Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles", 2013). Of two steps at the same
+    /// time one may be lost.
+    fn lean(&self, ns: u64) {
+        let typical = self.typical_ns.load(Relaxed);
+        let step = typical / 8;
+        let towards = match ns.cmp(&typical) {
+            _ if typical == 0 => ns,
+            std::cmp::Ordering::Greater => ns.min(typical + step),
+            _ => ns.max(typical - step),
+        };
+        self.typical_ns.store(towards.max(LEAST_READ_NS), Relaxed);
     }
 }
 
@@ -249,22 +282,31 @@ impl Stopwatch {
     /// Its caller does not wait any more.
     pub(crate) fn note_late(&mut self) {
         if !std::mem::replace(&mut self.late, true) {
-            self.meter.owed.fetch_add(1, Relaxed);
+            let now = self.meter.clock.monotonic();
+            let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+            if self.kind == RequestKind::Read {
+                self.meter.lean(ns(now.saturating_sub(self.begun)));
+            }
+            if self.meter.owed.fetch_add(1, Relaxed) == 0 {
+                self.meter.owed_since_ns.store(ns(self.submitted), Relaxed);
+            }
         }
     }
 
-    /// The request is completed. Returns how long the device took for it, ns.
-    pub fn done(self) -> u64 {
+    /// The request is completed.
+    pub fn done(self) {
         let now = self.meter.clock.monotonic();
         let ns = |since: Duration| u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
         let waits = self.meter.waits(self.kind);
         waits.total.record(ns(self.submitted));
         waits.disk.record(ns(self.begun));
+        if self.kind == RequestKind::Read {
+            self.meter.lean(ns(self.begun));
+        }
         self.meter.answered_ns.fetch_max(ns(Duration::ZERO), Relaxed);
         if self.late {
             self.meter.owed.fetch_sub(1, Relaxed);
         }
-        ns(self.begun)
     }
 }
 
@@ -362,7 +404,47 @@ mod tests {
         promise.keep(());
         pending.wait();
         assert_eq!(means(RequestKind::Read), [Some(9), Some(1)]);
+        assert_eq!(meter.answered(), Duration::from_nanos(21));
         Pending::done(()).timed(meter.start(RequestKind::Flush)).wait();
         assert_eq!(means(RequestKind::Flush), [Some(0), Some(0)]);
+    }
+
+    #[test]
+    fn what_is_owed_is_owed_until_it_comes_and_silence_begins_with_the_last_answer() {
+        let clock = Arc::new(Set(AtomicU64::new(0)));
+        let meter = Arc::new(Meter::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let at = |ns| clock.0.store(ns, Relaxed);
+        at(100);
+        let (first, a) = Pending::new();
+        let (second, b) = Pending::new();
+        let (a, b) = (a.timed(meter.start(RequestKind::Read)), b.timed(meter.start(RequestKind::Read)));
+        at(400);
+        assert_eq!((meter.owed(), meter.silence()), (0, Duration::ZERO));
+        [&a, &a, &b].into_iter().for_each(Pending::note_late);
+        assert_eq!((meter.owed(), meter.silence()), (2, Duration::from_nanos(300)));
+        drop(a);
+        at(500);
+        first.keep(());
+        at(700);
+        assert_eq!((meter.owed(), meter.silence()), (1, Duration::from_nanos(200)));
+        second.keep(());
+        assert_eq!((meter.owed(), meter.silence()), (0, Duration::ZERO));
+    }
+
+    #[test]
+    fn the_typical_read_follows_most_reads_and_not_the_rare_ones() {
+        let meter = Meter::new(Arc::new(Set(AtomicU64::new(0))));
+        let typical = || meter.typical_read().map_or(0, |span| span.as_nanos());
+        assert_eq!(meter.typical_read(), None);
+        for i in 0..100 {
+            meter.lean(if i % 5 == 4 { 900_000 } else { 100_000 });
+        }
+        assert!((90_000..130_000).contains(&typical()), "{}", typical());
+        (0..20).for_each(|_| meter.lean(1_000_000));
+        assert!(typical() > 900_000);
+        (0..20).for_each(|_| meter.lean(1_000));
+        assert!(typical() < 100_000);
+        (0..100).for_each(|_| meter.lean(0));
+        assert_eq!(typical(), u128::from(LEAST_READ_NS));
     }
 }

@@ -6,6 +6,7 @@
 //! can be limited, also that of a request which its caller's own thread performs ([`Device::perform`]).
 
 mod buffer;
+mod fault;
 mod file;
 mod latency;
 mod pending;
@@ -13,6 +14,7 @@ mod system;
 mod world;
 
 pub use buffer::{ALIGN, AlignedBuf};
+pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
 pub use pending::{Pending, Promise, wait_any};
@@ -23,6 +25,10 @@ use larder_format::{ByteLen, DeviceOffset};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
+
+/// For how long a device may leave a request unanswered, unless something else is said: a little more than disks
+/// take that try hard to read a bad sector. Whoever looks at devices that belong to no open pool gives up then.
+pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A request to a device.
 #[derive(Debug, Clone)]

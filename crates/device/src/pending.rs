@@ -7,6 +7,7 @@
 //! so that tests of hung devices take no time.
 
 use crate::latency::Stopwatch;
+use crate::{DeviceError, Outcome};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,6 +144,13 @@ impl<T> Pending<T> {
         let taken = self.shared.state.lock().value.take().expect("an outcome is taken once");
         self.on_taken.take().into_iter().for_each(|hook| hook());
         taken
+    }
+}
+
+impl Pending<Outcome> {
+    /// Waits at most `limit`; [`DeviceError::Overdue`] when the request is still in flight then.
+    pub fn within(self, limit: Duration) -> Outcome {
+        self.wait_for(limit).unwrap_or(Err(DeviceError::Overdue))
     }
 }
 

@@ -11,6 +11,7 @@ use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What properties of the pool itself belong to.
 const POOL: DatasetId = DatasetId::new(0);
@@ -333,6 +334,9 @@ impl Pool {
         }
         if let Some(percent) = number("metadata_share") {
             self.cache.set_metadata_percent(percent);
+        }
+        if let Some(seconds) = number("device_timeout") {
+            self.members.iter().for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
         }
     }
 }

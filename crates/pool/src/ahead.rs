@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, Outcome, Pending};
-use larder_format::Place;
+use larder_format::{DeviceIndex, Place};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ struct Lane {
 }
 
 enum Chunk {
-    /// It will begin somewhere in what is read.
-    Coming(Range<u32>, Pending<Outcome>, usize),
+    /// It comes from a device and will begin somewhere in what is read.
+    Coming(Range<u32>, DeviceIndex, Pending<Outcome>, usize),
     Here(Range<u32>, Bytes),
     /// The device did not give it.
     Lost(Range<u32>),
@@ -48,16 +48,18 @@ impl Chunk {
     }
 
     /// The bytes of `wanted`, which ends in or behind the chunk, as far as they lie in it.
-    fn part(&mut self, wanted: &Range<u32>) -> Option<Bytes> {
+    fn part(&mut self, pool: &Pool, wanted: &Range<u32>) -> Option<Bytes> {
         let lost = Self::Lost(self.range().clone());
         *self = match std::mem::replace(self, lost) {
-            Self::Coming(range, pending, from) => match pending.wait() {
-                Ok(bytes) => {
-                    let len = range.len();
-                    Self::Here(range, Bytes::from_owner(bytes).slice(from..from + len))
+            Self::Coming(range, device, pending, from) => {
+                match pool.members.get(device).wait_in_bulk(pending) {
+                    Ok(bytes) => {
+                        let len = range.len();
+                        Self::Here(range, Bytes::from_owner(bytes).slice(from..from + len))
+                    }
+                    Err(_) => Self::Lost(range),
                 }
-                Err(_) => Self::Lost(range),
-            },
+            }
             known => known,
         };
         let Self::Here(range, bytes) = self else { return None };
@@ -95,8 +97,11 @@ impl Ahead {
             let stored = chunk.end - chunk.start;
             let place = Place { segment: self.segment.id, column: 0, offset: chunk.start, stored };
             lane.next = chunk.end;
-            lane.chunks.push_back(match pool.start_read(&self.segment, lane.column, place) {
-                Some((pending, from)) => Chunk::Coming(chunk, pending, from),
+            let started = pool.start_read(&self.segment, lane.column, place);
+            lane.chunks.push_back(match started {
+                Some((pending, from)) => {
+                    Chunk::Coming(chunk, self.segment.slots[lane.column].device, pending, from)
+                }
                 None => Chunk::Lost(chunk),
             });
         }
@@ -105,7 +110,7 @@ impl Ahead {
             return None;
         }
         let touched = lane.chunks.iter_mut().take_while(|chunk| chunk.range().start < range.end);
-        let mut parts = touched.map(|chunk| chunk.part(&range));
+        let mut parts = touched.map(|chunk| chunk.part(pool, &range));
         let mut bytes = parts.next()??;
         if bytes.len() < range.len() {
             let mut whole = AlignedBuf::stale(range.len());

@@ -97,7 +97,7 @@ impl Pool {
         if place.stored > SMALL || usize::from(place.column) >= layout.k() || !self.misses.note(place) {
             return None;
         }
-        let replica = layout.replica(place.column.into(), ptr.id.get() as usize % layout.r());
+        let replica = self.prompt_replica(segment, ptr.id, place)?;
         if segment.is_in_flight(replica, place.offset, place.stored as usize) {
             return None;
         }

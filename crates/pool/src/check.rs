@@ -203,7 +203,7 @@ impl Pool {
     }
 
     /// Where a block is: as its hint says unless the cleaner moved it.
-    fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
+    pub(crate) fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
         if hint_is_stale(&self.core.lock(), ptr.place.segment) {
             return Ok(Core::look_up(self, ptr.id)?.unwrap_or(ptr.place));
         }
@@ -344,7 +344,7 @@ impl Pool {
             let slot = record.slots[column];
             let member = self.members.get(slot.device);
             let pending = member.read(member.slot_offset(slot.index, row.offset), row.height as usize)?;
-            pending.wait().ok()
+            member.wait(pending).ok()
         };
         let data: Option<Vec<_>> = (0..layout.k()).map(|i| column(layout.replica(i, 0))).collect();
         let stored: Option<Vec<_>> = (0..layout.m()).map(|p| column(layout.parity(p))).collect();
@@ -363,7 +363,7 @@ impl Pool {
             let member = self.members.get(slot.device);
             let read = |offset: u32, len: usize| {
                 let pending = member.read(member.slot_offset(slot.index, offset), len)?;
-                pending.wait().ok()
+                member.wait(pending).ok()
             };
             if !member.is_online() {
                 continue;

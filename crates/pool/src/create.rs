@@ -5,6 +5,7 @@ use crate::core::{Core, LEASE};
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
@@ -14,7 +15,7 @@ use crate::segments::Readable;
 use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::{
     Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
 };
@@ -102,7 +103,7 @@ impl PoolSpec {
 
 impl GroupSpec {
     /// Bytes of a slot, by the smallest device.
-    fn slot_size(&self) -> u32 {
+    pub(crate) fn slot_size(&self) -> u32 {
         slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
     }
 }
@@ -290,6 +291,7 @@ impl Pool {
         pool.make_secret()?;
         pool.open_books();
         pool.beat()?;
+        pool.event(Event::new(Class::PoolCreate));
         pool.commit()?;
         Ok(pool)
     }
@@ -331,7 +333,8 @@ impl Pool {
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
-            damage: Mutex::default(),
+            log: Mutex::default(),
+            damage: Default::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),
@@ -373,8 +376,11 @@ pub(crate) fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()
         let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);
         let encoded = label.encode();
         bytes[..encoded.len()].copy_from_slice(&encoded);
-        device.submit(Request::Write { offset: area, data: Arc::new(bytes) }).wait().map_err(failed)?;
-        device.submit(Request::Flush).wait().map_err(failed)?;
+        device
+            .submit(Request::Write { offset: area, data: Arc::new(bytes) })
+            .within(TIMEOUT)
+            .map_err(failed)?;
+        device.submit(Request::Flush).within(TIMEOUT).map_err(failed)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! partition table also has a boot sector's mark). A file system that does not know the table is not
 //! found: this protects against mistakes, it proves nothing.
 
-use larder_device::{ALIGN, Device, DeviceError, Request};
+use larder_device::{ALIGN, Device, DeviceError, Request, TIMEOUT};
 use larder_format::{ByteLen, DeviceOffset};
 
 /// What was found on a device.
@@ -113,7 +113,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<Foreign>, DeviceError> {
     let read = |offset: u64, len: u64| {
         device
             .submit(Request::Read { offset: DeviceOffset::new(offset), len: ByteLen::new(len) })
-            .wait()
+            .within(TIMEOUT)
             .map(|bytes| bytes.to_vec())
     };
     let head = read(0, HEAD.min(size))?;

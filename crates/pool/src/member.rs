@@ -6,7 +6,10 @@
 //! and not read; everything from the commit after [`Member::since`] on is on it. Its device never changes: who
 //! opens a device anew makes another member of the same number.
 
-use larder_device::{AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind};
+use crate::slow::Pace;
+use larder_device::{
+    AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind, TIMEOUT,
+};
 use larder_format::label::{LABEL_AREA, Label, label_areas};
 use larder_format::root::{DeviceState, NO_GROUP, RootDevice};
 use larder_format::{
@@ -15,6 +18,7 @@ use larder_format::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Whether a member may be read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,11 +91,17 @@ pub struct Member {
     cursor: AtomicU64,
     /// It is offline until the next import only.
     until_import: AtomicBool,
+    leaving: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
     /// How long its requests take.
     meter: Arc<Meter>,
+    pub(crate) pace: Pace,
+    /// For how long it may leave a request unanswered, ms.
+    timeout_ms: AtomicU64,
+    /// Why it was faulted.
+    fault: Mutex<Option<String>>,
     label: Mutex<Option<Label>>,
     state: AtomicU8,
 }
@@ -117,9 +127,13 @@ impl Member {
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             until_import: AtomicBool::new(false),
+            leaving: AtomicBool::new(root.leaving),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
+            pace: Pace::default(),
+            timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
+            fault: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
         }
@@ -137,6 +151,7 @@ impl Member {
             index: label.index,
             group: label.group,
             state: DeviceState::Behind,
+            leaving: false,
             stands_for,
             slot_count: label.slot_count,
             guid: label.device,
@@ -161,6 +176,7 @@ impl Member {
             index: self.index,
             group: self.group,
             state,
+            leaving: self.is_leaving(),
             stands_for: self.stands_for,
             slot_count: self.slot_count,
             guid: self.guid,
@@ -189,6 +205,16 @@ impl Member {
     pub(crate) fn take_offline(&self, temporary: bool) {
         self.until_import.store(temporary, Ordering::Relaxed);
         self.set_state(MemberState::Offline);
+    }
+
+    /// Whether it is on its way out of its group.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Sends it on its way out.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
@@ -233,6 +259,27 @@ impl Member {
         matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
     }
 
+    /// Whether it failed and nothing that it still has under way is waited for.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.state() == MemberState::Faulted
+    }
+
+    /// For how long it may leave a request unanswered.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// Sets that.
+    pub fn set_timeout(&self, timeout: Duration) {
+        let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// What is wrong with a member that is faulted or slow, in plain words.
+    pub fn reason(&self) -> Option<String> {
+        self.fault.lock().clone().filter(|_| self.is_given_up()).or_else(|| self.why_slow())
+    }
+
     /// How people know it.
     pub fn name(&self) -> String {
         self.device.as_ref().map_or_else(|| format!("device {}", self.guid), |device| device.name())
@@ -271,14 +318,21 @@ impl Member {
         self.submit(RequestKind::Read, request)
     }
 
-    /// Reads, in the calling thread where the device allows that; `None` when the member is not online.
-    pub fn read_now(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
+    /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member
+    /// is not online, and the request while it is still in flight.
+    pub(crate) fn read_now(
+        &self,
+        offset: DeviceOffset,
+        len: usize,
+        limit: Duration,
+    ) -> Option<Result<Outcome, Pending<Outcome>>> {
         if !self.is_online() {
             return None;
         }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
-        self.perform(RequestKind::Read, Request::Read { offset, len: ByteLen::new(len as u64) })
+        let request = Request::Read { offset, len: ByteLen::new(len as u64) };
+        self.perform(RequestKind::Read, request, limit)
     }
 
     /// Starts a write; `None` when the member is not written.
@@ -298,7 +352,7 @@ impl Member {
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.perform(RequestKind::Write, Request::Write { offset, data }).map(Pending::done)
+        self.perform_soon(RequestKind::Write, Request::Write { offset, data })
     }
 
     /// Starts a flush; `None` when the member is not written.
@@ -316,16 +370,31 @@ impl Member {
             return None;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        self.perform(RequestKind::Flush, Request::Flush).map(Pending::done)
+        self.perform_soon(RequestKind::Flush, Request::Flush)
     }
 
-    fn perform(&self, kind: RequestKind, request: Request) -> Option<Outcome> {
+    fn perform(
+        &self,
+        kind: RequestKind,
+        request: Request,
+        limit: Duration,
+    ) -> Option<Result<Outcome, Pending<Outcome>>> {
         let device = self.device.as_ref()?;
         let mut watch = self.meter.start(kind);
         watch.begin();
-        let outcome = device.submit(request).wait();
-        watch.done();
-        Some(outcome)
+        Some(match device.perform(request, limit) {
+            Ok(outcome) => {
+                watch.done();
+                Ok(outcome)
+            }
+            Err(pending) => Err(pending.timed(watch)),
+        })
+    }
+
+    /// Performs it in this thread unless that takes long; [`Member::settle`] waits for the rest.
+    fn perform_soon(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {
+        let performed = self.perform(kind, request, self.timeout() / 4)?;
+        Some(performed.map_or_else(|pending| pending, Pending::done))
     }
 
     fn submit(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {
@@ -339,17 +408,26 @@ impl Member {
         &self.meter
     }
 
-    /// Waits for a write or flush; a failure faults the member. Returns whether it succeeded.
+    /// Waits for a write or flush; a failure faults the member, and so does a device that does not answer in time,
+    /// which is abandoned. Returns whether it succeeded.
     pub fn settle(&self, pending: Option<Pending<Outcome>>) -> bool {
-        match pending.map(Pending::wait) {
-            Some(Ok(_)) => self.is_written(),
-            Some(Err(_)) => {
+        let Some(pending) = pending else { return false };
+        let timeout = self.timeout();
+        match self.outwait(pending, timeout) {
+            Ok(Ok(_)) => return self.is_written(),
+            Ok(Err(error)) => {
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-                self.fault();
-                false
+                self.fault_because(format!("a write or flush failed: {error}"));
             }
-            None => false,
+            // Somebody else found that out.
+            Err(_) if self.is_given_up() => {}
+            Err(_) => {
+                self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+                self.fault_because(format!("did not answer for {} s", timeout.as_secs_f64().ceil()));
+                self.device.iter().for_each(|device| device.abandon());
+            }
         }
+        false
     }
 
     /// Takes the member out of use; missing, stale and offline ones stay what they are.
@@ -358,6 +436,11 @@ impl Member {
         for from in [MemberState::Online, MemberState::Rebuilding] {
             let _ = self.state.compare_exchange(from as u8, faulted, Ordering::AcqRel, Ordering::Acquire);
         }
+    }
+
+    fn fault_because(&self, reason: String) {
+        self.fault.lock().get_or_insert(reason);
+        self.fault();
     }
 
     /// Rewrites both labels by `change`, one after the other with a flush between.
@@ -370,9 +453,21 @@ impl Member {
         change(label);
         let data = Arc::new(AlignedBuf::padded(&label.encode()));
         for area in areas {
-            device.submit(Request::Write { offset: area, data: Arc::clone(&data) }).wait()?;
-            device.submit(Request::Flush).wait()?;
+            device.submit(Request::Write { offset: area, data: Arc::clone(&data) }).within(self.timeout())?;
+            device.submit(Request::Flush).within(self.timeout())?;
         }
         Ok(())
+    }
+}
+
+impl Drop for Member {
+    /// A device that owes an answer may never give it, and is not to hold whoever lets go of it.
+    fn drop(&mut self) {
+        if let Some(device) = &self.device
+            && self.meter.owed() > 0
+            && Arc::strong_count(device) == 1
+        {
+            device.abandon();
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::core::{Core, LEASE};
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
@@ -26,7 +27,7 @@ use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request};
+use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::index::PartDescriptor;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
@@ -125,7 +126,15 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let mut label: Option<Label> = None;
     let mut damage = None;
     let mut failure = None;
-    let read_area = |offset| device.submit(Request::Read { offset, len: ByteLen::new(LABEL_AREA) }).wait();
+    let read_area = |offset| {
+        let request = Request::Read { offset, len: ByteLen::new(LABEL_AREA) };
+        // One that hangs must not hold up whoever lets go of it, either.
+        device.submit(request).within(TIMEOUT).inspect_err(|error| {
+            if *error == DeviceError::Overdue {
+                device.abandon();
+            }
+        })
+    };
     let mut areas = label_areas(size).map(|area| match read_area(area) {
         Ok(bytes) => Some(bytes),
         Err(error) => {
@@ -335,7 +344,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             .devices
             .iter()
             .zip(&devices)
-            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none())
+            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none() && !known.leaving)
             .map(|(_, candidate)| candidate)
             .collect();
         members.len() >= group.rule.layout.columns()
@@ -503,8 +512,10 @@ impl Pool {
             .map(|group| {
                 let devices: Vec<_> =
                     members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
-                let space =
+                let mut space =
                     GroupSpace::new(group.index, group.rule, slot_size(group.index), ashift, &devices);
+                let leaving = members.iter().filter(|member| member.is_leaving());
+                leaving.for_each(|member| space.retire(member.index));
                 (group.index, space)
             })
             .collect();
@@ -546,6 +557,7 @@ impl Pool {
             }
             pool.beat()?;
         }
+        pool.event(Event::new(Class::PoolImport));
         Ok(pool)
     }
 
@@ -573,6 +585,9 @@ impl Pool {
                     t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
                     t if t == Table::Secret as u16 => secret = value.try_into().ok(),
                     t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
+                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
+                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
+                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
                     t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;
@@ -633,7 +648,8 @@ impl Pool {
             let chain = read_chain(root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
-                let bytes = member.read(member.slot_offset(slot.index, offset), len)?.wait().ok()?;
+                let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+                let bytes = member.wait(pending).ok()?;
                 Some(bytes.to_vec())
             });
             // Whoever only reads is shown the commit, without the log.
@@ -697,10 +713,14 @@ impl Pool {
         }
         let entry = SegmentEntry::from_record(record);
         self.readable.insert(&entry.segment);
-        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
-            core.streams.insert((record.kind, record.class, record.group), record.id);
-        }
         core.entries.insert(entry);
+        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
+            if core.fits(record.id) {
+                core.streams.insert((record.kind, record.class, record.group), record.id);
+            } else {
+                core.close_segment(record.id);
+            }
+        }
         Ok(())
     }
 

@@ -220,6 +220,9 @@ pub static POOL: &[Property] = &[
         "the memory that the pool may take, cache included; takes effect at once"),
     settable("metadata_share", Kind::Percent(5, 95), Some("50"), false, "5 to 95 (percent)",
         "the share of the cache that data may not take from metadata; takes effect at once"),
+    settable("device_timeout", Kind::Number(1, 3600), Some("15"), false, "1 to 3600 (seconds)",
+        "for how long a device may leave a write or flush unanswered before the pool goes on without it; takes \
+         effect at once").column("devtimeout"),
     settable("trace", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",
         "how often everything is walked to find what is dead, leaked or missing; also done when much may be dead"),
     told("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),

@@ -5,16 +5,15 @@ use crate::cache::Record;
 use crate::codec;
 use crate::core::Core;
 use crate::error::{PoolError, Result};
-use crate::parity;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
+use crate::race::Race;
 use crate::segments::Segment;
 use crate::tree::NodeStore;
 use bytes::Bytes;
-use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
+use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
-use larder_format::segment::Layout;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -37,7 +36,7 @@ pub(crate) fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<No
 const SHARE_FROM: usize = 48 << 10;
 
 /// The stored bytes of `place`, which begin at `from` of what was read.
-fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
+pub(crate) fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
     let range = from..from + place.stored as usize;
     if range.len() < SHARE_FROM {
         Bytes::copy_from_slice(&bytes[range])
@@ -61,59 +60,6 @@ pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -
         return Ok(payload);
     }
     Ok(codec::decompress(header.info.codec, &payload, logical)?.into())
-}
-
-/// Columns that a rebuild mistrusts at once: more than parity can replace is of no use.
-const MAX_SUSPECTS: usize = 3;
-
-/// Shows `attempt` every choice of columns in which `suspects` of those from `from` on are not taken as
-/// they first were: another version, or none. The first success is returned.
-fn vary<'v, T>(
-    versions: &'v [Vec<Bytes>],
-    present: &mut Vec<Option<&'v [u8]>>,
-    from: usize,
-    suspects: usize,
-    attempt: &mut impl FnMut(&[Option<&'v [u8]>]) -> Option<T>,
-) -> Option<T> {
-    if suspects == 0 {
-        return attempt(present);
-    }
-    for column in from..versions.len() {
-        let Some((first, others)) = versions[column].split_first() else { continue };
-        for other in others.iter().map(|bytes| Some(bytes.as_ref())).chain([None]) {
-            present[column] = other;
-            if let Some(found) = vary(versions, present, column + 1, suspects - 1, attempt) {
-                return Some(found);
-            }
-        }
-        present[column] = Some(first);
-    }
-    None
-}
-
-/// What `accept` makes of data column `column` as computed from the others, of which there may be several `versions`,
-/// by number as parity counts them. Some may be rotten: as long as nothing is accepted, other versions are taken and
-/// up to [`MAX_SUSPECTS`] columns are left out. All are `len` bytes long, a multiple of [`parity::STEP`]. The error is
-/// true when too few columns are there.
-pub(crate) fn search<T>(
-    layout: Layout,
-    versions: &[Vec<Bytes>],
-    column: usize,
-    len: usize,
-    mut accept: impl FnMut(&[u8]) -> Option<T>,
-) -> Result<T, bool> {
-    let mut present: Vec<Option<&[u8]>> =
-        versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
-    let mut out = vec![0; len];
-    let mut short = true;
-    let mut attempt = |present: &[Option<&[u8]>]| {
-        parity::reconstruct(layout.k(), layout.m(), present, &[column], &mut [&mut out]).ok()?;
-        short = false;
-        accept(&out)
-    };
-    let found =
-        (0..=MAX_SUSPECTS).find_map(|suspects| vary(versions, &mut present, 0, suspects, &mut attempt));
-    found.ok_or(short)
 }
 
 impl Pool {
@@ -175,7 +121,8 @@ impl Pool {
             if usize::from(place.column) >= layout.k() {
                 return None;
             }
-            let replica = layout.replica(place.column.into(), ptr.id.get() as usize % layout.r());
+            // What only slow devices have is left to single reads, which go round them.
+            let replica = self.prompt_replica(&segment, ptr.id, place)?;
             if segment.is_in_flight(replica, place.offset, place.stored as usize) {
                 return None;
             }
@@ -191,7 +138,8 @@ impl Pool {
         let mut arrived = Vec::new();
         for (wanted, whole, pending, from) in in_flight {
             // The segments stay pinned until their bytes are here.
-            let Ok(bytes) = pending.wait() else { continue };
+            let member = self.members.get(wanted[0].segment.slots[wanted[0].replica].device);
+            let Ok(bytes) = member.wait_in_bulk(pending) else { continue };
             if let [one] = wanted.as_slice() {
                 arrived.push((one.id, stored(bytes, from, one.place)));
                 continue;
@@ -260,62 +208,79 @@ impl Pool {
         if let Some(found) = in_flight.map(Bytes::from).and_then(verify) {
             return Ok(found);
         }
-        let mut wrong = 0;
-        for turn in 0..layout.r() {
-            let replica = layout.replica(column, (turn + ptr.id.get() as usize) % layout.r());
-            if let Some(bytes) = self.read_column(segment, replica, place) {
-                if let Some(found) = verify(bytes) {
-                    self.heal_wrong(segment, place, wrong);
-                    return Ok(found);
+        let mut race = Race::new(self, segment, place);
+        if let Some(replica) = self.prompt_replica(segment, ptr.id, place) {
+            race = match self.read_soon(segment, replica, place) {
+                Some(Soon::Here(bytes)) => {
+                    if let Some(found) = verify(bytes) {
+                        return Ok(found);
+                    }
+                    race.with_wrong(replica)
                 }
-                self.count_wrong(segment, replica);
-                wrong |= 1 << replica;
-            }
+                Some(Soon::Late(pending, from)) => race.with_late(replica, pending, from),
+                None => race.without(replica),
+            };
         }
-        let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let rebuilt = self.rebuild(segment, place, |bytes| verify(Bytes::copy_from_slice(bytes)));
-        if rebuilt.is_ok() {
-            self.heal_wrong(segment, place, wrong);
-        }
-        rebuilt.map_err(|short| {
+        race.run(verify).map_err(|lost| {
             let causes = ["no copy matches its checksum", "too many devices are unavailable"];
-            unreadable(causes[usize::from(short)])
+            PoolError::Unreadable { id: ptr.id, cause: causes[usize::from(lost.short)].into() }
         })
     }
 
-    /// Counts that a column's device gave something else than was written.
-    fn count_wrong(&self, segment: &Segment, column: usize) {
-        let member = self.members.get(segment.slots[column].device);
-        member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+    /// The replica to read first: of those on devices that are prompt, as the block's id has it.
+    pub(crate) fn prompt_replica(&self, segment: &Segment, id: BlockId, place: Place) -> Option<usize> {
+        let layout = segment.layout;
+        let turns = (0..layout.r()).map(|turn| (turn + id.get() as usize) % layout.r());
+        let mut replicas = turns.map(|j| layout.replica(place.column.into(), j));
+        replicas.find(|&replica| self.members.is_prompt(&self.members.get(segment.slots[replica].device)))
     }
 
-    /// Has the row of `place` mended when some of its columns, by bit, were `wrong` and counted.
-    fn heal_wrong(&self, segment: &Segment, place: Place, wrong: u64) {
-        if wrong != 0 {
-            self.heal_later(segment.id, place.offset, wrong);
-        }
-    }
-
-    /// The range of `place` from one column; `None` when the device does not give it. When it fails to, the row is
-    /// mended later: a sector that is written anew may be read again.
+    /// The range of `place` from one column; `None` when the device does not give it, or not soon enough.
     pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
-        let found = self.read_part(segment, column, place);
-        if found.is_none() && self.members.get(segment.slots[column].device).is_online() {
-            self.heal_later(segment.id, place.offset, 0);
+        match self.read_soon(segment, column, place)? {
+            Soon::Here(bytes) => Some(bytes),
+            Soon::Late(..) => None,
         }
-        found
     }
 
-    /// As [`Pool::read_column`], for who mends the row.
-    pub(crate) fn read_part(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
+    /// Reads the range of `place` from one column, in this thread where the device allows that, until it is late;
+    /// until it is overdue, where there is no other way. `None` when the device does not give it.
+    fn read_soon(&self, segment: &Segment, column: usize, place: Place) -> Option<Soon> {
         let (device, offset, len, from) = self.span_of(segment, column, place)?;
-        match self.members.get(device).read_now(offset, len)? {
-            Ok(bytes) => Some(stored(bytes, from, place)),
-            Err(_) => {
-                self.members.get(device).counters.read_errors.fetch_add(1, Ordering::Relaxed);
+        let member = self.members.get(device);
+        let elsewhere = segment.layout.r() > 1 || segment.layout.m() > 0;
+        let limit = if elsewhere { member.pace.late() } else { member.patience() };
+        match member.read_now(offset, len, limit)? {
+            Ok(Ok(bytes)) => Some(Soon::Here(stored(bytes, from, place))),
+            Ok(Err(_)) => {
+                member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                // A sector that is written anew may be read again.
+                self.heal_later(segment.id, place.offset, 0);
                 None
             }
+            Err(late) => {
+                member.pace.spend();
+                late.note_late();
+                Some(Soon::Late(late, from))
+            }
         }
+    }
+
+    /// The range of `place` from one column, for who mends the row and has time, or why the device does not give it;
+    /// `None` when it is not online.
+    pub(crate) fn read_part(
+        &self,
+        segment: &Segment,
+        column: usize,
+        place: Place,
+    ) -> Option<Result<Bytes, DeviceError>> {
+        let (device, offset, len, from) = self.span_of(segment, column, place)?;
+        let member = self.members.get(device);
+        let read = member.wait(member.read(offset, len)?);
+        if read.is_err() {
+            member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(read.map(|bytes| stored(bytes, from, place)))
     }
 
     /// Starts reading the range of `place` from one column; says where in the buffer it will begin.
@@ -356,63 +321,9 @@ impl Pool {
         place: Place,
         accept: impl Fn(&[u8]) -> bool,
     ) -> Bytes {
-        let layout = segment.layout;
-        let replicas = (0..layout.r()).map(|j| layout.replica(place.column.into(), j));
-        let mut first = None;
-        let mut wrong = 0u64;
-        // Unless nothing is right: then each block is read by itself, and counted there.
-        let heal = |wrong: u64| {
-            let columns = (0..layout.columns()).filter(|column| wrong & 1 << column != 0);
-            columns.for_each(|column| self.count_wrong(segment, column));
-            self.heal_wrong(segment, place, wrong);
-        };
-        for column in replicas {
-            let Some(bytes) = self.read_column(segment, column, place) else { continue };
-            if accept(&bytes) {
-                heal(wrong);
-                return bytes;
-            }
-            wrong |= 1 << column;
-            first.get_or_insert(bytes);
-        }
-        let rebuilt =
-            self.rebuild(segment, place, |bytes| accept(bytes).then(|| Bytes::copy_from_slice(bytes)));
-        if rebuilt.is_ok() {
-            heal(wrong);
-        }
-        rebuilt.ok().or(first).unwrap_or_default()
-    }
-
-    /// What `accept` makes of the range of `place` computed from the other columns of its rows. Those may
-    /// be rotten themselves: as long as nothing is accepted, other replicas are taken and up to
-    /// [`MAX_SUSPECTS`] columns are left out. The error is true when too few columns are there.
-    fn rebuild<T>(
-        &self,
-        segment: &Segment,
-        place: Place,
-        accept: impl Fn(&[u8]) -> Option<T>,
-    ) -> Result<T, bool> {
-        let layout = segment.layout;
-        if layout.m() == 0 {
-            return Err(true);
-        }
-        // Parity works on multiples of its step; blocks start on one.
-        let wide = Place { stored: place.stored.next_multiple_of(parity::STEP as u32), ..place };
-        let data = (0..layout.k()).map(|i| {
-            let mut versions: Vec<Bytes> = Vec::new();
-            let copies = (0..layout.r()).filter(|_| i != usize::from(place.column));
-            for bytes in copies.filter_map(|j| self.read_column(segment, layout.replica(i, j), wide)) {
-                if !versions.contains(&bytes) {
-                    versions.push(bytes);
-                }
-            }
-            versions
-        });
-        let parities =
-            (0..layout.m()).map(|p| self.read_column(segment, layout.parity(p), wide).into_iter().collect());
-        let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
-        let len = place.stored as usize;
-        search(layout, &versions, place.column.into(), wide.stored as usize, |bytes| accept(&bytes[..len]))
+        let race = Race::new(self, segment, place);
+        let found = race.run(|bytes| accept(&bytes).then_some(bytes));
+        found.or_else(|lost| lost.first.ok_or(())).unwrap_or_default()
     }
 
     /// A node, from the cache or the devices.
@@ -425,6 +336,13 @@ impl Pool {
         self.cache.keep_node(ptr.id, &node);
         Ok(node)
     }
+}
+
+/// What a read of a column gave in good time.
+enum Soon {
+    Here(Bytes),
+    /// It is still in flight; the range will begin there in what it brings.
+    Late(Pending<Outcome>, usize),
 }
 
 /// Where a dataset's tree finds its nodes.

@@ -5,14 +5,15 @@
 //! from a twin) and written ([`crate::mend`]). Segments whose last row is old enough are not even looked at. Several
 //! devices are rebuilt in one pass.
 //!
-//! The place is kept as the last segment that is done, in the root's entry of the device. It moves there only after
-//! the device was flushed, so a crash costs at most [`FLUSH_EVERY`] bytes of work. A device that fails meanwhile is
-//! faulted as always, and starts anew from what it held before.
+//! The place is kept as the last segment that is done, in the root's entry of the device: a commit flushes all devices
+//! before its root tells of what was done before the flush. A crash costs what was done since the last commit. A device
+//! that fails meanwhile is faulted as always, and starts anew from what it held before.
 //!
 //! When nothing is lacking the device becomes current at the boundary of a commit; see [`crate::devices`]. What the
 //! others could not give is lost with or without it: it is told, and does not hold the device up.
 
 use crate::error::Result;
+use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
 use crate::mend::{Lost, Mend, Missing, Targets};
 use crate::pool::Pool;
@@ -23,8 +24,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes written to devices between two flushes of them, about.
-const FLUSH_EVERY: u64 = 256 << 20;
+/// Bytes written to devices between two commits that keep the place, about, when nobody else makes any.
+const COMMIT_EVERY: u64 = 1 << 30;
 
 /// How far a resilver is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(crate) struct Slot {
 struct State {
     /// None while a step is taken.
     running: Option<Running>,
+    /// The last segment done on each device: all of its writes have settled.
+    done: BTreeMap<DeviceIndex, SegmentId>,
     /// As it was after the last step.
     progress: Option<ResilverProgress>,
     last: Option<ResilverResult>,
@@ -78,12 +81,18 @@ struct Running {
     total: u64,
     examined: u64,
     written: u64,
-    unflushed: u64,
+    /// Since this resilver made a commit.
+    uncommitted: u64,
     lost: Vec<Lost>,
-    /// The last segment done on each device, flushed or not.
-    done: BTreeMap<DeviceIndex, SegmentId>,
     /// The segment at work, and for whom.
     at: Option<(SegmentId, Vec<Arc<Member>>, Mend)>,
+}
+
+impl Slot {
+    /// A device begins anew, whatever was done on one of its number before.
+    pub(crate) fn forget(&self, device: DeviceIndex) {
+        self.state.lock().done.remove(&device);
+    }
 }
 
 impl Running {
@@ -125,15 +134,24 @@ impl Pool {
         if targets.is_empty() {
             let mut state = self.resilver.state.lock();
             (state.running, state.progress) = (None, None);
+            state.done.clear();
             return Ok(false);
         }
         let begun = self.resilver.state.lock().running.take();
-        let mut running = begun.unwrap_or_else(|| self.begin_resilver(&targets));
+        let mut running = begun.unwrap_or_else(|| {
+            let names: Vec<_> = targets.iter().map(|member| member.name()).collect();
+            self.event(Event::new(Class::ResilverStart).text(names.join(", ")));
+            self.begin_resilver(&targets)
+        });
         let stepped = self.go_on(&mut running, &targets, bytes);
         let finished = matches!(stepped, Ok(false));
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
+            let text =
+                format!("{} bytes written, {} ranges could not be had", running.written, running.lost.len());
+            self.event(Event::new(Class::ResilverFinish).text(text));
+            running.lost.iter().for_each(|lost| self.note_lost(lost.clone()));
             state.last = Some(ResilverResult {
                 devices: targets.iter().map(|member| member.index).collect(),
                 started: running.started,
@@ -168,19 +186,14 @@ impl Pool {
             total,
             examined,
             written: 0,
-            unflushed: 0,
+            uncommitted: 0,
             lost: Vec::new(),
-            done: BTreeMap::new(),
             at: None,
         }
     }
 
     /// A part of a step after the other, until `bytes` are used up; false when all targets are rebuilt.
     fn go_on(&self, running: &mut Running, targets: &[Arc<Member>], bytes: u64) -> Result<bool> {
-        running.done.retain(|index, _| targets.iter().any(|member| member.index == *index));
-        for member in targets {
-            running.done.entry(member.index).or_insert_with(|| member.cursor());
-        }
         let mut left = bytes;
         while left > 0 {
             // Whoever failed, or left, is not waited for.
@@ -192,10 +205,9 @@ impl Pool {
                 return Ok(true);
             }
             if running.at.is_none() {
-                running.at = self.next_segment(running, targets);
+                running.at = self.next_segment(targets);
             }
             let Some((id, members, mend)) = &mut running.at else {
-                self.flush_rebuilt(running, targets)?;
                 let rebuilt = targets.iter().filter(|member| member.state() == MemberState::Rebuilding);
                 let rebuilt: Vec<_> = rebuilt.cloned().collect();
                 // Another may have joined in the meantime.
@@ -208,18 +220,18 @@ impl Pool {
             let tally = mend.tally();
             let (examined, written) = (tally.examined - before.0, tally.written - before.1);
             running.written += written;
-            running.unflushed += written;
+            running.uncommitted += written;
             left = left.saturating_sub((examined + written).max(4096));
             if done {
                 running.lost.extend_from_slice(&tally.lost);
                 let height = self.core.lock().entries.get(id).map_or(0, |entry| u64::from(entry.height));
                 running.examined += height * members.len() as u64;
-                for member in members.iter() {
-                    running.done.insert(member.index, *id);
-                }
+                let done = members.iter().map(|member| (member.index, *id));
+                self.resilver.state.lock().done.extend(done);
                 running.at = None;
-                if running.unflushed >= FLUSH_EVERY {
-                    self.flush_rebuilt(running, targets)?;
+                if running.uncommitted >= COMMIT_EVERY {
+                    running.uncommitted = 0;
+                    self.commit()?;
                 }
             }
         }
@@ -227,18 +239,20 @@ impl Pool {
     }
 
     /// The next segment that some of the targets lack part of.
-    fn next_segment(
-        &self,
-        running: &mut Running,
-        targets: &[Arc<Member>],
-    ) -> Option<(SegmentId, Vec<Arc<Member>>, Mend)> {
-        let first = targets.iter().map(|member| running.done[&member.index]).min()?;
+    fn next_segment(&self, targets: &[Arc<Member>]) -> Option<(SegmentId, Vec<Arc<Member>>, Mend)> {
+        let done: Vec<SegmentId> = {
+            let state = self.resilver.state.lock();
+            let of = |member: &Arc<Member>| state.done.get(&member.index).copied();
+            targets.iter().map(|member| of(member).unwrap_or_default().max(member.cursor())).collect()
+        };
+        let first = done.iter().copied().min()?;
         let core = self.core.lock();
         let after = (std::ops::Bound::Excluded(first), std::ops::Bound::Unbounded);
         for (&id, entry) in core.entries.range(after) {
-            let lacking = targets.iter().filter(|member| running.done[&member.index] < id);
-            let columns: Vec<_> =
-                lacking.filter_map(|member| Some((column_for(entry, member)?, Arc::clone(member)))).collect();
+            let lacking = targets.iter().zip(&done).filter(|(_, done)| **done < id);
+            let columns: Vec<_> = lacking
+                .filter_map(|(member, _)| Some((column_for(entry, member)?, Arc::clone(member))))
+                .collect();
             let (Some(held), Some(through)) = (
                 columns.iter().map(|(_, member)| member.good_through()).min(),
                 columns.iter().map(|(_, member)| member.since()).max(),
@@ -253,16 +267,16 @@ impl Pool {
         None
     }
 
-    /// What was written becomes durable on the targets, and their place is kept.
-    fn flush_rebuilt(&self, running: &mut Running, targets: &[Arc<Member>]) -> Result<()> {
-        let flushes: Vec<_> = targets.iter().map(|member| (member, member.flush())).collect();
-        for (member, flush) in flushes {
-            if flush.is_some() && member.settle(flush) {
-                member.rebuilt_to(running.done[&member.index]);
-            }
-        }
-        running.unflushed = 0;
-        self.check_tolerance()
+    /// How far devices are rebuilt: durable as soon as they are flushed, to be told by [`Pool::keep_rebuilt`] then.
+    pub(crate) fn rebuilt_so_far(&self) -> Vec<(Arc<Member>, SegmentId)> {
+        let state = self.resilver.state.lock();
+        let done = |member: Arc<Member>| state.done.get(&member.index).map(|&done| (member, done));
+        self.rebuilding().into_iter().filter_map(done).collect()
+    }
+
+    /// Roots tell of it from now on.
+    pub(crate) fn keep_rebuilt(&self, rebuilt: Vec<(Arc<Member>, SegmentId)>) {
+        rebuilt.into_iter().for_each(|(member, done)| member.rebuilt_to(done));
     }
 
     /// The resilver under way, if there is one.
@@ -292,6 +306,7 @@ impl Pool {
         self.rebuilding().iter().for_each(|member| member.rebuilt_to(SegmentId::new(0)));
         let mut state = self.resilver.state.lock();
         (state.running, state.progress) = (None, None);
+        state.done.clear();
         Ok(())
     }
 }

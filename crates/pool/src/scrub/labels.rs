@@ -66,7 +66,7 @@ impl Pool {
         };
         let reads: Vec<_> = self.members.iter().filter_map(start).collect();
         let finish = |(member, reads): (Arc<Member>, [Option<_>; 2])| {
-            let areas = reads.map(|read: Option<larder_device::Pending<_>>| match read?.wait() {
+            let areas = reads.map(|read: Option<larder_device::Pending<_>>| match member.wait(read?) {
                 Ok(bytes) => Some(bytes),
                 Err(_) => {
                     member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Pool {
                 fix.member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
                 let write = fix.member.write(at, Arc::clone(&fix.data));
                 if write.is_some() && fix.member.settle(write) {
-                    let proof = fix.member.read(at, fix.data.len()).map(|read| read.wait());
+                    let proof = fix.member.read(at, fix.data.len()).map(|read| fix.member.wait(read));
                     if matches!(proof, Some(Ok(found)) if found[..] == fix.data[..]) {
                         repaired += fix.data.len() as u64;
                     }

@@ -30,7 +30,7 @@ type Flips = BTreeMap<Structure, (u64, u64)>;
 
 /// How bits of a piece are chosen.
 #[derive(Debug, Clone, Copy)]
-enum Pattern {
+pub enum Pattern {
     /// A single one.
     One,
     /// One in so many, all over it.
@@ -143,7 +143,7 @@ fn choose(count: usize, next: &impl Fn(u64) -> u64, survives: impl Fn(&[bool]) -
 }
 
 /// Flips bits of a piece; returns how many.
-fn flip(image: &mut DeviceImage, piece: &Piece, pattern: Pattern, next: &impl Fn(u64) -> u64) -> u64 {
+pub fn flip(image: &mut DeviceImage, piece: &Piece, pattern: Pattern, next: &impl Fn(u64) -> u64) -> u64 {
     let mut bytes = image.read(piece.at, piece.len);
     let bits = piece.len as u64 * 8;
     let mut flipped = 0;

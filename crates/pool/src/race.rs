@@ -1,0 +1,336 @@
+//! A block from wherever it comes first, when it did not come from where it was looked for.
+//!
+//! All that a block can be had from is asked in three stages, each of which keeps what the ones before have under
+//! way: other replicas, one after the other; as few columns of its rows as rebuild it, of devices that are prompt;
+//! everything else. A stage ends when all that it asked for is here, or when that is late. Whatever arrives is tried
+//! at once, and the first content that is accepted wins; requests still in flight are left to themselves. So a
+//! device that errs, is slow or hangs costs its own part of the work and no more than the time until it is late.
+//!
+//! Columns may be rotten themselves. When all is here and nothing was accepted, other replicas of columns are taken
+//! and up to [`MAX_SUSPECTS`] columns are left out.
+
+use crate::parity;
+use crate::pool::Pool;
+use crate::read::stored;
+use crate::segments::Segment;
+use crate::slow::LATE_MOST;
+use bytes::Bytes;
+use larder_device::{Outcome, Pending, wait_any};
+use larder_format::Place;
+use larder_format::segment::Layout;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Columns that a rebuild mistrusts at once: more than parity can replace is of no use.
+const MAX_SUSPECTS: usize = 3;
+
+/// A block that is looked for everywhere.
+pub(crate) struct Race<'a> {
+    pool: &'a Pool,
+    segment: &'a Segment,
+    place: Place,
+    /// The same range in whole steps of parity.
+    wide: Place,
+    /// By column on the devices.
+    asked: Vec<bool>,
+    flying: Vec<Flight>,
+    /// What came of the rows' other columns: data, then parity; different replicas of a column in the order of their
+    /// arrival.
+    versions: Vec<Vec<Bytes>>,
+    /// What a replica gave and was not accepted.
+    first: Option<Bytes>,
+    /// Replicas, by bit, that gave what was not accepted; their errors are counted.
+    wrong: u64,
+}
+
+struct Flight {
+    /// Column on the devices.
+    column: usize,
+    pending: Pending<Outcome>,
+    /// Where in the answer the range begins.
+    from: usize,
+    /// It was asked for in the present stage.
+    fresh: bool,
+}
+
+/// Nothing was accepted.
+pub(crate) struct Lost {
+    /// Too few columns are there to rebuild anything.
+    pub short: bool,
+    /// What some replica holds.
+    pub first: Option<Bytes>,
+}
+
+impl<'a> Race<'a> {
+    /// For the range of `place`, of which nothing has been asked yet.
+    pub(crate) fn new(pool: &'a Pool, segment: &'a Segment, place: Place) -> Self {
+        let layout = segment.layout;
+        // Parity works on multiples of its step; blocks start on one.
+        let stored =
+            if layout.m() > 0 { place.stored.next_multiple_of(parity::STEP as u32) } else { place.stored };
+        Self {
+            pool,
+            segment,
+            place,
+            wide: Place { stored, ..place },
+            asked: vec![false; segment.slots.len()],
+            flying: Vec::new(),
+            versions: vec![Vec::new(); layout.k() + layout.m()],
+            first: None,
+            wrong: 0,
+        }
+    }
+
+    /// Column `column` was read and did not do.
+    pub(crate) fn without(mut self, column: usize) -> Self {
+        self.asked[column] = true;
+        self
+    }
+
+    /// Replica `column` was read and is not what was written.
+    pub(crate) fn with_wrong(mut self, column: usize) -> Self {
+        self.asked[column] = true;
+        self.count_wrong(column);
+        self
+    }
+
+    fn count_wrong(&mut self, column: usize) {
+        let member = self.pool.members.get(self.segment.slots[column].device);
+        member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        self.wrong |= 1 << column;
+    }
+
+    /// Column `column` was asked for and is late.
+    pub(crate) fn with_late(mut self, column: usize, pending: Pending<Outcome>, from: usize) -> Self {
+        self.asked[column] = true;
+        self.flying.push(Flight { column, pending, from, fresh: false });
+        self
+    }
+
+    /// The first content that `accept` makes something of. When some replica was wrong, its row is mended later.
+    pub(crate) fn run<T>(mut self, accept: impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
+        let found = self.find(accept);
+        if found.is_ok() && self.wrong != 0 {
+            self.pool.heal_later(self.segment.id, self.place.offset, self.wrong);
+        }
+        found
+    }
+
+    fn find<T>(&mut self, accept: impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
+        let layout = self.segment.layout;
+        let wanted = usize::from(self.place.column);
+        for replica in (0..layout.r()).map(|j| layout.replica(wanted, j)) {
+            if !self.asked[replica] && self.is_prompt(replica) {
+                self.ask(replica);
+                if let Some(found) = self.gather(false, &accept) {
+                    return Ok(found);
+                }
+            }
+        }
+        if layout.m() > 0 {
+            self.ask_for_few();
+            if let Some(found) = self.gather(false, &accept) {
+                return Ok(found);
+            }
+        }
+        self.ask_for_all();
+        if let Some(found) = self.gather(true, &accept) {
+            return Ok(found);
+        }
+        self.mistrust(&accept)
+    }
+
+    fn is_prompt(&self, column: usize) -> bool {
+        let members = &self.pool.members;
+        members.is_prompt(&members.get(self.segment.slots[column].device))
+    }
+
+    fn ask(&mut self, column: usize) {
+        self.asked[column] = true;
+        if let Some((pending, from)) = self.pool.start_read(self.segment, column, self.wide) {
+            self.flying.push(Flight { column, pending, from, fresh: true });
+        }
+    }
+
+    /// Asks for as many of the other columns as rebuild this one, if prompt devices have so many.
+    fn ask_for_few(&mut self) {
+        let layout = self.segment.layout;
+        let others = (0..layout.k()).filter(|&i| i != usize::from(self.place.column));
+        let data = others.filter_map(|i| {
+            let mut replicas = (0..layout.r()).map(|j| layout.replica(i, j));
+            replicas.find(|&column| self.is_prompt(column))
+        });
+        let data: Vec<usize> = data.collect();
+        let lacking = layout.k() - data.len();
+        let parities = (0..layout.m()).map(|p| layout.parity(p)).filter(|&column| self.is_prompt(column));
+        let parities: Vec<usize> = parities.take(lacking).collect();
+        if parities.len() == lacking {
+            data.into_iter().chain(parities).for_each(|column| self.ask(column));
+        }
+    }
+
+    fn ask_for_all(&mut self) {
+        let layout = self.segment.layout;
+        let wanted = usize::from(self.place.column);
+        let replicas = (0..layout.r()).map(|j| layout.replica(wanted, j));
+        let columns: Vec<usize> =
+            if layout.m() > 0 { (0..self.asked.len()).collect() } else { replicas.collect() };
+        for column in columns {
+            if !self.asked[column] {
+                self.ask(column);
+            }
+        }
+    }
+
+    /// Takes what arrives until `accept` makes something of it, or until all that was asked for in this stage is
+    /// here or late; `whole`: until all that was ever asked for is here or overdue.
+    fn gather<T>(&mut self, whole: bool, accept: &impl Fn(Bytes) -> Option<T>) -> Option<T> {
+        let limit = if whole { self.patience() } else { LATE_MOST };
+        while self.flying.iter().any(|flight| whole || flight.fresh) {
+            let pendings: Vec<_> = self.flying.iter().map(|flight| &flight.pending).collect();
+            let Some(done) = wait_any(&pendings, limit) else {
+                self.give_up(whole);
+                return None;
+            };
+            let flight = self.flying.swap_remove(done);
+            if let Some(found) = self.arrived(flight, accept) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// As long as the most patient of those that are waited for.
+    fn patience(&self) -> Duration {
+        let members = &self.pool.members;
+        let each = self.flying.iter().map(|flight| {
+            let member = members.get(self.segment.slots[flight.column].device);
+            member.patience()
+        });
+        each.max().unwrap_or_default()
+    }
+
+    fn give_up(&mut self, whole: bool) {
+        for flight in &mut self.flying {
+            flight.fresh = false;
+            flight.pending.note_late();
+            if whole {
+                let member = self.pool.members.get(self.segment.slots[flight.column].device);
+                member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if whole {
+            self.flying.clear();
+        }
+    }
+
+    fn arrived<T>(&mut self, flight: Flight, accept: &impl Fn(Bytes) -> Option<T>) -> Option<T> {
+        let Flight { column, pending, from, .. } = flight;
+        let layout = self.segment.layout;
+        let member = self.pool.members.get(self.segment.slots[column].device);
+        let Ok(bytes) = pending.wait() else {
+            member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+            // A sector that is written anew may be read again.
+            self.pool.heal_later(self.segment.id, self.place.offset, 0);
+            return None;
+        };
+        let bytes = stored(bytes, from, self.wide);
+        let wanted = usize::from(self.place.column);
+        if (0..layout.r()).any(|j| layout.replica(wanted, j) == column) {
+            let bytes = bytes.slice(..self.place.stored as usize);
+            let found = accept(bytes.clone());
+            if found.is_none() {
+                self.count_wrong(column);
+                self.first.get_or_insert(bytes);
+            }
+            return found;
+        }
+        let data = (0..layout.k()).find(|&i| (0..layout.r()).any(|j| layout.replica(i, j) == column));
+        let parity = || (0..layout.m()).find(|&p| layout.parity(p) == column).map(|p| layout.k() + p);
+        let versions = &mut self.versions[data.or_else(parity).expect("a column is data or parity")];
+        if !versions.contains(&bytes) {
+            versions.push(bytes);
+        }
+        let present: Vec<_> = self.versions.iter().map(|of| of.first().map(Bytes::as_ref)).collect();
+        self.rebuild(&present, accept).ok()?
+    }
+
+    /// What `accept` makes of the range as these columns give it; the error is that they are too few.
+    fn rebuild<T>(
+        &self,
+        present: &[Option<&[u8]>],
+        accept: &impl Fn(Bytes) -> Option<T>,
+    ) -> Result<Option<T>, ()> {
+        let layout = self.segment.layout;
+        if present.iter().flatten().count() < layout.k() {
+            return Err(());
+        }
+        let mut out = vec![0; self.wide.stored as usize];
+        let want = [self.place.column.into()];
+        parity::reconstruct(layout.k(), layout.m(), present, &want, &mut [&mut out]).map_err(drop)?;
+        out.truncate(self.place.stored as usize);
+        Ok(accept(out.into()))
+    }
+
+    fn mistrust<T>(&self, accept: &impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
+        let stored = self.place.stored as usize;
+        let found = search(
+            self.segment.layout,
+            &self.versions,
+            self.place.column.into(),
+            self.wide.stored as usize,
+            |bytes| accept(Bytes::copy_from_slice(&bytes[..stored])),
+        );
+        found.map_err(|short| Lost { short, first: self.first.clone() })
+    }
+}
+
+/// Shows `attempt` every choice of columns in which `suspects` of those from `from` on are not taken as
+/// they first were: another version, or none. The first success is returned.
+fn vary<'v, T>(
+    versions: &'v [Vec<Bytes>],
+    present: &mut Vec<Option<&'v [u8]>>,
+    from: usize,
+    suspects: usize,
+    attempt: &mut impl FnMut(&[Option<&'v [u8]>]) -> Option<T>,
+) -> Option<T> {
+    if suspects == 0 {
+        return attempt(present);
+    }
+    for column in from..versions.len() {
+        let Some((first, others)) = versions[column].split_first() else { continue };
+        for other in others.iter().map(|bytes| Some(bytes.as_ref())).chain([None]) {
+            present[column] = other;
+            if let Some(found) = vary(versions, present, column + 1, suspects - 1, attempt) {
+                return Some(found);
+            }
+        }
+        present[column] = Some(first);
+    }
+    None
+}
+
+/// What `accept` makes of data column `column` as computed from the others, of which there may be several `versions`,
+/// by number as parity counts them. Some may be rotten: as long as nothing is accepted, other versions are taken and
+/// up to [`MAX_SUSPECTS`] columns are left out. All are `len` bytes long, a multiple of [`parity::STEP`]. The error is
+/// true when too few columns are there.
+pub(crate) fn search<T>(
+    layout: Layout,
+    versions: &[Vec<Bytes>],
+    column: usize,
+    len: usize,
+    mut accept: impl FnMut(&[u8]) -> Option<T>,
+) -> Result<T, bool> {
+    let mut present: Vec<Option<&[u8]>> =
+        versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
+    let mut out = vec![0; len];
+    let mut short = true;
+    let mut attempt = |present: &[Option<&[u8]>]| {
+        parity::reconstruct(layout.k(), layout.m(), present, &[column], &mut [&mut out]).ok()?;
+        short = false;
+        accept(&out)
+    };
+    let found =
+        (0..=MAX_SUSPECTS).find_map(|suspects| vary(versions, &mut present, 0, suspects, &mut attempt));
+    found.ok_or(short)
+}

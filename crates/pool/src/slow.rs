@@ -1,0 +1,262 @@
+//! Devices that keep their callers waiting: when reads go another way, and when a device is given up.
+//!
+//! Three things are told apart:
+//! - A read that is **late**: it has not come after a small multiple of what this device's peers take for one.
+//!   What it was to bring is then also had from elsewhere ([`crate::race`]), whichever comes first; this is the
+//!   hedged request of Dean and Barroso, "The Tail at Scale" (2013). As there, few reads may be hedged, so that a
+//!   pool that is merely busy does not make itself twice the work.
+//! - A device that is **slow**: over some dozen reads it took ten times as long as its peers, or it owes an answer
+//!   to a late read. Reads avoid it as far as the layout gives that; now and then one tries, so that it is seen
+//!   when it is well again. It is written as before, and never faulted for being slow.
+//! - A request that is **overdue**: the device took it up, or answered nothing else, for as long as the property
+//!   `device_timeout` says. Waiting in a queue that moves does not count. A write or flush that is overdue faults
+//!   the member, and its device is abandoned; a read that is overdue has failed.
+//!
+//! A device that hung and was abandoned may still perform what it was sent, at any time. So it comes back only by
+//! being opened anew, which its lock forbids as long as anything is under way.
+
+use crate::member::Member;
+use crate::members::Members;
+use larder_device::{DeviceError, Outcome, Pending};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A read is late after so many times what the peers take.
+const LATE: u32 = 8;
+/// But not sooner than this: threads wait for processors, too.
+const LATE_LEAST: Duration = Duration::from_millis(10);
+/// And not later than this. Reads of many at once wait as long for a device that answers nothing.
+pub(crate) const LATE_MOST: Duration = Duration::from_secs(1);
+/// A device is slow when its reads take so many times what its peers' do ...
+const SLOW: u32 = 10;
+/// ... and well again below that.
+const WELL: u32 = 5;
+/// What is this fast is not slow, whatever its peers are.
+const FAST_ENOUGH: Duration = Duration::from_millis(4);
+/// Of so many reads that could avoid a slow device, one tries it.
+const PROBE: u32 = 16;
+/// A device that owes more than this many answers is not tried.
+const MOST_OWED: u32 = 4;
+/// Turns from one comparison with the peers to the next.
+const REVIEW: u32 = 64;
+/// One of this many reads may be hedged on the average ...
+const HEDGE_SHARE: u32 = 8;
+/// ... and this many of them in a row.
+const HEDGES_IN_A_ROW: u32 = 32;
+/// Waiting is cut into so many parts; after each it is seen whether the device answered anything.
+const ROUNDS: u32 = 4;
+
+/// How a member's reads go, beside its peers'.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// When a read is late, ns.
+    late_ns: AtomicU64,
+    /// What its peers take for a read, ns; 0 when that is not known.
+    peers_ns: AtomicU64,
+    slow: AtomicBool,
+    turn: AtomicU32,
+    /// [`HEDGE_SHARE`] of these pay for a hedged read.
+    saved: AtomicU32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            late_ns: AtomicU64::new(nanos(LATE_MOST)),
+            peers_ns: AtomicU64::new(0),
+            slow: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
+            saved: AtomicU32::new(HEDGE_SHARE * HEDGES_IN_A_ROW),
+        }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// "1.5 ms", "40 ms", "3.0 s": two digits are enough.
+fn tell(span: Duration) -> String {
+    let ms = span.as_secs_f64() * 1e3;
+    match ms {
+        ms if ms >= 1e4 => format!("{:.0} s", ms / 1e3),
+        ms if ms >= 1e3 => format!("{:.1} s", ms / 1e3),
+        ms if ms >= 10.0 => format!("{ms:.0} ms"),
+        ms => format!("{ms:.1} ms"),
+    }
+}
+
+impl Pace {
+    /// A read is about to be sent: it saves for hedging. When it will be late; as late as can be when too many were
+    /// of late.
+    pub(crate) fn late(&self) -> Duration {
+        let most = HEDGE_SHARE * HEDGES_IN_A_ROW;
+        let saved = self.saved.load(Relaxed);
+        if saved < most {
+            self.saved.store(saved + 1, Relaxed);
+        }
+        if saved < HEDGE_SHARE { LATE_MOST } else { Duration::from_nanos(self.late_ns.load(Relaxed)) }
+    }
+
+    /// A read was late and is hedged.
+    pub(crate) fn spend(&self) {
+        self.saved.store(self.saved.load(Relaxed).saturating_sub(HEDGE_SHARE), Relaxed);
+    }
+
+    /// Compares what a read takes here with what it takes at each of the peers.
+    fn review(&self, own: Option<Duration>, mut peers: Vec<Duration>) {
+        peers.sort_unstable();
+        let Some(&peer) = peers.get(peers.len().saturating_sub(1) / 2) else { return };
+        self.peers_ns.store(nanos(peer), Relaxed);
+        self.late_ns.store(nanos((peer * LATE).clamp(LATE_LEAST, LATE_MOST)), Relaxed);
+        let Some(own) = own else { return };
+        let times = if self.slow.load(Relaxed) { WELL } else { SLOW };
+        self.slow.store(own > peer * times && own > FAST_ENOUGH, Relaxed);
+    }
+}
+
+impl Members {
+    /// Whether a read that can be had otherwise should go to this member.
+    pub(crate) fn is_prompt(&self, member: &Member) -> bool {
+        let pace = &member.pace;
+        let turn = pace.turn.fetch_add(1, Relaxed);
+        if turn.is_power_of_two() || turn.is_multiple_of(REVIEW) {
+            let peers = self.of_group(member.group);
+            let peers = peers.filter(|peer| peer.index != member.index && peer.is_online());
+            let typical = peers.filter_map(|peer| peer.meter().typical_read()).collect();
+            pace.review(member.meter().typical_read(), typical);
+        }
+        let owed = member.meter().owed();
+        let well = owed == 0 && !pace.slow.load(Relaxed);
+        member.is_online() && (well || (turn.is_multiple_of(PROBE) && owed <= MOST_OWED))
+    }
+}
+
+impl Member {
+    /// Whether reads avoid it as far as they can: it takes ten times as long as its peers, or it owes an answer.
+    pub fn is_slow(&self) -> bool {
+        self.pace.slow.load(Relaxed) || self.meter().silence() > LATE_MOST
+    }
+
+    /// Why it is slow, in plain words.
+    pub(crate) fn why_slow(&self) -> Option<String> {
+        let silence = self.meter().silence();
+        if silence > LATE_MOST {
+            return Some(format!("has not answered for {}", tell(silence)));
+        }
+        if !self.pace.slow.load(Relaxed) {
+            return None;
+        }
+        let peers = Duration::from_nanos(self.pace.peers_ns.load(Relaxed));
+        let own = self.meter().typical_read()?;
+        Some(format!("slow: takes {} for a read, others {}", tell(own), tell(peers)))
+    }
+
+    /// Waits for a request as long as the device does something: gives it back after `silence` in which it was under
+    /// way, or nothing else was answered either, and when the member is faulted meanwhile.
+    pub(crate) fn outwait(
+        &self,
+        mut pending: Pending<Outcome>,
+        silence: Duration,
+    ) -> Result<Outcome, Pending<Outcome>> {
+        let mut quiet = 0;
+        loop {
+            let round = if self.is_given_up() { Duration::ZERO } else { silence / ROUNDS };
+            let (begun, answered) = (pending.has_begun(), self.meter().answered());
+            pending = match pending.wait_for(round) {
+                Ok(outcome) => return Ok(outcome),
+                Err(pending) => pending,
+            };
+            let moved = !begun && self.meter().answered() != answered;
+            quiet = if moved { 0 } else { quiet + 1 };
+            if quiet >= ROUNDS || pending.hangs() || self.is_given_up() {
+                return Err(pending);
+            }
+        }
+    }
+
+    /// How long a read waits when there is no other way: what is left of the timeout when the device has been
+    /// silent already, so that not each of many reads waits it out.
+    pub(crate) fn patience(&self) -> Duration {
+        self.timeout().saturating_sub(self.meter().silence()).max(LATE_LEAST)
+    }
+
+    /// Waits for a read until it is overdue.
+    ///
+    /// # Errors
+    /// What the device says; [`DeviceError::Overdue`].
+    pub(crate) fn wait(&self, pending: Pending<Outcome>) -> Outcome {
+        self.wait_at_most(pending, self.patience())
+    }
+
+    /// Waits for one of many reads, which all can be repeated one by one: gives up soon.
+    ///
+    /// # Errors
+    /// As [`Member::wait`].
+    pub(crate) fn wait_in_bulk(&self, pending: Pending<Outcome>) -> Outcome {
+        self.wait_at_most(pending, self.patience().min(LATE_MOST.saturating_sub(self.meter().silence())))
+    }
+
+    fn wait_at_most(&self, pending: Pending<Outcome>, silence: Duration) -> Outcome {
+        self.outwait(pending, silence).unwrap_or_else(|late| {
+            late.note_late();
+            Err(DeviceError::Overdue)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_device_is_slow_at_ten_times_what_half_of_its_peers_take_and_well_at_five() {
+        let pace = Pace::default();
+        let review = |own, peers: &[u64]| {
+            pace.review(Some(ms(own)), peers.iter().map(|&peer| ms(peer)).collect());
+            pace.slow.load(Relaxed)
+        };
+        assert!(!review(500, &[]), "nobody to compare with");
+        assert!(!review(50, &[5, 5, 5]));
+        assert!(review(51, &[5, 5, 900]));
+        assert!(review(26, &[5]));
+        assert!(!review(25, &[5]));
+        assert!(!review(4, &[0, 0]), "fast enough");
+    }
+
+    #[test]
+    fn reads_are_late_after_a_multiple_of_what_peers_take_within_bounds() {
+        let pace = Pace::default();
+        assert_eq!(pace.late(), LATE_MOST);
+        for (peer, late) in [(0, LATE_LEAST), (8, ms(64)), (500, LATE_MOST)] {
+            pace.review(None, vec![ms(peer)]);
+            assert_eq!(pace.late(), late);
+        }
+    }
+
+    #[test]
+    fn a_few_reads_in_a_row_are_hedged_soon_and_then_one_in_eight() {
+        let pace = Pace::default();
+        pace.review(None, vec![ms(1)]);
+        let hedged = (0..1000)
+            .filter(|_| {
+                pace.late() == LATE_LEAST && {
+                    pace.spend();
+                    true
+                }
+            })
+            .count();
+        assert!((140..=170).contains(&hedged), "{hedged}");
+    }
+
+    #[test]
+    fn spans_are_told_in_two_digits() {
+        let told =
+            [450_u64, 12_300, 999_000, 1_500_000, 15_000_000].map(|us| tell(Duration::from_micros(us)));
+        assert_eq!(told, ["0.5 ms", "12 ms", "999 ms", "1.5 s", "15 s"]);
+    }
+}
