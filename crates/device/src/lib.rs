@@ -6,6 +6,7 @@
 //! can be limited, also that of a request which its caller's own thread performs ([`Device::perform`]).
 
 mod buffer;
+mod fault;
 mod file;
 mod latency;
 mod pending;
@@ -13,6 +14,7 @@ mod system;
 mod world;
 
 pub use buffer::{ALIGN, AlignedBuf};
+pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
 pub use pending::{Pending, Promise, wait_any};

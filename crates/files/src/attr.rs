@@ -17,7 +17,7 @@ use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
 use larder_format::node::Key;
 use larder_format::ops::{self, LogOp, Resize, Zero};
 use larder_pool::{Look, Op};
-use std::ops::{ControlFlow, Range};
+use std::ops::{Bound, ControlFlow, Range};
 
 /// Extents that are dropped in one operation.
 const CUT_STEP: usize = 1024;
@@ -413,17 +413,22 @@ pub(crate) fn extents(
     max: usize,
 ) -> Result<Vec<(u64, Extent)>> {
     let mut found = Ok(Vec::new());
-    tree.scan(&Key::new(id.get(), EXTENT, range.start), &mut |key, value| {
+    if range.is_empty() || max == 0 {
+        return Ok(Vec::new());
+    }
+    // No further than it has to be: what lies behind need not be readable.
+    let key = |offset| Key::new(id.get(), EXTENT, offset);
+    let range = (Bound::Included(key(range.start)), Bound::Included(key(range.end - 1)));
+    tree.scan_within(range, &mut |key, value| {
         let Ok(list) = &mut found else { return ControlFlow::Break(()) };
-        let ours = key.object == id.get() && key.kind == EXTENT && key.offset < range.end;
-        if !ours || list.len() == max {
-            return ControlFlow::Break(());
-        }
         match Extent::decode(value) {
             Ok(extent) => list.push((key.offset, extent)),
-            Err(corrupt) => found = Err(corrupt),
+            Err(corrupt) => {
+                found = Err(corrupt);
+                return ControlFlow::Break(());
+            }
         }
-        ControlFlow::Continue(())
+        if list.len() == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(found?)
 }

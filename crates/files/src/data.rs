@@ -51,6 +51,7 @@ impl Volume {
                     return Err(FsError::NotFound);
                 }
                 let offset = offset.unwrap_or(state.live.size);
+                self.check_whole(id, &state.live, offset..offset.saturating_add(data.len() as u64))?;
                 if !meets_tail(&state, offset.saturating_add(data.len() as u64)) {
                     return self.accept(id, &mut state, offset, data, self.now(), Origin::Live);
                 }
@@ -185,12 +186,37 @@ impl Volume {
                 Err(failure) => failure,
             };
             now = extents_over(&self.dataset.view()?, id, item, part.clone(), usize::MAX)?;
-            if now.iter().any(|(_, again)| again.ptr.id == failed) {
-                self.pool.note_damage(self.dataset.id(), id.get());
+            if let Some(again) = now.iter().find(|(_, again)| again.ptr.id == failed) {
+                self.note_damage(id, again);
                 return Err(error);
             }
         }
         Err(FsError::Io(format!("inode {id} changes too fast to be read")))
+    }
+
+    /// Notes that an extent of a file can neither be read nor rebuilt.
+    pub(crate) fn note_damage(&self, id: InodeId, (offset, extent): &Found) {
+        self.pool.note_unreadable(self.id(), id.get(), *offset, extent.len.into(), extent.ptr.id);
+    }
+
+    /// Refuses to write to a part of a record that is known to be damaged: its rest could not be completed.
+    fn check_whole(&self, id: InodeId, item: &items::Inode, range: Range<u64>) -> Result<()> {
+        if !self.pool.is_damaged(self.id(), id.get(), range.clone()) {
+            return Ok(());
+        }
+        // What was overwritten since is not damaged any more.
+        let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
+        let partly = |(offset, extent): &&Found| {
+            let whole = range.start <= *offset && range.end >= extent_end(*offset, extent).min(item.size);
+            !whole && self.pool.is_damaged_block(self.id(), id.get(), *offset, extent.ptr.id)
+        };
+        match found.iter().find(partly) {
+            None => Ok(()),
+            Some((offset, extent)) => Err(FsError::Damaged(format!(
+                "{} bytes of inode {id} from {offset} can only be written as a whole",
+                extent.len
+            ))),
+        }
     }
 
     /// What `part` shows of some extents; else the block that cannot be read.
@@ -297,7 +323,7 @@ impl Volume {
 }
 
 /// An extent and its offset in the file.
-type Found = (u64, Extent);
+pub(crate) type Found = (u64, Extent);
 
 /// What was written to a range of a file and is not in its tree: by record, older pieces below newer ones.
 struct Layers {

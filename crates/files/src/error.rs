@@ -76,6 +76,9 @@ pub enum FsError {
     /// The operation does not exist here (EOPNOTSUPP).
     #[error("not supported")]
     NotSupported,
+    /// This data or metadata can neither be read nor rebuilt; the text says what (EIO). All else can be.
+    #[error("damaged: {0}")]
+    Damaged(String),
     /// Data or metadata cannot be read or written; the text says what (EIO).
     #[error("I/O error: {0}")]
     Io(String),
@@ -94,6 +97,9 @@ impl From<PoolError> for FsError {
             PoolError::Exists(_) => Self::Exists,
             PoolError::Busy(_) => Self::Busy,
             PoolError::Invalid(_) => Self::Invalid,
+            damaged @ (PoolError::Unreadable { .. } | PoolError::Corrupt(_)) => {
+                Self::Damaged(damaged.to_string())
+            }
             other => Self::Io(other.to_string()),
         }
     }
@@ -101,7 +107,7 @@ impl From<PoolError> for FsError {
 
 impl From<Corrupt> for FsError {
     fn from(corrupt: Corrupt) -> Self {
-        Self::Io(corrupt.to_string())
+        Self::Damaged(corrupt.to_string())
     }
 }
 

@@ -53,6 +53,13 @@ struct Taken {
     more: Option<u64>,
 }
 
+impl Taken {
+    /// Whether it is in the tree, or is dirty again.
+    fn is_settled(&self) -> bool {
+        self.inode.state.lock().data.flushing.is_empty() && !self.records.is_empty()
+    }
+}
+
 /// An extent as it will be.
 struct Built {
     inode: usize,
@@ -169,6 +176,11 @@ impl Volume {
             match self.inode(id) {
                 // Removed since it was put on the list.
                 Err(FsError::NotFound) => skipped.push(id),
+                // It cannot have anything that waits to be stored: then it would be in memory.
+                Err(FsError::Damaged(_)) => {
+                    self.dirty.lock().remove(&id);
+                    skipped.push(id);
+                }
                 found => {
                     let inode = found?;
                     expected += inode.state.lock().data.bytes;
@@ -191,6 +203,19 @@ impl Volume {
         room.shrink_to(room.bytes() - left);
         match self.store_taken(op, &taken) {
             Ok(mut not_stored) => rest.append(&mut not_stored),
+            // One of them cannot be stored where its tree is damaged: the others can.
+            Err(FsError::Damaged(_)) => {
+                for taken in taken.chunks(1).filter(|taken| !taken[0].is_settled()) {
+                    match self.store_taken(op, taken) {
+                        Ok(mut not_stored) => rest.append(&mut not_stored),
+                        Err(error @ FsError::Damaged(_)) => self.give_up(&taken[0], error),
+                        Err(error) => {
+                            taken.iter().for_each(|taken| self.give_back(taken));
+                            return Err(error);
+                        }
+                    }
+                }
+            }
             Err(error) => {
                 taken.iter().for_each(|taken| self.give_back(taken));
                 return Err(error);
@@ -256,6 +281,16 @@ impl Volume {
         self.logged.lock().remove(&id);
     }
 
+    /// What was taken can never be stored, for nothing can be put into the file's tree any more: it is lost, as is
+    /// what was written to the file since, and the next fsync says so.
+    fn give_up(&self, taken: &Taken, error: FsError) {
+        let mut state = taken.inode.state.lock();
+        self.discard(taken.inode.id, &mut state);
+        state.live = state.tree;
+        state.grown = false;
+        state.error = Some(error);
+    }
+
     /// What was taken is dirty again.
     fn give_back(&self, taken: &Taken) {
         let mut state = taken.inode.state.lock();
@@ -268,6 +303,11 @@ impl Volume {
     /// Stores what was taken and brings the trees up to date; tells what is left, and where.
     fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<Todo> {
         let mut batch = Batch::default();
+        {
+            // Where an inode cannot be read nothing may be stored for it.
+            let view = self.dataset.view()?;
+            taken.iter().try_for_each(|taken| view.get(&inode_key(taken.inode.id)).map(drop))?;
+        }
         self.build_fixed(taken, &mut batch)?;
         for (index, from) in taken.iter().enumerate() {
             if from.item.by_content() && !from.records.is_empty() {
@@ -346,7 +386,7 @@ impl Volume {
             let bases = self.pool.read_all(&partial.collect::<Vec<_>>());
             for &(index, offset, pieces, old) in some {
                 let from = &taken[index];
-                let Some(plain) = self.complete(from, pieces, old, &bases)? else { continue };
+                let Some(plain) = self.complete(from, offset, pieces, old, &bases)? else { continue };
                 let built = Built { inode: index, offset, old, len: 0, ptr: None };
                 self.build(batch, built, from, Some(plain), old.map(|old| old.ptr.id));
             }
@@ -373,6 +413,7 @@ impl Volume {
     fn complete(
         &self,
         from: &Taken,
+        offset: u64,
         pieces: &Pieces,
         old: Option<Extent>,
         bases: &HashMap<BlockId, Record>,
@@ -386,6 +427,7 @@ impl Volume {
             match self.plain_among(&extent, bases) {
                 Ok(base) => plain[..base.len()].copy_from_slice(&base),
                 Err(error) => {
+                    self.note_damage(from.inode.id, &(offset, extent));
                     from.inode.state.lock().error = Some(error);
                     return Ok(None);
                 }

@@ -30,7 +30,7 @@ mod xattr;
 pub use cut::Cutter;
 pub use error::{FsError, Result};
 pub use layout::FileLayout;
-pub use mount::Mount;
+pub use mount::{Damaged, Mount};
 pub use ops::*;
 pub use read_data::ReadData;
 pub use share::Copied;

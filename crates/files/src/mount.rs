@@ -12,10 +12,13 @@ use crate::read_data::ReadData;
 use crate::share::Copied;
 use crate::volume::Volume;
 use larder_format::items::{FIRST_COOKIE, ROOT_INODE};
+use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{CommitId, DatasetId, InodeId};
-use larder_pool::{Dataset, FrontEnd, Op, Pool, PoolError};
+use larder_pool::damage::HEAD;
+use larder_pool::{Class, Dataset, Event, FrontEnd, Op, Pool, PoolError};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// Cookies of `.` and `..`; those of junctions follow, by dataset.
@@ -25,6 +28,8 @@ const DOT_DOT: u64 = 2;
 const STATFS_UNIT: u32 = 4096;
 /// More inodes than anybody makes.
 const FILES: u64 = 1 << 40;
+/// Damaged files whose paths are looked for.
+const NAMED_AT_MOST: usize = 1000;
 /// The handle of an open file that is appended to; all others are 0.
 const APPEND: Handle = Handle(1);
 
@@ -48,6 +53,23 @@ struct Tree {
 struct Attached {
     volume: Arc<Volume>,
     parent: Option<(DatasetId, Vec<u8>)>,
+}
+
+/// A file that cannot be read in part or at all, or metadata of a dataset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damaged {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// The snapshot of it, when it is in one.
+    pub snapshot: Option<String>,
+    /// The inode; none for metadata of the dataset.
+    pub inode: Option<InodeId>,
+    /// Its path below the dataset's root, when a name leads to it.
+    pub path: Option<String>,
+    /// The ranges of the file that cannot be read, bytes, ascending.
+    pub ranges: Vec<Range<u64>>,
+    /// More than these ranges cannot be read: attributes, names, or where data is.
+    pub whole: bool,
 }
 
 /// What a name in a directory is.
@@ -115,7 +137,14 @@ impl Mount {
                     volume
                 }
             };
-            volume.replay(&bytes)?;
+            match volume.replay(&bytes) {
+                // What it is about is lost, and so is this change of it; the rest is there.
+                Err(FsError::Damaged(why)) => {
+                    let lost = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));
+                    pool.event(lost.file(id, 0));
+                }
+                replayed => replayed?,
+            }
         }
         let mount = Arc::new(Self { pool, owner, tree: RwLock::new(tree) });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
@@ -127,16 +156,49 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Files with records that could be neither read nor rebuilt since import, as `dataset:/path`.
-    pub fn damaged(&self) -> Vec<String> {
-        let damage = self.pool.damage();
-        let name = |&(dataset, inode): &(DatasetId, u64)| {
-            let inode = InodeId::new(inode);
-            let path = self.volume(dataset).and_then(|volume| volume.path_of(inode).ok());
-            let path = path.unwrap_or_else(|| format!("inode {inode}"));
-            format!("{}:{path}", self.pool.full_name(dataset))
-        };
-        damage.iter().map(name).collect()
+    /// What of the datasets can neither be read nor rebuilt, as far as it is known: each file once, by dataset.
+    pub fn damaged(&self) -> Vec<Damaged> {
+        let mut found: Vec<Damaged> = Vec::new();
+        let mut at = BTreeMap::new();
+        for entry in self.pool.damage() {
+            let (dataset, snapshot, kind) = (entry.dataset, entry.snapshot, entry.what());
+            let inode = if kind == DamageKind::Node { None } else { Some(InodeId::new(entry.inode)) };
+            let index = *at.entry((dataset, snapshot, inode)).or_insert_with(|| {
+                let snapshots = if snapshot == HEAD { Vec::new() } else { self.pool.snapshots(dataset) };
+                let of = snapshots.into_iter().find(|of| of.high == snapshot);
+                let path = inode
+                    .filter(|_| snapshot == HEAD && found.len() < NAMED_AT_MOST)
+                    .and_then(|inode| self.path_of(&entry, inode));
+                found.push(Damaged {
+                    dataset,
+                    snapshot: of.map(|of| of.name),
+                    inode,
+                    path,
+                    ranges: Vec::new(),
+                    whole: false,
+                });
+                found.len() - 1
+            });
+            match kind {
+                DamageKind::Data => found[index].ranges.push(entry.offset..entry.offset + entry.len),
+                DamageKind::Object | DamageKind::Node => found[index].whole = true,
+            }
+        }
+        found
+    }
+
+    /// Where a damaged inode is below its dataset's root.
+    fn path_of(&self, entry: &DamageRecord, inode: InodeId) -> Option<String> {
+        let volume = self.volume(entry.dataset)?;
+        if inode == ROOT_INODE {
+            return Some("/".into());
+        }
+        if entry.parent == 0 {
+            return volume.path_of(inode).ok().flatten();
+        }
+        let dir = volume.path_of(InodeId::new(entry.parent)).ok().flatten()?;
+        let name = volume.name_at(InodeId::new(entry.parent), entry.cookie).ok().flatten()?;
+        Some(format!("{}/{name}", dir.trim_end_matches('/')))
     }
 
     /// Shows a dataset: by a name in its parent's root directory, or by itself. The first that is attached

@@ -14,7 +14,7 @@ use larder_format::node::Key;
 use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
 use larder_format::{InodeId, Timestamp};
 use larder_pool::{Look, Op, Update};
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 /// Hard links that an inode can have.
 const MAX_LINKS: u32 = 1 << 20;
@@ -84,9 +84,11 @@ fn find(tree: &impl Look, dir: InodeId, name: &[u8]) -> Result<Result<Found, Opt
     Ok(found?.ok_or(free))
 }
 
-/// Reads the inodes' values, so that what cannot be read is noticed before anything is changed.
-fn warm(tree: &Update<'_>, states: &Locked<'_>) -> Result<()> {
+/// Reads the inodes' values, and where other keys are, so that what cannot be read is noticed before anything
+/// is changed.
+fn warm(tree: &Update<'_>, states: &Locked<'_>, others: &[Key]) -> Result<()> {
     states.items().try_for_each(|(id, _)| tree.get(&inode_key(id)).map(drop))?;
+    others.iter().try_for_each(|key| tree.get(key).map(drop))?;
     Ok(())
 }
 
@@ -112,33 +114,41 @@ fn touch_directory(states: &mut Locked<'_>, dir: InodeId, entries: i64, subdirs:
 }
 
 impl Volume {
-    /// A path of an inode below the volume's root, for people; its number when no name leads to it (it
-    /// was removed, or the name by which it was made was).
-    pub fn path_of(&self, id: InodeId) -> Result<String> {
+    /// A path of an inode below the volume's root, for people; none when no name leads to it (it was removed, or the
+    /// name by which it was made was).
+    ///
+    /// # Errors
+    /// When something on the way cannot be read.
+    pub fn path_of(&self, id: InodeId) -> Result<Option<String>> {
         let mut parts = Vec::new();
         let mut at = id;
         while at != ROOT_INODE {
             let parent = self.inode(at)?.lock()?.live.parent;
             let mut name = None;
-            self.dataset.view()?.scan(&Key::new(parent.get(), ENTRY, 0), &mut |key, value| {
-                if key.object != parent.get() || key.kind != ENTRY {
-                    return ControlFlow::Break(());
-                }
-                match Entry::decode(value) {
+            let key = |cookie| Key::new(parent.get(), ENTRY, cookie);
+            let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
+            let scanned =
+                self.dataset.view()?.scan_within(entries, &mut |_, value| match Entry::decode(value) {
                     Ok(entry) if entry.inode == at => {
                         name = Some(String::from_utf8_lossy(entry.name).into_owned());
                         ControlFlow::Break(())
                     }
                     _ => ControlFlow::Continue(()),
-                }
-            })?;
+                });
             // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
-            let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(format!("inode {id}")) };
+            let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(scanned.map(|()| None)?) };
             parts.push(name);
             at = parent;
         }
         parts.reverse();
-        Ok(format!("/{}", parts.join("/")))
+        Ok(Some(format!("/{}", parts.join("/"))))
+    }
+
+    /// The name under a key of a directory, for people.
+    pub(crate) fn name_at(&self, dir: InodeId, cookie: u64) -> Result<Option<String>> {
+        let value = self.dataset.view()?.get(&Key::new(dir.get(), ENTRY, cookie))?;
+        let entry = value.as_ref().map(|value| Entry::decode(value)).transpose()?;
+        Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
     }
 
     /// What `name` in `dir` is.
@@ -184,26 +194,29 @@ impl Volume {
     pub(crate) fn list(&self, dir: InodeId, cookie: u64) -> Result<Vec<Listed>> {
         let from = (cookie + 1).max(FIRST_COOKIE);
         self.touch_atime(dir, &mut *self.inode(dir)?.lock()?);
-        let mut listed = Vec::new();
+        let mut listed: Vec<Listed> = Vec::new();
         let mut bad = None;
-        self.dataset.view()?.scan(&Key::new(dir.get(), ENTRY, from), &mut |key, value| {
-            if key.object != dir.get() || key.kind != ENTRY || listed.len() == LISTING {
-                return ControlFlow::Break(());
-            }
+        let key = |cookie| Key::new(dir.get(), ENTRY, cookie);
+        let range = (Bound::Included(key(from)), Bound::Included(key(u64::MAX)));
+        let scanned = self.dataset.view()?.scan_within(range, &mut |key, value| {
             match Entry::decode(value) {
                 Ok(Entry { inode, kind, name }) => {
                     listed.push(Listed { cookie: key.offset, inode, kind, name: name.to_vec() });
-                    ControlFlow::Continue(())
                 }
-                Err(corrupt) => {
-                    bad = Some(corrupt);
-                    ControlFlow::Break(())
-                }
+                Err(corrupt) => bad = Some(corrupt),
             }
-        })?;
-        match bad {
-            Some(corrupt) => Err(corrupt.into()),
-            None => Ok(listed),
+            if bad.is_some() || listed.len() == LISTING {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        match (scanned, bad) {
+            // What comes before the damage is told first.
+            _ if !listed.is_empty() => Ok(listed),
+            (Err(error), _) => Err(error.into()),
+            (_, Some(corrupt)) => Err(corrupt.into()),
+            (Ok(()), None) => Ok(listed),
         }
     }
 
@@ -315,8 +328,8 @@ impl Volume {
         let locked = if named { Locked::lock([&dir, &inode]) } else { Locked::lock([&inode]) };
         let result = locked.and_then(|mut states| {
             self.dataset.update(op, |tree| {
-                warm(tree, &states)?;
-                tree.get(&orphan_key(id))?;
+                let link = Key::new(id.get(), items::SYMLINK, 0);
+                warm(tree, &states, &[orphan_key(id), inode_key(id), link, key.unwrap_or(link)])?;
                 tree.note_inode(id);
                 match key {
                     Some(key) => {
@@ -371,8 +384,7 @@ impl Volume {
         }
         let entry = Entry { inode: id, kind: item.kind, name: &link.name }.encode();
         self.dataset.update(op, |tree| {
-            warm(tree, &states)?;
-            tree.get(&orphan_key(id))?;
+            warm(tree, &states, &[orphan_key(id), key])?;
             touch_directory(&mut states, parent, 1, 0, time);
             if item.nlink == 0 {
                 if item.flags & items::Inode::HAS_TAIL == 0 {
@@ -432,7 +444,7 @@ impl Volume {
             return Err(FsError::NotEmpty);
         }
         self.dataset.update(op, |tree| {
-            warm(tree, &states)?;
+            warm(tree, &states, &[orphan_key(found.inode), found.key])?;
             touch_directory(&mut states, parent, -1, -i32::from(directory), time);
             tree.remove(&found.key)?;
             let orphan = self.lose_name(tree, &mut states, found.inode, time)?;
@@ -547,7 +559,8 @@ impl Volume {
         }
         let entry = |found: Found, name: &[u8]| Entry { inode: found.inode, kind: found.kind, name }.encode();
         self.dataset.update(op, |tree| {
-            warm(tree, &states)?;
+            let replaced = to.map_or(to_key, |to| orphan_key(to.inode));
+            warm(tree, &states, &[from.key, to_key, replaced])?;
             let mut orphan = None;
             let gained = i32::from(moves_dir) - i32::from(meets_dir);
             match to {

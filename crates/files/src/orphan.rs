@@ -17,7 +17,7 @@ use larder_format::InodeId;
 use larder_format::items::{self, ORPHAN};
 use larder_format::node::Key;
 use larder_pool::{Look, Op};
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 /// Extents that the remover of a last name drops itself.
 const AT_ONCE: usize = 64;
@@ -50,13 +50,17 @@ impl Volume {
     pub(crate) fn find_orphans(&self) -> Result<()> {
         let mut found = Vec::new();
         let view = self.dataset.view()?;
-        view.scan(&Key::new(0, ORPHAN, 0), &mut |key, _| {
-            if (key.object, key.kind) != (0, ORPHAN) {
-                return ControlFlow::Break(());
-            }
+        let key = |offset| Key::new(0, ORPHAN, offset);
+        let marks = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
+        let scanned = view.scan_within(marks, &mut |key, _| {
             found.push(InodeId::new(key.offset));
             ControlFlow::Continue(())
-        })?;
+        });
+        match scanned.map_err(FsError::from) {
+            // What has no name and cannot be found takes space; the rest is served.
+            Err(FsError::Damaged(_)) => {}
+            scanned => scanned?,
+        }
         for id in found {
             // What cannot be read is counted as nothing; its removal will tell.
             let item =

@@ -12,7 +12,8 @@ impl Volume {
     /// Does a logged operation again.
     ///
     /// # Errors
-    /// When it does not decode or does not fit the tree; nothing of it is done then.
+    /// When it does not decode or does not fit the tree; nothing of it is done then. [`FsError::Damaged`] when what
+    /// it is about cannot be read any more.
     pub fn replay(&self, bytes: &[u8]) -> Result<()> {
         let logged = LogOp::decode(bytes)?;
         let grows = match &logged {
@@ -43,7 +44,10 @@ impl Volume {
             LogOp::Write(write) => self.apply_write(&write).map(|()| None),
             LogOp::Zero(zero) => self.apply_zero(&op, zero, Replay).map(|()| None),
         }
-        .map_err(|error| FsError::Io(format!("a logged operation does not fit: {error}")))?;
+        .map_err(|error| match error {
+            damaged @ FsError::Damaged(_) => damaged,
+            error => FsError::Io(format!("a logged operation does not fit: {error}")),
+        })?;
         // Later operations may still write to it; it is removed when all are done.
         self.orphans.lock().extend(orphan.map(|id| (id, 0)));
         Ok(())

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod index;
 pub mod items;
 pub mod label;
+pub mod ledger;
 pub mod log;
 pub mod node;
 pub mod ops;

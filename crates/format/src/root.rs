@@ -93,6 +93,8 @@ layout! {
         group: GroupIndex = 2,
         /// A [`DeviceState`].
         state: u8 = 4,
+        /// 1 when it is on its way out of the group: nothing new is put on it.
+        leaving: u8 = 5,
         /// The device whose place it is to take; [`NOBODY`] for none.
         stands_for: DeviceIndex = 6,
         /// Number of slots.
@@ -141,6 +143,8 @@ pub struct RootDevice {
     pub group: GroupIndex,
     /// Whether it may be read, and written.
     pub state: DeviceState,
+    /// It is on its way out of the group, of whose rule it is no part any more: nothing new is put on it.
+    pub leaving: bool,
     /// The device whose place it is to take when it is rebuilt.
     pub stands_for: Option<DeviceIndex>,
     /// Number of slots.
@@ -161,6 +165,7 @@ impl RootDevice {
             index: self.index,
             group: self.group,
             state: self.state as u8,
+            leaving: u8::from(self.leaving),
             stands_for: self.stands_for.unwrap_or(NOBODY),
             slot_count: self.slot_count,
             guid: self.guid,
@@ -185,13 +190,14 @@ impl RootDevice {
         };
         ensure(entry.good_through <= commit && entry.since <= commit, WHAT, Reason::Range)?;
         ensure_countable(&[entry.cursor.get()], WHAT)?;
-        ensure(entry.index != NOBODY, WHAT, Reason::Range)?;
+        ensure(entry.index != NOBODY && entry.leaving <= 1, WHAT, Reason::Range)?;
         ensure((state == DeviceState::Spare) == (entry.group == NO_GROUP), WHAT, Reason::Identity)?;
         let stands_for = (entry.stands_for != NOBODY).then_some(entry.stands_for);
         Ok(Self {
             index: entry.index,
             group: entry.group,
             state,
+            leaving: entry.leaving != 0,
             stands_for,
             slot_count: entry.slot_count,
             guid: entry.guid,

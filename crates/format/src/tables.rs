@@ -35,6 +35,12 @@ pub enum Table {
     Secret = 8,
     /// Parts of the dedup index: run number → [`crate::index::PartDescriptor`], in [`pieces`].
     Index = 9,
+    /// What happened: number → [`crate::ledger::EventRecord`].
+    Events = 10,
+    /// Commands that changed the pool: number → [`crate::ledger::CommandRecord`].
+    Commands = 11,
+    /// What cannot be read: number → [`crate::ledger::DamageRecord`]; under 0 how many more there are, u64.
+    Damage = 12,
 }
 
 /// Bytes of the key of fingerprints.

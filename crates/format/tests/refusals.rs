@@ -54,6 +54,7 @@ fn root() -> Root {
         index: DeviceIndex::new(i),
         group: GroupIndex::new(0),
         state: DeviceState::Current,
+        leaving: false,
         slot_count: 60,
         guid: DeviceGuid::new(u64::from(i)),
         good_through: CommitId::new(5),

@@ -10,6 +10,7 @@ use larder_format::index::{
 };
 use larder_format::items::{Entry, Extent, Inode, MAX_RECORD, Xattr};
 use larder_format::label::{Heartbeat, LABEL_LEN, Label, label_areas};
+use larder_format::ledger::{CommandRecord, DamageRecord, EventRecord};
 use larder_format::log::LogRecord;
 use larder_format::node::Node;
 use larder_format::ops::LogOp;
@@ -51,6 +52,9 @@ pub const ALL: &[Decoder] = &[
     decoder("dataset_record", samples::datasets, unsealed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsealed, snapshot_record),
     decoder("freeing_record", samples::freeings, unsealed, freeing_record),
+    decoder("event_record", samples::events, unsealed, event_record),
+    decoder("command_record", samples::commands, unsealed, command_record),
+    decoder("damage_record", samples::damages, unsealed, damage_record),
     decoder("property_record", samples::properties, unsealed, property_record),
     decoder("fuse_request", samples::requests, unsealed, fuse_request),
     Decoder {
@@ -338,6 +342,24 @@ fn freeing_record(bytes: &[u8]) -> bool {
     let Ok(record) = FreeingRecord::decode(bytes) else { return false };
     let again = FreeingRecord::decode(&record.encode());
     same(record, again)
+}
+
+fn event_record(bytes: &[u8]) -> bool {
+    let Ok(record) = EventRecord::decode(bytes) else { return false };
+    let again = EventRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn command_record(bytes: &[u8]) -> bool {
+    let Ok(record) = CommandRecord::decode(bytes) else { return false };
+    let again = CommandRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn damage_record(bytes: &[u8]) -> bool {
+    let Ok(record) = DamageRecord::decode(bytes) else { return false };
+    let _ = record.what();
+    same(record, DamageRecord::decode(&record.encode()))
 }
 
 fn property_record(bytes: &[u8]) -> bool {

@@ -7,6 +7,7 @@ use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
 use larder_format::items::{Entry, Extent, FileKind, Inode, Xattr, XattrValue};
 use larder_format::label::{Features, GroupRule, GroupWord, Heartbeat, Label};
+use larder_format::ledger::{CommandRecord, DamageKind, DamageRecord, EventRecord};
 use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
@@ -126,6 +127,7 @@ pub fn roots() -> Vec<Vec<u8>> {
                 index: DeviceIndex::new(i),
                 group: GroupIndex::new(0),
                 state: DeviceState::Current,
+                leaving: false,
                 slot_count: 62,
                 guid: DeviceGuid::new(u64::from(i)),
                 good_through: CommitId::new(500),
@@ -480,6 +482,50 @@ pub fn snapshots() -> Vec<Vec<u8>> {
 pub fn freeings() -> Vec<Vec<u8>> {
     let record = FreeingRecord { queued_blocks: 1, queued_bytes: 4096, left_bytes: 8192, shared: 1 };
     vec![FreeingRecord::default().encode(), record.encode()]
+}
+
+pub fn events() -> Vec<Vec<u8>> {
+    let about = |device, file, text: &str| EventRecord {
+        first: TIME,
+        last: TIME,
+        count: 3,
+        device,
+        file,
+        class: "checksum".into(),
+        device_name: "/dev/sda".into(),
+        text: text.into(),
+    };
+    let full = about(Some(DeviceGuid::new(7)), Some((DatasetId::new(2), 9)), "two copies differ");
+    vec![about(None, None, "").encode(), full.encode()]
+}
+
+pub fn commands() -> Vec<Vec<u8>> {
+    let record = |user: &str, text: &str| CommandRecord {
+        time: TIME,
+        uid: 1000,
+        user: user.into(),
+        host: "nas".into(),
+        text: text.into(),
+    };
+    vec![record("", "").encode(), record("root", "larder pool create tank mirror a b").encode()]
+}
+
+pub fn damages() -> Vec<Vec<u8>> {
+    let record = |kind: DamageKind, last| DamageRecord {
+        dataset: DatasetId::new(2),
+        snapshot: BlockId::new(0),
+        inode: 5,
+        offset: 1 << 17,
+        len: 1 << 17,
+        last,
+        block: BlockId::new(77),
+        parent: 1,
+        cookie: 1 << 20,
+        found: TIME,
+        kind: kind as u8,
+        key_kind: 1,
+    };
+    vec![record(DamageKind::Data, 5).encode(), record(DamageKind::Node, 12).encode()]
 }
 
 pub fn properties() -> Vec<Vec<u8>> {

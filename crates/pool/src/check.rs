@@ -203,7 +203,7 @@ impl Pool {
     }
 
     /// Where a block is: as its hint says unless the cleaner moved it.
-    fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
+    pub(crate) fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
         if hint_is_stale(&self.core.lock(), ptr.place.segment) {
             return Ok(Core::look_up(self, ptr.id)?.unwrap_or(ptr.place));
         }

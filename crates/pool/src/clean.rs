@@ -114,6 +114,14 @@ impl Core {
         best.map(|entry| entry.segment.id)
     }
 
+    /// A segment that has to go because its group has another shape by now.
+    fn misfit(&self) -> Option<SegmentId> {
+        let movable = |entry: &&SegmentEntry| {
+            entry.is_complete() && entry.is_movable() && !entry.damaged && entry.live_blocks > 0
+        };
+        self.entries.values().filter(movable).map(|entry| entry.segment.id).find(|id| !self.fits(*id))
+    }
+
     /// The group that lacks most.
     fn shortage(&self) -> Shortage {
         let of = |group: &crate::space::GroupSpace| {
@@ -143,6 +151,7 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn tend(&self) -> Result<()> {
+        self.observe_devices();
         let mut allowance = None;
         loop {
             let Shortage { free, enough } = self.core.lock().shortage();
@@ -176,16 +185,26 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn clean_step(&self, urgent: bool) -> Result<Option<u64>> {
+        self.clean_as(|core| core.victim(urgent))
+    }
+
+    /// As [`Pool::clean_step`], of segments that do not fit their group any more.
+    pub(crate) fn clean_misfits(&self) -> Result<Option<u64>> {
+        self.clean_as(Core::misfit)
+    }
+
+    fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
         let _commits_wait = self.commit_lock.lock();
         self.check_writable()?;
         let mut cleaning = self.cleaning.lock();
-        let cleaned = self.clean_some(urgent, &mut cleaning);
+        let cleaned = self.clean_some(victim, &mut cleaning);
         match cleaned {
             Err(PoolError::NoSpace) => Ok(None),
             // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
             Err(error) if !matches!(error, PoolError::Suspended(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
                     self.core.lock().entries.change(segment, |entry| entry.damaged = true);
+                    self.heal_segment_later(segment);
                 }
                 Ok(Some(0))
             }
@@ -193,9 +212,13 @@ impl Pool {
         }
     }
 
-    fn clean_some(&self, urgent: bool, cleaning: &mut Option<Cleaning>) -> Result<Option<u64>> {
+    fn clean_some(
+        &self,
+        victim: impl FnOnce(&Core) -> Option<SegmentId>,
+        cleaning: &mut Option<Cleaning>,
+    ) -> Result<Option<u64>> {
         if cleaning.is_none() {
-            let victim = self.core.lock().victim(urgent);
+            let victim = victim(&self.core.lock());
             *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, ahead: None });
         }
         let Some(Cleaning { segment: id, offset, ahead }) = cleaning else { return Ok(None) };
@@ -350,7 +373,11 @@ impl Pool {
                 check(&member.wait(pending).ok()?)
             })
         };
-        let found = read.and_then(|bytes| check(&bytes)).or_else(elsewhere);
+        let found = read.and_then(|bytes| check(&bytes)).or_else(|| {
+            let found = elsewhere()?;
+            self.heal_later(segment.id, offset, 0);
+            Some(found)
+        });
         found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }
 

@@ -16,12 +16,14 @@ use crate::codec::Codec;
 use crate::core::LEASE;
 use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::PAGES_PER_COMMIT;
 use crate::map::Changes;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
 use crate::runs::{RunIo, own_info};
+use crate::segments::SegmentEntry;
 use crate::tree::{NodeSink, Tree};
 use crate::write::Appender;
 use larder_format::block::BlockKind;
@@ -92,6 +94,7 @@ impl Pool {
 
     /// The last commit of this import: the root says that the pool was left in order.
     pub fn commit_export(&self) -> Result<CommitId> {
+        self.event(Event::new(Class::PoolExport));
         self.commit_all(How::Export)
     }
 
@@ -114,6 +117,7 @@ impl Pool {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_lock.lock();
         self.check_writable()?;
+        self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = &front {
             match front.flush() {
@@ -308,6 +312,7 @@ impl Pool {
             }
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
+            dropped.iter().for_each(|ptr| self.doubt_damage(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
             self.drop_nodes(dropped);
             state.changed = false;
@@ -353,6 +358,8 @@ impl Pool {
             record.encode(&mut value);
             tables.insert(&TableNodes(self), Table::segment_key(record.id), &value)?;
         }
+        self.seal_log(&mut tables);
+        self.seal_damage(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
@@ -372,9 +379,17 @@ impl Pool {
         Ok(root)
     }
 
-    /// Whether a few live nodes of the tables keep many segments.
+    /// Whether a few live nodes of the tables keep many segments, or some that are to go.
     fn tables_are_scattered(&self) -> bool {
         let core = self.core.lock();
+        let of_tables = |entry: &SegmentEntry| entry.segment.kind == SegmentKind::Table;
+        if core
+            .entries
+            .values()
+            .any(|entry| of_tables(entry) && entry.live_blocks > 0 && !core.fits(entry.segment.id))
+        {
+            return true;
+        }
         let closed = core
             .entries
             .values()

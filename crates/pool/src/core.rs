@@ -54,6 +54,13 @@ impl Core {
         first
     }
 
+    /// Whether a segment is as its group's rule says, and stays where it is; see [`crate::reshape`].
+    pub(crate) fn fits(&self, id: SegmentId) -> bool {
+        self.entries.get(&id).is_none_or(|entry| {
+            self.groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
+        })
+    }
+
     /// Bytes of incompressible records of `record` bytes that open segments of a group have room for.
     pub(crate) fn open_room(&self, group: &GroupSpace, record: u32) -> u64 {
         let open =

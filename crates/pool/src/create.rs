@@ -5,6 +5,7 @@ use crate::core::{Core, LEASE};
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
@@ -102,7 +103,7 @@ impl PoolSpec {
 
 impl GroupSpec {
     /// Bytes of a slot, by the smallest device.
-    fn slot_size(&self) -> u32 {
+    pub(crate) fn slot_size(&self) -> u32 {
         slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
     }
 }
@@ -290,6 +291,7 @@ impl Pool {
         pool.make_secret()?;
         pool.open_books();
         pool.beat()?;
+        pool.event(Event::new(Class::PoolCreate));
         pool.commit()?;
         Ok(pool)
     }
@@ -331,11 +333,14 @@ impl Pool {
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
-            damage: Mutex::default(),
+            log: Mutex::default(),
+            damage: Default::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
+            healing: Default::default(),
+            scrub: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),

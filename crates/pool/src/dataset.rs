@@ -1,6 +1,7 @@
 //! Datasets: a tree, what it amounts to, and the properties that apply to it.
 
 use crate::codec::Codec;
+use crate::damage::HEAD;
 use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::planted::{Bug, planted};
@@ -10,7 +11,7 @@ use crate::tree::Tree;
 use larder_format::checksum::ChecksumKind;
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
-use larder_format::{BlockPtr, DatasetId, InodeId, Timestamp};
+use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -216,23 +217,50 @@ pub trait Look {
     /// The pool and the tree.
     #[doc(hidden)]
     fn parts(&self) -> (&Pool, &Tree);
+    /// Whose tree it is: a dataset, and a snapshot's highest id or [`HEAD`].
+    #[doc(hidden)]
+    fn owner(&self) -> (DatasetId, BlockId);
+
+    /// Tells the ledger of a node on the way from `key` that cannot be read.
+    #[doc(hidden)]
+    fn tell(&self, key: &Key, error: &PoolError) {
+        let (pool, tree) = self.parts();
+        pool.note_lost_node(self.owner(), tree, key, error);
+    }
 
     /// The value under `key`.
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
         let (pool, tree) = self.parts();
-        tree.get(&DatasetNodes(pool), key)
+        tree.get(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// The entry with the greatest key that is not greater than `key`.
     fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         let (pool, tree) = self.parts();
-        tree.last_before(&DatasetNodes(pool), key)
+        tree.last_before(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Shows entries from `from` on in ascending order until `visit` breaks.
     fn scan(&self, from: &Key, visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.scan_within((Bound::Included(*from), Bound::Unbounded), visit)
+    }
+
+    /// As [`Look::scan`], of a range of keys: nodes outside of it need not be readable.
+    fn scan_within(
+        &self,
+        range: (Bound<Key>, Bound<Key>),
+        visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
         let (pool, tree) = self.parts();
-        tree.scan(&DatasetNodes(pool), (Bound::Included(*from), Bound::Unbounded), visit)
+        let mut last = match range.0 {
+            Bound::Included(from) | Bound::Excluded(from) => from,
+            Bound::Unbounded => Key::MIN,
+        };
+        let scanned = tree.scan(&DatasetNodes(pool), range, |key, value| {
+            last = *key;
+            visit(key, value)
+        });
+        scanned.inspect_err(|error| self.tell(&last, error))
     }
 }
 
@@ -240,11 +268,17 @@ impl Look for View<'_> {
     fn parts(&self) -> (&Pool, &Tree) {
         (&self.pool, &self.state.tree)
     }
+    fn owner(&self) -> (DatasetId, BlockId) {
+        (self.state.record.id, HEAD)
+    }
 }
 
 impl Look for Update<'_> {
     fn parts(&self) -> (&Pool, &Tree) {
         (self.pool, &self.state.tree)
+    }
+    fn owner(&self) -> (DatasetId, BlockId) {
+        (self.dataset, HEAD)
     }
 }
 
@@ -311,6 +345,7 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
+        self.pool.doubt_damage(self.dataset, ptr.id);
         if planted(Bug::EarlyReuse) {
             self.pool.free_now(ptr);
         } else if is_free_to_die(record, ptr) {

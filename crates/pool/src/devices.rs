@@ -12,6 +12,7 @@
 
 use crate::create::{DATA_START, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
 use crate::open::{Found, contains};
 use crate::pool::Pool;
@@ -39,12 +40,12 @@ type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
 pub(crate) struct Changes(Mutex<Vec<Change>>);
 
 /// What is asked of a new device.
-struct Place {
-    index: DeviceIndex,
-    group: GroupIndex,
-    rule: GroupRule,
-    slot_size: u32,
-    slot_count: u32,
+pub(crate) struct Place {
+    pub index: DeviceIndex,
+    pub group: GroupIndex,
+    pub rule: GroupRule,
+    pub slot_size: u32,
+    pub slot_count: u32,
 }
 
 impl Pool {
@@ -55,13 +56,13 @@ impl Pool {
     }
 
     /// Has `change` made at the boundary after a commit, which is durable on return.
-    fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
+    pub(crate) fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
         self.changes.0.lock().push(Box::new(change));
         self.commit().map(drop)
     }
 
     /// The member or spare `device`.
-    fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
+    pub(crate) fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
         self.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
     }
 
@@ -185,7 +186,7 @@ impl Pool {
     }
 
     /// What a device needs to take the place of `member`.
-    fn place_of_member(&self, member: &Member) -> Result<Place> {
+    pub(crate) fn place_of_member(&self, member: &Member) -> Result<Place> {
         let rule = self.core.lock().groups[&member.group].rule;
         Ok(Place {
             index: self.members.next_index(),
@@ -197,7 +198,12 @@ impl Pool {
     }
 
     /// Labels a device for a place; it keeps `guid` if it has one.
-    fn label_for(&self, device: &dyn Device, place: &Place, guid: Option<DeviceGuid>) -> Result<Label> {
+    pub(crate) fn label_for(
+        &self,
+        device: &dyn Device,
+        place: &Place,
+        guid: Option<DeviceGuid>,
+    ) -> Result<Label> {
         let size = device.size();
         let needed = DATA_START + u64::from(place.slot_count) * u64::from(place.slot_size) + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
@@ -239,6 +245,8 @@ impl Pool {
     ) -> Result<()> {
         let clock = Arc::clone(&self.world.clock);
         self.change_members(move |pool, commit| {
+            let class = if spare.is_some() { Class::SpareUsed } else { Class::DeviceAdd };
+            pool.event(Event::new(class).device(label.device, device.name()));
             spare.and_then(|spare| pool.members.take(spare));
             pool.resilver.forget(label.index);
             let state = MemberState::Rebuilding;
@@ -264,6 +272,7 @@ impl Pool {
                 (known.index, known.stands_for) = (place, None);
                 let state = MemberState::Online;
                 let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
+                pool.event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()));
                 pool.members.take(member.index);
                 pool.members.put(Arc::new(settled));
             }
@@ -277,10 +286,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the replacing of a device: the one that stands for it leaves.
+    /// Ends the replacing of a device: the one that stands for it leaves. A mirror gets one copy less, and the device
+    /// leaves when everything is where it stays: see [`crate::reshape`].
     ///
     /// # Errors
-    /// When `device` stands for none.
+    /// When `device` neither stands for another nor is a mirror's, or holds the last copy.
     pub fn detach(&self, device: DeviceIndex) -> Result<()> {
         let member = self.known(device)?;
         if member.stands_for.is_none() {
@@ -288,14 +298,13 @@ impl Pool {
                 Some(other) => {
                     format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
                 }
+                None if member.is_leaving() => "is on its way out already".to_owned(),
+                None if self.is_spare_copy(&member) => return self.narrow(&member),
                 None => "holds a part of its group that only it has: replace it instead".to_owned(),
             };
             return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", member.name())));
         }
-        let index = member.index;
-        self.change_members(move |pool, _| drop(pool.members.take(index)))?;
-        wipe(&member);
-        Ok(())
+        self.leave(&member)
     }
 
     /// Adds a spare: it takes the place of a device that fails. Whatever it holds is overwritten.
@@ -311,6 +320,7 @@ impl Pool {
         let place = Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0 };
         let label = self.label_for(&*new, &place, None)?;
         let clock = Arc::clone(&self.world.clock);
+        self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
         self.change_members(move |pool, _| {
             let spare = Member::labelled(new, label, MemberState::Online, None, &clock);
             pool.members.put_spare(Arc::new(spare));
@@ -330,8 +340,15 @@ impl Pool {
                 member.name()
             )));
         }
-        self.change_members(move |pool, _| drop(pool.members.take(device)))?;
-        wipe(&member);
+        self.leave(&member)
+    }
+
+    /// A member that holds nothing which only it has leaves.
+    pub(crate) fn leave(&self, member: &Member) -> Result<()> {
+        let index = member.index;
+        self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
+        self.change_members(move |pool, _| drop(pool.members.take(index)))?;
+        wipe(member);
         Ok(())
     }
 

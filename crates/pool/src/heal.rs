@@ -1,14 +1,158 @@
-//! Rows that a read found wrong, to be mended.
+//! Healing what reads met: rows with a column that was wrong, and segments that the cleaner cannot empty.
+//!
+//! A read that had to go to a twin or to parity has its answer at once, and leaves the place here; whoever has time
+//! ([`Pool::heal_step`]) has the row mended. What waits is bounded: when it is more, what is left out is the next
+//! scrub's, and [`Pool::advises_scrub`] says so. All of it is in memory: after a crash the next read, or the scrub,
+//! finds again what was not mended.
 
-use crate::error::Result;
+use crate::error::{PoolError, Result};
+use crate::mend::{self, Lost, Mend, Targets};
 use crate::pool::Pool;
+use larder_format::SegmentId;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Places that wait at most.
+const PLACES: usize = 4096;
+/// Places that one step looks at.
+const PLACES_PER_STEP: usize = 64;
+/// Bytes of a segment that is mended whole, a step.
+const STEP: u64 = 16 << 20;
+/// Lost ranges that are remembered.
+const LOST: usize = 4096;
+
+/// The pool's place for what waits to be healed.
+#[derive(Default)]
+pub(crate) struct Healing {
+    waiting: Mutex<Waiting>,
+    /// A segment that is mended whole. Held for a step, outermost of all locks.
+    whole: Mutex<Option<Mend>>,
+    /// More was found than could be kept.
+    overrun: AtomicBool,
+    lost: Mutex<Vec<Lost>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Columns whose errors have been counted, by bit, by where in a segment something was wrong.
+    places: BTreeMap<(SegmentId, u32), u64>,
+    segments: BTreeSet<SegmentId>,
+}
 
 impl Pool {
-    /// Mends rows that reads found wrong; how many. None when there are none, or they are in no durable commit yet.
+    /// Has the row at `offset` of a segment mended; errors of the columns `counted`, by bit, have been counted.
+    pub(crate) fn heal_later(&self, segment: SegmentId, offset: u32, counted: u64) {
+        let mut waiting = self.healing.waiting.lock();
+        if waiting.places.len() >= PLACES && !waiting.places.contains_key(&(segment, offset)) {
+            self.healing.overrun.store(true, Ordering::Relaxed);
+            return;
+        }
+        *waiting.places.entry((segment, offset)).or_default() |= counted;
+    }
+
+    /// Has a whole segment mended.
+    pub(crate) fn heal_segment_later(&self, segment: SegmentId) {
+        self.healing.waiting.lock().segments.insert(segment);
+    }
+
+    /// Whether more was found wrong than could be remembered: a scrub would find it again.
+    pub fn advises_scrub(&self) -> bool {
+        self.healing.overrun.load(Ordering::Relaxed)
+    }
+
+    /// A scrub went through everything.
+    pub(crate) fn scrub_is_done(&self) {
+        self.healing.overrun.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether [`Pool::heal_step`] has something to do.
+    pub fn has_to_heal(&self) -> bool {
+        let waiting = self.healing.waiting.lock();
+        !waiting.places.is_empty() || !waiting.segments.is_empty()
+    }
+
+    /// Mends rows that reads found wrong; how many. None when there are none, or when they are in no durable commit
+    /// yet: then they wait.
     ///
     /// # Errors
     /// When the pool is suspended.
     pub fn heal_step(&self) -> Result<u64> {
-        Ok(0)
+        match self.check_writable() {
+            Err(PoolError::ReadOnly) => return Ok(0),
+            checked => checked?,
+        }
+        let mut whole = self.healing.whole.lock();
+        let mut places = {
+            let mut waiting = self.healing.waiting.lock();
+            let rest = waiting.places.keys().nth(PLACES_PER_STEP).copied();
+            let rest = rest.map(|first| waiting.places.split_off(&first)).unwrap_or_default();
+            std::mem::replace(&mut waiting.places, rest)
+        };
+        let mut rows = 0;
+        while let Some(((id, offset), mut counted)) = places.pop_first() {
+            // Gone, with what was in it.
+            let Some(segment) = self.readable.get(id) else { continue };
+            let Some(row) = mend::find_row(self, &segment, offset) else { continue };
+            let end = row.offset + row.height;
+            // Whatever else was met in the same row.
+            while let Some(entry) = places.first_entry().filter(|next| *next.key() < (id, end)) {
+                counted |= entry.remove();
+            }
+            if row.commit > self.durable_commit() {
+                self.heal_later(id, offset, counted);
+                continue;
+            }
+            let mut mend = Mend::of_rows(segment, row.offset..end, counted);
+            while !mend.step(self, u64::MAX)? {}
+            rows += mend.tally().rows;
+            self.keep_lost(&mend.tally().lost);
+        }
+        if rows == 0 {
+            rows = self.heal_whole(&mut whole)?;
+        }
+        Ok(rows)
+    }
+
+    /// Goes on with a segment that is mended whole.
+    fn heal_whole(&self, whole: &mut Option<Mend>) -> Result<u64> {
+        if whole.is_none() {
+            let Some(id) = self.healing.waiting.lock().segments.pop_first() else { return Ok(0) };
+            let core = self.core.lock();
+            let entry = core.entries.get(&id);
+            *whole = entry.map(|entry| Mend::new(entry.segment.clone(), entry.height, Targets::All));
+        }
+        let Some(mend) = whole else { return Ok(0) };
+        let before = mend.tally().rows;
+        let done = mend.step(self, STEP)?;
+        let rows = mend.tally().rows - before;
+        if done {
+            self.was_mended(mend);
+            *whole = None;
+        }
+        Ok(rows)
+    }
+
+    /// A segment was mended from end to end: what is lost of it is remembered; when nothing is, the cleaner may have it.
+    pub(crate) fn was_mended(&self, mend: &Mend) {
+        self.keep_lost(&mend.tally().lost);
+        if mend.tally().lost.is_empty() {
+            self.core.lock().entries.change(mend.segment_id(), |entry| entry.damaged = false);
+        }
+    }
+
+    /// Remembers what cannot be given back.
+    pub(crate) fn keep_lost(&self, lost: &[Lost]) {
+        let mut all = self.healing.lost.lock();
+        for one in lost {
+            if all.len() < LOST && !all.contains(one) {
+                all.push(one.clone());
+            }
+        }
+    }
+
+    /// What scrubs and healing since import could not give back; the first 4,096 ranges.
+    pub fn scrub_lost(&self) -> Vec<Lost> {
+        self.healing.lost.lock().clone()
     }
 }

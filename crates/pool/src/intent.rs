@@ -247,6 +247,12 @@ impl Pool {
     pub(crate) fn rotate_log(&self, op: &Op<'_>, intent: &mut Intent) -> Result<()> {
         let _ = op;
         let mut core = self.core.lock();
+        let first = intent.segments.front().copied();
+        // Where the group has another shape by now, the log begins anew: this commit holds all that is in it.
+        intent.segments.retain(|&id| core.fits(id));
+        if intent.segments.front().copied() != first {
+            intent.offset = DESCRIPTOR_LEN;
+        }
         let kept: Vec<SegmentId> = intent.segments.iter().copied().collect();
         let open: Vec<SegmentId> = core
             .entries

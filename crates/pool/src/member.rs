@@ -91,6 +91,7 @@ pub struct Member {
     cursor: AtomicU64,
     /// It is offline until the next import only.
     until_import: AtomicBool,
+    leaving: AtomicBool,
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
@@ -126,6 +127,7 @@ impl Member {
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             until_import: AtomicBool::new(false),
+            leaving: AtomicBool::new(root.leaving),
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
@@ -149,6 +151,7 @@ impl Member {
             index: label.index,
             group: label.group,
             state: DeviceState::Behind,
+            leaving: false,
             stands_for,
             slot_count: label.slot_count,
             guid: label.device,
@@ -173,6 +176,7 @@ impl Member {
             index: self.index,
             group: self.group,
             state,
+            leaving: self.is_leaving(),
             stands_for: self.stands_for,
             slot_count: self.slot_count,
             guid: self.guid,
@@ -201,6 +205,16 @@ impl Member {
     pub(crate) fn take_offline(&self, temporary: bool) {
         self.until_import.store(temporary, Ordering::Relaxed);
         self.set_state(MemberState::Offline);
+    }
+
+    /// Whether it is on its way out of its group.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Sends it on its way out.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
@@ -447,10 +461,13 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// A device that owes an answer may never give it, and is not to hold whoever lets go of the pool.
+    /// A device that owes an answer may never give it, and is not to hold whoever lets go of it.
     fn drop(&mut self) {
-        // It may be another member's by now.
-        let alone = |device: &&Arc<dyn Device>| Arc::strong_count(device) == 1 && self.meter.owed() > 0;
-        self.device.iter().filter(alone).for_each(|device| device.abandon());
+        if let Some(device) = &self.device
+            && self.meter.owed() > 0
+            && Arc::strong_count(device) == 1
+        {
+            device.abandon();
+        }
     }
 }

@@ -83,9 +83,12 @@ impl Members {
         self.0.read().spares.values().cloned().collect()
     }
 
-    /// The members that have a place in `group`, in the order of their numbers: the columns of its rule.
+    /// The members that have a place in `group`, in the order of their numbers: the columns of its rule. Those on
+    /// their way out are none of them.
     pub fn of_group(&self, group: GroupIndex) -> impl Iterator<Item = Arc<Member>> + use<> {
-        self.iter().filter(move |member| member.group == group && member.stands_for.is_none())
+        self.iter().filter(move |member| {
+            member.group == group && member.stands_for.is_none() && !member.is_leaving()
+        })
     }
 
     /// A number that no device has.

@@ -14,6 +14,7 @@ use crate::core::{Core, LEASE};
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
@@ -75,7 +76,7 @@ pub enum RingPlace {
 }
 
 impl RingPlace {
-    fn of(pool: PoolGuid, bytes: &[u8]) -> Self {
+    pub(crate) fn of(pool: PoolGuid, bytes: &[u8]) -> Self {
         match Root::check(pool, bytes) {
             Ok(root) => Self::Root(root.commit),
             Err(_) if bytes.iter().all(|byte| *byte == 0) => Self::Blank,
@@ -343,7 +344,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             .devices
             .iter()
             .zip(&devices)
-            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none())
+            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none() && !known.leaving)
             .map(|(_, candidate)| candidate)
             .collect();
         members.len() >= group.rule.layout.columns()
@@ -511,8 +512,10 @@ impl Pool {
             .map(|group| {
                 let devices: Vec<_> =
                     members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
-                let space =
+                let mut space =
                     GroupSpace::new(group.index, group.rule, slot_size(group.index), ashift, &devices);
+                let leaving = members.iter().filter(|member| member.is_leaving());
+                leaving.for_each(|member| space.retire(member.index));
                 (group.index, space)
             })
             .collect();
@@ -554,6 +557,7 @@ impl Pool {
             }
             pool.beat()?;
         }
+        pool.event(Event::new(Class::PoolImport));
         Ok(pool)
     }
 
@@ -581,6 +585,9 @@ impl Pool {
                     t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
                     t if t == Table::Secret as u16 => secret = value.try_into().ok(),
                     t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
+                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
+                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
+                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
                     t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;
@@ -706,10 +713,14 @@ impl Pool {
         }
         let entry = SegmentEntry::from_record(record);
         self.readable.insert(&entry.segment);
-        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
-            core.streams.insert((record.kind, record.class, record.group), record.id);
-        }
         core.entries.insert(entry);
+        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
+            if core.fits(record.id) {
+                core.streams.insert((record.kind, record.class, record.group), record.id);
+            } else {
+                core.close_segment(record.id);
+            }
+        }
         Ok(())
     }
 

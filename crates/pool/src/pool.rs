@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
 use crate::dedup::{Dedup, Duplicates};
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
@@ -28,7 +29,7 @@ use larder_format::segment::SegmentState;
 use larder_format::tables::SECRET_LEN;
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -208,8 +209,9 @@ pub struct Pool {
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
-    /// Inodes with records that could not be read since import.
-    pub(crate) damage: Mutex<BTreeSet<(DatasetId, u64)>>,
+    /// What happened, and what could not be read.
+    pub(crate) log: Mutex<crate::events::Log>,
+    pub(crate) damage: crate::damage::Damage,
     /// Held while space is won back for a writer.
     pub(crate) reclaiming: Mutex<()>,
     /// The commit at which nothing more could be won back.
@@ -223,6 +225,8 @@ pub struct Pool {
     pub(crate) moved: AtomicU64,
     pub(crate) misses: Misses,
     pub(crate) trace: crate::trace::Slot,
+    pub(crate) healing: crate::heal::Healing,
+    pub(crate) scrub: crate::scrub::Slot,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
     /// The key of fingerprints.
@@ -278,17 +282,10 @@ impl Pool {
     /// Stops all writing: nothing more is acknowledged. The first reason stays.
     pub fn suspend(&self, reason: String) -> PoolError {
         let mut suspended = self.suspended.lock();
+        if suspended.is_none() {
+            self.event(Event::new(Class::PoolSuspend).text(reason.as_str()));
+        }
         PoolError::Suspended(suspended.get_or_insert(reason).clone())
-    }
-
-    /// Remembers that a record of an inode can neither be read nor rebuilt.
-    pub fn note_damage(&self, dataset: DatasetId, inode: u64) {
-        self.damage.lock().insert((dataset, inode));
-    }
-
-    /// Inodes with records that could not be read since import.
-    pub fn damage(&self) -> BTreeSet<(DatasetId, u64)> {
-        self.damage.lock().clone()
     }
 
     /// Why nothing is written any more.
@@ -383,6 +380,8 @@ impl Pool {
         self.dirty.get() > 0
             || self.notes.lock().bytes() > 0
             || self.has_dropped()
+            || self.has_news()
+            || self.has_new_damage()
             || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()
@@ -467,8 +466,12 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        self.find_space(bytes, record_size)?;
-        self.make_space(bytes, record_size)
+        let found = self.find_space(bytes, record_size).and_then(|()| self.make_space(bytes, record_size));
+        found.inspect_err(|error| {
+            if matches!(error, PoolError::NoSpace) {
+                self.event(Event::new(Class::PoolFull));
+            }
+        })
     }
 
     /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it.

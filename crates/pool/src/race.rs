@@ -39,6 +39,8 @@ pub(crate) struct Race<'a> {
     versions: Vec<Vec<Bytes>>,
     /// What a replica gave and was not accepted.
     first: Option<Bytes>,
+    /// Replicas, by bit, that gave what was not accepted; their errors are counted.
+    wrong: u64,
 }
 
 struct Flight {
@@ -75,6 +77,7 @@ impl<'a> Race<'a> {
             flying: Vec::new(),
             versions: vec![Vec::new(); layout.k() + layout.m()],
             first: None,
+            wrong: 0,
         }
     }
 
@@ -84,6 +87,19 @@ impl<'a> Race<'a> {
         self
     }
 
+    /// Replica `column` was read and is not what was written.
+    pub(crate) fn with_wrong(mut self, column: usize) -> Self {
+        self.asked[column] = true;
+        self.count_wrong(column);
+        self
+    }
+
+    fn count_wrong(&mut self, column: usize) {
+        let member = self.pool.members.get(self.segment.slots[column].device);
+        member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        self.wrong |= 1 << column;
+    }
+
     /// Column `column` was asked for and is late.
     pub(crate) fn with_late(mut self, column: usize, pending: Pending<Outcome>, from: usize) -> Self {
         self.asked[column] = true;
@@ -91,8 +107,16 @@ impl<'a> Race<'a> {
         self
     }
 
-    /// The first content that `accept` makes something of.
+    /// The first content that `accept` makes something of. When some replica was wrong, its row is mended later.
     pub(crate) fn run<T>(mut self, accept: impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
+        let found = self.find(accept);
+        if found.is_ok() && self.wrong != 0 {
+            self.pool.heal_later(self.segment.id, self.place.offset, self.wrong);
+        }
+        found
+    }
+
+    fn find<T>(&mut self, accept: impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
         let layout = self.segment.layout;
         let wanted = usize::from(self.place.column);
         for replica in (0..layout.r()).map(|j| layout.replica(wanted, j)) {
@@ -206,6 +230,8 @@ impl<'a> Race<'a> {
         let member = self.pool.members.get(self.segment.slots[column].device);
         let Ok(bytes) = pending.wait() else {
             member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+            // A sector that is written anew may be read again.
+            self.pool.heal_later(self.segment.id, self.place.offset, 0);
             return None;
         };
         let bytes = stored(bytes, from, self.wide);
@@ -214,7 +240,7 @@ impl<'a> Race<'a> {
             let bytes = bytes.slice(..self.place.stored as usize);
             let found = accept(bytes.clone());
             if found.is_none() {
-                member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                self.count_wrong(column);
                 self.first.get_or_insert(bytes);
             }
             return found;

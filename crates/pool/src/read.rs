@@ -11,7 +11,7 @@ use crate::race::Race;
 use crate::segments::Segment;
 use crate::tree::NodeStore;
 use bytes::Bytes;
-use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
+use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
@@ -215,9 +215,7 @@ impl Pool {
                     if let Some(found) = verify(bytes) {
                         return Ok(found);
                     }
-                    let member = self.members.get(segment.slots[replica].device);
-                    member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-                    race.without(replica)
+                    race.with_wrong(replica)
                 }
                 Some(Soon::Late(pending, from)) => race.with_late(replica, pending, from),
                 None => race.without(replica),
@@ -256,6 +254,8 @@ impl Pool {
             Ok(Ok(bytes)) => Some(Soon::Here(stored(bytes, from, place))),
             Ok(Err(_)) => {
                 member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                // A sector that is written anew may be read again.
+                self.heal_later(segment.id, place.offset, 0);
                 None
             }
             Err(late) => {
@@ -264,6 +264,23 @@ impl Pool {
                 Some(Soon::Late(late, from))
             }
         }
+    }
+
+    /// The range of `place` from one column, for who mends the row and has time, or why the device does not give it;
+    /// `None` when it is not online.
+    pub(crate) fn read_part(
+        &self,
+        segment: &Segment,
+        column: usize,
+        place: Place,
+    ) -> Option<Result<Bytes, DeviceError>> {
+        let (device, offset, len, from) = self.span_of(segment, column, place)?;
+        let member = self.members.get(device);
+        let read = member.wait(member.read(offset, len)?);
+        if read.is_err() {
+            member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(read.map(|bytes| stored(bytes, from, place)))
     }
 
     /// Starts reading the range of `place` from one column; says where in the buffer it will begin.

@@ -13,6 +13,7 @@
 //! others could not give is lost with or without it: it is told, and does not hold the device up.
 
 use crate::error::Result;
+use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
 use crate::mend::{Lost, Mend, Missing, Targets};
 use crate::pool::Pool;
@@ -137,12 +138,20 @@ impl Pool {
             return Ok(false);
         }
         let begun = self.resilver.state.lock().running.take();
-        let mut running = begun.unwrap_or_else(|| self.begin_resilver(&targets));
+        let mut running = begun.unwrap_or_else(|| {
+            let names: Vec<_> = targets.iter().map(|member| member.name()).collect();
+            self.event(Event::new(Class::ResilverStart).text(names.join(", ")));
+            self.begin_resilver(&targets)
+        });
         let stepped = self.go_on(&mut running, &targets, bytes);
         let finished = matches!(stepped, Ok(false));
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
+            let text =
+                format!("{} bytes written, {} ranges could not be had", running.written, running.lost.len());
+            self.event(Event::new(Class::ResilverFinish).text(text));
+            running.lost.iter().for_each(|lost| self.note_lost(lost.clone()));
             state.last = Some(ResilverResult {
                 devices: targets.iter().map(|member| member.index).collect(),
                 started: running.started,

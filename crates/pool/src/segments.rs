@@ -116,7 +116,8 @@ pub struct SegmentEntry {
     pub verified: u64,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
-    /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until the next import.
+    /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is mended, or the next
+    /// import.
     pub damaged: bool,
 }
 

@@ -82,6 +82,9 @@ impl Look for SnapshotView {
     fn parts(&self) -> (&Pool, &Tree) {
         (&self.pool, &self.tree)
     }
+    fn owner(&self) -> (DatasetId, BlockId) {
+        (self.record.dataset, self.record.high)
+    }
 }
 
 impl Pool {

@@ -33,6 +33,8 @@ pub struct GroupSpace {
     pub ashift: u8,
     free: BTreeMap<DeviceIndex, BTreeSet<u32>>,
     slots: BTreeMap<DeviceIndex, u32>,
+    /// Devices on their way out: their slots are not given to anybody.
+    retired: BTreeSet<DeviceIndex>,
 }
 
 impl GroupSpace {
@@ -51,16 +53,41 @@ impl GroupSpace {
             ashift,
             free: devices.iter().map(|&(device, count)| (device, (0..count).collect())).collect(),
             slots: devices.iter().copied().collect(),
+            retired: BTreeSet::new(),
         }
+    }
+
+    /// Another device joins.
+    pub fn join(&mut self, device: DeviceIndex, slots: u32) {
+        self.free.insert(device, (0..slots).collect());
+        self.slots.insert(device, slots);
+    }
+
+    /// A device is on its way out: none of its slots is given to anybody any more.
+    pub fn retire(&mut self, device: DeviceIndex) {
+        self.free.remove(&device);
+        self.slots.remove(&device);
+        self.retired.insert(device);
+    }
+
+    /// Whether a segment of `layout` with these slots is as the rule says, and stays.
+    pub fn fits(&self, layout: Layout, slots: &[Slot]) -> bool {
+        let rule = self.rule.layout;
+        [rule, rule.replicated()].contains(&layout)
+            && (self.retired.is_empty() || !slots.iter().any(|slot| self.retired.contains(&slot.device)))
     }
 
     /// Takes a slot that a segment is known to occupy; false when it was not free.
     pub fn take(&mut self, slot: Slot) -> bool {
-        self.free.get_mut(&slot.device).is_some_and(|free| free.remove(&slot.index.get()))
+        self.retired.contains(&slot.device)
+            || self.free.get_mut(&slot.device).is_some_and(|free| free.remove(&slot.index.get()))
     }
 
     /// Gives a slot back.
     pub fn give_back(&mut self, slot: Slot) {
+        if self.retired.contains(&slot.device) {
+            return;
+        }
         let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.insert(slot.index.get()));
         assert!(fresh, "slot {slot:?} was given back twice");
     }

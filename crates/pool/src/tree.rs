@@ -29,6 +29,7 @@
 //! flushing can be tried again.
 
 mod change;
+mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,8 @@ use larder_format::node::{Inner, Key, Leaf, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockPtr, Corrupt, Reason};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
+
+pub(crate) use survey::{LostNode, Met};
 
 /// Where clean nodes come from: a cache in front of the block store.
 pub trait NodeStore {

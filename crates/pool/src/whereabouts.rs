@@ -4,7 +4,6 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::run::Marks;
-use larder_format::segment::SegmentRecord;
 use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
 
 /// Where a block lies, and whether it has, or had, more than one reference.
@@ -19,11 +18,6 @@ pub struct Whereabouts {
 }
 
 impl Pool {
-    /// What the pool's tables and its root would say of every segment now, in the order of their ids.
-    pub fn segments(&self) -> Vec<SegmentRecord> {
-        self.core.lock().entries.values().map(|entry| entry.to_record()).collect()
-    }
-
     /// Where a block lies, by the block map; `None` when that does not know it, as after it was freed.
     ///
     /// # Errors

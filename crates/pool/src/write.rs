@@ -175,6 +175,13 @@ impl Core {
         self.streams.retain(|_, open| *open != id);
     }
 
+    /// Closes all open segments of `group` but the log's, which commits see to.
+    pub(crate) fn close_streams(&mut self, group: GroupIndex) {
+        let open: Vec<SegmentId> =
+            self.streams.iter().filter(|((.., at), _)| *at == group).map(|(_, id)| *id).collect();
+        open.into_iter().for_each(|id| self.close_segment(id));
+    }
+
     /// Whether records may open a segment on `group`.
     fn may_open(&self, purse: Purse, group: GroupIndex) -> bool {
         let space = &self.groups[&group];

@@ -1,7 +1,7 @@
 //! Pages in one file with direct I/O, in segments as a pool has them: each begins on a multiple of 4 KiB.
 
 use larder_benches::device::sparse_file;
-use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Outcome, Pending, Request};
+use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Outcome, Pending, Request, TIMEOUT};
 use larder_format::run::Footprint;
 use larder_format::{BlockId, BlockPtr, ByteLen, Corrupt, DeviceOffset, Place, SegmentId};
 use larder_pool::map::{PageReader, PageWriter};
@@ -182,7 +182,8 @@ impl PageReader for Store {
             let range = self.range(*ptr);
             let len = ByteLen::new(range.end - range.start);
             let offset = DeviceOffset::new(range.start);
-            let bytes = self.device.perform(Request::Read { offset, len }).expect("the device works");
+            let outcome = self.device.perform(Request::Read { offset, len }, TIMEOUT);
+            let Ok(Ok(bytes)) = outcome else { panic!("the device works") };
             return vec![Ok(bytes[..ptr.place.stored as usize - HEADER].into())];
         }
         let started: Vec<_> =

@@ -1,6 +1,7 @@
 //! Arguments that several verbs share, and how their texts are read.
 
 use crate::api::{ApiError, Properties, Result};
+use larder_device::FaultDevice;
 use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -76,11 +77,15 @@ pub fn absolute(path: impl AsRef<OsStr>) -> Result<String> {
         .map_err(|path| ApiError::usage(format!("'{}' is not UTF-8", Path::new(&path).display())))
 }
 
-/// The device that a person names: `sda` is `/dev/sda` where that is a block device, all else is a path.
+/// The device that a person names: `sda` is `/dev/sda` where that is a block device, all else is a path. A path
+/// that is to be opened with faults keeps its prefix.
 ///
 /// # Errors
 /// As [`absolute`].
 pub fn device(text: &str) -> Result<String> {
+    if let Some(behind) = text.strip_prefix(FaultDevice::PREFIX) {
+        return Ok(format!("{}{}", FaultDevice::PREFIX, device(behind)?));
+    }
     let bare = !text.contains('/');
     let in_dev = Path::new("/dev").join(text);
     if bare && in_dev.metadata().is_ok_and(|found| found.file_type().is_block_device()) {
@@ -107,6 +112,8 @@ mod tests {
         assert_eq!(Path::new(&device("disk0").unwrap()), here.join("disk0"));
         assert_eq!(Path::new(&device("./x/disk0").unwrap()), here.join("x/disk0"));
         assert_eq!(device("/a/b").unwrap(), "/a/b");
-        assert!(device("").is_err());
+        assert_eq!(device("fault:/a/b").unwrap(), "fault:/a/b");
+        assert_eq!(device("fault:x").unwrap(), format!("fault:{}", here.join("x").display()));
+        assert!(device("").is_err() && device("fault:").is_err());
     }
 }

@@ -29,7 +29,7 @@ pub fn errno(error: &FsError) -> Errno {
         FsError::Busy => Errno::BUSY,
         FsError::NoExtent => Errno::NXIO,
         FsError::NotSupported => Errno::OPNOTSUPP,
-        FsError::Io(_) => Errno::IO,
+        FsError::Damaged(_) | FsError::Io(_) => Errno::IO,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
 
-use super::devices::{self, identity};
+use super::devices::{self, file_of, identity};
 
 use super::{Host, Live, internal, mounts};
 use crate::api::pool::{Create, Created, Group};
@@ -92,13 +92,13 @@ impl Host {
         let mut ours = HashMap::new();
         for (name, live) in self.live.read().iter() {
             for (_, path) in live.device_paths() {
-                if let Ok(meta) = fs::metadata(path) {
+                if let Ok(meta) = fs::metadata(file_of(&path)) {
                     ours.insert(identity(&meta), name.clone());
                 }
             }
         }
         for path in groups.iter().flat_map(|group| &group.devices) {
-            if let Ok(meta) = fs::metadata(path)
+            if let Ok(meta) = fs::metadata(file_of(path))
                 && let Some(name) = ours.get(&identity(&meta))
             {
                 let message = format!("{path} belongs to the pool '{name}', which is imported");
@@ -143,7 +143,7 @@ impl Host {
         self.export(name)?;
         let mut outcome = Ok(());
         for (_, path) in paths {
-            let wiped = open_to_wipe(Path::new(&path)).and_then(|device| match scan(&device) {
+            let wiped = open_to_wipe(file_of(&path)).and_then(|device| match scan(&device) {
                 Scan::Member(found) if found.label.pool == guid => {
                     wipe(&*device, Some(found.label.device_size))
                 }
@@ -191,7 +191,7 @@ fn no_device_twice(groups: &[Group]) -> Result<()> {
     let mut seen: HashMap<_, &str> = HashMap::new();
     for path in groups.iter().flat_map(|group| &group.devices) {
         // What does not exist is told when it is opened.
-        let Ok(meta) = fs::metadata(path) else { continue };
+        let Ok(meta) = fs::metadata(file_of(path)) else { continue };
         if let Some(other) = seen.insert(identity(&meta), path) {
             return Err(ApiError::usage(format!("{other} and {path} are the same device")));
         }

@@ -3,10 +3,13 @@
 //! A device is known by its GUID, never by its path. Paths are kept for two purposes only: to look first
 //! where pools have been before, and to tell people which disk a missing GUID was. They are kept in the
 //! run folder, which may be lost at any time.
+//!
+//! A path with `fault:` before it is the device behind it, opened so that it fails to order ([`FaultDevice`]).
+//! The prefix is part of the path wherever that is kept.
 
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse;
-use larder_device::{Device, FileDevice, OpenMode};
+use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
 use larder_format::label::MIN_DEVICE;
 use larder_format::{DeviceGuid, PoolGuid};
 use larder_pool::foreign;
@@ -36,6 +39,24 @@ pub fn identity(meta: &Metadata) -> (bool, u64, u64) {
     if meta.file_type().is_block_device() { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) }
 }
 
+/// The file or block device that a path means, without what stands before it.
+pub fn file_of(path: &str) -> &Path {
+    Path::new(path.strip_prefix(FaultDevice::PREFIX).unwrap_or(path))
+}
+
+/// Opens what a path means, as it says.
+fn open_as_told(
+    path: &str,
+    mode: OpenMode,
+    threads: usize,
+) -> std::result::Result<Arc<dyn Device>, OpenError> {
+    let file = file_of(path);
+    if file == Path::new(path) {
+        return Ok(Arc::new(FileDevice::open_with_threads(file, mode, threads)?));
+    }
+    Ok(Arc::new(FaultDevice::open(file, mode, |complaint| eprintln!("larder: {complaint}"))?))
+}
+
 /// Looks for pools' devices at `given` folders and devices; with none given, where pools were last
 /// seen and at all block devices.
 ///
@@ -44,23 +65,28 @@ pub fn identity(meta: &Metadata) -> (bool, u64, u64) {
 pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
     let mut result = Search::default();
     let mut seen = HashSet::new();
-    let mut look = |path: &Path, named: bool| {
+    let mut look = |prefix: &str, path: &Path, named: bool| {
         let Ok(meta) = fs::metadata(path) else { return };
         if seen.insert(identity(&meta)) {
-            result.look_at(path, named);
+            result.look_at(&format!("{prefix}{}", path.display()), named);
         }
     };
+    let list_files = |folder: &Path| list(folder, Take::FilesToo);
     if given.is_empty() {
+        for path in remembered.paths().filter(|path| path.starts_with(FaultDevice::PREFIX)) {
+            look(FaultDevice::PREFIX, file_of(path), false);
+        }
         for folder in remembered.folders() {
-            list(&folder, Take::FilesToo).iter().for_each(|path| look(path, false));
+            list_files(&folder).iter().for_each(|path| look("", path, false));
         }
         for folder in [BY_ID, "/dev"] {
-            list(Path::new(folder), Take::BlockDevices).iter().for_each(|path| look(path, false));
+            list(Path::new(folder), Take::BlockDevices).iter().for_each(|path| look("", path, false));
         }
         return Ok(result);
     }
     for text in given {
-        let path = Path::new(text);
+        let path = file_of(text);
+        let prefix = if path == Path::new(text) { "" } else { FaultDevice::PREFIX };
         let meta = fs::metadata(path).map_err(|error| {
             if error.kind() == std::io::ErrorKind::NotFound {
                 return ApiError::new(ErrorKind::NotFound, format!("there is no folder or device '{text}'"));
@@ -68,9 +94,9 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
             ApiError::new(ErrorKind::Denied, format!("cannot look at '{text}': {error}"))
         })?;
         if meta.is_dir() {
-            list(path, Take::FilesToo).iter().for_each(|path| look(path, false));
+            list_files(path).iter().for_each(|path| look(prefix, path, false));
         } else {
-            look(path, true);
+            look(prefix, path, true);
         }
     }
     Ok(result)
@@ -100,9 +126,9 @@ fn list(folder: &Path, take: Take) -> Vec<PathBuf> {
 }
 
 impl Search {
-    fn look_at(&mut self, path: &Path, named: bool) {
-        let device: Arc<dyn Device> = match FileDevice::open_with_threads(path, OpenMode::Probe, 1) {
-            Ok(device) => Arc::new(device),
+    fn look_at(&mut self, path: &str, named: bool) {
+        let device = match open_as_told(path, OpenMode::Probe, 1) {
+            Ok(device) => device,
             Err(error) => {
                 if named {
                     self.remarks.push(error.to_string());
@@ -110,7 +136,6 @@ impl Search {
                 return;
             }
         };
-        let path = path.display();
         match scan(&device) {
             Scan::Member(found) => self.found.push(*found),
             Scan::Damaged(corrupt) => self.remarks.push(format!("{path} has a damaged label ({corrupt})")),
@@ -131,7 +156,7 @@ impl Search {
 /// What [`OpenError`] tells; also when the device is a file on one of our own mounts, whose writes
 /// would wait for themselves.
 pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
-    let at = Path::new(path);
+    let at = file_of(path);
     if at.is_file() && fuse::is_ours(at).unwrap_or(false) {
         return Err(ApiError::new(
             ErrorKind::Unsupported,
@@ -139,7 +164,7 @@ pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
         )
         .hint("use a file on another file system, or a disk"));
     }
-    Ok(Arc::new(FileDevice::open(at, mode).map_err(ApiError::from)?))
+    open_as_told(path, mode, FileDevice::THREADS).map_err(ApiError::from)
 }
 
 /// Opens a device for reading only: locked where that is allowed, so that nobody writes it meanwhile.
@@ -214,9 +239,12 @@ impl Remembered {
         self.pools.get(&pool.get())?.get(&device.get()).map(String::as_str)
     }
 
+    fn paths(&self) -> impl Iterator<Item = &String> {
+        self.pools.values().flat_map(BTreeMap::values)
+    }
+
     fn folders(&self) -> BTreeSet<PathBuf> {
-        let paths = self.pools.values().flat_map(BTreeMap::values);
-        paths.filter_map(|path| Path::new(path).parent().map(Path::to_owned)).collect()
+        self.paths().filter_map(|path| file_of(path).parent().map(Path::to_owned)).collect()
     }
 }
 
@@ -249,5 +277,21 @@ mod tests {
         assert_eq!(named.remarks, [format!("{} is not a pool's: it has no label", path.display())]);
         assert!(look(dir.path()).unwrap().remarks.is_empty());
         assert!(look(&dir.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn a_device_that_is_to_fail_is_found_with_its_prefix_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::File::create(&path).unwrap().set_len(MIN_DEVICE).unwrap();
+        let with_faults = format!("fault:{}", path.display());
+        let search = |text: String| search(&[text], &Remembered::default()).unwrap().remarks;
+        assert_eq!(search(with_faults.clone()), [format!("{with_faults} is not a pool's: it has no label")]);
+        fs::write(dir.path().join("disk.faults"), "error read\n").unwrap();
+        assert_eq!(search(with_faults.clone()), [format!("{with_faults} cannot be read: I/O error 5")]);
+        assert_eq!(search(path.display().to_string()).len(), 1, "the device itself is well");
+        let mut remembered = Remembered::default();
+        remembered.note(dir.path(), PoolGuid::new(1), [(DeviceGuid::new(2), with_faults)]);
+        assert_eq!(remembered.folders().into_iter().collect::<Vec<_>>(), [dir.path()]);
     }
 }

@@ -47,7 +47,7 @@ impl From<FsError> for ApiError {
                 .hint("delete files, or raise the quota: larder fs get -r quota,refquota POOL"),
             FsError::ReadOnly => PoolError::ReadOnly.into(),
             FsError::Busy => Self::new(ErrorKind::Busy, "it is in use"),
-            FsError::Io(text) => Self::new(ErrorKind::Corrupt, text)
+            FsError::Damaged(text) | FsError::Io(text) => Self::new(ErrorKind::Corrupt, text)
                 .safe(COMMITTED)
                 .hint("larder pool status shows which device gives wrong data"),
             other => Self::new(ErrorKind::Internal, other.to_string()),

@@ -103,7 +103,7 @@ impl Host {
             trace,
             dedup: dedup(pool),
             survives,
-            damaged: live.mount.damaged(),
+            damaged: live.mount.damaged().into_iter().filter_map(|damaged| damaged.path).collect(),
             uptime_ns: live.uptime_ns(),
         }
     }
@@ -189,13 +189,16 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
     let present = member.size().is_some();
     let path = if present { Some(member.name()) } else { was(member.guid) };
     let (state, note) = match member.state() {
-        MemberState::Online => (State::Online, None),
+        // It may be slow.
+        MemberState::Online => (State::Online, member.reason()),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
         MemberState::Stale => (
             State::Unavail,
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
-        MemberState::Faulted => (State::Faulted, Some("too many errors".to_owned())),
+        MemberState::Faulted => {
+            (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned())))
+        }
         MemberState::Offline => (State::Unavail, Some("taken offline".to_owned())),
         MemberState::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
     };

@@ -85,6 +85,20 @@ impl Pool {
         awake.chain(&indexed.parts).flat_map(|part| part.run.footprints.clone()).collect()
     }
 
+    /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
+    pub(crate) fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
+        let mut indexed = self.duplicates.indexed.lock();
+        if let Some(index) = &mut indexed.index {
+            index.evacuate(leave);
+            return;
+        }
+        let leaves = |part: &PartDescriptor| part.run.footprints.iter().any(|f| leave(f.segment));
+        let (removed, kept) = std::mem::take(&mut indexed.parts).into_iter().partition(leaves);
+        indexed.parts = kept;
+        drop(indexed);
+        self.install_parts_or_suspend(Changes { added: Vec::new(), removed });
+    }
+
     /// Goes on with what the index needs: takes up what only the map knows, writes its table when that is full, and
     /// merges; about `pages` pages of each. The commit lock is held, the index's only for moments. Whether there is
     /// more to do.

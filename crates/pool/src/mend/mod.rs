@@ -25,6 +25,8 @@
 //! A write that was cut leaves its column as wrong as it was, or half of it right: the next one mends it.
 
 mod row;
+#[cfg(test)]
+mod tests;
 
 use crate::ahead::Ahead;
 use crate::error::Result;
@@ -32,10 +34,11 @@ use crate::member::Member;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::Segment;
+use crate::space::ROW_TARGET;
 use bytes::Bytes;
-use larder_device::{ALIGN, AlignedBuf, Outcome, Pending};
+use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::root::RootImport;
-use larder_format::segment::{DESCRIPTOR_LEN, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
+use larder_format::segment::{DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
 use larder_format::{CommitId, DeviceOffset, Place, SegmentId};
 use row::{Column, Expected, Row, Salvage};
 use std::collections::{BTreeSet, VecDeque};
@@ -49,6 +52,8 @@ const CHUNK: Range<u32> = 64 << 10..1 << 20;
 const BATCH_ROWS: usize = 64;
 /// How far behind a row without headers the log is searched for the next, bytes: more than any record of it takes.
 const LOG_GAP: u32 = 2 << 20;
+/// Bytes of a column that a row has at most.
+const LARGEST_ROW: u32 = ROW_TARGET + MAX_SLOT / 4;
 /// Bytes of a column that are looked through at once for sound blocks where no row is known.
 const GAP: u32 = 8 << 20;
 /// Bytes of a column that are read at once to skip rows.
@@ -144,6 +149,8 @@ pub(crate) struct Mend {
     counted: u64,
     /// Only rows, without the descriptors.
     rows_only: bool,
+    /// Something was not read, since its device did not answer.
+    left_out: bool,
     tally: Tally,
 }
 
@@ -166,6 +173,7 @@ impl Mend {
             writes_bytes: 0,
             counted: 0,
             rows_only: false,
+            left_out: false,
             tally: Tally::default(),
         }
     }
@@ -182,6 +190,24 @@ impl Mend {
         &self.tally
     }
 
+    /// Its segment.
+    pub(crate) fn segment_id(&self) -> SegmentId {
+        self.segment.id
+    }
+
+    /// Where its rows end.
+    pub(crate) fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Whether every column of every row was read and is right now.
+    pub(crate) fn is_proven(&self) -> bool {
+        let whole =
+            self.sources.len() == self.segment.layout.columns() && matches!(self.targets, Targets::All);
+        let through = self.end_is_known && self.offset >= self.end && self.writes.is_empty();
+        whole && through && !self.left_out && self.tally.refused == 0 && self.tally.lost.is_empty()
+    }
+
     /// Goes on for about `bytes` read or written; true when the segment is done and every write has settled.
     ///
     /// # Errors
@@ -190,7 +216,7 @@ impl Mend {
         let before = (self.cost(), self.tally.refused);
         self.begin(pool);
         while self.offset < self.end && self.cost() - before.0 < bytes {
-            let batch = self.load(pool);
+            let batch = self.load(pool, bytes);
             self.mend(pool, batch);
         }
         let done = self.offset >= self.end;
@@ -335,12 +361,18 @@ impl Mend {
             .collect();
         for (column, member, read) in reads {
             let Some(read) = read else { continue };
-            let found = read.wait();
+            let found = member.wait(read);
             let right = right(column);
             match found {
                 Ok(found) if found[..] == right[..] => continue,
                 Ok(_) => drop(member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed)),
-                Err(_) => drop(member.counters.read_errors.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                    if matches!(error, DeviceError::Overdue | DeviceError::Gone) {
+                        self.left_out = true;
+                        continue;
+                    }
+                }
             }
             self.tally.wrong += 1;
             self.write(&member, column, 0, right);
@@ -359,7 +391,7 @@ impl Mend {
             // The first column that knows of a row here.
             let expected = self.expected(pool);
             let known = self.sources.iter().find_map(|&column| {
-                let bytes = pool.read_column(&self.segment, column, place)?;
+                let bytes = pool.read_part(&self.segment, column, place)?.ok()?;
                 expected.header(column, self.offset, &bytes)?;
                 Some((column, bytes))
             });
@@ -379,11 +411,12 @@ impl Mend {
         }
     }
 
-    /// The next rows, with what was read of them, not judged yet; moves on behind them.
-    fn load(&mut self, pool: &Pool) -> Batch {
+    /// The next rows, of about `limit` bytes, with what was read of them, not judged yet; moves on behind them.
+    fn load(&mut self, pool: &Pool, limit: u64) -> Batch {
+        let limit = limit.min(self.batch_limit);
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while self.offset < self.end && bytes < self.batch_limit && batch.len() < BATCH_ROWS {
+        while self.offset < self.end && bytes < limit && batch.len() < BATCH_ROWS {
             let Some(header) = self.header(pool, self.offset) else {
                 self.pass_gap(pool);
                 continue;
@@ -423,7 +456,7 @@ impl Mend {
             let others = (0..self.segment.layout.columns()).filter(|column| !self.sources.contains(column));
             let place = Place { segment: self.segment.id, column: 0, offset, stored: ALIGN as u32 };
             row::newest(others.filter(|&column| self.is_readable(pool, column)).filter_map(|column| {
-                let bytes = pool.read_column(&self.segment, column, place)?;
+                let bytes = pool.read_part(&self.segment, column, place)?.ok()?;
                 expected.header(column, offset, &bytes)
             }))
         };
@@ -434,6 +467,10 @@ impl Mend {
     /// far as no block in it is sound.
     fn pass_gap(&mut self, pool: &Pool) {
         let from = self.offset;
+        // It is under way.
+        if self.segment.is_in_flight(0, from, ALIGN) {
+            return self.end = from;
+        }
         let is_log = self.segment.kind == SegmentKind::Log;
         let limit = if is_log && !self.end_is_known { self.end.min(from + LOG_GAP) } else { self.end };
         let next =
@@ -448,14 +485,14 @@ impl Mend {
         for start in (from..self.offset).step_by(GAP as usize) {
             let stored = (self.offset - start).min(GAP);
             for i in 0..self.segment.layout.k() {
-                let mut salvage = Salvage::new(stored as usize);
+                let mut salvage = Salvage::new(stored as usize, stored as usize);
                 let place = Place { segment: self.segment.id, column: i as u8, offset: start, stored };
                 for j in 0..self.segment.layout.r() {
                     let column = self.segment.layout.replica(i, j);
                     if !self.is_readable(pool, column) {
                         continue;
                     }
-                    if let Some(bytes) = pool.read_column(&self.segment, column, place) {
+                    if let Some(Ok(bytes)) = pool.read_part(&self.segment, column, place) {
                         salvage.add(pool.guid, &bytes);
                     }
                 }
@@ -540,6 +577,7 @@ impl Mend {
         for column in self.sources.clone() {
             if matches!(row.columns[column], Column::Unread) {
                 self.read_alone(pool, row, column);
+                self.left_out |= matches!(row.columns[column], Column::Unread);
             }
         }
         let mut wrong = Vec::new();
@@ -570,10 +608,11 @@ impl Mend {
         let range = row.range();
         let stored = range.end - range.start;
         let place = Place { segment: self.segment.id, column: 0, offset: range.start, stored };
-        row.columns[column] = match pool.read_column(&self.segment, column, place) {
-            Some(bytes) => row.judge(&self.expected(pool), column, bytes),
-            None if self.is_readable(pool, column) => Column::Wrong(None),
-            None => Column::Unread,
+        row.columns[column] = match pool.read_part(&self.segment, column, place) {
+            Some(Ok(bytes)) => row.judge(&self.expected(pool), column, bytes),
+            // Nothing is known of what a slow device holds.
+            None | Some(Err(DeviceError::Overdue | DeviceError::Gone)) => Column::Unread,
+            Some(Err(_)) => Column::Wrong(None),
         };
     }
 
@@ -646,7 +685,7 @@ impl Mend {
                     }
                     taken && !heals
                 }
-                Stage::Proving(pending) => match pending.wait() {
+                Stage::Proving(pending) => match member.wait(pending) {
                     Ok(found) if found[..] == data[..] => {
                         self.tally.repaired += len;
                         true
@@ -665,6 +704,31 @@ impl Mend {
             self.writes_bytes -= len;
         }
     }
+}
+
+/// The row that has byte `offset` of its columns, as a header of it tells.
+pub(crate) fn find_row(pool: &Pool, segment: &Segment, offset: u32) -> Option<RowHeader> {
+    let history = pool.history.lock().clone();
+    let end = pool.members.get(segment.slots[0].device).slot_size;
+    let expected = Expected { pool: pool.guid, segment, end, history: &history };
+    let at = offset / ROW_STEP * ROW_STEP;
+    (0..segment.layout.columns()).find_map(|column| {
+        let mut above = (at + ROW_STEP).min(end);
+        // The nearest row that begins below, if this column knows of it.
+        while above > DESCRIPTOR_LEN && above + LARGEST_ROW > at {
+            let start = above.saturating_sub(SKIM).max(DESCRIPTOR_LEN);
+            let place = Place { segment: segment.id, column: 0, offset: start, stored: above - start };
+            let bytes = pool.read_part(segment, column, place)?.ok()?;
+            let steps = (start..above).step_by(ROW_STEP as usize).rev();
+            let found =
+                steps.filter_map(|row| expected.header(column, row, &bytes[(row - start) as usize..])).next();
+            if let Some(row) = found {
+                return (row.offset + row.height > offset).then_some(row);
+            }
+            above = start;
+        }
+        None
+    })
 }
 
 impl Drop for Mend {

@@ -219,7 +219,6 @@ impl Row {
     fn salvage_column(&self, pool: PoolGuid, segment: &Segment, i: usize) -> Salvage {
         let layout = segment.layout;
         let head = self.head_len();
-        let mut salvage = Salvage::new(self.header.height as usize - head);
         let body = |column: usize| match &self.columns[column] {
             Column::Right(bytes) | Column::Wrong(Some(bytes)) if bytes.len() > head => {
                 Some(bytes.slice(head..))
@@ -227,15 +226,20 @@ impl Row {
             _ => None,
         };
         let sum = self.header.sums[layout.replica(i, 0)];
-        // A column whose header is another's may be another's whole: its blocks come last.
-        let at_home = |column: &usize| match &self.columns[*column] {
+        let own_header = |column: usize| match &self.columns[column] {
             Column::Wrong(Some(bytes)) => {
-                RowHeader::check(pool, bytes).is_ok_and(|header| header.sums == self.header.sums)
+                RowHeader::check(pool, bytes).ok().filter(|header| header.sums == self.header.sums)
             }
-            _ => false,
+            _ => None,
         };
         let replicas = (0..layout.r()).map(|j| layout.replica(i, j));
-        let (near, far): (Vec<usize>, Vec<usize>) = replicas.partition(at_home);
+        let len = self.header.height as usize - head;
+        // Behind the blocks is padding.
+        let used = replicas.clone().find_map(own_header).map_or(len, |header| header.used as usize);
+        let mut salvage = Salvage::new(len, used.min(len));
+        // A column whose header is another's may be another's whole: its blocks come last.
+        let (near, far): (Vec<usize>, Vec<usize>) =
+            replicas.partition(|&column| own_header(column).is_some());
         for bytes in near.into_iter().filter_map(body) {
             salvage.add(pool, &bytes);
         }
@@ -251,12 +255,11 @@ impl Row {
             });
             let parities = (0..layout.m()).map(|p| body(layout.parity(p)).into_iter().collect());
             let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
-            let len = self.header.height as usize - head;
             // Whether it worked shows in what is left open.
-            drop(search(layout, &versions, i, len, |computed| {
+            let _ = search(layout, &versions, i, len, |computed| {
                 salvage.add(pool, computed);
                 salvage.finish(pool, sum).map(drop)
-            }));
+            });
         }
         for bytes in far.into_iter().filter_map(body) {
             salvage.add(pool, &bytes);
@@ -284,9 +287,9 @@ pub(super) struct Salvage {
 }
 
 impl Salvage {
-    /// Of a column of `len` bytes.
-    pub(super) fn new(len: usize) -> Self {
-        let gaps = if len == 0 { vec![] } else { vec![0..len] };
+    /// Of a column of `len` bytes, `used` of them by blocks.
+    pub(super) fn new(len: usize, used: usize) -> Self {
+        let gaps = if used == 0 { vec![] } else { vec![0..used] };
         Self { bytes: vec![0; len], gaps, blocks: Vec::new() }
     }
 

@@ -58,13 +58,13 @@ pub(crate) mod deep {
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 
-use crate::dataset::Look;
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::map::{Entry, PageReader, PageWriter};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use findings::SAMPLE;
-use larder_format::items::{EXTENT, Extent};
+use larder_format::items::Extent;
 use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
@@ -72,7 +72,6 @@ use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, 
 use parking_lot::{Mutex, MutexGuard};
 use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use sweep::{Sweep, Verdict};
@@ -202,8 +201,6 @@ enum Stage {
     Sweep(Box<Sweep>),
     /// Suspects are held against what was freed.
     Suspects(Option<Box<(Merged, Merged)>>),
-    /// Files that name missing blocks are looked for.
-    Owners(Owners),
 }
 
 /// A trace under way.
@@ -328,19 +325,16 @@ impl Trace {
             Stage::Suspects(Some(reading)) => {
                 let (suspects, freed) = &mut **reading;
                 for _ in 0..effort * ENTRIES_PER_NODE {
-                    let Some(suspect) = suspects.next(io)? else {
-                        self.stage = Stage::Owners(Owners::of(pool, &self.findings.missing_sample));
-                        break;
-                    };
+                    let Some(suspect) = suspects.next(io)? else { return Ok(false) };
                     if !freed.contains(suspect.id, io)? {
                         self.findings.missing += 1;
+                        pool.note_missing(BlockId::new(suspect.id));
                         if self.findings.missing_sample.len() < SAMPLE {
                             self.findings.missing_sample.push(suspect.id);
                         }
                     }
                 }
             }
-            Stage::Owners(owners) => return owners.step(pool, effort * ENTRIES_PER_NODE),
         }
         Ok(true)
     }
@@ -348,49 +342,6 @@ impl Trace {
     /// Whether the next step changes the map or judges by what it says.
     fn is_sweeping(&self) -> bool {
         matches!(self.stage, Stage::Sweep(_))
-    }
-}
-
-/// A search for files that name missing blocks, in the heads as they are now. It is of use to people only: what it
-/// cannot read it passes over.
-struct Owners {
-    ids: HashSet<BlockId>,
-    datasets: Vec<DatasetId>,
-    from: Key,
-}
-
-impl Owners {
-    fn of(pool: &Pool, missing: &[u64]) -> Self {
-        let ids: HashSet<_> = missing.iter().copied().map(BlockId::new).collect();
-        let all = pool.datasets();
-        let datasets = all.iter().filter(|_| !ids.is_empty()).map(|dataset| dataset.id()).collect();
-        Self { ids, datasets, from: Key::MIN }
-    }
-
-    /// Looks at so many entries; whether there is more.
-    fn step(&mut self, pool: &Pool, entries: usize) -> Result<bool> {
-        let Some(&id) = self.datasets.last() else { return Ok(false) };
-        let (mut left, mut last) = (entries, None);
-        if let Some(dataset) = pool.dataset(id) {
-            let scanned = dataset.view()?.scan(&self.from, &mut |key, value| {
-                if key.kind == EXTENT
-                    && Extent::decode(value).is_ok_and(|extent| self.ids.contains(&extent.ptr.id))
-                {
-                    pool.note_damage(id, key.object);
-                }
-                (left, last) = (left - 1, Some(*key));
-                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            left = if scanned.is_ok() { left } else { entries };
-        }
-        match last.and_then(Key::successor).filter(|_| left == 0) {
-            Some(next) => self.from = next,
-            None => {
-                self.from = Key::MIN;
-                self.datasets.pop();
-            }
-        }
-        Ok(true)
     }
 }
 
@@ -510,6 +461,7 @@ impl Pool {
         }
         let begun = self.set_note(BEGUN, "yes").and_then(|()| self.commit());
         begun.inspect_err(|_| self.trace.told.lock().wanted = false)?;
+        self.event(Event::new(Class::TraceStart));
         Ok(true)
     }
 
@@ -620,6 +572,14 @@ impl Pool {
         self.trace.holds.store(0, Ordering::Release);
         *self.trace.told.lock() = Told::default();
         let Some(Trace { mut findings, sharing, .. }) = slot.take() else { return Ok(()) };
+        self.note_lost_in(&findings.lost_in);
+        let wrong = findings.unreachable.blocks + findings.missing + findings.lost;
+        let text = match &outcome {
+            Outcome::Done => format!("{wrong} errors"),
+            Outcome::Failed(why) => format!("failed: {why}"),
+            _ => "stopped".to_owned(),
+        };
+        self.event(Event::new(Class::TraceFinish).text(text));
         findings.outcome = outcome;
         findings.keep_sharing(sharing);
         findings.finished = self.world.clock.now();

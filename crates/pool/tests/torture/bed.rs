@@ -199,11 +199,7 @@ impl Bed {
     pub fn verify(&self) {
         let pool = self.pool();
         pool.drop_caches();
-        for (&inode, &(version, len)) in self.model() {
-            let ptr = extent(&pool, inode).unwrap_or_else(|error| panic!("file {inode}: {error}")).ptr;
-            let read = pool.read(ptr).unwrap_or_else(|error| panic!("file {inode}: {error}"));
-            assert!(read[..] == bytes_of(inode, version, len), "file {inode} is not version {version}");
-        }
+        verify(&pool, self.model());
     }
 
     /// The devices that are there, as a host finds them; also those that were replaced.
@@ -258,6 +254,15 @@ impl Bed {
     /// What is on the devices is whole.
     pub fn assert_whole(&self, when: &str) {
         assert_whole(&self.pool(), when);
+    }
+}
+
+/// Every file of a pool is what it must be.
+pub fn verify(pool: &Pool, model: &Model) {
+    for (&inode, &(version, len)) in model {
+        let ptr = extent(pool, inode).unwrap_or_else(|error| panic!("file {inode}: {error}")).ptr;
+        let read = pool.read(ptr).unwrap_or_else(|error| panic!("file {inode}: {error}"));
+        assert!(read[..] == bytes_of(inode, version, len), "file {inode} is not version {version}");
     }
 }
 

@@ -1,13 +1,17 @@
 //! How a tortured pool gets well: devices come back as they are, or others take their places, what they lack is
 //! resilvered, and everything is scrubbed; beside traffic, and with the power failing now and then.
 
-use crate::bed::Bed;
+use crate::bed::{Bed, verify};
+use crate::common::import_from;
+use crate::shape::is_lost;
+use crate::structures::number_of;
 use larder_device::Device;
 use larder_format::DeviceIndex;
 use larder_pool::PoolError;
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::scrub::ScrubSince;
+use larder_sim::SimWorld;
 use std::sync::Arc;
 
 /// Attempts to get every place of the pool filled; devices that fail meanwhile cost one.
@@ -18,15 +22,14 @@ impl Bed {
     pub fn heal(&mut self) {
         self.count("heal");
         self.away.clear();
-        for device in 0..self.sim.devices().len() {
-            self.sim.device(device).clear_faults();
-        }
         for attempt in 0.. {
+            for device in 0..self.sim.devices().len() {
+                self.sim.device(device).clear_faults();
+            }
             assert!(attempt < ATTEMPTS, "the pool does not get whole");
             (0..self.seats.len()).for_each(|seat| self.bring_in(seat));
             let calm = attempt > 1;
-            self.resilver(calm);
-            if self.is_complete() && self.scrub(calm) {
+            if self.resilver(calm) && self.is_complete() && self.scrub(calm) {
                 break;
             }
         }
@@ -99,22 +102,26 @@ impl Bed {
     }
 
     /// Rebuilds what is to be rebuilt; more may go wrong meanwhile, unless it is to stay calm.
-    fn resilver(&mut self, calm: bool) {
+    /// False when something was harmed.
+    fn resilver(&mut self, calm: bool) -> bool {
+        let mut sound = true;
         let mut since = self.sim.trace().len();
         loop {
             let bytes = [30_000, 300_000, 3_000_000][self.next(3) as usize];
             let more = self.pool().resilver_step(bytes).unwrap();
             self.settle_in();
             if !more {
-                return;
+                return sound;
             }
             self.count("resilver step");
-            self.beside(calm, &mut since);
+            sound &= self.beside(calm, &mut since);
         }
     }
 
     /// Proves and mends everything; false when it has to be done again.
     fn scrub(&mut self, calm: bool) -> bool {
+        // What was written while devices lied is not looked at before it is durable.
+        self.commit();
         self.pool().scrub_start(ScrubSince::All).unwrap();
         let mut since = self.sim.trace().len();
         let mut sound = true;
@@ -125,6 +132,10 @@ impl Bed {
             }
             self.count("scrub step");
             sound &= self.beside(calm, &mut since);
+            if self.pool().scrub_progress().is_none() {
+                // The power failed before it had noted how far it was.
+                return false;
+            }
         }
         let result = self.pool().scrub_result().expect("a scrub ended");
         assert_eq!(
@@ -194,10 +205,19 @@ impl Bed {
         assert_eq!((result.repaired, result.lost), (0, 0), "a second scrub found something");
         self.assert_whole("after a repair");
         self.verify();
+        // The whole tolerance is there again, whichever devices go now.
+        let devices = self.seats.len();
+        let (first, step) = (self.next(devices as u64) as usize, [1, devices - 1][self.next(2) as usize]);
+        let mut gone = 0u32;
+        for seat in (0..devices).map(|i| (first + i * step) % devices) {
+            if self.shape.survives(|other| other == seat || is_lost(gone, other)) {
+                gone |= 1 << seat;
+            }
+        }
+        let copy = SimWorld::from_images(self.sim.images());
+        let seats = self.seats.iter().enumerate().filter(|(seat, _)| !is_lost(gone, *seat));
+        let left = seats.map(|(_, place)| Arc::new(copy.device(place.device)) as Arc<dyn Device>);
+        let pool = import_from(left.collect(), 1).unwrap_or_else(|error| panic!("without {gone:b}: {error}"));
+        verify(&pool, self.model());
     }
-}
-
-/// The number of a simulated device, by its name.
-fn number_of(name: &str) -> Option<usize> {
-    name.strip_prefix("sim")?.parse().ok()
 }

@@ -5,6 +5,7 @@ mod bed;
 #[path = "../common/mod.rs"]
 mod common;
 mod enumeration;
+mod flips;
 mod heal;
 mod shape;
 mod structures;

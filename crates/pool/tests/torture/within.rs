@@ -106,7 +106,7 @@ impl Bed {
     /// Bits flip in some structures of a device.
     fn rot(&mut self, seat: usize) {
         let pool = self.pool();
-        let pieces = structures(&pool, |index| self.sim_of(index).image());
+        let pieces = structures(&pool, &self.sim);
         let mut mine: Vec<Piece> = pieces.into_iter().filter(|piece| piece.device == seat).collect();
         let what = Structure::ALL[self.next(Structure::ALL.len() as u64) as usize];
         if self.next(4) > 0 {

@@ -1,0 +1,411 @@
+//! What happened to the pool, and which commands changed it: two tables of numbered entries of which the oldest go.
+//!
+//! An event is noted in memory, under a lock that is held for moments and under which nothing else is taken, so
+//! whoever reads or writes may tell of one. Commits write what was noted into the tables; a crash loses what came
+//! after the last one. What happens again within [`TOGETHER`] to the same device and file is counted in the event
+//! that is there, which is written anew: a device that fails every request makes one event a minute.
+//!
+//! Nothing depends on these tables. What of them cannot be read is left out, and what cannot be written stays in
+//! memory, as far as there is room; no commit fails for it.
+//!
+//! Errors and states of devices are not told one by one: [`Pool::observe_devices`] compares what the members count
+//! and are with what was told before.
+
+use crate::pool::Pool;
+use crate::read::TableNodes;
+use crate::tree::Tree;
+use larder_format::ledger::{CommandRecord, EventRecord};
+use larder_format::tables::Table;
+use larder_format::{DatasetId, DeviceGuid, DeviceIndex};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Events that are kept.
+pub const EVENTS_AT_MOST: u64 = 4096;
+/// Commands that are kept, besides the first.
+pub const COMMANDS_AT_MOST: u64 = 10_000;
+/// What happens again within this time is counted with what happened before.
+const TOGETHER: Duration = Duration::from_secs(60);
+/// Things whose repetitions are counted at a time.
+const OPEN_AT_MOST: usize = 256;
+/// Entries that a commit writes, and as many that it takes out.
+const PER_COMMIT: usize = 512;
+
+/// What kind of thing happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// The pool was made.
+    PoolCreate,
+    /// The pool was imported.
+    PoolImport,
+    /// The pool is being exported.
+    PoolExport,
+    /// Writes were refused because there is no room.
+    PoolFull,
+    /// The pool stopped writing.
+    PoolSuspend,
+    /// Requests of a device failed.
+    Io,
+    /// A device gave bytes that are not what was written to it.
+    Checksum,
+    /// Something could neither be read nor rebuilt.
+    Data,
+    /// What was wrong on a device was written anew.
+    Healed,
+    /// A device takes much longer than others.
+    Delay,
+    /// A device's state changed.
+    StateChange,
+    /// A device came to the pool.
+    DeviceAdd,
+    /// A device left the pool.
+    DeviceRemove,
+    /// A device took the place of another.
+    DeviceReplace,
+    /// A spare stepped in.
+    SpareUsed,
+    /// A scrub began.
+    ScrubStart,
+    /// A scrub ended.
+    ScrubFinish,
+    /// A resilver began.
+    ResilverStart,
+    /// A resilver ended.
+    ResilverFinish,
+    /// A trace began.
+    TraceStart,
+    /// A trace ended.
+    TraceFinish,
+}
+
+impl Class {
+    /// Whether repetitions are counted instead of told.
+    fn is_counted(self) -> bool {
+        matches!(self, Self::PoolFull | Self::Io | Self::Checksum | Self::Data | Self::Healed | Self::Delay)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PoolCreate => "pool_create",
+            Self::PoolImport => "pool_import",
+            Self::PoolExport => "pool_export",
+            Self::PoolFull => "pool_full",
+            Self::PoolSuspend => "pool_suspend",
+            Self::Io => "io",
+            Self::Checksum => "checksum",
+            Self::Data => "data",
+            Self::Healed => "healed",
+            Self::Delay => "delay",
+            Self::StateChange => "statechange",
+            Self::DeviceAdd => "device_add",
+            Self::DeviceRemove => "device_remove",
+            Self::DeviceReplace => "device_replace",
+            Self::SpareUsed => "spare_used",
+            Self::ScrubStart => "scrub_start",
+            Self::ScrubFinish => "scrub_finish",
+            Self::ResilverStart => "resilver_start",
+            Self::ResilverFinish => "resilver_finish",
+            Self::TraceStart => "trace_start",
+            Self::TraceFinish => "trace_finish",
+        })
+    }
+}
+
+/// Something to be told; see [`Pool::event`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    class: Class,
+    device: Option<(DeviceGuid, String)>,
+    file: Option<(DatasetId, u64)>,
+    text: String,
+    count: u64,
+}
+
+impl Event {
+    /// An event about the pool.
+    pub fn new(class: Class) -> Self {
+        Self { class, device: None, file: None, text: String::new(), count: 1 }
+    }
+    /// About this device, known by this name.
+    #[must_use]
+    pub fn device(self, guid: DeviceGuid, name: String) -> Self {
+        Self { device: Some((guid, name)), ..self }
+    }
+    /// About a file.
+    #[must_use]
+    pub fn file(self, dataset: DatasetId, inode: u64) -> Self {
+        Self { file: Some((dataset, inode)), ..self }
+    }
+    /// With something more to say.
+    #[must_use]
+    pub fn text(self, text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..self }
+    }
+    /// It happened so often.
+    #[must_use]
+    pub fn times(self, count: u64) -> Self {
+        Self { count, ..self }
+    }
+}
+
+/// A table of numbered entries: what of it is not written yet, and which numbers there are.
+struct Ring<T> {
+    table: Table,
+    /// Entries that are kept.
+    most: u64,
+    /// The lowest number that may be in the table, of those that go with time.
+    first: u64,
+    /// The lowest number that counts.
+    floor: u64,
+    /// The next number.
+    next: u64,
+    waiting: BTreeMap<u64, T>,
+}
+
+impl<T: Clone + PartialEq> Ring<T> {
+    fn new(table: Table, most: u64, first: u64) -> Self {
+        Self { table, most, first, floor: first, next: 1, waiting: BTreeMap::new() }
+    }
+
+    fn add(&mut self, entry: T) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.waiting.insert(number, entry);
+        self.floor = self.floor.max(self.next.saturating_sub(self.most));
+        while self.waiting.len() as u64 > self.most {
+            self.waiting.pop_first();
+        }
+        number
+    }
+
+    /// Import: the table has this entry.
+    fn met(&mut self, number: u64) {
+        self.next = self.next.max(number + 1);
+        self.floor = self.floor.max(self.next.saturating_sub(self.most));
+    }
+
+    fn is_dirty(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Some of what waits to be written, and numbers that are too old.
+    fn due(&self) -> (Vec<(u64, T)>, Range<u64>) {
+        let some = self.waiting.iter().take(PER_COMMIT);
+        (some.map(|(&number, entry)| (number, entry.clone())).collect(), self.first..self.floor)
+    }
+
+    /// What waits above `after`, and whether a number in the table counts.
+    fn beside(&self, after: u64) -> (Vec<(u64, T)>, impl Fn(u64) -> bool + use<T>) {
+        let waiting = self.waiting.range(after.saturating_add(1)..);
+        let (first, floor) = (self.first, self.floor);
+        let counts = move |number| number >= floor || number < first;
+        (waiting.map(|(&number, entry)| (number, entry.clone())).collect(), counts)
+    }
+}
+
+/// What repetitions of an event are known by.
+type Kin = (Class, Option<DeviceGuid>, Option<(DatasetId, u64)>);
+
+/// What was told of a device before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Known {
+    state: String,
+    read: u64,
+    write: u64,
+    checksum: u64,
+}
+
+/// See the module's text. Its lock is taken last of all, but for the devices' own.
+pub(crate) struct Log {
+    events: Ring<EventRecord>,
+    commands: Ring<CommandRecord>,
+    /// Events that repetitions are counted in.
+    open: Vec<(Kin, u64, EventRecord)>,
+    devices: BTreeMap<DeviceIndex, Known>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            events: Ring::new(Table::Events, EVENTS_AT_MOST, 1),
+            // The first stays.
+            commands: Ring::new(Table::Commands, COMMANDS_AT_MOST, 2),
+            open: Vec::new(),
+            devices: BTreeMap::new(),
+        }
+    }
+}
+
+impl Log {
+    /// Import: such an entry is in the tables.
+    pub(crate) fn met(&mut self, table: Table, number: u64) {
+        match table {
+            Table::Events => self.events.met(number),
+            _ => self.commands.met(number),
+        }
+    }
+}
+
+impl Pool {
+    /// Tells of something that happened. Cheap; may be called from anywhere.
+    pub fn event(&self, event: Event) {
+        let now = self.world.clock.now();
+        let Event { class, device, file, text, count } = event;
+        let (device, device_name) = device.map_or((None, String::new()), |(guid, name)| (Some(guid), name));
+        let kin = (class, device, file);
+        let mut log = self.log.lock();
+        let log = &mut *log;
+        if class.is_counted() {
+            let together = TOGETHER.as_secs() as i64;
+            log.open.retain(|(_, _, record)| now.secs < record.first.secs.saturating_add(together));
+            if let Some((_, number, record)) = log.open.iter_mut().find(|(other, ..)| *other == kin) {
+                (record.last, record.count) = (now, record.count.saturating_add(count));
+                if *number >= log.events.floor {
+                    log.events.waiting.insert(*number, record.clone());
+                    return;
+                }
+            }
+        }
+        let class = class.to_string();
+        let record = EventRecord { first: now, last: now, count, device, file, class, device_name, text };
+        let number = log.events.add(record.clone());
+        if kin.0.is_counted() {
+            log.open.retain(|(other, ..)| *other != kin);
+            if log.open.len() == OPEN_AT_MOST {
+                log.open.remove(0);
+            }
+            log.open.push((kin, number, record));
+        }
+    }
+
+    /// Events with numbers above `after`, oldest first; at most [`EVENTS_AT_MOST`]. What happens again and again
+    /// keeps its number while it is counted.
+    pub fn events(&self, after: u64) -> Vec<(u64, EventRecord)> {
+        self.entries(after, |log| &log.events, |value| EventRecord::decode(value).ok())
+    }
+
+    /// The entries of a ring above `after`, in order. Nodes are read without the log's lock: reading tells of events.
+    fn entries<T: Clone + PartialEq>(
+        &self,
+        after: u64,
+        ring: impl Fn(&Log) -> &Ring<T>,
+        decode: impl Fn(&[u8]) -> Option<T>,
+    ) -> Vec<(u64, T)> {
+        let tables = self.tables.lock();
+        let (table, (waiting, counts)) = {
+            let log = self.log.lock();
+            (ring(&log).table, ring(&log).beside(after))
+        };
+        let mut found = BTreeMap::new();
+        let range = table.key(after.saturating_add(1))..=table.key(u64::MAX);
+        // What cannot be read is left out.
+        let _ = tables.scan(&TableNodes(self), range, |key, value| {
+            if let Some(entry) = decode(value).filter(|_| counts(key.offset)) {
+                found.insert(key.offset, entry);
+            }
+            ControlFlow::Continue(())
+        });
+        drop(tables);
+        found.extend(waiting);
+        found.into_iter().collect()
+    }
+
+    /// Forgets all events.
+    pub fn clear_events(&self) {
+        let log = &mut *self.log.lock();
+        log.events.waiting.clear();
+        log.open.clear();
+        log.events.floor = log.events.next;
+    }
+
+    /// Keeps a command that changed the pool, done by a user of this host.
+    pub fn log_command(&self, text: &str, uid: u32, user: &str) {
+        let (time, host) = (self.world.clock.now(), self.world.host_name.clone());
+        let (user, text) = (user.to_owned(), text.to_owned());
+        self.log.lock().commands.add(CommandRecord { time, uid, user, host, text });
+    }
+
+    /// The commands that changed the pool, oldest first: the first of all, and the newest [`COMMANDS_AT_MOST`].
+    pub fn commands(&self) -> Vec<CommandRecord> {
+        let all = self.entries(0, |log| &log.commands, |value| CommandRecord::decode(value).ok());
+        all.into_iter().map(|(_, command)| command).collect()
+    }
+
+    /// Whether a commit would write events or commands.
+    pub(crate) fn has_news(&self) -> bool {
+        let log = self.log.lock();
+        log.events.is_dirty() || log.commands.is_dirty()
+    }
+
+    /// Part of a commit: what was noted goes into the tables.
+    pub(crate) fn seal_log(&self, tables: &mut Tree) {
+        self.seal_ring(tables, |log| &mut log.events, EventRecord::encode);
+        self.seal_ring(tables, |log| &mut log.commands, CommandRecord::encode);
+    }
+
+    /// Writes what waits, and takes out what is too old. What cannot be written waits on.
+    fn seal_ring<T: Clone + PartialEq>(
+        &self,
+        tables: &mut Tree,
+        ring: impl Fn(&mut Log) -> &mut Ring<T>,
+        encode: impl Fn(&T) -> Vec<u8>,
+    ) {
+        let (table, (due, old)) = {
+            let mut log = self.log.lock();
+            let ring = ring(&mut log);
+            (ring.table, ring.due())
+        };
+        for (number, entry) in due {
+            if tables.insert(&TableNodes(self), table.key(number), &encode(&entry)).is_err() {
+                return;
+            }
+            let mut log = self.log.lock();
+            let waiting = &mut ring(&mut log).waiting;
+            // It may have been counted again meanwhile.
+            if waiting.get(&number) == Some(&entry) {
+                waiting.remove(&number);
+            }
+        }
+        if !old.is_empty() {
+            let keys = table.key(old.start)..table.key(old.end);
+            let removed = tables.remove_range(&TableNodes(self), keys, PER_COMMIT, |_, _| {});
+            if removed.is_ok_and(|removed| removed < PER_COMMIT) {
+                ring(&mut self.log.lock()).first = old.end;
+            }
+        }
+    }
+
+    /// Tells of devices that failed requests or changed their state since the last call.
+    pub fn observe_devices(&self) {
+        for member in self.members.iter() {
+            let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            let counters = &member.counters;
+            let now = Known {
+                state: format!("{:?}", member.state()).to_lowercase(),
+                read: load(&counters.read_errors),
+                write: load(&counters.write_errors),
+                checksum: load(&counters.checksum_errors),
+            };
+            let before = self.log.lock().devices.insert(member.index, now.clone());
+            // What was wrong when the pool was imported is no change.
+            let before = before.unwrap_or(Known { state: now.state.clone(), ..Known::default() });
+            let about = |class| Event::new(class).device(member.guid, member.name());
+            let failed = [("read", now.read, before.read), ("write", now.write, before.write)];
+            // Counts start again when they are cleared.
+            for (what, now, before) in failed.into_iter().filter(|(_, now, before)| now > before) {
+                self.event(about(Class::Io).text(format!("{what} requests failed")).times(now - before));
+            }
+            if now.checksum > before.checksum {
+                self.event(about(Class::Checksum).times(now.checksum - before.checksum));
+            }
+            if now.state != before.state {
+                self.event(about(Class::StateChange).text(format!("{}, was {}", now.state, before.state)));
+            }
+        }
+    }
+}

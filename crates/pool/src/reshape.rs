@@ -1,0 +1,231 @@
+//! Groups that change their shape: a mirror gets a copy more or less, a pool gets another group.
+//!
+//! The layout belongs to the segment. So a group's rule changes at the boundary of a commit, and what is written from
+//! then on is as the new rule says; segments of another layout, or with a slot on a device that is to leave, *do not
+//! fit* and are emptied: records and nodes are moved by the cleaner, the block map's and the index's runs are merged
+//! anew, tables are written anew, and the log goes on in new segments. No file and no snapshot is touched. A device on
+//! its way out is no column of the rule any more; it leaves when no segment has a slot on it.
+//!
+//! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
+
+use crate::create::{DATA_START, GroupSpec, slot_count, write_label_areas};
+use crate::devices::Place;
+use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
+use crate::member::{Member, MemberState};
+use crate::pool::Pool;
+use crate::space::GroupSpace;
+use larder_device::Device;
+use larder_format::label::{Features, GroupRule, GroupWord, Label, MIN_DEVICE};
+use larder_format::segment::Layout;
+use larder_format::{DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The rule of a mirror of so many devices; one device is none.
+fn mirror_of(copies: usize) -> Result<GroupRule> {
+    let word = if copies == 1 { GroupWord::Single } else { GroupWord::Mirror };
+    let copies = u8::try_from(copies).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
+    let layout =
+        Layout::new(1, copies, 0).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
+    Ok(GroupRule { word, layout })
+}
+
+fn is_mirror(rule: &GroupRule) -> bool {
+    matches!(rule.word, GroupWord::Single | GroupWord::Mirror)
+}
+
+impl Pool {
+    /// Makes a mirror of the group of `to`, or gives that mirror a copy more. Whatever the new device holds is
+    /// overwritten. [`Pool::reshape_step`] brings what is stored already to the new device.
+    ///
+    /// # Errors
+    /// When the group is neither a single device nor a mirror; when the device is too small, or fails.
+    pub fn attach(&self, to: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let member = self.known(to)?;
+        let rule = self.core.lock().groups.get(&member.group).map(|group| group.rule);
+        let Some(rule) = rule.filter(is_mirror).filter(|_| member.stands_for.is_none()) else {
+            return Err(PoolError::Invalid(format!(
+                "{} is neither a single device nor a mirror's: only those get another copy. Nothing was changed",
+                member.name()
+            )));
+        };
+        if self.members.iter().any(|other| other.group == member.group && other.is_leaving()) {
+            return Err(PoolError::Invalid("a device is on its way out of this group: wait for that".into()));
+        }
+        let rule = mirror_of(rule.layout.r() + 1)?;
+        let place = Place { rule, ..self.place_of_member(&member)? };
+        let label = self.label_for(&*new, &place, None)?;
+        self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("another copy"));
+        let clock = Arc::clone(&self.world.clock);
+        let index = place.index;
+        self.change_members(move |pool, commit| {
+            let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
+            joining.completed(commit);
+            pool.members.put(Arc::new(joining));
+            let mut core = pool.core.lock();
+            if let Some(group) = core.groups.get_mut(&place.group) {
+                group.join(place.index, place.slot_count);
+                group.rule = rule;
+            }
+            core.close_streams(place.group);
+        })?;
+        self.relabel_group(member.group, rule);
+        Ok(index)
+    }
+
+    /// Whether a mirror holds what is on `member` on another device too.
+    pub(crate) fn is_spare_copy(&self, member: &Member) -> bool {
+        let rule = self.core.lock().groups.get(&member.group).map(|group| group.rule);
+        let others = self.members.of_group(member.group).filter(|other| other.index != member.index);
+        rule.is_some_and(|rule| is_mirror(&rule) && rule.layout.r() > 1)
+            && others.filter(|other| other.is_online()).count() > 0
+    }
+
+    /// Sends a mirror's device on its way out.
+    pub(crate) fn narrow(&self, member: &Arc<Member>) -> Result<()> {
+        let group = member.group;
+        let rule = mirror_of(self.members.of_group(group).count() - 1)?;
+        self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()).text("on its way out"));
+        let leaving = Arc::clone(member);
+        self.change_members(move |pool, _| {
+            leaving.set_leaving();
+            let mut core = pool.core.lock();
+            if let Some(space) = core.groups.get_mut(&group) {
+                space.retire(leaving.index);
+                space.rule = rule;
+            }
+            core.close_streams(group);
+        })?;
+        self.relabel_group(group, rule);
+        Ok(())
+    }
+
+    /// The labels of a group tell its rule; the root does as well, and is believed.
+    fn relabel_group(&self, group: GroupIndex, rule: GroupRule) {
+        for member in self.members.of_group(group).filter(|member| member.is_written()) {
+            drop(member.relabel(|label| label.rule = rule));
+        }
+    }
+
+    /// Adds a group of devices. Whatever they hold is overwritten. What is stored already stays where it is; what is
+    /// written goes where most is free.
+    ///
+    /// # Errors
+    /// When a device is too small, or fails.
+    pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
+        let (number, ashift) = {
+            let core = self.core.lock();
+            let last = core.groups.keys().next_back().map_or(0, |group| group.get() + 1);
+            (GroupIndex::new(last), core.groups.values().next().map_or(12, |group| group.ashift))
+        };
+        // Blocks must find room in the slots of every group.
+        let smallest = self.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
+        let slot_size = spec.slot_size().max(smallest);
+        let first = self.members.next_index().get();
+        let mut joining = Vec::new();
+        for (device, index) in spec.devices.into_iter().zip(first..) {
+            let size = device.size();
+            if size.get() < MIN_DEVICE {
+                return Err(PoolError::Invalid(format!(
+                    "{} is too small: it has {} bytes and {MIN_DEVICE} are needed. Nothing was changed",
+                    device.name(),
+                    size.get()
+                )));
+            }
+            let label = Label {
+                sequence: 1,
+                pool: self.guid,
+                name: self.name(),
+                device: DeviceGuid::new(self.world.entropy.next_u64()),
+                index: DeviceIndex::new(index),
+                group: number,
+                rule: spec.rule,
+                slot_size,
+                slot_count: slot_count(size, slot_size),
+                data_start: DeviceOffset::new(DATA_START),
+                device_size: size,
+                created: self.created,
+                ashift,
+                features: Features::default(),
+            };
+            joining.push((device, label));
+        }
+        for (device, label) in &joining {
+            write_label_areas(&**device, label)?;
+            self.event(Event::new(Class::DeviceAdd).device(label.device, device.name()).text("a new group"));
+        }
+        let clock = Arc::clone(&self.world.clock);
+        self.change_members(move |pool, commit| {
+            let slots: Vec<_> = joining.iter().map(|(_, label)| (label.index, label.slot_count)).collect();
+            for (device, label) in joining {
+                let member = Member::labelled(device, label, MemberState::Online, None, &clock);
+                member.completed(commit);
+                pool.members.put(Arc::new(member));
+            }
+            let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);
+            pool.core.lock().groups.insert(number, group);
+        })
+    }
+
+    /// Goes on with moving what does not fit the shape of its group, about `bytes`; true while there is more to do.
+    ///
+    /// # Errors
+    /// When the pool is suspended, or a commit fails.
+    pub fn reshape_step(&self, bytes: u64) -> Result<bool> {
+        let misfits = self.misfits();
+        if misfits.is_empty() {
+            for member in self.members.iter().filter(|member| member.is_leaving()) {
+                self.leave(&member)?;
+            }
+            return Ok(false);
+        }
+        let mut left = bytes;
+        while left > 0 {
+            let Some(moved) = self.clean_misfits()? else { break };
+            left = left.saturating_sub(moved.max(4096));
+        }
+        if left > 0 {
+            // Records and nodes are all moved, or wait for room; pages of runs are what is left, and tables.
+            self.map.lock().evacuate(|id| misfits.contains(&id));
+            self.evacuate_index(|id| misfits.contains(&id));
+            self.commit()?;
+        }
+        Ok(true)
+    }
+
+    /// The segments that do not fit.
+    fn misfits(&self) -> HashSet<SegmentId> {
+        let core = self.core.lock();
+        let groups = &core.groups;
+        let misfit = |entry: &crate::segments::SegmentEntry| {
+            !groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
+        };
+        core.entries.select(misfit).into_iter().collect()
+    }
+
+    /// Bytes, before copies, that still have to move to fit the shape of their group.
+    pub fn reshape_left(&self) -> u64 {
+        let misfits = self.misfits();
+        let core = self.core.lock();
+        misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
+    }
+
+    /// How many more devices can be lost, whichever they are, before data is.
+    pub fn losses_survived(&self) -> usize {
+        let is_lost =
+            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.core.lock();
+        let by_rule = core.groups.values().map(|group| {
+            let members: Vec<_> = self.members.of_group(group.index).collect();
+            group.rule.layout.losses_survived(|column| !members[column].is_online())
+        });
+        let misfits = core.entries.values().filter(|entry| entry.live_blocks > 0);
+        let misfits = misfits.filter(|entry| !core.fits(entry.segment.id));
+        let by_segment = misfits.map(|entry| {
+            let segment = &entry.segment;
+            segment.layout.losses_survived(|column| is_lost(segment.slots[column].device))
+        });
+        by_rule.chain(by_segment).map(|left| left.unwrap_or(0)).min().unwrap_or(0)
+    }
+}

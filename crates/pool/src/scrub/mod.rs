@@ -1,0 +1,432 @@
+//! The scrub: everything that is allocated is read and proven, and what is wrong is mended.
+//!
+//! First come labels and rings of roots ([`labels`]), then all segments in the order of their ids, those of the
+//! tables and the log as well: every column of every row, with parity and spare copies that reads never touch, and
+//! the descriptors ([`Mend`]). Blocks need no check of their own: the sums of rows prove every byte.
+//!
+//! A scrub goes through what there is when it begins; segments that are freed before it comes to them are left out.
+//! What is not durable yet is left alone. A segment that was wholly read, and is sound now, gets the time of the
+//! scrub; [`ScrubSince::Before`] passes over those with a later one.
+//!
+//! How far it is, and what came of the last few, are notes of the pool: a scrub goes on after an export, or after a
+//! crash from where the last commit with such a note left it. Mending twice does no harm.
+//!
+//! # Locks
+//! That of the work, held for a step, outermost of all; what others ask for is behind a short one of its own.
+
+mod labels;
+
+use crate::error::{PoolError, Result};
+use crate::mend::{Mend, Targets};
+use crate::pool::Pool;
+use crate::segments::{Segment, SegmentEntry};
+use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
+use larder_format::{SegmentId, Timestamp};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The notes that keep the scrub under way and the results.
+const COURSE: &str = "scrub";
+const RESULTS: &str = "scrubs";
+/// Results that are kept.
+const KEPT: usize = 10;
+/// How far it is becomes a note after so many segments, or so much time.
+const SEGMENTS_PER_NOTE: u64 = 64;
+const TIME_PER_NOTE: Duration = Duration::from_secs(5);
+
+/// What a scrub goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScrubSince {
+    /// Everything.
+    All,
+    /// Segments that were last proven before then, or never; seconds since 1970.
+    Before(i64),
+}
+
+/// How far a scrub is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// When it began.
+    pub started: Timestamp,
+    /// It waits until it is started again.
+    pub paused: bool,
+    /// Bytes gone through, over all columns.
+    pub examined: u64,
+    /// Bytes to go through, estimated; never less than `examined`.
+    pub total: u64,
+    /// Bytes rewritten.
+    pub repaired: u64,
+    /// Ranges that nothing can give back.
+    pub lost: u64,
+}
+
+/// How a scrub ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScrubOutcome {
+    /// It went through everything that it was to.
+    Done,
+    /// It was stopped.
+    Stopped,
+}
+
+/// What came of a scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScrubResult {
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended.
+    pub finished: Timestamp,
+    /// Bytes gone through, over all columns.
+    pub examined: u64,
+    /// Bytes rewritten.
+    pub repaired: u64,
+    /// Ranges that nothing can give back.
+    pub lost: u64,
+    /// How it ended.
+    pub outcome: ScrubOutcome,
+}
+
+/// A scrub under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Course {
+    started: Timestamp,
+    /// Segments that were proven at this time or later are passed over; seconds since 1970.
+    before: Option<i64>,
+    /// The next segment, and the first that came after it began.
+    next: SegmentId,
+    until: SegmentId,
+    examined: u64,
+    repaired: u64,
+    lost: u64,
+    paused: bool,
+}
+
+impl Course {
+    fn encode(&self) -> String {
+        let before = self.before.map_or("-".into(), |secs| secs.to_string());
+        let Self { started, next, until, examined, repaired, lost, paused, .. } = self;
+        let (secs, nanos, paused) = (started.secs, started.nanos, u8::from(*paused));
+        format!("{secs} {nanos} {before} {next} {until} {examined} {repaired} {lost} {paused}")
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let started =
+            Timestamp { secs: i64::try_from(number()?).ok()?, nanos: u32::try_from(number()?).ok()? };
+        let before = match words.next()? {
+            "-" => None,
+            secs => Some(secs.parse().ok()?),
+        };
+        let mut number = || words.next()?.parse::<u64>().ok();
+        Some(Self {
+            started,
+            before,
+            next: SegmentId::new(number()?),
+            until: SegmentId::new(number()?),
+            examined: number()?,
+            repaired: number()?,
+            lost: number()?,
+            paused: number()? == 1,
+        })
+    }
+
+    /// Whether it goes through a segment.
+    fn wants(&self, entry: &SegmentEntry) -> bool {
+        entry.state != SegmentState::Freed
+            && self.before.is_none_or(|before| i64::try_from(entry.verified).is_ok_and(|at| at < before))
+    }
+}
+
+impl ScrubResult {
+    fn encode(&self) -> String {
+        let Self { started, finished, examined, repaired, lost, outcome } = self;
+        let (from, to, done) = (started.secs, finished.secs, u8::from(*outcome == ScrubOutcome::Done));
+        let nanos = (started.nanos, finished.nanos);
+        format!("{from} {} {to} {} {examined} {repaired} {lost} {done}", nanos.0, nanos.1)
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
+        let mut number = || numbers.next().flatten();
+        let mut time = || {
+            let secs = i64::try_from(number()?).ok()?;
+            Some(Timestamp { secs, nanos: u32::try_from(number()?).ok()? })
+        };
+        let (started, finished) = (time()?, time()?);
+        let (examined, repaired, lost) = (number()?, number()?, number()?);
+        let outcome = if number()? == 1 { ScrubOutcome::Done } else { ScrubOutcome::Stopped };
+        Some(Self { started, finished, examined, repaired, lost, outcome })
+    }
+}
+
+/// The pool's place for a scrub.
+#[derive(Default)]
+pub(crate) struct Slot {
+    work: Mutex<Work>,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Default)]
+struct Work {
+    /// The segment under way, and what of its tally has been added up.
+    mend: Option<Mend>,
+    counted: (u64, u64, u64),
+    /// Labels have been looked at, in this import.
+    labels: bool,
+    /// Segments since the last note, and when that was.
+    unnoted: u64,
+    noted_at: Duration,
+}
+
+#[derive(Default)]
+struct Shown {
+    /// The note of the last import was looked at.
+    read: bool,
+    course: Option<Course>,
+}
+
+impl Work {
+    /// Lets go of what is under way.
+    fn clear(&mut self) {
+        (self.mend, self.counted, self.labels) = (None, (0, 0, 0), false);
+    }
+}
+
+impl Pool {
+    /// Begins a scrub, or goes on with one that is paused, whatever that goes through.
+    ///
+    /// # Errors
+    /// [`PoolError::Busy`] when one is under way; when the pool cannot be written.
+    pub fn scrub_start(&self, what: ScrubSince) -> Result<()> {
+        self.check_writable()?;
+        let mut work = self.scrub.work.lock();
+        let course = match self.scrub_course() {
+            Some(course) if course.paused => Course { paused: false, ..course },
+            Some(_) => return Err(PoolError::Busy("a scrub is under way".into())),
+            None => {
+                work.clear();
+                Course {
+                    started: self.world.clock.now(),
+                    before: match what {
+                        ScrubSince::All => None,
+                        ScrubSince::Before(secs) => Some(secs),
+                    },
+                    next: SegmentId::new(0),
+                    until: self.core.lock().next_segment,
+                    examined: 0,
+                    repaired: 0,
+                    lost: 0,
+                    paused: false,
+                }
+            }
+        };
+        self.scrub.shown.lock().course = Some(course);
+        self.note_course(&mut work)
+    }
+
+    /// Has the scrub wait, also over imports, until it is started again.
+    ///
+    /// # Errors
+    /// [`PoolError::NotFound`] when none is under way; when the pool cannot be written.
+    pub fn scrub_pause(&self) -> Result<()> {
+        self.check_writable()?;
+        let mut work = self.scrub.work.lock();
+        self.scrub_course().ok_or_else(|| PoolError::NotFound("a scrub under way".into()))?;
+        if let Some(course) = &mut self.scrub.shown.lock().course {
+            course.paused = true;
+        }
+        self.note_course(&mut work)
+    }
+
+    /// Ends the scrub.
+    ///
+    /// # Errors
+    /// As [`Pool::scrub_pause`].
+    pub fn scrub_stop(&self) -> Result<()> {
+        self.check_writable()?;
+        let mut work = self.scrub.work.lock();
+        let course = self.scrub_course().ok_or_else(|| PoolError::NotFound("a scrub under way".into()))?;
+        self.end_scrub(&mut work, course, ScrubOutcome::Stopped)
+    }
+
+    /// Goes on for about `bytes`; true while there is more, and it is not paused.
+    ///
+    /// # Errors
+    /// When the pool is suspended, or a commit fails.
+    pub fn scrub_step(&self, bytes: u64) -> Result<bool> {
+        self.check_writable()?;
+        let mut work = self.scrub.work.lock();
+        let mut left = bytes.max(1);
+        while left > 0 {
+            let Some(course) = self.scrub_course().filter(|course| !course.paused) else { return Ok(false) };
+            if !work.labels {
+                let (examined, repaired) = self.scrub_labels()?;
+                work.labels = true;
+                if let Some(course) = &mut self.scrub.shown.lock().course {
+                    // Once a scrub, however often it was interrupted.
+                    course.examined += if course.next.get() == 0 { examined } else { 0 };
+                    course.repaired += repaired;
+                }
+                left = left.saturating_sub(examined);
+                continue;
+            }
+            if work.mend.is_none() {
+                let Some((segment, height)) = self.next_to_scrub(&course) else {
+                    self.end_scrub(&mut work, course, ScrubOutcome::Done)?;
+                    return Ok(false);
+                };
+                (work.mend, work.counted) = (Some(Mend::new(segment, height, Targets::All)), (0, 0, 0));
+            }
+            let Work { mend: Some(mend), counted, .. } = &mut *work else { continue };
+            let stepped = mend.step(self, left);
+            let tally = mend.tally();
+            let now = (tally.examined, tally.repaired, tally.lost.len() as u64);
+            let before = std::mem::replace(counted, now);
+            left = left.saturating_sub((now.0 - before.0).max(1));
+            let done = stepped?;
+            if let Some(course) = &mut self.scrub.shown.lock().course {
+                course.examined += now.0 - before.0;
+                course.repaired += now.1 - before.1;
+                course.lost += now.2 - before.2;
+                if done {
+                    course.next = mend.segment_id().next();
+                }
+            }
+            if done {
+                self.scrubbed(mend, course.started);
+                (work.mend, work.counted) = (None, (0, 0, 0));
+                work.unnoted += 1;
+                let now = self.world.clock.monotonic();
+                if work.unnoted >= SEGMENTS_PER_NOTE || now.saturating_sub(work.noted_at) >= TIME_PER_NOTE {
+                    self.note_course(&mut work)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The scrub under way or paused.
+    pub fn scrub_progress(&self) -> Option<ScrubProgress> {
+        let course = self.scrub_course()?;
+        let core = self.core.lock();
+        let ahead = core.entries.range(course.next..course.until.max(course.next));
+        let left: u64 = ahead
+            .filter(|(_, entry)| course.wants(entry))
+            .map(|(_, entry)| u64::from(entry.height) * entry.segment.layout.columns() as u64)
+            .sum();
+        let Course { started, examined, repaired, lost, paused, .. } = course;
+        Some(ScrubProgress { started, paused, examined, total: examined + left, repaired, lost })
+    }
+
+    /// What came of the last one, on whichever host.
+    pub fn scrub_result(&self) -> Option<ScrubResult> {
+        self.scrub_results().pop()
+    }
+
+    /// What came of the last few, the latest at the end.
+    pub fn scrub_results(&self) -> Vec<ScrubResult> {
+        let note = self.note(RESULTS).unwrap_or_default();
+        note.split(';').filter_map(ScrubResult::decode).collect()
+    }
+
+    /// All segments, as the tables or the root will have them.
+    pub fn segments(&self) -> Vec<SegmentRecord> {
+        self.core.lock().entries.values().map(SegmentEntry::to_record).collect()
+    }
+
+    /// The scrub under way, at first as the last import left it.
+    fn scrub_course(&self) -> Option<Course> {
+        let mut shown = self.scrub.shown.lock();
+        if !shown.read {
+            shown.read = true;
+            shown.course = self.note(COURSE).and_then(|note| Course::decode(&note));
+        }
+        shown.course
+    }
+
+    /// The next segment that a scrub goes through, and its height.
+    fn next_to_scrub(&self, course: &Course) -> Option<(Arc<Segment>, u32)> {
+        let durable = self.durable_commit();
+        let core = self.core.lock();
+        let mut ahead =
+            core.entries.range(course.next..course.until.max(course.next)).map(|(_, entry)| entry);
+        let found = ahead.find(|entry| {
+            // The log of an import before: it was replayed, and its end may be torn.
+            let old_log =
+                entry.segment.kind == SegmentKind::Log && entry.segment.incarnation != core.incarnation;
+            course.wants(entry) && entry.segment.birth <= durable && !old_log
+        });
+        found.map(|entry| (Arc::clone(&entry.segment), entry.height))
+    }
+
+    /// A segment was gone through.
+    fn scrubbed(&self, mend: &Mend, started: Timestamp) {
+        self.was_mended(mend);
+        if !mend.is_proven() {
+            return;
+        }
+        self.core.lock().entries.change(mend.segment_id(), |entry| {
+            // It may have got rows meanwhile.
+            if entry.height == mend.end() {
+                entry.verified = started.secs.max(0) as u64;
+                entry.dirty = true;
+            }
+        });
+    }
+
+    /// Keeps how far the scrub is; durable with the next commit.
+    fn note_course(&self, work: &mut Work) -> Result<()> {
+        let mut course = self.scrub.shown.lock().course;
+        if let Some(course) = &mut course {
+            // A segment under way is begun anew.
+            course.examined -= work.counted.0;
+            course.lost -= work.counted.2;
+        }
+        (work.unnoted, work.noted_at) = (0, self.world.clock.monotonic());
+        self.set_note(COURSE, &course.map(|course| course.encode()).unwrap_or_default())
+    }
+
+    /// The scrub is over; with the commit, what it rewrote is durable, and what came of it.
+    fn end_scrub(&self, work: &mut Work, course: Course, outcome: ScrubOutcome) -> Result<()> {
+        work.clear();
+        self.scrub.shown.lock().course = None;
+        if outcome == ScrubOutcome::Done {
+            self.scrub_is_done();
+        }
+        let Course { started, examined, repaired, lost, .. } = course;
+        let finished = self.world.clock.now();
+        let result = ScrubResult { started, finished, examined, repaired, lost, outcome };
+        let mut results = self.scrub_results();
+        results.push(result);
+        let kept = results.len().saturating_sub(KEPT);
+        let note: Vec<String> = results[kept..].iter().map(ScrubResult::encode).collect();
+        self.set_note(RESULTS, &note.join(";"))?;
+        self.note_course(work)?;
+        self.commit().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrub_and_its_result_come_back_from_their_notes() {
+        let started = Timestamp { secs: 1_800_000_000, nanos: 17 };
+        for (before, paused) in [(None, true), (Some(12), false)] {
+            let (next, until) = (SegmentId::new(3), SegmentId::new(99));
+            let course = Course { started, before, next, until, examined: 4, repaired: 5, lost: 6, paused };
+            assert_eq!(Course::decode(&course.encode()), Some(course));
+        }
+        let finished = Timestamp { secs: 1_800_000_060, nanos: 0 };
+        for outcome in [ScrubOutcome::Done, ScrubOutcome::Stopped] {
+            let result = ScrubResult { started, finished, examined: 1, repaired: 2, lost: 3, outcome };
+            assert_eq!(ScrubResult::decode(&result.encode()), Some(result));
+        }
+        for bad in ["", "1 2", "x 2 - 3 4 5 6 7 0", "1 2 3 4 5 6 7 nine"] {
+            assert_eq!((Course::decode(bad), ScrubResult::decode(bad)), (None, None));
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! Rot is found and mended in place: every kind of structure, on every layout, byte for byte.
+
+mod common;
+
+use common::*;
+use larder_device::{Entropy, SeededEntropy};
+use larder_format::items::{EXTENT, Extent};
+use larder_format::label::{RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas};
+use larder_format::node::Key;
+use larder_format::root::Root;
+use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState};
+use larder_format::{ByteLen, DeviceOffset};
+use larder_pool::{Look, Lost, Pool, PoolError, ROOT_DATASET, ScrubOutcome, ScrubResult, ScrubSince};
+use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes that one step of a scrub may go through here: every scrub takes many.
+const STEP: u64 = 256 << 10;
+
+fn sim(count: usize) -> SimWorld {
+    SimWorld::new(&vec![ByteLen::new(64 << 20); count])
+}
+
+/// A pool with segments of every kind, as the last commit left them, some files overwritten, and operations in its log.
+fn written(sim: &SimWorld, word: &str) -> (Arc<Pool>, Model, Vec<SegmentRecord>) {
+    let pool = create(sim, word);
+    let mut model = Model::new();
+    for version in 1..4 {
+        let files = |range: std::ops::Range<u64>, size: usize| {
+            range.map(|i| (i, version, 1 + (i as usize * 9_176) % size)).collect::<Vec<_>>()
+        };
+        commit(&pool, &mut model, &files(10..40, 250_000));
+        commit(&pool, &mut model, &files(40..44, 900));
+    }
+    let records = pool.segments();
+    sync(&pool, &mut model, &[(50, 1, 700), (51, 1, 40_000)]);
+    sync(&pool, &mut model, &[(52, 1, 9_000)]);
+    (pool, model, records)
+}
+
+fn scrub(pool: &Pool) -> ScrubResult {
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(STEP).unwrap() {}
+    let result = pool.scrub_result().expect("it has ended");
+    assert_eq!((result.outcome, pool.scrub_progress()), (ScrubOutcome::Done, None));
+    result
+}
+
+/// Where on its device the slot of a column starts.
+fn slot_start(pool: &Pool, record: &SegmentRecord, column: usize) -> (usize, DeviceOffset) {
+    let slot = record.slots[column];
+    let member = pool.members().get(slot.device);
+    (slot.device.get() as usize, member.slot_offset(slot.index, 0))
+}
+
+/// Segments that are alive, with the bytes of every column.
+type Columns = Vec<(SegmentRecord, Vec<Vec<u8>>)>;
+
+fn columns(pool: &Pool, images: &[DeviceImage], records: &[SegmentRecord]) -> Columns {
+    let column = |record: &SegmentRecord, column: usize| {
+        let (device, start) = slot_start(pool, record, column);
+        // The log's height is not kept.
+        let len = if record.kind == SegmentKind::Log { 256 << 10 } else { record.height as usize };
+        images[device].read(start, len).to_vec()
+    };
+    let alive = records.iter().filter(|record| record.state != SegmentState::Freed);
+    let all = |record: &SegmentRecord| (0..record.slots.len()).map(|i| column(record, i)).collect();
+    alive.map(|record| (record.clone(), all(record))).collect()
+}
+
+fn assert_same(before: &Columns, after: &Columns, case: &str) {
+    assert_eq!(before.len(), after.len(), "{case}");
+    for ((record, old), (_, new)) in before.iter().zip(after) {
+        for (column, (old, new)) in old.iter().zip(new).enumerate() {
+            let differs = old.iter().zip(new).position(|(old, new)| old != new);
+            let what = format!("segment {} ({:?}) column {column}", record.id, record.kind);
+            assert_eq!(differs, None, "{case}: {what} differs");
+        }
+    }
+}
+
+/// Bits flip in each page of a range, by seed.
+fn rot(sim: &SimWorld, device: usize, start: DeviceOffset, len: usize, seed: u64) {
+    for page in 0..len.div_ceil(4096) {
+        let at = start + ByteLen::new(page as u64 * 4096);
+        sim.device(device).flip_bits(at, (len - page * 4096).min(4096), seed + page as u64);
+    }
+}
+
+/// Rots columns of each living segment, as many as its layout survives; what, by kind.
+fn rot_within_tolerance(
+    pool: &Pool,
+    sim: &SimWorld,
+    records: &[SegmentRecord],
+    seed: u64,
+) -> BTreeSet<SegmentKind> {
+    let dice = SeededEntropy::new(seed);
+    let mut kinds = BTreeSet::new();
+    for record in records.iter().filter(|record| record.state != SegmentState::Freed) {
+        let columns = record.slots.len();
+        let first = dice.next_u64() as usize % columns;
+        for turn in 0..record.layout.tolerance() {
+            let (device, start) = slot_start(pool, record, (first + turn) % columns);
+            let height = record.height.max(DESCRIPTOR_LEN) as usize;
+            match dice.next_u64() % 3 {
+                // All of it, descriptor and headers too.
+                0 => rot(sim, device, start, height, dice.next_u64()),
+                // A bit somewhere.
+                1 => sim.device(device).flip_bits(start, height, dice.next_u64()),
+                _ => {
+                    let page = ByteLen::new(dice.next_u64() % (height as u64 / 4096) * 4096);
+                    rot(sim, device, start + page, 64, dice.next_u64());
+                }
+            }
+            kinds.insert(record.kind);
+        }
+        // The first row of the log, where there is one.
+        let (device, start) = slot_start(pool, record, first);
+        let row = start + ByteLen::new(DESCRIPTOR_LEN.into());
+        let is_row =
+            |bytes: &[u8]| RowHeader::check(pool.guid(), bytes).is_ok_and(|row| row.segment == record.id);
+        if record.kind == SegmentKind::Log && is_row(&sim.device(device).image().read(row, 4096)) {
+            rot(sim, device, row, 100, dice.next_u64());
+        }
+    }
+    kinds
+}
+
+fn checksum_errors(pool: &Pool) -> u64 {
+    pool.members().iter().map(|member| member.counters.checksum_errors.load(Ordering::Relaxed)).sum()
+}
+
+#[test]
+fn a_scrub_restores_every_structure_of_every_layout_byte_for_byte() {
+    for (word, count) in LAYOUTS.into_iter().filter(|(word, _)| *word != "single") {
+        for seed in 0..3 {
+            let case = format!("{word} of {count}, seed {seed}");
+            let sim = sim(count);
+            let (pool, model, records) = written(&sim, word);
+            let before = columns(&pool, &sim.images(), &records);
+            let kinds = rot_within_tolerance(&pool, &sim, &records, 1000 * seed + count as u64);
+            assert_eq!(kinds.len(), if word == "mirror" { 5 } else { 6 }, "{case}: {kinds:?}");
+            assert_eq!(checksum_errors(&pool), 0);
+            let result = scrub(&pool);
+            assert!(result.repaired > 0 && result.lost == 0, "{case}: {result:?}");
+            assert!(pool.scrub_lost().is_empty());
+            let errors = checksum_errors(&pool);
+            assert!(errors > 0);
+            assert_same(&before, &columns(&pool, &sim.images(), &records), &case);
+            let again = scrub(&pool);
+            assert_eq!((again.repaired, again.lost, checksum_errors(&pool)), (0, 0, errors), "{case}");
+            pool.drop_caches();
+            verify(&pool, &model);
+            assert_whole(&pool, &case);
+        }
+    }
+}
+
+#[test]
+fn labels_and_roots_come_back_on_every_device_in_both_areas() {
+    for (word, count) in [("single", 1), ("mirror", 2), ("raidz2", 6), ("raid14", 5)] {
+        let case = format!("{word} of {count}");
+        let sim = sim(count);
+        let (pool, ..) = written(&sim, word);
+        for _ in 0..12 {
+            pool.set_note("turn", &sim.images().len().to_string()).unwrap();
+            pool.commit().unwrap();
+        }
+        let areas = label_areas(ByteLen::new(64 << 20));
+        let root_len = |device: usize, area: usize, place: u64| {
+            let at = areas[area] + ByteLen::new(RING_OFFSET + place * RING_SLOT as u64);
+            let bytes = sim.device(device).image().read(at, RING_SLOT);
+            (at, Root::check(pool.guid(), &bytes).map(|root| root.encode().unwrap().len()).unwrap_or(0))
+        };
+        let newest = pool.durable_commit().get() % RING_SLOTS;
+        let before = sim.images();
+        let mut roots = Vec::new();
+        for device in 0..count {
+            for (area, &start) in areas.iter().enumerate() {
+                // One label of each device, so that it is known; the other's area had its turn before.
+                if area == device % 2 {
+                    rot(&sim, device, start, 4096, 7);
+                }
+                for place in 0..RING_SLOTS {
+                    let (at, len) = root_len(device, area, place);
+                    roots.push((device, place, at, len));
+                    // One copy of each root is left, on some device.
+                    if (device, area) != (place as usize % count, 1) && len > 0 {
+                        rot(&sim, device, at, len, 11 + place);
+                    }
+                }
+            }
+        }
+        let result = scrub(&pool);
+        assert!(result.repaired > 0 && result.lost == 0, "{case}: {result:?}");
+        let after = sim.images();
+        for device in 0..count {
+            for area in areas {
+                assert_eq!(after[device].read(area, 4096)[..], before[device].read(area, 4096)[..], "{case}");
+            }
+        }
+        // The scrub's own commit went to the place behind the newest.
+        for (device, place, at, len) in roots.into_iter().filter(|root| root.1 != (newest + 1) % RING_SLOTS) {
+            assert_eq!(
+                after[device].read(at, len)[..],
+                before[device].read(at, len)[..],
+                "{case} root {place}"
+            );
+        }
+        assert_eq!(scrub(&pool).repaired, 0);
+        drop(pool);
+        open(&sim, 3);
+    }
+}
+
+#[test]
+fn roots_without_any_copy_left_do_not_keep_the_pool_from_being_imported() {
+    let sim = sim(2);
+    let (pool, model, _) = written(&sim, "mirror");
+    for device in 0..2 {
+        for area in label_areas(ByteLen::new(64 << 20)) {
+            rot(&sim, device, area + ByteLen::new(RING_OFFSET), 15 * RING_SLOT, 5);
+        }
+    }
+    assert!(scrub(&pool).repaired > 0);
+    assert_eq!(scrub(&pool).repaired, 0);
+    drop(pool);
+    let pool = open(&sim, 9);
+    replay(&pool);
+    verify(&pool, &model);
+}
+
+/// The extent of a file.
+fn extent(pool: &Pool, inode: u64) -> Extent {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap();
+    Extent::decode(&value.expect("the file is there")).unwrap()
+}
+
+#[test]
+fn beyond_tolerance_what_is_lost_is_told_to_the_block_and_the_rest_is_mended() {
+    for (word, count) in LAYOUTS {
+        let case = format!("{word} of {count}");
+        let sim = sim(count);
+        let (pool, mut model, _) = written(&sim, word);
+        pool.commit().unwrap();
+        let place = extent(&pool, 30).ptr.place;
+        let record = pool.segments().into_iter().find(|record| record.id == place.segment).unwrap();
+        let layout = record.layout;
+        // Every copy of the block, and the parity of that height: nothing gives it back.
+        let mut hit: Vec<usize> = (0..layout.r()).map(|j| layout.replica(place.column.into(), j)).collect();
+        hit.extend((0..layout.m()).map(|p| layout.parity(p)));
+        for &column in &hit {
+            let (device, start) = slot_start(&pool, &record, column);
+            let at = start + ByteLen::new(u64::from(place.offset) + 200);
+            // Different bits: equal ones in parity would pass for an error of another column.
+            rot(&sim, device, at, 50, 3 + column as u64);
+        }
+        let result = scrub(&pool);
+        let lost = pool.scrub_lost();
+        assert!(!lost.is_empty(), "{case}");
+        let one = Lost {
+            segment: place.segment,
+            column: place.column,
+            range: place.offset..place.offset + place.footprint(),
+        };
+        let covers = |lost: &Lost| {
+            (lost.segment, lost.column) == (one.segment, one.column)
+                && lost.range.start <= place.offset
+                && one.range.end <= lost.range.end
+        };
+        assert!(covers(&lost[0]) && lost.len() == 1 && result.lost == 1, "{case}: {lost:?}, not {one:?}");
+        pool.drop_caches();
+        let error = pool.read(extent(&pool, 30).ptr).err().expect("it is lost");
+        assert!(matches!(error, PoolError::Unreadable { .. }), "{case}: {error}");
+        model.remove(&30);
+        verify(&pool, &model);
+        for inode in model.keys() {
+            let other = extent(&pool, *inode).ptr.place;
+            let touches = (other.segment, other.column) == (one.segment, one.column)
+                && lost[0].range.start < other.offset + other.stored
+                && other.offset < lost[0].range.end;
+            assert!(!touches, "{case}: file {inode} is not lost");
+        }
+    }
+}
+
+#[test]
+fn columns_that_are_wrong_in_different_places_are_put_together_by_blocks() {
+    for (word, count) in LAYOUTS.into_iter().filter(|(word, _)| *word != "single") {
+        let case = format!("{word} of {count}");
+        let sim = sim(count);
+        let (pool, model, _) = written(&sim, word);
+        pool.commit().unwrap();
+        let records = pool.segments();
+        let before = columns(&pool, &sim.images(), &records);
+        let mut rotten = 0;
+        for record in records.iter().filter(|record| record.kind == SegmentKind::Data) {
+            let layout = record.layout;
+            let within: Vec<_> = (10..40).map(|inode| extent(&pool, inode).ptr.place).collect();
+            let within: Vec<_> = within.into_iter().filter(|place| place.segment == record.id).collect();
+            // All data columns have a bad block; no two at one height, and in each only one replica of it.
+            let mut taken: Vec<(u32, u32)> = Vec::new();
+            for (turn, place) in within.iter().enumerate() {
+                let (from, to) = (place.offset, place.offset + place.stored);
+                if taken.iter().any(|&(start, end)| from < end && start < to) {
+                    continue;
+                }
+                taken.push((from, to));
+                let column = layout.replica(place.column.into(), turn % layout.r());
+                let (device, start) = slot_start(&pool, record, column);
+                rot(&sim, device, start + ByteLen::new(u64::from(from) + 100), 20, turn as u64);
+                rotten += 1;
+            }
+        }
+        assert!(rotten > 3, "{case}: {rotten}");
+        let result = scrub(&pool);
+        assert_eq!(result.lost, 0, "{case}: {:?}", pool.scrub_lost());
+        assert_same(&before, &columns(&pool, &sim.images(), &records), &case);
+        verify(&pool, &model);
+    }
+}
+
+#[test]
+fn a_read_heals_what_it_met_and_full_tolerance_is_back() {
+    for (word, count) in LAYOUTS.into_iter().filter(|(word, _)| *word != "single") {
+        let case = format!("{word} of {count}");
+        let sim = sim(count);
+        let (pool, mut model, _) = written(&sim, word);
+        pool.commit().unwrap();
+        let records = pool.segments();
+        let before = columns(&pool, &sim.images(), &records);
+        let tolerance = larder_pool::create::rule_for(word, count).unwrap().layout.tolerance();
+        // All that one device holds of data and nodes is rotten.
+        let place = extent(&pool, 30).ptr.place;
+        let record = records.iter().find(|record| record.id == place.segment).unwrap();
+        let victim = record.slots[record.layout.replica(place.column.into(), 0)].device.get() as usize;
+        for record in records.iter().filter(|record| record.state != SegmentState::Freed) {
+            let Some(column) = record.slots.iter().position(|slot| slot.device.get() as usize == victim)
+            else {
+                continue;
+            };
+            let (device, start) = slot_start(&pool, record, column);
+            let rows = start + ByteLen::new(DESCRIPTOR_LEN.into());
+            rot(&sim, device, rows, (record.height - DESCRIPTOR_LEN) as usize, 77);
+        }
+        // Each block is read on one device: so often that all their turns come.
+        for _ in 0..2 {
+            pool.drop_caches();
+            verify(&pool, &model);
+            while pool.heal_step().unwrap() > 0 {}
+        }
+        assert!(!pool.has_to_heal(), "{case}");
+        let met = checksum_errors(&pool);
+        assert!(met > 0, "{case}");
+        // What reads never touch is the scrub's.
+        scrub(&pool);
+        assert_same(&before, &columns(&pool, &sim.images(), &records), &case);
+        drop(pool);
+        for lost in 0..count {
+            let gone: Vec<usize> = (0..tolerance).map(|turn| (lost + turn) % count).collect();
+            let left = sim.devices().into_iter().enumerate().filter(|(i, _)| !gone.contains(i));
+            let sim = SimWorld::from_images(left.map(|(i, _)| sim.device(i).image()).collect::<Vec<_>>());
+            let pool = import_from(sim.devices(), 40 + lost as u64).unwrap_or_else(|e| panic!("{case}: {e}"));
+            if replay(&pool) > 0 {
+                pool.commit().unwrap();
+            }
+            verify(&pool, &model);
+        }
+        model.clear();
+    }
+}
+
+#[test]
+fn a_read_counts_an_error_once_and_healing_it_does_not_count_it_again() {
+    let sim = sim(4);
+    let (pool, ..) = written(&sim, "raidz1");
+    pool.commit().unwrap();
+    let ptr = extent(&pool, 30).ptr;
+    let record = pool.segments().into_iter().find(|record| record.id == ptr.place.segment).unwrap();
+    let (device, start) = slot_start(&pool, &record, ptr.place.column.into());
+    let before = sim.device(device).image();
+    rot(&sim, device, start + ByteLen::new(u64::from(ptr.place.offset)), 3000, 3);
+    pool.drop_caches();
+    pool.read(ptr).unwrap();
+    assert_eq!(checksum_errors(&pool), 1);
+    assert_eq!((pool.heal_step().unwrap(), pool.heal_step().unwrap()), (1, 0));
+    assert_eq!(checksum_errors(&pool), 1);
+    assert!(sim.device(device).image() == before);
+}
+
+#[test]
+fn sectors_that_cannot_be_read_are_written_anew() {
+    let sim = sim(3);
+    let (pool, model, _) = written(&sim, "mirror");
+    pool.commit().unwrap();
+    let place = extent(&pool, 30).ptr.place;
+    let record = pool.segments().into_iter().find(|record| record.id == place.segment).unwrap();
+    let (device, start) = slot_start(&pool, &record, 2);
+    let at = start.get() + u64::from(place.offset);
+    // The sector is readable again when it was written; this fault does not know, so it is told.
+    sim.device(device).inject_window(Fault::FailReads(at..at + 4096), 0, 2);
+    let result = scrub(&pool);
+    assert!(result.repaired > 0 && result.lost == 0, "{result:?}");
+    let member = pool.members().get(larder_format::DeviceIndex::new(device as u16));
+    assert!(member.is_online() && member.counters.read_errors.load(Ordering::Relaxed) > 0);
+    verify(&pool, &model);
+    assert_eq!(scrub(&pool).repaired, 0);
+}
+
+#[test]
+fn a_device_that_refuses_what_was_mended_is_out() {
+    let sim = sim(3);
+    let (pool, model, _) = written(&sim, "mirror");
+    pool.commit().unwrap();
+    let place = extent(&pool, 30).ptr.place;
+    let record = pool.segments().into_iter().find(|record| record.id == place.segment).unwrap();
+    let (device, start) = slot_start(&pool, &record, 1);
+    let at = start.get() + u64::from(place.offset);
+    rot(&sim, device, DeviceOffset::new(at), 3000, 3);
+    sim.device(device).inject(Fault::FailWrites(start.get()..start.get() + (1 << 20)));
+    let result = scrub(&pool);
+    assert_eq!((result.repaired, result.lost), (0, 0));
+    assert!(!pool.members().get(larder_format::DeviceIndex::new(device as u16)).is_online());
+    pool.drop_caches();
+    verify(&pool, &model);
+}
+
+#[test]
+fn writes_that_got_lost_are_found_although_what_they_left_is_intact() {
+    for (word, count) in [("mirror", 2), ("raidz2", 6), ("raid14", 5)] {
+        let case = format!("{word} of {count}");
+        let sim = sim(count);
+        let (pool, mut model, _) = written(&sim, word);
+        pool.commit().unwrap();
+        sim.device(1).inject(Fault::LoseWrites(1 << 20..63 << 20));
+        let files: Vec<_> = (10..30).map(|i| (i, 9, 50_000 + i as usize)).collect();
+        commit(&pool, &mut model, &files);
+        sim.device(1).clear_faults();
+        let result = scrub(&pool);
+        assert!(result.repaired > 0 && result.lost == 0, "{case}: {result:?}");
+        assert_eq!(scrub(&pool).repaired, 0, "{case}");
+        pool.drop_caches();
+        verify(&pool, &model);
+        assert_whole(&pool, &case);
+    }
+}
+
+#[test]
+fn a_scrub_goes_on_where_it_was_after_an_export_and_after_a_crash() {
+    let sim = sim(3);
+    let (pool, model, _) = written(&sim, "raidz1");
+    pool.commit().unwrap();
+    let records = pool.segments();
+    rot_within_tolerance(&pool, &sim, &records, 5);
+    pool.scrub_start(ScrubSince::All).unwrap();
+    let busy = pool.scrub_start(ScrubSince::All);
+    assert!(matches!(busy, Err(PoolError::Busy(_))));
+    for _ in 0..4 {
+        assert!(pool.scrub_step(1).unwrap());
+    }
+    pool.scrub_pause().unwrap();
+    let paused = pool.scrub_progress().unwrap();
+    assert!(paused.paused && paused.examined > 0 && paused.examined < paused.total, "{paused:?}");
+    assert!(!pool.scrub_step(STEP).unwrap());
+    pool.commit_export().unwrap();
+    drop(pool);
+
+    let pool = open(&sim, 4);
+    let found = pool.scrub_progress().unwrap();
+    assert!(found.paused && found.started == paused.started && found.repaired == paused.repaired);
+    assert!(found.examined <= paused.examined && found.examined + (4 << 20) > paused.examined);
+    pool.scrub_start(ScrubSince::All).unwrap();
+    for _ in 0..2 {
+        assert!(pool.scrub_step(1).unwrap());
+    }
+    pool.commit().unwrap();
+    let after = pool.scrub_progress().unwrap();
+    drop(pool);
+    // A crash: nothing said goodbye.
+    let pool = open(&sim, 5);
+    let found = pool.scrub_progress().unwrap();
+    assert!(!found.paused && found.started == after.started, "{found:?}");
+    while pool.scrub_step(STEP).unwrap() {}
+    let result = pool.scrub_result().unwrap();
+    assert_eq!((result.outcome, result.lost, result.started), (ScrubOutcome::Done, 0, after.started));
+    assert_eq!(scrub(&pool).repaired, 0);
+    pool.scrub_start(ScrubSince::All).unwrap();
+    pool.scrub_stop().unwrap();
+    assert!(pool.scrub_stop().is_err() && pool.scrub_pause().is_err());
+    drop(pool);
+    let pool = open(&sim, 6);
+    let outcomes: Vec<_> = pool.scrub_results().iter().map(|result| result.outcome).collect();
+    assert_eq!(outcomes, [ScrubOutcome::Done, ScrubOutcome::Done, ScrubOutcome::Stopped]);
+    replay(&pool);
+    verify(&pool, &model);
+}
+
+#[test]
+fn a_scrub_since_a_time_passes_over_what_was_proven_later() {
+    let sim = sim(3);
+    let (pool, mut model, _) = written(&sim, "mirror");
+    pool.commit().unwrap();
+    let whole = scrub(&pool);
+    let proven = whole.started.secs;
+    let closed = |pool: &Pool| {
+        let records = pool.segments().into_iter();
+        records.filter(|record| record.state == SegmentState::Closed).collect::<Vec<_>>()
+    };
+    assert!(closed(&pool).iter().all(|record| record.verified == proven as u64));
+    commit(&pool, &mut model, &[(90, 1, 200_000)]);
+    pool.scrub_start(ScrubSince::Before(proven)).unwrap();
+    while pool.scrub_step(STEP).unwrap() {}
+    let rest = pool.scrub_result().unwrap();
+    assert!(rest.examined < whole.examined, "{rest:?} {whole:?}");
+    drop(pool);
+    let pool = open(&sim, 3);
+    assert!(closed(&pool).iter().all(|record| record.verified >= proven as u64));
+}
+
+#[test]
+fn power_cuts_while_rot_is_mended_leave_what_can_be_mended() {
+    for (word, count) in [("mirror", 2), ("raidz1", 3), ("raid14", 5)] {
+        let sim = sim(count);
+        let (pool, model, _) = written(&sim, word);
+        pool.commit_export().unwrap();
+        let records = pool.segments();
+        rot_within_tolerance(&pool, &sim, &records, 21);
+        drop(pool);
+        let start = sim.images();
+        let sim = SimWorld::from_images(start);
+        let pool = open(&sim, 3);
+        scrub(&pool);
+        drop(pool);
+        let trace = sim.trace();
+        let events = trace.len();
+        for (turn, cut) in (0..=events).step_by(events / 25 + 1).enumerate() {
+            let case = format!("{word} of {count}, cut {cut}");
+            let survival = Survival::Random { seed: turn as u64 };
+            let sim = SimWorld::from_images(trace.crash_images(cut, survival));
+            let pool = import(&sim, 60 + turn as u64).unwrap_or_else(|error| panic!("{case}: {error}"));
+            if pool.scrub_progress().is_none() {
+                pool.scrub_start(ScrubSince::All).unwrap();
+            }
+            while pool.scrub_step(1 << 30).unwrap() {}
+            let result = scrub(&pool);
+            assert_eq!((result.repaired, result.lost), (0, 0), "{case}");
+            verify(&pool, &model);
+            assert_whole(&pool, &case);
+        }
+    }
+}
+
+#[test]
+fn scrubs_beside_writes_and_cleaning_find_no_fault_that_is_not_there() {
+    for (word, count) in LAYOUTS {
+        for seed in 0..3u64 {
+            let case = format!("{word} of {count}, seed {seed}");
+            let dice = SeededEntropy::new(seed * 31 + count as u64);
+            let sim = sim(count);
+            let pool = create(&sim, word);
+            let mut model = Model::new();
+            let dataset = pool.dataset(ROOT_DATASET).unwrap();
+            pool.scrub_start(ScrubSince::All).unwrap();
+            for turn in 0..120 {
+                match dice.next_u64() % 8 {
+                    0 | 1 => {
+                        let first = 10 + dice.next_u64() % 20;
+                        let len = || 1 + dice.next_u64() as usize % 200_000;
+                        let files: Vec<_> = (first..first + 4).map(|inode| (inode, turn, len())).collect();
+                        put(&pool, &dataset, &files);
+                        model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
+                    }
+                    2 => drop(pool.commit().unwrap()),
+                    3 => sync(&pool, &mut model, &[(30 + dice.next_u64() % 5, turn, 3000)]),
+                    4 => drop(pool.clean_step(true).unwrap()),
+                    _ => {
+                        if !pool.scrub_step(200 << 10).unwrap() {
+                            pool.scrub_start(ScrubSince::All).unwrap();
+                        }
+                    }
+                }
+            }
+            while pool.scrub_step(STEP).unwrap() {}
+            assert!(!pool.scrub_results().is_empty());
+            let clean = |result: &ScrubResult| (result.repaired, result.lost) == (0, 0);
+            assert!(pool.scrub_results().iter().all(clean), "{case}: {:?}", pool.scrub_results());
+            assert_eq!(checksum_errors(&pool), 0, "{case}");
+            pool.commit().unwrap();
+            verify(&pool, &model);
+            assert_whole(&pool, &case);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Mirrors that get a copy more or less, and pools that get another group.
+
+mod common;
+
+use common::*;
+use larder_device::Device;
+use larder_format::{ByteLen, DeviceIndex};
+use larder_pool::create::rule_for;
+use larder_pool::open::{Scan, scan};
+use larder_pool::{GroupSpec, Pool, PoolError};
+use larder_sim::{SimWorld, Survival};
+use std::sync::Arc;
+
+const SIZE: ByteLen = ByteLen::new(64 << 20);
+
+fn device(index: u16) -> DeviceIndex {
+    DeviceIndex::new(index)
+}
+
+fn files(from: u64, count: u64, version: u64) -> Vec<(u64, u64, usize)> {
+    (from..from + count).map(|i| (i, version, 1 + (i as usize * 9_176 + version as usize) % 90_000)).collect()
+}
+
+fn reshape(pool: &Pool) {
+    let mut steps = 0;
+    while pool.reshape_step(256 << 10).unwrap() {
+        steps += 1;
+        assert!(steps < 5_000, "it does not end: {} bytes left", pool.reshape_left());
+    }
+    assert_eq!(pool.reshape_left(), 0);
+}
+
+/// Everything is there when only these devices are.
+fn assert_readable_from(sim: &SimWorld, devices: &[usize], model: &Model, case: &str) {
+    let after = SimWorld::from_images(sim.images());
+    let left = devices.iter().map(|&i| Arc::new(after.device(i)) as Arc<dyn Device>).collect();
+    let pool = import_from(left, 77).unwrap_or_else(|error| panic!("{case}, from {devices:?}: {error}"));
+    replay(&pool);
+    verify(&pool, model);
+}
+
+#[test]
+fn a_single_device_becomes_a_mirror_of_two_and_three() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    for version in 1..4 {
+        commit(&pool, &mut model, &files(10, 60, version));
+    }
+    assert_eq!(pool.losses_survived(), 0);
+    pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    assert_eq!(pool.losses_survived(), 0, "what is stored already has one copy");
+    commit(&pool, &mut model, &files(30, 20, 5));
+    sync(&pool, &mut model, &files(31, 3, 6));
+    reshape(&pool);
+    assert_eq!(pool.losses_survived(), 1);
+    assert_whole(&pool, "a mirror of two");
+    for left in [0, 1] {
+        assert_readable_from(&sim, &[left], &model, "a mirror of two");
+    }
+    pool.attach(device(1), Arc::new(sim.add_device(SIZE))).unwrap();
+    reshape(&pool);
+    commit(&pool, &mut model, &files(30, 5, 7));
+    assert_eq!(pool.losses_survived(), 2);
+    assert_whole(&pool, "a mirror of three");
+    for left in [0, 1, 2] {
+        assert_readable_from(&sim, &[left], &model, "a mirror of three");
+    }
+}
+
+#[test]
+fn a_mirrors_device_leaves_when_everything_is_where_it_stays() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    for version in 1..4 {
+        commit(&pool, &mut model, &files(10, 60, version));
+    }
+    pool.detach(device(0)).unwrap();
+    assert!(matches!(pool.detach(device(0)), Err(PoolError::Invalid(_))), "twice");
+    commit(&pool, &mut model, &files(30, 20, 5));
+    // It goes on after an import.
+    pool.commit_export().unwrap();
+    drop(pool);
+    let pool = open(&sim, 4);
+    reshape(&pool);
+    commit(&pool, &mut model, &files(30, 5, 6));
+    assert_eq!(pool.members().iter().len(), 2);
+    assert_eq!(pool.losses_survived(), 1);
+    assert_whole(&pool, "a mirror of two");
+    let left: Arc<dyn Device> = Arc::new(sim.device(0));
+    assert!(matches!(scan(&left), Scan::NotOurs), "the device is free for other uses");
+    for left in [1, 2] {
+        assert_readable_from(&sim, &[left], &model, "a mirror of two");
+    }
+    pool.detach(device(2)).unwrap();
+    reshape(&pool);
+    assert!(matches!(pool.detach(device(1)), Err(PoolError::Invalid(_))), "the last copy");
+    assert_whole(&pool, "a single device");
+    verify(&pool, &model);
+    pool.commit_export().unwrap();
+    drop(pool);
+    assert_readable_from(&sim, &[1], &model, "a single device");
+}
+
+#[test]
+fn another_group_takes_data_and_survives_on_its_own() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    let before = pool.space(128 << 10).size;
+    let devices: Vec<Arc<dyn Device>> =
+        (0..3).map(|_| Arc::new(sim.add_device(SIZE)) as Arc<dyn Device>).collect();
+    pool.add_group(GroupSpec { rule: rule_for("raidz1", 3).unwrap(), devices }).unwrap();
+    assert!(pool.space(128 << 10).size > before * 2);
+    for version in 2..6 {
+        commit(&pool, &mut model, &files(10, 90, version));
+    }
+    assert!(!pool.reshape_step(1 << 20).unwrap(), "what is stored stays where it is");
+    assert_whole(&pool, "two groups");
+    assert!(sim.device(3).counters().bytes_written > 1 << 20, "the new group is used");
+    pool.commit_export().unwrap();
+    drop(pool);
+    assert_readable_from(&sim, &[0, 2, 4], &model, "one device of each group lost");
+}
+
+#[test]
+fn power_cuts_while_a_group_changes_its_shape_lose_nothing() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 40, 1));
+    let start = sim.trace().len();
+    pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    reshape(&pool);
+    pool.detach(device(0)).unwrap();
+    reshape(&pool);
+    pool.commit().unwrap();
+    drop(pool);
+    let trace = sim.trace();
+    let mut sweep = trace.sweep();
+    let step = ((trace.len() - start) / 60).max(1);
+    for cut in (start..=trace.len()).step_by(step) {
+        sweep.advance_to(cut);
+        let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
+        let case = format!("cut at {cut} of {}", trace.len());
+        let pool = import(&after, 7).unwrap_or_else(|error| panic!("{case}: {error}"));
+        replay(&pool);
+        verify(&pool, &model);
+        reshape(&pool);
+        pool.commit().unwrap();
+        assert_whole(&pool, &case);
+        verify(&pool, &model);
+    }
+}
+
+#[test]
+fn only_mirrors_get_another_copy() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "raidz1");
+    let error = pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap_err();
+    assert!(matches!(&error, PoolError::Invalid(why) if why.contains("neither")), "{error}");
+    assert!(pool.detach(device(1)).is_err());
+    assert_whole(&pool, "unchanged");
+}
