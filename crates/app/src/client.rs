@@ -3,7 +3,7 @@
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
 use crate::api::{ApiError, Done, ErrorKind, Result};
-use crate::daemon::{STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER};
+use crate::daemon::{COMMAND_HEADER, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER, encoded};
 use crate::engine::Verb;
 use crate::run_dir::RunDir;
 use serde::{Serialize, de::DeserializeOwned};
@@ -190,7 +190,9 @@ fn exchange<Q: Serialize, A: DeserializeOwned>(stream: UnixStream, route: &str, 
 fn post(mut stream: UnixStream, route: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
     let head = format!(
         "POST {route} HTTP/1.1\r\nhost: larder\r\nconnection: close\r\n{VERSION_HEADER}: {VERSION}\r\n\
+         {COMMAND_HEADER}: {}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        encoded(&command_line()),
         body.len()
     );
     let mut reply = Vec::new();
@@ -220,6 +222,18 @@ fn parse(mut reply: Vec<u8>) -> Result<(u16, Vec<u8>)> {
         (Some(_), Some(_)) => Err(garbled("the reply was cut short")),
         _ => Err(garbled("the reply is not one of the daemon's")),
     }
+}
+
+/// How this command was typed, without the folders of its name.
+fn command_line() -> String {
+    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let name = words.next().unwrap_or_default();
+    let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+    let plain = |word: &str| !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c == '\'');
+    let quoted =
+        |word: String| if plain(&word) { word } else { format!("'{}'", word.replace('\'', "'\\''")) };
+    let words: Vec<String> = std::iter::once(name).chain(words.map(quoted)).collect();
+    words.join(" ")
 }
 
 fn garbled(why: &str) -> ApiError {

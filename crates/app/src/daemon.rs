@@ -6,14 +6,17 @@
 //! pool any more. A daemon that is killed leaves lock and pools to its successor as a power cut would.
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
+use crate::api::events::Command;
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use crate::engine::{self, Engine, Verb, Visitor};
 use crate::run_dir::RunDir;
+use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,6 +30,8 @@ use tokio::sync::watch;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The header in which both sides tell their version.
 pub const VERSION_HEADER: &str = "larder-version";
+/// The header in which a command tells how it was typed; see [`encoded`].
+pub const COMMAND_HEADER: &str = "larder-command";
 /// Where [`Status`] is posted to.
 pub const STATUS_ROUTE: &str = "/v1/daemon/status";
 /// Where [`Stop`] is posted to.
@@ -94,9 +99,10 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hang_up = watch(SignalKind::hangup())?;
     let (mut ending, mut stopped) = (stopped.clone(), stopped);
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-        let _ = ending.wait_for(|&stop| stop).await;
-    });
+    let server = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>())
+        .with_graceful_shutdown(async move {
+            let _ = ending.wait_for(|&stop| stop).await;
+        });
     // Requests that are still unanswered when all pools are exported have nothing to wait for.
     let impatient = async move {
         let _ = stopped.wait_for(|&stop| stop).await;
@@ -147,10 +153,66 @@ fn router(shared: Shared) -> Router {
 
 async fn answer<V: Verb>(
     State(shared): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
     Json(request): Json<V>,
 ) -> std::result::Result<Json<V::Reply>, Failure> {
     let request = request.checked()?;
-    Ok(Json(blocking(move || request.run(&*shared.engine)).await?))
+    let text = headers.get(COMMAND_HEADER).map(|text| decoded(text.as_bytes()));
+    let command = Command {
+        uid: peer.uid,
+        user: user_name(peer.uid),
+        // Who speaks to the socket directly gives no command line.
+        text: text.unwrap_or_else(|| format!("POST {}", V::ROUTE)),
+        ..Command::default()
+    };
+    Ok(Json(blocking(move || engine::run(request, &*shared.engine, &command)).await?))
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone)]
+struct Peer {
+    uid: u32,
+}
+
+impl Connected<IncomingStream<'_, tokio::net::UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, tokio::net::UnixListener>) -> Self {
+        // Nobody else may open the socket but the user that the daemon runs as, and root.
+        Self { uid: stream.io().peer_cred().map_or(0, |peer| peer.uid()) }
+    }
+}
+
+/// A user's name; empty when this host does not know it.
+fn user_name(uid: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let number = uid.to_string();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    });
+    name.unwrap_or_default()
+}
+
+/// A command line as a header can carry it: all but what is printed in ASCII becomes `%` and two hex digits.
+pub fn encoded(text: &str) -> String {
+    let plain = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && byte != b'%';
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") })
+        .collect()
+}
+
+fn decoded(text: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        let digits =
+            text.get(at + 1..at + 3).filter(|_| byte == b'%').and_then(|hex| str::from_utf8(hex).ok());
+        let code = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(code.unwrap_or(byte));
+        at += if code.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn status(State(shared): State<Shared>, Json(Status {}): Json<Status>) -> Json<DaemonStatus> {

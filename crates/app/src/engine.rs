@@ -4,8 +4,10 @@
 //! real one. Methods block; the daemon calls them from threads that may.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
+use crate::api::name::pool_of;
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -39,6 +41,12 @@ pub trait Engine: Send + Sync {
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Starts or stops traces.
     fn pool_trace(&self, request: Trace) -> Result<Done>;
+    /// What happened to pools.
+    fn pool_events(&self, request: Events) -> Result<EventLists>;
+    /// Which commands changed pools.
+    fn pool_history(&self, request: History) -> Result<Histories>;
+    /// Keeps a command that changed a pool, or a dataset of it; nothing where there is no such pool.
+    fn keep_command(&self, changed: &str, command: &Command);
     /// Makes the dedup index of pools anew.
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done>;
     /// Makes a dataset and mounts it.
@@ -80,11 +88,41 @@ pub trait Verb: Serialize + DeserializeOwned + Send + 'static {
     fn checked(self) -> Result<Self> {
         Ok(self)
     }
+    /// The pools and datasets that it changes, which belongs into their history.
+    fn changes(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Whether it is kept before it is done, since nobody can afterwards.
+    const ENDS: bool = false;
+    /// Whether pools come into being by it.
+    const MAKES: bool = false;
     /// Has the engine do it.
     ///
     /// # Errors
     /// The engine's.
     fn run(self, engine: &dyn Engine) -> Result<Self::Reply>;
+}
+
+/// Has the engine do what was asked, and keeps it in the history of the pools that it changed.
+///
+/// # Errors
+/// The engine's; then nothing is kept.
+pub fn run<V: Verb>(request: V, engine: &dyn Engine, command: &Command) -> Result<V::Reply> {
+    let mut changed: Vec<String> = request.changes();
+    changed.sort_by_key(|name| pool_of(name).to_owned());
+    changed.dedup_by_key(|name| pool_of(name).to_owned());
+    let keep = |changed: &[String]| changed.iter().for_each(|name| engine.keep_command(name, command));
+    if V::ENDS {
+        keep(&changed);
+        return request.run(engine);
+    }
+    let before = if V::MAKES { engine.pools() } else { Vec::new() };
+    let reply = request.run(engine)?;
+    if V::MAKES {
+        changed.extend(engine.pools().into_iter().filter(|name| !before.contains(name)));
+    }
+    keep(&changed);
+    Ok(reply)
 }
 
 /// Is shown every verb; the daemon's router is one.
@@ -93,11 +131,38 @@ pub trait Visitor {
     fn verb<V: Verb>(&mut self);
 }
 
+/// Names in a request.
+trait Names {
+    fn names(&self) -> Vec<String>;
+}
+
+impl Names for String {
+    fn names(&self) -> Vec<String> {
+        vec![self.clone()]
+    }
+}
+
+impl Names for Vec<String> {
+    fn names(&self) -> Vec<String> {
+        self.clone()
+    }
+}
+
+/// `changes(field)` names the field of the request that tells what it changes, `unless(field)` that it is only a
+/// rehearsal; `makes` and `ends` are for pools that are not there before, or after.
 macro_rules! verbs {
-    ($($request:path, $method:ident, $route:literal => $reply:ty $(, $checked:ident)?;)*) => {
+    ($($request:path, $method:ident, $route:literal
+        $(changes($changed:ident $(unless $rehearsal:ident)?))? $(makes $makes:literal)? $(ends $ends:literal)?
+        => $reply:ty $(, $checked:ident)?;)*) => {
         $(impl Verb for $request {
             const ROUTE: &'static str = $route;
+            $(const MAKES: bool = $makes;)?
+            $(const ENDS: bool = $ends;)?
             type Reply = $reply;
+            $(fn changes(&self) -> Vec<String> {
+                $(if self.$rehearsal { return Vec::new(); })?
+                self.$changed.names()
+            })?
             $(fn checked(self) -> Result<Self> { self.$checked() })?
             fn run(self, engine: &dyn Engine) -> Result<$reply> { engine.$method(self) }
         })*
@@ -110,26 +175,28 @@ macro_rules! verbs {
 }
 
 verbs! {
-    pool::Create, pool_create, "/v1/pool/create" => pool::Created, checked;
+    pool::Create, pool_create, "/v1/pool/create" makes true => pool::Created, checked;
     pool::Destroy, pool_destroy, "/v1/pool/destroy" => Done;
     pool::Status, pool_status, "/v1/pool/status" => pool::Statuses;
     Iostat, pool_iostat, "/v1/pool/iostat" => pool::Statuses;
     Cache, pool_cache, "/v1/pool/cache" => Caches;
     pool::Get, pool_get, "/v1/pool/get" => Items;
-    pool::Set, pool_set, "/v1/pool/set" => Done, checked;
+    pool::Set, pool_set, "/v1/pool/set" changes(name) => Done, checked;
     pool::Importable, pool_importable, "/v1/pool/importable" => pool::ImportablePools;
-    pool::Import, pool_import, "/v1/pool/import" => pool::Imported, checked;
-    pool::Export, pool_export, "/v1/pool/export" => Done;
+    pool::Import, pool_import, "/v1/pool/import" makes true => pool::Imported, checked;
+    pool::Export, pool_export, "/v1/pool/export" changes(name) ends true => Done;
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
-    Trace, pool_trace, "/v1/pool/trace" => Done;
-    RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" => Done;
-    fs::Create, fs_create, "/v1/fs/create" => fs::Created, checked;
-    fs::Destroy, fs_destroy, "/v1/fs/destroy" => fs::Destroyed;
-    fs::Rename, fs_rename, "/v1/fs/rename" => Done, checked;
+    Trace, pool_trace, "/v1/pool/trace" changes(names) => Done;
+    Events, pool_events, "/v1/pool/events" => EventLists;
+    History, pool_history, "/v1/pool/history" => Histories;
+    RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" changes(names) => Done;
+    fs::Create, fs_create, "/v1/fs/create" changes(name unless dry_run) => fs::Created, checked;
+    fs::Destroy, fs_destroy, "/v1/fs/destroy" changes(name unless dry_run) => fs::Destroyed;
+    fs::Rename, fs_rename, "/v1/fs/rename" changes(from) => Done, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
-    fs::Set, fs_set, "/v1/fs/set" => Done, checked;
-    fs::Inherit, fs_inherit, "/v1/fs/inherit" => Done, checked;
+    fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;
+    fs::Inherit, fs_inherit, "/v1/fs/inherit" changes(names) => Done, checked;
     fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
     fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
     Extents, file_extents, "/v1/file/extents" => FileExtents;

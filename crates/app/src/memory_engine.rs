@@ -1,6 +1,7 @@
 //! An engine that only remembers: for tests of what is above engines.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::events::{Command, EventLists, Events, Histories, History, PoolHistory};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
@@ -17,6 +18,8 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub struct MemoryEngine {
     datasets: Mutex<BTreeMap<String, Properties>>,
+    /// Commands, with what they changed.
+    commands: Mutex<Vec<(String, Command)>>,
 }
 
 impl MemoryEngine {
@@ -144,6 +147,22 @@ impl Engine for MemoryEngine {
         self.asked(&request.names).map(|_| Done {})
     }
 
+    fn pool_events(&self, request: Events) -> Result<EventLists> {
+        self.asked(&request.names)?;
+        Ok(EventLists::default())
+    }
+    fn pool_history(&self, request: History) -> Result<Histories> {
+        let of = |name: &str| {
+            let commands = self.commands.lock();
+            let mine = commands.iter().filter(|(changed, _)| name::pool_of(changed) == name);
+            mine.map(|(_, command)| command.clone()).collect()
+        };
+        let pools = self.asked(&request.names)?.into_iter();
+        Ok(Histories { pools: pools.map(|name| PoolHistory { commands: of(&name), name }).collect() })
+    }
+    fn keep_command(&self, changed: &str, command: &Command) {
+        self.commands.lock().push((changed.to_owned(), command.clone()));
+    }
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})
     }

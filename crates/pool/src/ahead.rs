@@ -97,11 +97,9 @@ impl Ahead {
             let stored = chunk.end - chunk.start;
             let place = Place { segment: self.segment.id, column: 0, offset: chunk.start, stored };
             lane.next = chunk.end;
-            let started = pool.start_read(&self.segment, lane.column, place);
-            lane.chunks.push_back(match started {
-                Some((pending, from)) => {
-                    Chunk::Coming(chunk, self.segment.slots[lane.column].device, pending, from)
-                }
+            let device = self.segment.slots[lane.column].device;
+            lane.chunks.push_back(match pool.start_read(&self.segment, lane.column, place) {
+                Some((pending, from)) => Chunk::Coming(chunk, device, pending, from),
                 None => Chunk::Lost(chunk),
             });
         }

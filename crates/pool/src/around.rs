@@ -97,7 +97,7 @@ impl Pool {
         if place.stored > SMALL || usize::from(place.column) >= layout.k() || !self.misses.note(place) {
             return None;
         }
-        let replica = self.prompt_replica(segment, ptr.id, place)?;
+        let replica = self.prompt_replica(segment, place.column.into(), ptr.id.get() as usize)?;
         if segment.is_in_flight(replica, place.offset, place.stored as usize) {
             return None;
         }
@@ -106,7 +106,7 @@ impl Pool {
         // A block that crosses the end of its window comes whole.
         let end = (start + WINDOW).max((place.offset + place.stored).next_multiple_of(ALIGN as u32));
         let window = Place { offset: start, stored: end.min(slot_size).checked_sub(start)?, ..place };
-        let bytes = self.read_column(segment, replica, window)?;
+        let bytes = self.read_promptly(segment, replica, window)?;
         let at = (place.offset - start) as usize;
         let own = bytes.get(at..at + place.stored as usize)?;
         let (header, _) = block::check(self.guid, ptr.id, own).ok()?;

@@ -235,7 +235,10 @@ impl Pool {
             return Ok(Some(0));
         };
         let ahead = ahead.get_or_insert_with(|| {
-            let columns = (0..segment.layout.k()).map(|i| segment.layout.replica(i, 0));
+            let columns = (0..segment.layout.k()).map(|i| {
+                let replica = self.prompt_replica(&segment, i, 0);
+                replica.unwrap_or_else(|| segment.layout.replica(i, 0))
+            });
             Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
         });
         let op = self.enter()?;

@@ -11,6 +11,7 @@
 //! Errors and states of devices are not told one by one: [`Pool::observe_devices`] compares what the members count
 //! and are with what was told before.
 
+use crate::member::MemberState;
 use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::tree::Tree;
@@ -212,9 +213,9 @@ impl<T: Clone + PartialEq> Ring<T> {
 type Kin = (Class, Option<DeviceGuid>, Option<(DatasetId, u64)>);
 
 /// What was told of a device before.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
-    state: String,
+    state: MemberState,
     read: u64,
     write: u64,
     checksum: u64,
@@ -386,14 +387,14 @@ impl Pool {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counters = &member.counters;
             let now = Known {
-                state: format!("{:?}", member.state()).to_lowercase(),
+                state: member.state(),
                 read: load(&counters.read_errors),
                 write: load(&counters.write_errors),
                 checksum: load(&counters.checksum_errors),
             };
-            let before = self.log.lock().devices.insert(member.index, now.clone());
+            let before = self.log.lock().devices.insert(member.index, now);
             // What was wrong when the pool was imported is no change.
-            let before = before.unwrap_or(Known { state: now.state.clone(), ..Known::default() });
+            let before = before.unwrap_or(Known { state: now.state, read: 0, write: 0, checksum: 0 });
             let about = |class| Event::new(class).device(member.guid, member.name());
             let failed = [("read", now.read, before.read), ("write", now.write, before.write)];
             // Counts start again when they are cleared.
@@ -404,7 +405,9 @@ impl Pool {
                 self.event(about(Class::Checksum).times(now.checksum - before.checksum));
             }
             if now.state != before.state {
-                self.event(about(Class::StateChange).text(format!("{}, was {}", now.state, before.state)));
+                let (is, was) = (now.state, before.state);
+                let text = format!("{is:?}, was {was:?}").to_lowercase();
+                self.event(about(Class::StateChange).text(text));
             }
         }
     }

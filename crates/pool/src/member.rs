@@ -100,6 +100,8 @@ pub struct Member {
     pub(crate) pace: Pace,
     /// For how long it may leave a request unanswered, ms.
     timeout_ms: AtomicU64,
+    /// It hung, and nobody waits for it any more.
+    abandoned: AtomicBool,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
     label: Mutex<Option<Label>>,
@@ -133,6 +135,7 @@ impl Member {
             meter: Arc::new(Meter::new(Arc::clone(clock))),
             pace: Pace::default(),
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
+            abandoned: AtomicBool::new(false),
             fault: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
@@ -259,9 +262,9 @@ impl Member {
         matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
     }
 
-    /// Whether it failed and nothing that it still has under way is waited for.
+    /// Whether its device was abandoned: nothing that it still has under way is waited for.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.state() == MemberState::Faulted
+        self.abandoned.load(Ordering::Acquire)
     }
 
     /// For how long it may leave a request unanswered.
@@ -277,7 +280,7 @@ impl Member {
 
     /// What is wrong with a member that is faulted or slow, in plain words.
     pub fn reason(&self) -> Option<String> {
-        self.fault.lock().clone().filter(|_| self.is_given_up()).or_else(|| self.why_slow())
+        self.fault.lock().clone().filter(|_| self.state() == MemberState::Faulted).or_else(|| self.why_slow())
     }
 
     /// How people know it.
@@ -424,6 +427,7 @@ impl Member {
             Err(_) => {
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
                 self.fault_because(format!("did not answer for {} s", timeout.as_secs_f64().ceil()));
+                self.abandoned.store(true, Ordering::Release);
                 self.device.iter().for_each(|device| device.abandon());
             }
         }

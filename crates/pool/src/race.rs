@@ -273,14 +273,14 @@ impl<'a> Race<'a> {
     }
 
     fn mistrust<T>(&self, accept: &impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
-        let stored = self.place.stored as usize;
-        let found = search(
-            self.segment.layout,
-            &self.versions,
-            self.place.column.into(),
-            self.wide.stored as usize,
-            |bytes| accept(Bytes::copy_from_slice(&bytes[..stored])),
-        );
+        let Place { column, stored, .. } = self.place;
+        let len = self.wide.stored as usize;
+        let attempt = |bytes: &[u8]| accept(Bytes::copy_from_slice(&bytes[..stored as usize]));
+        let found = if self.segment.layout.m() == 0 {
+            Err(true)
+        } else {
+            search(self.segment.layout, &self.versions, column.into(), len, attempt)
+        };
         found.map_err(|short| Lost { short, first: self.first.clone() })
     }
 }

@@ -18,6 +18,7 @@ use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// The most plain bytes that a block can hold; headers that claim more are refused.
 const MAX_LOGICAL: usize = 16 << 20;
@@ -122,7 +123,7 @@ impl Pool {
                 return None;
             }
             // What only slow devices have is left to single reads, which go round them.
-            let replica = self.prompt_replica(&segment, ptr.id, place)?;
+            let replica = self.prompt_replica(&segment, place.column.into(), ptr.id.get() as usize)?;
             if segment.is_in_flight(replica, place.offset, place.stored as usize) {
                 return None;
             }
@@ -209,7 +210,7 @@ impl Pool {
             return Ok(found);
         }
         let mut race = Race::new(self, segment, place);
-        if let Some(replica) = self.prompt_replica(segment, ptr.id, place) {
+        if let Some(replica) = self.prompt_replica(segment, column, ptr.id.get() as usize) {
             race = match self.read_soon(segment, replica, place) {
                 Some(Soon::Here(bytes)) => {
                     if let Some(found) = verify(bytes) {
@@ -227,29 +228,50 @@ impl Pool {
         })
     }
 
-    /// The replica to read first: of those on devices that are prompt, as the block's id has it.
-    pub(crate) fn prompt_replica(&self, segment: &Segment, id: BlockId, place: Place) -> Option<usize> {
+    /// The replica of data column `column` to read first: of those on devices that are prompt, from number `turn` on.
+    pub(crate) fn prompt_replica(&self, segment: &Segment, column: usize, turn: usize) -> Option<usize> {
         let layout = segment.layout;
-        let turns = (0..layout.r()).map(|turn| (turn + id.get() as usize) % layout.r());
-        let mut replicas = turns.map(|j| layout.replica(place.column.into(), j));
+        let mut replicas = (0..layout.r()).map(|j| layout.replica(column, (turn + j) % layout.r()));
         replicas.find(|&replica| self.members.is_prompt(&self.members.get(segment.slots[replica].device)))
     }
 
-    /// The range of `place` from one column; `None` when the device does not give it, or not soon enough.
+    /// The range of `place` from one column, however slow its device is; `None` when that does not give it.
     pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
+        let member = self.members.get(segment.slots[column].device);
+        match self.read_within(segment, column, place, member.patience())? {
+            Soon::Here(bytes) => Some(bytes),
+            Soon::Late(..) => {
+                member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// The same; `None` also when it would be late.
+    pub(crate) fn read_promptly(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         match self.read_soon(segment, column, place)? {
             Soon::Here(bytes) => Some(bytes),
             Soon::Late(..) => None,
         }
     }
 
-    /// Reads the range of `place` from one column, in this thread where the device allows that, until it is late;
-    /// until it is overdue, where there is no other way. `None` when the device does not give it.
+    /// Reads the range of `place` from one column until it is late; until it is overdue, where there is no other way.
     fn read_soon(&self, segment: &Segment, column: usize, place: Place) -> Option<Soon> {
-        let (device, offset, len, from) = self.span_of(segment, column, place)?;
-        let member = self.members.get(device);
+        let member = self.members.get(segment.slots[column].device);
         let elsewhere = segment.layout.r() > 1 || segment.layout.m() > 0;
         let limit = if elsewhere { member.pace.late() } else { member.patience() };
+        let read = self.read_within(segment, column, place, limit);
+        if let Some(Soon::Late(..)) = read {
+            member.pace.spend();
+        }
+        read
+    }
+
+    /// Reads the range of `place` from one column, in this thread where the device allows that. `None` when the device
+    /// does not give it.
+    fn read_within(&self, segment: &Segment, column: usize, place: Place, limit: Duration) -> Option<Soon> {
+        let (device, offset, len, from) = self.span_of(segment, column, place)?;
+        let member = self.members.get(device);
         match member.read_now(offset, len, limit)? {
             Ok(Ok(bytes)) => Some(Soon::Here(stored(bytes, from, place))),
             Ok(Err(_)) => {
@@ -259,7 +281,6 @@ impl Pool {
                 None
             }
             Err(late) => {
-                member.pace.spend();
                 late.note_late();
                 Some(Soon::Late(late, from))
             }

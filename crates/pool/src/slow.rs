@@ -153,7 +153,7 @@ impl Member {
     }
 
     /// Waits for a request as long as the device does something: gives it back after `silence` in which it was under
-    /// way, or nothing else was answered either, and when the member is faulted meanwhile.
+    /// way, or nothing else was answered either, and when its device is abandoned meanwhile.
     pub(crate) fn outwait(
         &self,
         mut pending: Pending<Outcome>,

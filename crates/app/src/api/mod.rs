@@ -7,6 +7,7 @@
 pub mod daemon;
 pub mod dedup;
 mod error;
+pub mod events;
 pub mod extents;
 pub mod figures;
 pub mod fs;

@@ -19,6 +19,8 @@ mod pool;
 mod pool_check;
 mod pool_create;
 mod pool_dedup;
+mod pool_events;
+mod pool_history;
 mod pool_import;
 mod pool_iostat;
 mod pool_rebuild_index;

@@ -2,8 +2,8 @@
 
 use super::args::{self, Force, Form, Json};
 use super::{
-    Session, items, out, pool_check, pool_create, pool_dedup, pool_import, pool_iostat, pool_rebuild_index,
-    pool_trace,
+    Session, items, out, pool_check, pool_create, pool_dedup, pool_events, pool_history, pool_import,
+    pool_iostat, pool_rebuild_index, pool_trace,
 };
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
@@ -46,6 +46,10 @@ pub enum Verb {
     /// Wipes the labels of a device that belongs to no imported pool
     #[command(after_help = "Example: larder pool labelclear /dev/sdx")]
     Labelclear(LabelClear),
+    /// Shows what happened to pools
+    Events(pool_events::Args),
+    /// Shows which commands changed pools
+    History(pool_history::Args),
     /// Walks everything: frees what is dead, finds what has leaked or is missing
     Trace(pool_trace::Args),
     /// Shows how often records are referred to, what that saves and where
@@ -203,6 +207,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
             host::clear_label(Path::new(&args::device(&args.device)?))?;
             Ok(0)
         }
+        Verb::Events(args) => pool_events::run(args, session),
+        Verb::History(args) => pool_history::run(args, session),
         Verb::Trace(args) => pool_trace::run(args, session),
         Verb::Dedup(args) => pool_dedup::run(args, session),
         Verb::RebuildIndex(args) => pool_rebuild_index::run(args, session),

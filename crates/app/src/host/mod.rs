@@ -1,7 +1,7 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
-//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `figures` what people watch, `pools` and
+//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `figures` what people watch, `chronicle` what pools remember, `pools` and
 //! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
@@ -9,6 +9,7 @@
 //! opened and pools exported), a pool's `mounts`, `live` (held for look-ups only). Verbs that only look take
 //! no `admin`: status is told while an import or export is under way.
 
+mod chronicle;
 mod create;
 mod datasets;
 mod devices;
@@ -27,6 +28,7 @@ mod world;
 pub use create::clear_label;
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::trace::Trace;
@@ -165,6 +167,15 @@ impl Engine for Host {
                 .map_err(|error| error.within(format!("cannot trace '{name}'")).of_pool(&name))?;
         }
         Ok(Done {})
+    }
+    fn pool_events(&self, request: Events) -> Result<EventLists> {
+        self.events(&request)
+    }
+    fn pool_history(&self, request: History) -> Result<Histories> {
+        self.history(&request)
+    }
+    fn keep_command(&self, changed: &str, command: &Command) {
+        Host::keep_command(self, changed, command);
     }
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         for live in self.pools_named(&request.names)? {

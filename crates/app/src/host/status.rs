@@ -2,7 +2,7 @@
 
 use super::devices::Remembered;
 use super::live::Live;
-use super::{Host, error, tracer};
+use super::{Host, chronicle, error, tracer};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
@@ -103,7 +103,7 @@ impl Host {
             trace,
             dedup: dedup(pool),
             survives,
-            damaged: live.mount.damaged().into_iter().filter_map(|damaged| damaged.path).collect(),
+            damaged: chronicle::damaged(live),
             uptime_ns: live.uptime_ns(),
         }
     }
@@ -236,7 +236,7 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
 
 /// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    let path = Path::new(path);
+    let path = super::devices::file_of(path);
     let file = match std::fs::metadata(path) {
         Ok(meta) => meta.is_file(),
         Err(_) => !path.starts_with("/dev"),

@@ -3,6 +3,7 @@
 
 pub mod cachestat;
 pub mod dedup;
+pub mod events;
 pub mod extents;
 pub mod iostat;
 pub mod items;

@@ -2,6 +2,7 @@
 //! every structure is rebuilt from the others, bit by bit.
 
 mod bed;
+mod beyond;
 #[path = "../common/mod.rs"]
 mod common;
 mod enumeration;
