@@ -141,8 +141,9 @@ impl Pool {
         }
     }
 
-    /// Remembers what cannot be given back.
+    /// Remembers what cannot be given back, and has it named.
     pub(crate) fn keep_lost(&self, lost: &[Lost]) {
+        lost.iter().for_each(|one| self.note_lost(one.clone()));
         let mut all = self.healing.lost.lock();
         for one in lost {
             if all.len() < LOST && !all.contains(one) {

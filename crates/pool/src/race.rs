@@ -9,6 +9,7 @@
 //! Columns may be rotten themselves. When all is here and nothing was accepted, other replicas of columns are taken
 //! and up to [`MAX_SUSPECTS`] columns are left out.
 
+use crate::events::{Class, Event};
 use crate::parity;
 use crate::pool::Pool;
 use crate::read::stored;
@@ -16,8 +17,8 @@ use crate::segments::Segment;
 use crate::slow::LATE_MOST;
 use bytes::Bytes;
 use larder_device::{Outcome, Pending, wait_any};
-use larder_format::Place;
 use larder_format::segment::Layout;
+use larder_format::{DatasetId, Place};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -107,9 +108,24 @@ impl<'a> Race<'a> {
         self
     }
 
-    /// The first content that `accept` makes something of. When some replica was wrong, its row is mended later.
-    pub(crate) fn run<T>(mut self, accept: impl Fn(Bytes) -> Option<T>) -> Result<T, Lost> {
+    /// The first content that `accept` makes something of. When some replica was wrong, that is told with the file
+    /// that `owner` knows, and its row is mended later.
+    pub(crate) fn run<T>(
+        mut self,
+        accept: impl Fn(Bytes) -> Option<T>,
+        owner: impl Fn(&T) -> Option<(DatasetId, u64)>,
+    ) -> Result<T, Lost> {
         let found = self.find(accept);
+        let columns = (0..self.asked.len()).filter(|&column| self.wrong & 1 << column != 0);
+        for column in columns {
+            let member = self.pool.members.get(self.segment.slots[column].device);
+            let event = Event::new(Class::Checksum).device(member.guid, member.name());
+            let file = found.as_ref().ok().and_then(&owner);
+            self.pool.event(match file {
+                Some((dataset, inode)) => event.file(dataset, inode),
+                None => event,
+            });
+        }
         if found.is_ok() && self.wrong != 0 {
             self.pool.heal_later(self.segment.id, self.place.offset, self.wrong);
         }
@@ -321,6 +337,9 @@ pub(crate) fn search<T>(
     len: usize,
     mut accept: impl FnMut(&[u8]) -> Option<T>,
 ) -> Result<T, bool> {
+    if layout.m() == 0 {
+        return Err(true);
+    }
     let mut present: Vec<Option<&[u8]>> =
         versions.iter().map(|versions| versions.first().map(Bytes::as_ref)).collect();
     let mut out = vec![0; len];

@@ -222,7 +222,10 @@ impl Pool {
                 None => race.without(replica),
             };
         }
-        race.run(verify).map_err(|lost| {
+        let owner = |(header, _): &(CheckedHeader, Bytes)| {
+            (header.info.kind == BlockKind::Record).then_some((header.info.dataset, header.info.object))
+        };
+        race.run(verify, owner).map_err(|lost| {
             let causes = ["no copy matches its checksum", "too many devices are unavailable"];
             PoolError::Unreadable { id: ptr.id, cause: causes[usize::from(lost.short)].into() }
         })
@@ -343,7 +346,7 @@ impl Pool {
         accept: impl Fn(&[u8]) -> bool,
     ) -> Bytes {
         let race = Race::new(self, segment, place);
-        let found = race.run(|bytes| accept(&bytes).then_some(bytes));
+        let found = race.run(|bytes| accept(&bytes).then_some(bytes), |_| None);
         found.or_else(|lost| lost.first.ok_or(())).unwrap_or_default()
     }
 

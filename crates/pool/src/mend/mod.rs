@@ -30,6 +30,7 @@ mod tests;
 
 use crate::ahead::Ahead;
 use crate::error::Result;
+use crate::events::{Class, Event};
 use crate::member::Member;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
@@ -39,9 +40,9 @@ use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::root::RootImport;
 use larder_format::segment::{DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
-use larder_format::{CommitId, DeviceOffset, Place, SegmentId};
+use larder_format::{CommitId, DeviceIndex, DeviceOffset, Place, SegmentId};
 use row::{Column, Expected, Row, Salvage};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -149,6 +150,8 @@ pub(crate) struct Mend {
     counted: u64,
     /// Only rows, without the descriptors.
     rows_only: bool,
+    /// Columns made right since the last step, by device.
+    healed: BTreeMap<DeviceIndex, (Arc<Member>, u64)>,
     /// Something was not read, since its device did not answer.
     left_out: bool,
     tally: Tally,
@@ -173,6 +176,7 @@ impl Mend {
             writes_bytes: 0,
             counted: 0,
             rows_only: false,
+            healed: BTreeMap::new(),
             left_out: false,
             tally: Tally::default(),
         }
@@ -221,6 +225,9 @@ impl Mend {
         }
         let done = self.offset >= self.end;
         self.settle(if done { 0 } else { self.writes_limit });
+        for (member, columns) in std::mem::take(&mut self.healed).into_values() {
+            pool.event(Event::new(Class::Healed).device(member.guid, member.name()).times(columns));
+        }
         if self.tally.refused > before.1 {
             pool.check_tolerance()?;
         }
@@ -365,7 +372,10 @@ impl Mend {
             let right = right(column);
             match found {
                 Ok(found) if found[..] == right[..] => continue,
-                Ok(_) => drop(member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed)),
+                Ok(_) => {
+                    member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                    pool.event(Event::new(Class::Checksum).device(member.guid, member.name()));
+                }
                 Err(error) => {
                     member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                     if matches!(error, DeviceError::Overdue | DeviceError::Gone) {
@@ -514,6 +524,7 @@ impl Mend {
         if sums && self.counted & 1 << column == 0 {
             let member = pool.members.get(self.segment.slots[column].device);
             member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+            pool.event(Event::new(Class::Checksum).device(member.guid, member.name()));
         }
     }
 
@@ -688,6 +699,7 @@ impl Mend {
                 Stage::Proving(pending) => match member.wait(pending) {
                     Ok(found) if found[..] == data[..] => {
                         self.tally.repaired += len;
+                        self.healed.entry(member.index).or_insert((member, 0)).1 += 1;
                         true
                     }
                     Ok(_) => {

@@ -10,6 +10,7 @@
 //! each device at least as good as it was.
 
 use crate::error::Result;
+use crate::events::{Class, Event};
 use crate::member::Member;
 use crate::open::RingPlace;
 use crate::pool::Pool;
@@ -141,11 +142,14 @@ impl Pool {
             for fix in fixes.iter().filter(|fix| fix.area == area) {
                 let at = fix.member.label_areas()[area] + ByteLen::new(fix.at);
                 fix.member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                let about = |class| Event::new(class).device(fix.member.guid, fix.member.name());
+                self.event(about(Class::Checksum).text("label or root"));
                 let write = fix.member.write(at, Arc::clone(&fix.data));
                 if write.is_some() && fix.member.settle(write) {
                     let proof = fix.member.read(at, fix.data.len()).map(|read| fix.member.wait(read));
                     if matches!(proof, Some(Ok(found)) if found[..] == fix.data[..]) {
                         repaired += fix.data.len() as u64;
+                        self.event(about(Class::Healed));
                     }
                 }
             }

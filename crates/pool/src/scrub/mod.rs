@@ -17,6 +17,7 @@
 mod labels;
 
 use crate::error::{PoolError, Result};
+use crate::events::{Class, Event};
 use crate::mend::{Mend, Targets};
 use crate::pool::Pool;
 use crate::segments::{Segment, SegmentEntry};
@@ -223,6 +224,7 @@ impl Pool {
             }
         };
         self.scrub.shown.lock().course = Some(course);
+        self.event(Event::new(Class::ScrubStart));
         self.note_course(&mut work)
     }
 
@@ -402,6 +404,10 @@ impl Pool {
         results.push(result);
         let kept = results.len().saturating_sub(KEPT);
         let note: Vec<String> = results[kept..].iter().map(ScrubResult::encode).collect();
+        // What was lost may have come back with a device.
+        self.recheck_damage();
+        let text = format!("{repaired} bytes repaired, {lost} ranges lost");
+        self.event(Event::new(Class::ScrubFinish).text(text));
         self.set_note(RESULTS, &note.join(";"))?;
         self.note_course(work)?;
         self.commit().map(drop)
