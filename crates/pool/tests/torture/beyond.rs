@@ -1,16 +1,15 @@
 //! Beyond tolerance: what cannot be had is refused and named, exactly; everything else is served, and nothing wrong ever is.
 
-use crate::bed::{Bed, Coverage, apply, bytes_of, extent, Change};
+use crate::bed::{Bed, Change, Coverage, apply, bytes_of, extent};
 use crate::common::plans;
 use crate::flips::{Pattern, flip};
 use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
 use crate::{on_two_threads, setting};
-use larder_device::Entropy;
 use larder_format::segment::SegmentRecord;
-use larder_format::{ByteLen, DeviceOffset, Place};
+use larder_format::{DeviceOffset, Place};
 use larder_pool::scrub::ScrubSince;
-use larder_pool::{ImportOptions, Pool, PoolError, ROOT_DATASET, parity};
+use larder_pool::{ImportOptions, Pool, PoolError, parity};
 use larder_sim::DeviceImage;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +53,8 @@ fn ruin_rows(bed: &Bed, pieces: &[Piece], images: &mut [DeviceImage]) {
         if bed.next(3) == 0 {
             continue;
         }
-        let (many, pattern) = (1 + bed.next(4), [Pattern::One, Pattern::Burst, Pattern::OneIn(256)][bed.next(3) as usize]);
+        let (many, pattern) =
+            (1 + bed.next(4), [Pattern::One, Pattern::Burst, Pattern::OneIn(256)][bed.next(3) as usize]);
         let headers = bed.next(4) == 0;
         for piece in parts.iter().filter(|piece| headers || piece.what != Structure::RowHeader) {
             if bed.next(many) == 0 {
@@ -65,7 +65,12 @@ fn ruin_rows(bed: &Bed, pieces: &[Piece], images: &mut [DeviceImage]) {
 }
 
 /// Whether a block must be readable: some replica of it is whole, or enough whole columns beside it are left.
-fn must_be_readable(pool: &Pool, segment: &SegmentRecord, place: Place, is_whole: impl Fn(usize, DeviceOffset, usize) -> bool) -> bool {
+fn must_be_readable(
+    pool: &Pool,
+    segment: &SegmentRecord,
+    place: Place,
+    is_whole: impl Fn(usize, DeviceOffset, usize) -> bool,
+) -> bool {
     let layout = segment.layout;
     let whole = |column: usize, len: u32| {
         let slot = segment.slots[column];
