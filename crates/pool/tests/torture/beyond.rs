@@ -100,29 +100,38 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
         let fits = at.get() + len as u64 <= before[device].size().get();
         fits && before[device].read(at, len)[..] == after[device].read(at, len)[..]
     };
-    pool.drop_caches();
     let segments: BTreeMap<_, _> = pool.segments().into_iter().map(|segment| (segment.id, segment)).collect();
-    let mut hit = BTreeSet::new();
-    for (&inode, &(version, len)) in bed.model() {
-        let ptr = extent(&pool, inode).unwrap().ptr;
-        let place = pool.whereabouts(ptr.id).unwrap().expect("the map knows it").place;
-        match pool.read(ptr) {
-            Ok(found) => assert!(found[..] == bytes_of(inode, version, len), "file {inode} is another"),
-            Err(PoolError::Unreadable { .. }) => {
-                let must = must_be_readable(&pool, &segments[&place.segment], place, is_whole);
-                assert!(!must, "file {inode} could be read");
-                hit.insert(inode);
+    let unreadable = || {
+        pool.drop_caches();
+        let mut hit = BTreeSet::new();
+        for (&inode, &(version, len)) in bed.model() {
+            let ptr = extent(&pool, inode).unwrap().ptr;
+            match pool.read(ptr) {
+                Ok(found) => assert!(found[..] == bytes_of(inode, version, len), "file {inode} is another"),
+                Err(PoolError::Unreadable { .. }) => {
+                    let place = pool.whereabouts(ptr.id).unwrap().expect("the map knows it").place;
+                    let must = must_be_readable(&pool, &segments[&place.segment], place, is_whole);
+                    assert!(!must, "file {inode} could be read");
+                    hit.insert(inode);
+                }
+                Err(error) => panic!("file {inode}: {error}"),
             }
-            Err(error) => panic!("file {inode}: {error}"),
         }
-    }
+        hit
+    };
+    let at_first = unreadable();
     pool.scrub_start(ScrubSince::All).unwrap();
     while pool.scrub_step(u64::MAX).unwrap() {}
     while pool.name_lost_step(64).unwrap() {}
+    // A scrub looks at whole rows, and may give back what a read of one block cannot.
+    let hit = unreadable();
+    assert!(hit.is_subset(&at_first), "the scrub lost {hit:?} of {at_first:?}");
     let named: BTreeSet<u64> = pool.damage().iter().map(|damage| damage.inode).collect();
     assert_eq!(named, hit, "named are others than those that are hit");
-    *coverage.entry("files lost".into()).or_default() += hit.len() as u64;
-    *coverage.entry("files served".into()).or_default() += (bed.model().len() - hit.len()) as u64;
+    let mut count = |what: &str, times: usize| *coverage.entry(what.into()).or_default() += times as u64;
+    count("files lost", hit.len());
+    count("files that only the scrub gave back", at_first.len() - hit.len());
+    count("files served", bed.model().len() - hit.len());
     // Everything goes on, and what is written anew is damaged no more.
     let version = bed.states.len() as u64;
     let (again, gone): (Vec<u64>, Vec<u64>) = hit.iter().partition(|inode| **inode % 2 == 0);
