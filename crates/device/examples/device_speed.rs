@@ -1,17 +1,23 @@
 //! How fast a file or block device is through this crate: `device_speed PATH [MIB]`.
 //!
 //! Writes MIB (default 1024) mebibytes in order, 1 MiB a request, 16 in flight, then flushes; then reads 4 KiB at random
-//! places, 32 in flight. **Overwrites what PATH holds.** A regular file is grown to that size first.
+//! places, 32 in flight. Then it reads one request at a time, three ways side by side: by `pread`, which cannot be
+//! limited; by [`Device::perform`], which can; and by the queue's threads. **Overwrites what PATH holds.** A regular
+//! file is grown to that size first.
 
 use larder_device::{
     AlignedBuf, Clock, Device, Entropy, FileDevice, OpenMode, Pending, Request, SeededEntropy, SystemClock,
+    TIMEOUT,
 };
 use larder_format::{ByteLen, DeviceOffset};
+use rustix::fs::{Mode, OFlags};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::Arc;
 
 const READS: u64 = 20_000;
+/// Single reads go one way after the other, this often.
+const ROUNDS: usize = 10;
 
 /// Runs requests with `depth` of them in flight; the seconds that took.
 fn timed(
@@ -31,6 +37,41 @@ fn timed(
         pending.wait()?;
     }
     Ok(clock.monotonic().as_secs_f64())
+}
+
+/// Reads a second, one at a time, of `len` bytes: by `pread`, by `perform`, by the queue.
+fn single(
+    path: &str,
+    device: &FileDevice,
+    count: usize,
+    len: usize,
+    place: impl Fn() -> DeviceOffset,
+) -> Result<[f64; 3], Box<dyn Error>> {
+    let flags = if device.is_direct() { OFlags::DIRECT } else { OFlags::empty() };
+    let fd = rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty())?;
+    let mut seconds = [0.0; 3];
+    for _ in 0..ROUNDS {
+        for (way, seconds) in seconds.iter_mut().enumerate() {
+            let clock = SystemClock::new();
+            for _ in 0..count / ROUNDS {
+                let offset = place();
+                let request = Request::Read { offset, len: ByteLen::new(len as u64) };
+                match way {
+                    0 => {
+                        let mut bytes = AlignedBuf::stale(len);
+                        assert_eq!(rustix::io::pread(&fd, &mut bytes[..], offset.get())?, len);
+                    }
+                    1 => match device.perform(request, TIMEOUT) {
+                        Ok(outcome) => drop(outcome?),
+                        Err(_) => return Err("a read took too long".into()),
+                    },
+                    _ => drop(device.submit(request).wait()?),
+                }
+            }
+            *seconds += clock.monotonic().as_secs_f64();
+        }
+    }
+    Ok(seconds.map(|seconds| count as f64 / seconds))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -64,6 +105,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             end as f64 / write_secs,
             READS as f64 / read_secs,
         );
+    }
+
+    let device = FileDevice::open(&path, OpenMode::Exclusive)?;
+    let end = mib.min(device.size().get() >> 20);
+    println!("one at a time, a second   by pread     perform              queue");
+    for (name, count, len) in [("read 4 KiB", 40_000, 4 << 10), ("read 128 KiB", 10_000, 128 << 10)] {
+        let random = || DeviceOffset::new(dice.next_u64() % ((end << 20) / len) * len);
+        let [pread, perform, queue] = single(&path, &device, count, len as usize, random)?;
+        let (by_perform, by_queue) = (perform / pread, queue / pread);
+        println!("{name:22} {pread:11.0} {perform:11.0} {by_perform:.2}x {queue:12.0} {by_queue:.2}x");
     }
     Ok(())
 }

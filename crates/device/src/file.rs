@@ -14,9 +14,12 @@
 //! `flock` is only shared (udev takes such locks when it looks at a disk, and must go on doing so) and
 //! tells another daemon why the claim failed.
 //!
+//! A single read that somebody waits for goes by a ring of that thread ([`ring`]) instead.
+//!
 //! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
 
+use crate::ring;
 use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
 use larder_format::label::MIN_DEVICE;
 use larder_format::{ByteLen, DeviceOffset};
@@ -28,6 +31,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What a device is opened for.
@@ -84,7 +88,7 @@ pub struct FileDevice {
 }
 
 /// What the threads and their owner share.
-struct Shared {
+pub(crate) struct Shared {
     fd: OwnedFd,
     path: PathBuf,
     size: ByteLen,
@@ -167,6 +171,17 @@ impl Device for FileDevice {
         drop(queue);
         self.shared.ready.notify_one();
         pending
+    }
+
+    fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
+        let Request::Read { offset, len } = request else { return self.submit(request).wait_for(limit) };
+        if let Err(refused) = self.check(&request) {
+            return Ok(Err(refused));
+        }
+        if !self.shared.queue.lock().open {
+            return Ok(Err(DeviceError::Gone));
+        }
+        ring::read(&self.shared, offset, len, limit).unwrap_or_else(|| self.submit(request).wait_for(limit))
     }
 
     /// What waits fails as well, and dropping the device will not wait for requests that are stuck in the kernel.
@@ -259,14 +274,13 @@ impl Shared {
         }
     }
 
-    fn read(&self, offset: DeviceOffset, len: ByteLen) -> Outcome {
+    pub(crate) fn read(&self, offset: DeviceOffset, len: ByteLen) -> Outcome {
         let mut bytes = AlignedBuf::stale(usize::try_from(len.get()).expect("a request fits memory"));
         let mut done = 0;
         while done < bytes.len() {
             let at = offset.get() + done as u64;
             match retry_on_intr(|| rustix::io::pread(&self.fd, &mut bytes[done..], at)) {
-                // The end of a file that has been cut shorter since it was opened.
-                Ok(got) if got == 0 || !got.is_multiple_of(ALIGN) => return Err(DeviceError::Range),
+                Ok(got) if Self::is_cut_short(got) => return Err(DeviceError::Range),
                 Ok(got) => done += got,
                 Err(errno) => return Err(device_error(errno)),
             }
@@ -297,9 +311,18 @@ impl Shared {
             None => Ok(AlignedBuf::zeroed(0)),
         }
     }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Whether a read of so many bytes met the end of a file that has been cut shorter since it was opened.
+    pub(crate) fn is_cut_short(got: usize) -> bool {
+        got == 0 || !got.is_multiple_of(ALIGN)
+    }
 }
 
-fn device_error(errno: Errno) -> DeviceError {
+pub(crate) fn device_error(errno: Errno) -> DeviceError {
     match errno {
         Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
         _ => DeviceError::Io { errno: errno.raw_os_error() },

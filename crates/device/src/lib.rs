@@ -10,6 +10,7 @@ mod fault;
 mod file;
 mod latency;
 mod pending;
+mod ring;
 mod system;
 mod world;
 

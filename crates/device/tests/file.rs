@@ -8,9 +8,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
+const LONG: Duration = Duration::from_secs(600);
 
 fn sparse(folder: &TempDir, name: &str, size: u64) -> PathBuf {
     let path = folder.path().join(name);
@@ -246,4 +248,35 @@ fn a_block_device_is_claimed_against_daemons_and_mounts() {
     assert!((0..1000).any(|_| refusal(path, OpenMode::Exclusive) == in_use));
     drop(mount);
     drop(open(path).unwrap());
+}
+
+#[test]
+fn a_read_in_the_callers_thread_is_left_when_its_time_is_over_and_comes_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = open(&sparse(&folder, "disk", SIZE)).unwrap();
+    for page in 0..64 {
+        device.submit(write(page * 4096, &[page as u8 + 1; 4096])).wait().unwrap();
+    }
+    let mut late = Vec::new();
+    for page in 0..64 {
+        // Sometimes it is there even so.
+        match device.perform(read(page * 4096, 4096), Duration::ZERO) {
+            Ok(outcome) => assert_eq!(outcome.unwrap()[0], page as u8 + 1),
+            Err(pending) => late.push((page, pending)),
+        }
+        // The thread's next read is its own.
+        let next =
+            device.perform(read(0, 64 * 4096), LONG).unwrap_or_else(|_| panic!("ten minutes")).unwrap();
+        assert_eq!(next[63 * 4096], 64);
+    }
+    // Buffers that nobody waits for any more are let go of when they come.
+    late.truncate(late.len() / 2);
+    for (page, pending) in late {
+        assert_eq!(pending.wait().unwrap()[..], [page as u8 + 1; 4096]);
+    }
+    let beyond = device.perform(read(SIZE, 4096), LONG).unwrap_or_else(|_| panic!("at once"));
+    assert_eq!(beyond.unwrap_err(), DeviceError::Range);
+    device.abandon();
+    let gone = device.perform(read(0, 4096), LONG).unwrap_or_else(|_| panic!("at once"));
+    assert_eq!(gone.unwrap_err(), DeviceError::Gone);
 }

@@ -204,18 +204,29 @@ impl Volume {
         range: Range<u64>,
         max: usize,
     ) -> Result<bool> {
+        let key = |offset| Key::new(id.get(), EXTENT, offset);
         let dropped = self.dataset.update(op, |tree| {
-            let extents = extents(tree, id, range, max)?;
-            let (Some((first, _)), Some((last, _))) = (extents.first(), extents.last()) else {
-                return Ok(extents);
+            let extents = match extents(tree, id, range.clone(), max) {
+                // What cannot be read goes unread, where it is nobody else's; then the rest.
+                Err(FsError::Damaged(why)) => {
+                    let end = if range.end == u64::MAX { inode_key(id) } else { key(range.end) };
+                    return match tree.excise_lost(&key(range.start), &end)? {
+                        true => Ok(None),
+                        false => Err(FsError::Damaged(why)),
+                    };
+                }
+                found => found?,
             };
-            let key = |offset| Key::new(id.get(), EXTENT, offset);
+            let (Some((first, _)), Some((last, _))) = (extents.first(), extents.last()) else {
+                return Ok(Some(extents));
+            };
             tree.remove_range(key(*first)..=key(*last), extents.len(), |_, _| {})?;
             for (_, extent) in &extents {
                 tree.drop_block(extent.ptr, u64::from(extent.logical));
             }
-            Ok::<_, FsError>(extents)
+            Ok::<_, FsError>(Some(extents))
         })?;
+        let Some(dropped) = dropped else { return Ok(true) };
         state.change(|item| dropped.iter().for_each(|(_, extent)| item.forget_extent(extent)));
         Ok(dropped.len() == max)
     }

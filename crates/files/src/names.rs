@@ -438,7 +438,21 @@ impl Volume {
             (false, true) => return Err(FsError::NotDirectory),
             _ => {}
         }
-        let inode = self.inode(found.inode)?;
+        let inode = match self.inode(found.inode) {
+            // What the name leads to is lost already: the name can go.
+            Err(FsError::Damaged(_)) if !directory => {
+                let mut states = Locked::lock([&dir])?;
+                return self.dataset.update(op, |tree| {
+                    warm(tree, &states, &[found.key])?;
+                    touch_directory(&mut states, parent, -1, 0, time);
+                    tree.remove(&found.key)?;
+                    store(tree, &states)?;
+                    note(tree, origin, || LogOp::Unlink(unlink));
+                    Ok(None)
+                });
+            }
+            found => found?,
+        };
         let mut states = Locked::lock([&dir, &inode])?;
         if directory && states.of(found.inode).live.entries > 0 {
             return Err(FsError::NotEmpty);

@@ -101,8 +101,8 @@ impl Volume {
     /// stored to the next who comes.
     fn reap(&self, id: InodeId, max_extents: usize, wait: bool) -> Result<()> {
         if wait {
-            // Leaves are read before the operation, on which a commit may wait.
-            extents(&self.dataset.view()?, id, 0..u64::MAX, max_extents)?;
+            // Leaves are read before the operation, on which a commit may wait. What fails is met again.
+            let _ = extents(&self.dataset.view()?, id, 0..u64::MAX, max_extents);
             self.pool.make_changes_fit_unless_busy()?;
         }
         let op = self.pool.enter()?;
@@ -154,6 +154,11 @@ impl Volume {
             }
             if done {
                 tree.remove(&orphan_key(id))?;
+                // What is left of them was named where nothing could be read.
+                let (stored, data) = (state.tree.stored, state.tree.data);
+                if (stored, data) != (0, 0) {
+                    tree.forget_lost(stored, data);
+                }
             }
             Ok::<_, FsError>(done)
         })?;

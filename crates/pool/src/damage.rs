@@ -524,7 +524,7 @@ impl Pool {
             let Ok(entry) = Entry::decode(value) else { continue };
             let inode = entry.inode.get();
             for node in lost.iter().filter(|node| (node.inode..=node.last).contains(&inode)) {
-                if inode == node.last && self.has_all_extents(tree, inode) {
+                if inode == node.last && inode > node.inode && self.has_all_extents(tree, inode) {
                     continue;
                 }
                 self.note_damage(DamageRecord {

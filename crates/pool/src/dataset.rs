@@ -7,7 +7,7 @@ use crate::error::{PoolError, Result};
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
-use crate::tree::Tree;
+use crate::tree::{LostNode, Met, Tree};
 use larder_format::checksum::ChecksumKind;
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
@@ -320,6 +320,46 @@ impl Update<'_> {
         })?;
         self.state.changed |= taken > 0;
         Ok(taken)
+    }
+
+    /// Takes the first node that cannot be read out of the tree, if all that it can hold lies from `from` up to `to`,
+    /// which is not among it; false when there is none, or it holds more. The blocks that were named there are left to
+    /// the trace, and still count as referenced: see [`Update::forget_lost`].
+    pub fn excise_lost(&mut self, from: &Key, to: &Key) -> Result<bool> {
+        let nodes = DatasetNodes(self.pool);
+        let (mut lost, mut at) = (None, *from);
+        while lost.is_none() && at < *to {
+            let next = self.state.tree.survey(&nodes, at, 1, |met| {
+                if let Met::Lost(node) = met {
+                    lost = Some(node);
+                }
+            });
+            let Some(next) = next else { break };
+            at = next;
+        }
+        let within = |node: &LostNode| {
+            node.low.is_some_and(|low| low >= *from) && node.high.is_some_and(|high| high <= *to)
+        };
+        let Some((node, low)) = lost.filter(within).and_then(|node| Some((node, node.low?))) else {
+            return Ok(false);
+        };
+        if !self.state.tree.excise(&nodes, &low, node.ptr.id)? {
+            return Ok(false);
+        }
+        self.touch();
+        self.pool.leave_to_trace(1);
+        Ok(true)
+    }
+
+    /// Of a file that is gone so many stored and plain bytes were named by nodes that were lost: they are not referred to
+    /// any more.
+    pub fn forget_lost(&mut self, stored: u64, logical: u64) {
+        let record = &mut self.state.record;
+        record.referenced = record.referenced.saturating_sub(stored);
+        record.stored = record.stored.saturating_sub(stored);
+        record.logical = record.logical.saturating_sub(logical);
+        self.pool.leave_to_trace(stored);
+        self.touch();
     }
 
     /// An extent now names this block of `logical` plain bytes.

@@ -56,7 +56,7 @@ pub enum Bug {
     WrongPrint,
     /// Parity that is wrong is left as it is.
     ParityNotScrubbed,
-    /// A column that does not match its sum is written nevertheless.
+    /// Mending believes headers and does not look at the sums of what is behind them.
     MendsUnproven,
 }
 

@@ -8,9 +8,11 @@ mod sweep;
 #[path = "reclaim/work.rs"]
 mod work;
 
+use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::planted::{Bug, plant};
 use larder_pool::trace::Findings;
-use larder_pool::{Pool, ROOT_DATASET};
+use larder_pool::{Pool, ROOT_DATASET, ScrubSince};
+use larder_sim::SimWorld;
 
 /// Runs one seed of the simulation that has to find this bug; returns the number of cuts that did not.
 fn run(bug: Bug, seed: u64) -> Result<usize, String> {
@@ -27,11 +29,34 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
         }
+        Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
             sweep::run(word, count, seed, 120, 7)
         }
     }
+}
+
+/// All that one device holds of rows rots, and a scrub has mended it.
+fn scrubbed(seed: u64) -> Result<usize, String> {
+    let (word, count) = [("mirror", 2), ("raidz1", 3), ("raidz2", 6), ("raid14", 5)][seed as usize % 4];
+    let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+    let pool = common::create(&sim, word);
+    let files: Vec<_> = (10..40).map(|inode| (inode, seed, 1 + (inode as usize * 9_176) % 90_000)).collect();
+    common::commit(&pool, &mut common::Model::new(), &files);
+    let rotten = pool.members().get(DeviceIndex::new((seed / 4) as u16 % count as u16));
+    for record in pool.segments() {
+        for slot in record.slots.iter().filter(|slot| slot.device == rotten.index) {
+            for page in 0..record.height / 4096 {
+                let at = rotten.slot_offset(slot.index, page * 4096);
+                sim.device(rotten.index.get().into()).flip_bits(at, 4096, seed + u64::from(page));
+            }
+        }
+    }
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(u64::MAX).unwrap() {}
+    let problems = pool.check().unwrap().problems;
+    problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
 }
 
 #[test]
@@ -70,7 +95,7 @@ fn traced(bug: Bug, pool: &Pool, files: &[(u64, u64, usize)]) -> Findings {
 
 #[test]
 fn a_trace_finds_what_leaked_and_frees_it() {
-    let sim = larder_sim::SimWorld::new(&[larder_format::ByteLen::new(64 << 20)]);
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let pool = common::create(&sim, "single");
     let files = |version| (10..50).map(|inode| (inode, version, 5000)).collect::<Vec<_>>();
     common::commit(&pool, &mut common::Model::new(), &files(1));
@@ -84,7 +109,7 @@ fn a_trace_finds_what_leaked_and_frees_it() {
 
 #[test]
 fn a_trace_finds_what_the_map_does_not_know() {
-    let sim = larder_sim::SimWorld::new(&[larder_format::ByteLen::new(64 << 20)]);
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let pool = common::create(&sim, "single");
     let files: Vec<_> = (10..50).map(|inode| (inode, 1, 5000)).collect();
     let found = traced(Bug::MapNotTold, &pool, &files);

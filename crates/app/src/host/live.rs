@@ -3,7 +3,7 @@
 //! Four threads, and nothing else: the *committer* makes a commit every few seconds when anything has
 //! changed, stores data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other hosts that the
 //! pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at once, and takes
-//! destroyed datasets down, as long as there is any of it; the *tracer* walks everything now and then
+//! destroyed datasets down, as long as there is any of it, and names the files of what is lost; the *tracer* walks everything now and then
 //! ([`super::tracer`]).
 //! They end at export. A pool imported for reading only has none.
 
@@ -28,6 +28,8 @@ const GLANCE: Duration = Duration::from_millis(100);
 const NOTES_AT_MOST: usize = 16 << 20;
 /// Inodes that were only read since the last commit; more take one, so that they can leave memory.
 const ATIMES_AT_MOST: usize = 16 << 10;
+/// Leaves that are looked through at a time for what lies where something is lost.
+const NAMED_LEAVES: usize = 16;
 /// Extents of an orphan that are dropped in one operation; nobody looks into its dataset meanwhile.
 const REAP_EXTENTS: usize = 256;
 /// Entries of a destroyed dataset that are taken out in one operation; only commits wait for that.
@@ -120,6 +122,8 @@ impl Live {
                     while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
                     }
+                    // What fails is told where it is needed; the rest is named with the next step.
+                    let _ = pool.name_lost_step(NAMED_LEAVES);
                 }
             })?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));

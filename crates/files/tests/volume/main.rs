@@ -5,6 +5,7 @@ mod attributes;
 mod bed;
 mod content;
 mod crash;
+mod damage;
 mod freeing;
 mod full;
 mod large;

@@ -94,7 +94,8 @@ impl Row {
             head.is_some_and(|head| head.height == self.header.height && head.sums == self.header.sums);
         let right = same
             && bytes.len() == self.header.height as usize
-            && fast128(expected.pool, &bytes[self.head_len()..]) == self.header.sums[column];
+            && (fast128(expected.pool, &bytes[self.head_len()..]) == self.header.sums[column]
+                || planted(Bug::MendsUnproven));
         if right { Column::Right(bytes) } else { Column::Wrong(Some(bytes)) }
     }
 
@@ -160,7 +161,7 @@ impl Row {
             } else {
                 continue;
             };
-            if fast128(pool, &buffer[head..]) != self.header.sums[column] && !planted(Bug::MendsUnproven) {
+            if fast128(pool, &buffer[head..]) != self.header.sums[column] {
                 continue;
             }
             let used = self.used(pool, segment, column, &buffer[head..]);

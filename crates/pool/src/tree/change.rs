@@ -1,8 +1,10 @@
 //! Insertion, removal, splits and merges.
 
-use super::{Books, Child, Dirty, DirtyInner, Fence, NodeStore, Tree, Window, load_checked, slot};
+use super::{
+    Books, Child, Dirty, DirtyInner, Fence, Loaded, NodeStore, Tree, View, Window, load_checked, slot,
+};
 use larder_format::node::{InnerEntry, Key, Leaf, MAX_CHILDREN, MAX_LEVEL, NODE_MAX, Node, NodeHead};
-use larder_format::{Corrupt, Reason};
+use larder_format::{BlockId, Corrupt, Reason};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -115,6 +117,45 @@ impl Tree {
         Ok(count)
     }
 
+    /// Takes the committed node `target` out of the tree, with all below it and without reading it; `key` leads to it.
+    /// False when it does not, or when it is the root. On an error nothing has changed.
+    pub(crate) fn excise<S: NodeStore + ?Sized>(
+        &mut self,
+        store: &S,
+        key: &Key,
+        target: BlockId,
+    ) -> Result<bool, S::Error> {
+        let is_target = |child: View<'_>| matches!(child, View::Clean(ptr) if ptr.id == target);
+        if is_target(self.root.view()) {
+            return Ok(false);
+        }
+        let (mut path, mut fence) = (Vec::new(), Fence::default());
+        let mut node = Loaded::load(store, self.root.view(), &fence)?;
+        loop {
+            if let Loaded::Clean(clean) = &node {
+                path.push(clean.clone());
+            }
+            if node.level() == 0 {
+                return Ok(false);
+            }
+            let i = slot(node.keys(), key);
+            fence = fence.of_child(&node, i);
+            let child = node.child(i);
+            if is_target(child) {
+                break;
+            }
+            node = Loaded::load(store, child, &fence)?;
+        }
+        drop(node);
+        let remains = excise(&mut self.root, key, target, &mut path.into_iter(), &mut self.books);
+        if remains == Remains::Nothing {
+            self.root = Child::Dirty(Box::default());
+            self.books.dirty_bytes += NodeHead::SIZE;
+        }
+        self.collapse();
+        Ok(true)
+    }
+
     /// While the root has a single child, that is the root.
     fn collapse(&mut self) {
         while let Child::Dirty(root) = &mut self.root
@@ -179,6 +220,30 @@ fn insert(
             (old, split_inner(inner, i + 1, books))
         }
     }
+}
+
+fn excise(child: &mut Child, key: &Key, target: BlockId, path: &mut Path, books: &mut Books) -> Remains {
+    if let Child::Clean(ptr) = *child
+        && ptr.id == target
+    {
+        books.dropped.push(ptr);
+        return Remains::Nothing;
+    }
+    let Dirty::Inner(inner) = child.make_dirty(|| next(path), books) else {
+        unreachable!("the way to the target was found")
+    };
+    let i = slot(&inner.keys, key);
+    if excise(&mut inner.children[i], key, target, path, books) == Remains::Some {
+        return Remains::Some;
+    }
+    if inner.children.len() == 1 {
+        books.dirty_bytes -= inner.encoded_len();
+        return Remains::Nothing;
+    }
+    inner.keys.remove(i);
+    inner.children.remove(i);
+    books.dirty_bytes -= InnerEntry::SIZE;
+    Remains::Some
 }
 
 /// Splits a leaf that is too large after a change of entry `at`.
