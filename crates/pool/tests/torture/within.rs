@@ -47,7 +47,7 @@ impl Bed {
         let end = device.image().size().get();
         let place = |bed: &Self| bed.next(end / 4096) * 4096;
         let range = if self.next(2) == 0 { EVERYWHERE } else { place(self)..end };
-        let kind = match self.next(14) {
+        let kind = match self.next(15) {
             0 => {
                 device.inject_window(Fault::Gone, spare, u64::MAX);
                 "gone"
@@ -94,6 +94,11 @@ impl Bed {
                 device.swap_media(past[self.next(past.len() as u64) as usize].clone());
                 "old data"
             }
+            14 => {
+                let strikes = if self.next(2) == 0 { strikes } else { u64::MAX };
+                device.inject_window(Fault::Hang, spare, strikes);
+                "hang"
+            }
             10 if self.next(3) == 0 => {
                 device.swap_media(larder_sim::DeviceImage::blank(device.image().size()));
                 "blank"
@@ -123,9 +128,12 @@ impl Bed {
         }
     }
 
-    /// A device stops misbehaving. What it did stays done.
+    /// A device stops misbehaving. What it did stays done, and what it was asked to do long ago may be done only now.
     fn calm(&mut self) {
         let seat = self.next(self.seats.len() as u64) as usize;
+        if self.next(2) == 0 {
+            self.sim_of(seat).resume();
+        }
         self.sim_of(seat).clear_faults();
         self.count("calm");
     }
