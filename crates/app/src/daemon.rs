@@ -321,6 +321,7 @@ mod tests {
         pool::Create {
             name: "tank".into(),
             groups: vec![pool::Group { word: pool::Word::Mirror, devices }],
+            spares: vec![],
             properties: [("memory".to_owned(), "1G".to_owned())].into(),
             fs_properties: [("recordsize".to_owned(), "64K".to_owned())].into(),
             dry_run: false,

@@ -8,6 +8,7 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -41,6 +42,18 @@ pub trait Engine: Send + Sync {
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Starts or stops traces.
     fn pool_trace(&self, request: Trace) -> Result<Done>;
+    /// Takes devices out of use.
+    fn pool_offline(&self, request: Offline) -> Result<Done>;
+    /// Brings devices back into use.
+    fn pool_online(&self, request: Online) -> Result<Told>;
+    /// Sets error counts to zero.
+    fn pool_clear(&self, request: Clear) -> Result<Done>;
+    /// Changes which devices a pool is made of. With `dry_run` only looks and tells.
+    fn pool_reshape(&self, request: Reshape) -> Result<Reshaped>;
+    /// Starts, pauses or stops scrubs.
+    fn pool_scrub(&self, request: Scrub) -> Result<Done>;
+    /// Starts resilvers from the beginning.
+    fn pool_resilver(&self, request: Resilver) -> Result<Done>;
     /// What happened to pools.
     fn pool_events(&self, request: Events) -> Result<EventLists>;
     /// Which commands changed pools.
@@ -190,6 +203,12 @@ verbs! {
     Trace, pool_trace, "/v1/pool/trace" changes(names) => Done;
     Events, pool_events, "/v1/pool/events" => EventLists;
     History, pool_history, "/v1/pool/history" => Histories;
+    Offline, pool_offline, "/v1/pool/offline" changes(name) => Done;
+    Online, pool_online, "/v1/pool/online" changes(name) => Told;
+    Clear, pool_clear, "/v1/pool/clear" changes(name) => Done;
+    Reshape, pool_reshape, "/v1/pool/reshape" changes(name unless dry_run) => Reshaped, checked;
+    Scrub, pool_scrub, "/v1/pool/scrub" changes(names) => Done;
+    Resilver, pool_resilver, "/v1/pool/resilver" changes(names) => Done;
     RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" changes(names) => Done;
     fs::Create, fs_create, "/v1/fs/create" changes(name unless dry_run) => fs::Created, checked;
     fs::Destroy, fs_destroy, "/v1/fs/destroy" changes(name unless dry_run) => fs::Destroyed;

@@ -5,6 +5,7 @@ use crate::api::events::{Command, EventLists, Events, Histories, History, PoolHi
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
 use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
@@ -51,8 +52,8 @@ impl Engine for MemoryEngine {
             self.datasets.lock().insert(request.name.clone(), request.fs_properties);
         }
         let mountpoint = Some(format!("/{}", request.name));
-        let (name, groups) = (request.name, request.groups);
-        Ok(pool::Created { name, groups, size: 2 << 30, usable: 1 << 30, survives: 1, mountpoint })
+        let (name, groups, spares) = (request.name, request.groups, request.spares);
+        Ok(pool::Created { name, groups, spares, size: 2 << 30, usable: 1 << 30, survives: 1, mountpoint })
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
@@ -65,6 +66,7 @@ impl Engine for MemoryEngine {
                 name,
                 kind: "root".into(),
                 guid: 1,
+                index: None,
                 path: None,
                 state: State::Online,
                 note: None,
@@ -82,7 +84,8 @@ impl Engine for MemoryEngine {
             status: None,
             action: None,
             see: None,
-            scan: None,
+            scans: vec![],
+            spares: vec![],
             freeing: 0,
             cleaned: 0,
             write_amplification: 100,
@@ -144,6 +147,30 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_trace(&self, request: Trace) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_offline(&self, request: Offline) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
+    }
+
+    fn pool_online(&self, request: Online) -> Result<Told> {
+        self.known(&request.name).map(|()| Told::default())
+    }
+
+    fn pool_clear(&self, request: Clear) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
+    }
+
+    fn pool_reshape(&self, _: Reshape) -> Result<Reshaped> {
+        Self::unsupported("devices")
+    }
+
+    fn pool_scrub(&self, request: Scrub) -> Result<Done> {
+        self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_resilver(&self, request: Resilver) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})
     }
 

@@ -29,8 +29,51 @@ pub enum Kind {
     Time,
     /// An absolute path, `none` or `legacy`.
     MountPoint,
+    /// A part of the day ([`Window`]), or `none`.
+    Window,
     /// Any text of at most this many bytes.
     Text(usize),
+}
+
+/// A part of each day, in minutes after midnight; it may pass midnight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    from: u16,
+    to: u16,
+}
+
+impl Window {
+    /// Reads `22:00-06:00`; `none`, and what is none, is nothing.
+    pub fn parse(text: &str) -> Option<Self> {
+        let minute = |text: &str| {
+            let (hour, minute) = text.split_once(':')?;
+            let two = |text: &str, below: u16| {
+                let digits = (1..=2).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+                text.parse::<u16>().ok().filter(|number| digits && *number < below)
+            };
+            Some(two(hour, 24)? * 60 + two(minute, 60).filter(|_| minute.len() == 2)?)
+        };
+        let (from, to) = text.split_once('-')?;
+        let (from, to) = (minute(from)?, minute(to)?);
+        (from != to).then_some(Self { from, to })
+    }
+
+    /// Whether a minute of the day lies in it.
+    pub fn holds(self, minute: u16) -> bool {
+        if self.from < self.to {
+            (self.from..self.to).contains(&minute)
+        } else {
+            minute >= self.from || minute < self.to
+        }
+    }
+}
+
+impl std::fmt::Display for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let clock = |minute: u16| (minute / 60, minute % 60);
+        let ((a, b), (c, d)) = (clock(self.from), clock(self.to));
+        write!(f, "{a:02}:{b:02}-{c:02}:{d:02}")
+    }
 }
 
 /// When a property may be set.
@@ -225,6 +268,12 @@ pub static POOL: &[Property] = &[
          effect at once").column("devtimeout"),
     settable("trace", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",
         "how often everything is walked to find what is dead, leaked or missing; also done when much may be dead"),
+    settable("scrub", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",
+        "how often everything is verified and repaired by itself"),
+    settable("scrub_window", Kind::Window, Some("none"), false, "<hh:mm-hh:mm> | none",
+        "when scrubs by schedule run, by the host's clock; one that is not over waits for the next day"),
+    settable("scan_rate", Kind::Limit, Some("0"), false, LIMIT,
+        "the most that scrubs and resilvers go through in a second; takes effect at once"),
     told("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
     told("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
     told("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),
@@ -343,6 +392,8 @@ impl Property {
             }
             Kind::Ratio | Kind::Time => None,
             Kind::MountPoint => parse_mountpoint(given),
+            Kind::Window if given == "none" => Some(given.to_owned()),
+            Kind::Window => Window::parse(given).map(|window| window.to_string()),
             Kind::Text(most) => {
                 (given.len() <= most && !given.chars().any(char::is_control)).then(|| given.to_owned())
             }
@@ -369,7 +420,7 @@ impl Property {
 
     /// Whether values are numbers, which align to the right and are JSON numbers.
     pub fn is_number(&self) -> bool {
-        !matches!(self.kind, Kind::Word(_) | Kind::MountPoint | Kind::Text(_))
+        !matches!(self.kind, Kind::Word(_) | Kind::MountPoint | Kind::Window | Kind::Text(_))
     }
 }
 
@@ -526,6 +577,23 @@ mod tests {
         assert_eq!(parse_pool("ashift", "13", true), Ok(("ashift".into(), "13".into())));
         assert_eq!(parse_pool("ashift", "13", false), Err(PropertyError::Settled("ashift")));
         assert!(parse_pool("ashift", "9", true).is_err());
+    }
+
+    #[test]
+    fn windows_may_pass_midnight() {
+        let window = |text| Window::parse(text).unwrap();
+        assert_eq!(parse_pool("scrub_window", "9:05-17:30", false).unwrap().1, "09:05-17:30");
+        let (day, night) = (window("09:00-17:00"), window("22:00-06:00"));
+        for (hour, in_day, in_night) in
+            [(0, false, true), (6, false, false), (9, true, false), (22, false, true)]
+        {
+            assert_eq!((day.holds(hour * 60), night.holds(hour * 60)), (in_day, in_night), "{hour}");
+        }
+        for text in
+            ["", "9-17", "24:00-06:00", "22:60-06:00", "22:00-22:00", "22:0-6:00", "22:00", "-1:00-2:00"]
+        {
+            assert!(parse_pool("scrub_window", text, false).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -238,18 +238,6 @@ impl Pool {
         replicas.find(|&replica| self.members.is_prompt(&self.members.get(segment.slots[replica].device)))
     }
 
-    /// The range of `place` from one column, however slow its device is; `None` when that does not give it.
-    pub(crate) fn read_column(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
-        let member = self.members.get(segment.slots[column].device);
-        match self.read_within(segment, column, place, member.patience())? {
-            Soon::Here(bytes) => Some(bytes),
-            Soon::Late(..) => {
-                member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        }
-    }
-
     /// The same; `None` also when it would be late.
     pub(crate) fn read_promptly(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         match self.read_soon(segment, column, place)? {

@@ -13,6 +13,7 @@ pub mod figures;
 pub mod fs;
 pub mod name;
 pub mod pool;
+pub mod repair;
 pub mod trace;
 
 pub use error::{ApiError, ErrorKind, Result};

@@ -3,12 +3,11 @@
 use super::dedup::DedupStatus;
 use super::figures::Waits;
 use super::trace::TraceStatus;
-use super::{ApiError, Properties, Result, fs, name};
+use super::{ApiError, Properties, Result, fs, name, repair};
 use larder_format::label::{GroupRule, MIN_DEVICE};
 use larder_format::segment::MAX_COLUMNS;
 use larder_pool::property;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 use std::fmt;
 
 /// How a group keeps its data.
@@ -109,6 +108,8 @@ pub struct Create {
     pub name: String,
     /// Its groups.
     pub groups: Vec<Group>,
+    /// Absolute paths of its spares.
+    pub spares: Vec<String>,
     /// Its own properties: `ashift`, `memory`, `comment`, …
     pub properties: Properties,
     /// The properties of its top dataset; `mountpoint` is made when missing.
@@ -124,6 +125,8 @@ pub struct Created {
     pub name: String,
     /// Its groups.
     pub groups: Vec<Group>,
+    /// Its spares.
+    pub spares: Vec<String>,
     /// Bytes of all devices together.
     pub size: u64,
     /// Bytes that files can take, before compression.
@@ -173,6 +176,10 @@ pub enum State {
     Unavail,
     /// Writes fail: the pool waits for its devices.
     Suspended,
+    /// A spare that waits.
+    Avail,
+    /// A spare that stands in for another device.
+    InUse,
 }
 
 impl fmt::Display for State {
@@ -185,6 +192,8 @@ impl fmt::Display for State {
             Self::Removed => "REMOVED",
             Self::Unavail => "UNAVAIL",
             Self::Suspended => "SUSPENDED",
+            Self::Avail => "AVAIL",
+            Self::InUse => "INUSE",
         })
     }
 }
@@ -202,8 +211,10 @@ pub struct PoolStatus {
     pub action: Option<String>,
     /// Where to read on.
     pub see: Option<String>,
-    /// The newest scrub or resilver.
-    pub scan: Option<Scan>,
+    /// Scrubs and resilvers that are under way; else the newest of each, the newest first.
+    pub scans: Vec<Scan>,
+    /// Devices that stand in for those that are lost.
+    pub spares: Vec<Vdev>,
     /// Bytes that deleted files and destroyed datasets still hold.
     pub freeing: u64,
     /// Bytes that the cleaner moved since import.
@@ -231,6 +242,8 @@ pub struct Vdev {
     pub kind: String,
     /// Names it for ever; 0 for groups.
     pub guid: u64,
+    /// A device's number in the pool.
+    pub index: Option<u32>,
     /// The device's path, or where it was last seen.
     pub path: Option<String>,
     /// Its state.
@@ -289,6 +302,8 @@ pub struct Scan {
     pub started: i64,
     /// Seconds since 1970; nothing while it runs.
     pub finished: Option<i64>,
+    /// Since when it has been standing still because somebody wants it to.
+    pub paused: Option<i64>,
     /// It was stopped before its end.
     pub canceled: bool,
     /// Bytes to look at.
@@ -299,6 +314,12 @@ pub struct Scan {
     pub repaired: u64,
     /// Blocks that could not be healed.
     pub errors: u64,
+    /// Bytes a second over the last stretch; nothing while that cannot be told.
+    pub rate: Option<u64>,
+    /// Seconds that are left, where the rate tells.
+    pub left: Option<u64>,
+    /// What it waits for, when it does not move: a resilver, its window.
+    pub waits_for: Option<String>,
 }
 
 /// Reads properties of pools; what `list` and `get` show.
@@ -412,18 +433,7 @@ impl Create {
         if self.groups.is_empty() {
             return Err(ApiError::usage(format!("cannot create '{}': no devices given", self.name)));
         }
-        let mut seen = HashSet::new();
-        for group in &self.groups {
-            group.check()?;
-            for device in &group.devices {
-                if !device.starts_with('/') {
-                    return Err(ApiError::usage(format!("'{device}' is not an absolute path")));
-                }
-                if !seen.insert(device) {
-                    return Err(ApiError::usage(format!("'{device}' is given twice")));
-                }
-            }
-        }
+        repair::check_new(&self.groups, self.spares.iter())?;
         Ok(Self {
             properties: exact(self.properties, true)?,
             fs_properties: fs::exact_at_creation(self.fs_properties)?,

@@ -19,13 +19,16 @@ mod pool;
 mod pool_check;
 mod pool_create;
 mod pool_dedup;
+mod pool_devices;
 mod pool_events;
 mod pool_history;
 mod pool_import;
 mod pool_iostat;
 mod pool_rebuild_index;
+mod pool_scrub;
 mod pool_trace;
 mod sampling;
+mod vdevs;
 
 use crate::api::{ApiError, Result};
 use crate::client::Client;
@@ -270,6 +273,24 @@ mod tests {
             "zpool destroy tank",
             "zpool labelclear -f /dev/sdz",
             "zpool wait -t free,scrub tank",
+            "zpool create -f tank mirror a b spare c",
+            "zpool offline -t tank a b",
+            "zpool online tank a b",
+            "zpool replace -fw tank a b",
+            "zpool replace tank 12345678901234567890",
+            "zpool attach -f tank a b",
+            "zpool detach tank a",
+            "zpool add -fn tank mirror a b",
+            "zpool add tank spare a",
+            "zpool remove tank a",
+            "zpool clear tank",
+            "zpool clear tank a",
+            "zpool scrub -w tank",
+            "zpool scrub -s tank other",
+            "zpool scrub -p tank",
+            "zpool resilver tank",
+            "zpool status -gP tank",
+            "larder pool scrub -wj --since 30d tank",
             "zfs list -H -o name -r tank",
             "zfs list -d 1 -t filesystem -S used -s name",
             "zfs list -rHpo name,used,avail,refer,mountpoint tank",

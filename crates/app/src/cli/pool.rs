@@ -2,8 +2,8 @@
 
 use super::args::{self, Force, Form, Json};
 use super::{
-    Session, items, out, pool_check, pool_create, pool_dedup, pool_events, pool_history, pool_import,
-    pool_iostat, pool_rebuild_index, pool_trace,
+    Session, items, out, pool_check, pool_create, pool_dedup, pool_devices, pool_events, pool_history,
+    pool_import, pool_iostat, pool_rebuild_index, pool_scrub, pool_trace,
 };
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
@@ -46,6 +46,40 @@ pub enum Verb {
     /// Wipes the labels of a device that belongs to no imported pool
     #[command(after_help = "Example: larder pool labelclear /dev/sdx")]
     Labelclear(LabelClear),
+    /// Takes a device out of use; the pool goes on without it
+    #[command(after_help = "Example: larder pool offline tank ata-DISK3")]
+    Offline(pool_devices::Offline),
+    /// Brings a device back into use, and resilvers what it missed
+    #[command(after_help = "Example: larder pool online tank ata-DISK3")]
+    Online(pool_devices::Online),
+    /// Puts a new device in the place of an old one, which may be missing
+    #[command(
+        after_help = "The old device stays in use until the new one has everything. Fewer losses are survived at no time.
+Example: larder pool replace tank ata-DISK3 /dev/disk/by-id/ata-DISK7"
+    )]
+    Replace(pool_devices::Replace),
+    /// Adds a device to a mirror, or makes a mirror of a single device
+    #[command(after_help = "Example: larder pool attach tank ata-DISK1 /dev/disk/by-id/ata-DISK2")]
+    Attach(pool_devices::Attach),
+    /// Takes a device out of a mirror for good, or ends a replacing early
+    #[command(after_help = "Example: larder pool detach tank ata-DISK2")]
+    Detach(pool_devices::Detach),
+    /// Adds groups of devices, or spares
+    #[command(after_help = "Groups must be as safe as those that are there.
+Examples:
+  larder pool add -n tank mirror /dev/disk/by-id/ata-DISK{5,6}
+  larder pool add tank spare /dev/disk/by-id/ata-DISK7")]
+    Add(pool_devices::Add),
+    /// Removes spares
+    #[command(after_help = "Example: larder pool remove tank ata-DISK7")]
+    Remove(pool_devices::Remove),
+    /// Sets the error counts of devices to zero; a faulted device comes back into use
+    #[command(after_help = "Example: larder pool clear tank ata-DISK3")]
+    Clear(pool_devices::Clear),
+    /// Verifies everything that pools hold, and repairs what is wrong
+    Scrub(pool_scrub::Args),
+    /// Starts rebuilding what devices lack from the beginning
+    Resilver(pool_scrub::ResilverArgs),
     /// Shows what happened to pools
     Events(pool_events::Args),
     /// Shows which commands changed pools
@@ -104,6 +138,9 @@ pub struct Status {
     /// Full paths of devices
     #[arg(short = 'P')]
     paths: bool,
+    /// Guids of devices instead of their names
+    #[arg(short = 'g')]
+    guids: bool,
     /// Exact numbers
     #[arg(short = 'p')]
     exact: bool,
@@ -207,6 +244,16 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
             host::clear_label(Path::new(&args::device(&args.device)?))?;
             Ok(0)
         }
+        Verb::Offline(args) => pool_devices::offline(args, session),
+        Verb::Online(args) => pool_devices::online(args, session),
+        Verb::Replace(args) => pool_devices::replace(args, session),
+        Verb::Attach(args) => pool_devices::attach(args, session),
+        Verb::Detach(args) => pool_devices::detach(args, session),
+        Verb::Add(args) => pool_devices::add(args, session),
+        Verb::Remove(args) => pool_devices::remove(args, session),
+        Verb::Clear(args) => pool_devices::clear(args, session),
+        Verb::Scrub(args) => pool_scrub::run(args, session),
+        Verb::Resilver(args) => pool_scrub::resilver(args, session),
         Verb::Events(args) => pool_events::run(args, session),
         Verb::History(args) => pool_history::run(args, session),
         Verb::Trace(args) => pool_trace::run(args, session),
@@ -289,7 +336,12 @@ fn status(args: Status, session: &Session) -> Result<u8> {
         );
         return Ok(0);
     }
-    let form = render::status::Form { damaged: args.verbose, paths: args.paths, exact: args.exact };
+    let form = render::status::Form {
+        damaged: args.verbose,
+        paths: args.paths,
+        guids: args.guids,
+        exact: args.exact,
+    };
     let text = pools.iter().map(|pool| {
         let dedup = if args.dedup { render::dedup::status(pool) } else { String::new() };
         render::status::text(pool, form) + &dedup

@@ -7,7 +7,8 @@ use crate::api::trace::{Trace, TraceState, TraceStatus};
 use crate::api::{ApiError, Result};
 use crate::client;
 use crate::render::json::{envelope, traces};
-use crate::render::status::{duration, trace_line};
+use crate::render::scan::duration;
+use crate::render::status::trace_line;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,10 @@ pub(super) fn finished(session: &Session, names: &[String], told: bool) -> Resul
             progress.clear();
             return Ok(pools);
         }
-        progress.show(&pools);
+        let running = pools.iter().filter_map(|pool| Some((&pool.root.name, pool.trace.as_ref()?)));
+        for (name, trace) in running.filter(|(_, trace)| trace.finished.is_none()) {
+            progress.show(&progress_line(name, trace, progress.begun.elapsed()));
+        }
         client::pause(INTERVAL);
     }
 }
@@ -74,28 +78,26 @@ fn status(session: &Session, names: &[String]) -> Result<Vec<PoolStatus>, ApiErr
 }
 
 /// A line on a terminal that is written again and again.
-struct Progress {
+pub(super) struct Progress {
     shown: bool,
     begun: Instant,
 }
 
 impl Progress {
-    fn new(wanted: bool) -> Self {
+    /// One that is shown if it is `wanted` and somebody is there to see it.
+    pub(super) fn new(wanted: bool) -> Self {
         Self { shown: wanted && std::io::stderr().is_terminal(), begun: now() }
     }
 
-    fn show(&self, pools: &[PoolStatus]) {
-        if !self.shown {
-            return;
-        }
-        let running = pools.iter().filter_map(|pool| Some((&pool.root.name, pool.trace.as_ref()?)));
-        for (name, trace) in running.filter(|(_, trace)| trace.finished.is_none()) {
-            let line = progress_line(name, trace, self.begun.elapsed());
+    /// Writes the line anew.
+    pub(super) fn show(&self, line: &str) {
+        if self.shown {
             let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
         }
     }
 
-    fn clear(&self) {
+    /// Takes the line away.
+    pub(super) fn clear(&self) {
         if self.shown {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }

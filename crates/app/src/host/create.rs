@@ -2,7 +2,7 @@
 
 use super::devices::{self, file_of, identity};
 
-use super::{Host, Live, internal, mounts};
+use super::{Host, Live, internal, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request, TIMEOUT};
@@ -32,8 +32,9 @@ impl Host {
             return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported"));
         }
         let survives = redundancy(&request.groups)?;
-        no_device_twice(&request.groups)?;
-        self.none_is_ours(&request.groups)?;
+        no_device_twice(&request.groups, &request.spares)?;
+        let paths = request.groups.iter().flat_map(|group| &group.devices).chain(&request.spares);
+        self.none_is_ours(paths.map(String::as_str))?;
         let mountpoint = match request.fs_properties.get("mountpoint").map(String::as_str) {
             Some("none" | "legacy") => None,
             Some(path) => Some(path.to_owned()),
@@ -50,6 +51,8 @@ impl Host {
             let devices = group.devices.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
             groups.push(GroupSpec { rule, devices });
         }
+        let spares: Vec<_> =
+            request.spares.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
         let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
         let spec = PoolSpec { name: request.name.clone(), groups, ashift };
         request.fs_properties.iter().try_for_each(|(name, value)| spec.check_property(name, value))?;
@@ -61,6 +64,7 @@ impl Host {
             size: sizes.sum(),
             usable: spec.available(record_size),
             groups: request.groups,
+            spares: request.spares,
             survives,
             mountpoint,
         };
@@ -75,6 +79,12 @@ impl Host {
             pool.set_property(ROOT_DATASET, name, value)?;
         }
         pool.commit()?;
+        for spare in spares {
+            let index = pool.add_spare(spare)?;
+            if let Some(member) = pool.members().find(index) {
+                roster::note_spare(&pool, member.guid)?;
+            }
+        }
         let live = Live::start(pool)?;
         let failed = self.bring_in(&live, true)?;
         if mounts::can_mount(&live.pool, &live.pool.dataset(ROOT_DATASET).expect("it was just made")) != "on"
@@ -88,7 +98,7 @@ impl Host {
     }
 
     /// Refuses devices of imported pools, which their locks would refuse with less to say.
-    fn none_is_ours(&self, groups: &[Group]) -> Result<()> {
+    pub(super) fn none_is_ours<'a>(&self, paths: impl Iterator<Item = &'a str>) -> Result<()> {
         let mut ours = HashMap::new();
         for (name, live) in self.live.read().iter() {
             for (_, path) in live.device_paths() {
@@ -97,7 +107,7 @@ impl Host {
                 }
             }
         }
-        for path in groups.iter().flat_map(|group| &group.devices) {
+        for path in paths {
             if let Ok(meta) = fs::metadata(file_of(path))
                 && let Some(name) = ours.get(&identity(&meta))
             {
@@ -111,14 +121,9 @@ impl Host {
     /// Puts a pool among the imported ones, notes where its devices are, mounts what mounts by itself.
     pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Vec<ApiError>> {
         let paths = live.device_paths();
-        self.remembered.lock().note(&self.run_dir, live.pool.guid(), paths.clone());
+        self.remembered.lock().note(&self.run_dir, live.pool.guid(), paths);
         if !live.pool.is_read_only() {
-            for (guid, path) in paths {
-                let note = format!("device:{guid}");
-                if live.pool.note(&note).as_deref() != Some(&path) {
-                    live.pool.set_note(&note, &path)?;
-                }
-            }
+            live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
         let failed = if mount { live.mounts.lock().mount_all().1 } else { Vec::new() };
@@ -187,9 +192,13 @@ fn redundancy(groups: &[Group]) -> Result<u32> {
     Ok(u32::try_from(survives(weakest)).unwrap_or(u32::MAX))
 }
 
-fn no_device_twice(groups: &[Group]) -> Result<()> {
+/// Refuses two paths of one device.
+///
+/// # Errors
+/// Usage, naming the two.
+pub fn no_device_twice(groups: &[Group], single: &[String]) -> Result<()> {
     let mut seen: HashMap<_, &str> = HashMap::new();
-    for path in groups.iter().flat_map(|group| &group.devices) {
+    for path in groups.iter().flat_map(|group| &group.devices).chain(single) {
         // What does not exist is told when it is opened.
         let Ok(meta) = fs::metadata(file_of(path)) else { continue };
         if let Some(other) = seen.insert(identity(&meta), path) {
@@ -218,7 +227,10 @@ fn check_mountpoint(path: &Path) -> Result<()> {
 }
 
 /// A device that nobody else has a claim on.
-fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
+///
+/// # Errors
+/// When it cannot be opened, or holds something; what, and what takes that away.
+pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
     let device = devices::open(path, mode)?;
     let taken = |what: String, hint: String| {
         Err(ApiError::new(ErrorKind::Exists, format!("{path} {what}"))
@@ -331,7 +343,8 @@ mod tests {
         fs::write(&a, "").unwrap();
         fs::hard_link(&a, &b).unwrap();
         let [a, b] = [&a, &b].map(|path| path.to_str().unwrap());
-        assert!(no_device_twice(&[group(Word::Mirror, &[a, b])]).is_err());
-        assert!(no_device_twice(&[group(Word::Mirror, &[a, "/nowhere"])]).is_ok());
+        assert!(no_device_twice(&[group(Word::Mirror, &[a, b])], &[]).is_err());
+        assert!(no_device_twice(&[group(Word::Mirror, &[a, "/nowhere"])], &[]).is_ok());
+        assert!(no_device_twice(&[group(Word::Mirror, &[a, "/nowhere"])], &[b.to_owned()]).is_err());
     }
 }

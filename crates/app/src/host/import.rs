@@ -144,7 +144,12 @@ impl Host {
             .map(|(_, known)| {
                 let was = remembered.path(plan.guid, known.guid);
                 let was = was.map_or_else(String::new, |path| format!(" (was {path})"));
-                format!("{}: device {}{was} is missing; the pool goes on without it", plan.name, known.guid)
+                format!(
+                    "{pool}: device {guid}{was} is missing; the pool goes on without it. Connected again, it comes \
+                     back by itself; if it is gone for good: larder pool replace {pool} {guid} NEW",
+                    pool = plan.name,
+                    guid = known.guid,
+                )
             })
             .collect()
     }

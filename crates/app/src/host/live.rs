@@ -1,16 +1,18 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
-//! Four threads, and nothing else: the *committer* makes a commit every few seconds when anything has
+//! Five threads, and nothing else: the *committer* makes a commit every few seconds when anything has
 //! changed, stores data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other hosts that the
 //! pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at once, and takes
-//! destroyed datasets down, as long as there is any of it, and names the files of what is lost; the *tracer* walks everything now and then
-//! ([`super::tracer`]).
+//! destroyed datasets down, as long as there is any of it; the *tracer* walks everything now and then
+//! ([`super::tracer`]); the *healer* mends, resilvers and scrubs ([`super::healer`]).
 //! They end at export. A pool imported for reading only has none.
 
+use super::healer::{self, Pace};
 use super::mounts::Mounts;
 use crate::api::{ApiError, Result};
 use larder_files::Mount;
 use larder_format::DeviceGuid;
+use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,8 +30,6 @@ const GLANCE: Duration = Duration::from_millis(100);
 const NOTES_AT_MOST: usize = 16 << 20;
 /// Inodes that were only read since the last commit; more take one, so that they can leave memory.
 const ATIMES_AT_MOST: usize = 16 << 10;
-/// Leaves that are looked through at a time for what lies where something is lost.
-const NAMED_LEAVES: usize = 16;
 /// Extents of an orphan that are dropped in one operation; nobody looks into its dataset meanwhile.
 const REAP_EXTENTS: usize = 256;
 /// Entries of a destroyed dataset that are taken out in one operation; only commits wait for that.
@@ -52,6 +52,8 @@ pub struct Live {
     pub mounts: Mutex<Mounts>,
     /// When it was imported, by its clock.
     pub since: Duration,
+    /// How fast scans go.
+    pub pace: Arc<Pace>,
     stop: Arc<Stop>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -98,7 +100,8 @@ impl Live {
         let mount = Mount::new(Arc::clone(&pool), owner).map_err(ApiError::from)?;
         let mounts = Mutex::new(Mounts::new(Arc::clone(&pool), Arc::clone(&mount)));
         let since = pool.clock().monotonic();
-        let live = Self { pool, mount, mounts, since, stop: Arc::default(), threads: Mutex::default() };
+        let pace = Arc::default();
+        let live = Self { pool, mount, mounts, since, pace, stop: Arc::default(), threads: Mutex::default() };
         if !live.pool.is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
             let bell = Arc::clone(&stop);
@@ -122,12 +125,12 @@ impl Live {
                     while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
                     }
-                    // What fails is told where it is needed; the rest is named with the next step.
-                    let _ = pool.name_lost_step(NAMED_LEAVES);
                 }
             })?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
             live.thread("larder-trace", move || super::tracer::trace_now_and_then(&pool, &stop))?;
+            let (pool, stop, pace) = (Arc::clone(&live.pool), Arc::clone(&live.stop), Arc::clone(&live.pace));
+            live.thread("larder-heal", move || healer::heal_now_and_then(&pool, &stop, &pace))?;
         }
         Ok(Arc::new(live))
     }
@@ -187,10 +190,15 @@ impl Live {
         Ok(())
     }
 
-    /// Paths of the devices that are there.
+    /// The devices that are there, spares included.
+    pub fn present(&self) -> impl Iterator<Item = Arc<Member>> {
+        let members = self.pool.members();
+        members.iter().chain(members.spares()).filter(|member| member.size().is_some())
+    }
+
+    /// Their paths.
     pub fn device_paths(&self) -> Vec<(DeviceGuid, String)> {
-        let present = self.pool.members().iter().filter(|member| member.size().is_some());
-        present.map(|member| (member.guid, member.name())).collect()
+        self.present().map(|member| (member.guid, member.name())).collect()
     }
 }
 

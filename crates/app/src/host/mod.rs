@@ -1,7 +1,7 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
-//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `figures` what people watch, `chronicle` what pools remember, `pools` and
+//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them, `healer` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch, `chronicle` what pools remember, `pools` and
 //! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
@@ -9,6 +9,7 @@
 //! opened and pools exported), a pool's `mounts`, `live` (held for look-ups only). Verbs that only look take
 //! no `admin`: status is told while an import or export is under way.
 
+mod advice;
 mod chronicle;
 mod create;
 mod datasets;
@@ -16,11 +17,14 @@ mod devices;
 mod error;
 mod figures;
 mod files;
+mod healer;
 mod holders;
 mod import;
 mod live;
 mod mounts;
 mod pools;
+mod repair;
+mod roster;
 mod status;
 mod tracer;
 mod world;
@@ -31,6 +35,7 @@ use crate::api::dedup::RebuildIndex;
 use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
@@ -149,13 +154,17 @@ impl Engine for Host {
     }
     fn pool_wait(&self, request: pool::Wait) -> Result<Done> {
         let live = self.pool(&request.name)?;
-        // Scrubs and resilvers are not made by this version: none is running.
-        let free = request.activities.is_empty() || request.activities.contains(&pool::Activity::Free);
-        if free && !live.pool.is_read_only() {
+        let wanted = |activity| request.activities.is_empty() || request.activities.contains(&activity);
+        if wanted(pool::Activity::Resilver) {
+            live.wait_for_resilver();
+        }
+        if wanted(pool::Activity::Scrub) {
+            live.wait_for_scrub();
+        }
+        if wanted(pool::Activity::Free) && !live.pool.is_read_only() {
             live.wait_for_free_space().map_err(|error| error.of_pool(&request.name))?;
         }
-        let trace = request.activities.is_empty() || request.activities.contains(&pool::Activity::Trace);
-        if trace {
+        if wanted(pool::Activity::Trace) {
             live.wait_for_trace();
         }
         Ok(Done {})
@@ -167,6 +176,24 @@ impl Engine for Host {
                 .map_err(|error| error.within(format!("cannot trace '{name}'")).of_pool(&name))?;
         }
         Ok(Done {})
+    }
+    fn pool_offline(&self, request: Offline) -> Result<Done> {
+        self.offline(&request)
+    }
+    fn pool_online(&self, request: Online) -> Result<Told> {
+        self.online(&request)
+    }
+    fn pool_clear(&self, request: Clear) -> Result<Done> {
+        self.clear(&request)
+    }
+    fn pool_reshape(&self, request: Reshape) -> Result<Reshaped> {
+        self.reshape(&request)
+    }
+    fn pool_scrub(&self, request: Scrub) -> Result<Done> {
+        self.scrub(&request)
+    }
+    fn pool_resilver(&self, request: Resilver) -> Result<Done> {
+        self.resilver(&request)
     }
     fn pool_events(&self, request: Events) -> Result<EventLists> {
         self.events(&request)

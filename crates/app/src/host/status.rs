@@ -1,112 +1,99 @@
 //! How pools are: imported ones, and those on devices that could be imported.
 
-use super::devices::Remembered;
+use super::advice::{Advice, advice};
+use super::devices::{Remembered, file_of};
 use super::live::Live;
-use super::{Host, chronicle, error, tracer};
+use super::{Host, chronicle, healer, roster, tracer};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Vdev};
-use crate::api::trace::TraceStatus;
 use larder_format::label::GroupRule;
+use larder_format::root::{NO_GROUP, RootDevice};
 use larder_format::{DeviceGuid, GroupIndex, HostId};
 use larder_pool::GroupUse;
 use larder_pool::Pool;
 use larder_pool::dedup::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// What a device that is out of use means in this version, said wherever one is.
-const NO_RESILVER: &str = "This version cannot rebuild a device yet: it stays out until a later one does.";
 
 impl Host {
     /// The state of an imported pool.
     pub(super) fn status(&self, live: &Live) -> PoolStatus {
         let pool = &live.pool;
-        let name = pool.name();
-        let suspended = pool.suspended();
-        let remembered = self.remembered.lock().clone();
-        let was = |guid: DeviceGuid| {
-            let noted = pool.note(&format!("device:{guid}"));
-            noted.or_else(|| remembered.path(pool.guid(), guid).map(str::to_owned))
-        };
         let mut survives = u32::MAX;
         let mut children = Vec::new();
-        let mut out_of_use = Vec::new();
         for group in pool.groups() {
             let members: Vec<_> = pool.members().of_group(group.index).collect();
-            let left = group.rule.layout.losses_survived(|column| !members[column].is_online());
+            let lost = |column: usize| !members[column].is_online();
+            let left = group.rule.layout.losses_survived(lost);
             survives = survives.min(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)));
-            let devices: Vec<_> = members.iter().map(|member| device(member, &group, &was)).collect();
-            out_of_use.extend(members.iter().zip(&devices).filter_map(|(member, device)| {
-                let why = match member.state() {
-                    MemberState::Online => return None,
-                    MemberState::Missing => "missing",
-                    MemberState::Stale => "out of date",
-                    MemberState::Faulted => "failing",
-                    MemberState::Offline => "offline",
-                    MemberState::Rebuilding => "being rebuilt",
-                };
-                Some(format!("{} is {why}", device.path.as_deref().map_or(device.name.clone(), error::named)))
-            }));
-            let state = group_state(&group.rule, &devices);
-            children.push(group_vdev(group.index, &group.rule, state, devices));
+            let state = state_of(&group.rule, members.len(), lost);
+            let places =
+                members.iter().enumerate().map(|(column, member)| place(pool, member, column, &group));
+            children.push(group_vdev(group.index, &group.rule, state, places.collect()));
         }
-        let state = if suspended.is_some() {
-            State::Suspended
-        } else {
-            worst(children.iter().map(|child| child.state))
+        let state = match pool.suspended() {
+            Some(_) => State::Suspended,
+            None => worst(children.iter().map(|child| child.state)),
         };
         let (allocated, size) = pool.raw_space();
-        let mut root = sum(&name, "root", state, children);
+        let mut root = sum(&pool.name(), "root", state, children);
         (root.guid, root.size, root.allocated) = (pool.guid().get(), size, allocated);
         root.fragmentation = fragmentation(pool.dead_space(), size.saturating_sub(allocated));
         let trace = tracer::status(pool);
-        let (status, action) = match suspended {
-            Some(reason) => (
-                Some(format!(
-                    "The pool has stopped writing: {reason}. What was committed or synced before is not lost."
-                )),
-                Some(format!(
-                    "attach the devices, then: larder pool export {name} && larder pool import {name}"
-                )),
-            ),
-            None => match advice(&name, &root, &out_of_use, survives, pool.is_read_only()) {
-                (None, None) if trace.as_ref().is_some_and(TraceStatus::is_loss) => (
-                    Some(
-                        "The newest trace found that files refer to data which is not there. What cannot be read is \
-                         told to whoever reads it; nothing else is touched."
-                            .to_owned(),
-                    ),
-                    Some(format!("larder pool trace -j {name}; restore what cannot be read from a backup")),
-                ),
-                (None, None) if pool.space(FULL_FOR).available < u64::from(FULL_FOR) && !pool.is_read_only() => (
-                    Some("The pool is full: writes are refused. Deleting and changing properties work.".to_owned()),
-                    Some(format!(
-                        "delete what is not needed; `larder pool get freeing {name}` tells what is about to come back"
-                    )),
-                ),
-                advice => advice,
-            },
-        };
+        let damaged = chronicle::damaged(live);
+        let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
         PoolStatus {
             root,
             commit: pool.durable_commit().get(),
             status,
             action,
-            see: None,
-            scan: None,
+            see,
+            scans: healer::scans(live),
+            spares: spares(pool),
             freeing: pool.freeing_bytes(),
             cleaned: pool.cleaned_bytes(),
             write_amplification: pool.writes().amplification_percent(),
             trace,
             dedup: dedup(pool),
             survives,
-            damaged: chronicle::damaged(live),
+            damaged,
             uptime_ns: live.uptime_ns(),
         }
     }
+}
+
+/// The devices that wait to take the place of others, and those that are doing so.
+fn spares(pool: &Pool) -> Vec<Vdev> {
+    let waiting = pool.members().spares().into_iter().map(|spare| {
+        let mut vdev = device(pool, &spare, None);
+        if vdev.state == State::Online {
+            vdev.state = State::Avail;
+        }
+        vdev
+    });
+    let in_use = pool.members().iter().filter(|member| is_spare_in_use(pool, member)).map(|member| Vdev {
+        state: State::InUse,
+        note: Some("currently in use".to_owned()),
+        ..device(pool, &member, None)
+    });
+    waiting.chain(in_use).collect()
+}
+
+fn is_spare_in_use(pool: &Pool, member: &Member) -> bool {
+    member.stands_for.is_some() && roster::came_as_spare(pool, member.guid)
+}
+
+/// A place in a group: a device, or two while one takes the place of the other.
+fn place(pool: &Pool, member: &Member, column: usize, group: &GroupUse) -> Vdev {
+    let old = device(pool, member, Some(group));
+    let Some(new) = pool.members().stand_in(member.index) else { return old };
+    let kind = if is_spare_in_use(pool, &new) { "spare" } else { "replacing" };
+    let state = if member.is_online() { State::Online } else { State::Degraded };
+    let (size, allocated) = (old.size, old.allocated);
+    let both = vec![old, device(pool, &new, Some(group))];
+    Vdev { size, allocated, ..sum(&format!("{kind}-{column}"), kind, state, both) }
 }
 
 /// How the dedup index stands, when there is one.
@@ -133,9 +120,6 @@ fn dedup(pool: &Pool) -> Option<DedupStatus> {
     })
 }
 
-/// Bytes of a record for which there is no room in a pool that is called full.
-const FULL_FOR: u32 = 128 << 10;
-
 /// An imported pool's state.
 pub fn health(live: &Live) -> State {
     if live.pool.suspended().is_some() {
@@ -150,63 +134,31 @@ pub fn health(live: &Live) -> State {
     worst(states)
 }
 
-/// What is wrong, and what to do about it.
-fn advice(
-    name: &str,
-    root: &Vdev,
-    out_of_use: &[String],
-    survives: u32,
-    read_only: bool,
-) -> (Option<String>, Option<String>) {
-    let errors: u64 = devices(root).map(|d| d.read_errors + d.write_errors + d.checksum_errors).sum();
-    if !out_of_use.is_empty() {
-        let can = if read_only { "read" } else { "read and written" };
-        let status = format!("{}. All data can be {can}. {NO_RESILVER}", out_of_use.join("; "));
-        let action = match survives {
-            0 => "copy what matters to another pool now: no further loss is survived",
-            _ => "copy what matters to another pool before more devices fail",
-        };
-        return (Some(status), Some(action.to_owned()));
-    }
-    if errors > 0 {
-        let status = "Devices gave errors or wrong data. Everything was read from copies or rebuilt, unless a \
-                      program was told otherwise.";
-        let action = format!("larder pool status -v {name}; look at the disk with: smartctl -a DEVICE");
-        return (Some(status.to_owned()), Some(action));
-    }
-    (None, None)
-}
-
-/// All devices below.
-fn devices(vdev: &Vdev) -> impl Iterator<Item = &Vdev> {
-    vdev.children.iter().flat_map(|group| {
-        let single = group.children.is_empty().then_some(group);
-        group.children.iter().chain(single)
-    })
-}
-
-fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option<String>) -> Vdev {
+fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
     let present = member.size().is_some();
-    let path = if present { Some(member.name()) } else { was(member.guid) };
+    let path = roster::path(pool, member);
     let (state, note) = match member.state() {
         // It may be slow.
         MemberState::Online => (State::Online, member.reason()),
+        MemberState::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
         MemberState::Stale => (
             State::Unavail,
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
+        MemberState::Offline => (State::Offline, None),
         MemberState::Faulted => {
             (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned())))
         }
-        MemberState::Offline => (State::Unavail, Some("taken offline".to_owned())),
-        MemberState::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
     };
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &member.counters;
-    let unit = u64::from(group.slot_size);
-    let used = group.devices.iter().find(|(index, ..)| *index == member.index);
-    let (allocated, size) = used.map_or((0, 0), |&(_, used, all)| (used * unit, all * unit));
+    let used = group.and_then(|group| {
+        let (_, used, all) = group.devices.iter().find(|(index, ..)| *index == member.index)?;
+        let unit = u64::from(group.slot_size);
+        Some((used * unit, all * unit))
+    });
+    let (allocated, size) = used.unwrap_or((0, member.size().map_or(0, |size| size.get())));
     Vdev {
         name: match &path {
             Some(path) if present => path.clone(),
@@ -214,6 +166,7 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
         },
         kind: path.as_deref().map_or("disk", kind).to_owned(),
         guid: member.guid.get(),
+        index: Some(u32::from(member.index.get())),
         path,
         state,
         note,
@@ -236,16 +189,12 @@ fn device(member: &Member, group: &GroupUse, was: &impl Fn(DeviceGuid) -> Option
 
 /// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
-    let path = super::devices::file_of(path);
+    let path = file_of(path);
     let file = match std::fs::metadata(path) {
         Ok(meta) => meta.is_file(),
         Err(_) => !path.starts_with("/dev"),
     };
     if file { "file" } else { "disk" }
-}
-
-fn group_state(rule: &GroupRule, devices: &[Vdev]) -> State {
-    state_of(rule, devices.len(), |column| devices[column].state != State::Online)
 }
 
 fn state_of(rule: &GroupRule, devices: usize, lost: impl Fn(usize) -> bool) -> State {
@@ -285,6 +234,7 @@ fn sum(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
         name: name.to_owned(),
         kind: kind.to_owned(),
         guid: 0,
+        index: None,
         path: None,
         state,
         note: None,
@@ -316,25 +266,30 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
     let mut survives = u32::MAX;
     let mut children = Vec::new();
     let mut remarks = plan.remarks.clone();
+    let stand_in = |place| {
+        let all = plan.root.devices.iter().zip(&plan.devices);
+        all.clone().find(|(known, _)| known.stands_for == Some(place))
+    };
     for group in &plan.root.groups {
-        let known: Vec<_> = plan
-            .root
-            .devices
-            .iter()
-            .zip(&plan.devices)
-            .filter(|(known, _)| known.group == group.index)
-            .collect();
-        let devices: Vec<_> = known
-            .iter()
-            .map(|(known, candidate)| {
-                importable_device(candidate, remembered.path(plan.guid, known.guid), known.guid)
-            })
-            .collect();
-        let lost = |column: usize| devices.get(column).is_none_or(|device| device.state != State::Online);
+        let all = plan.root.devices.iter().zip(&plan.devices);
+        let here: Vec<_> =
+            all.filter(|(known, _)| known.group == group.index && known.stands_for.is_none()).collect();
+        let vdev = |(known, candidate): (&RootDevice, &Candidate)| {
+            importable_device(candidate, remembered.path(plan.guid, known.guid), known.guid)
+        };
+        let lost =
+            |column: usize| here.get(column).is_none_or(|(_, device)| device.standing != Standing::Current);
         let left = group.rule.layout.losses_survived(lost);
         survives = survives.min(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)));
-        let state = group_state(&group.rule, &devices);
-        children.push(group_vdev(group.index, &group.rule, state, devices));
+        let state = state_of(&group.rule, here.len(), lost);
+        let places = here.iter().enumerate().map(|(column, &one)| match stand_in(one.0.index) {
+            None => vdev(one),
+            Some(new) => {
+                let state = if lost(column) { State::Degraded } else { State::Online };
+                sum(&format!("replacing-{column}"), "replacing", state, vec![vdev(one), vdev(new)])
+            }
+        });
+        children.push(group_vdev(group.index, &group.rule, state, places.collect()));
     }
     let state = match (plan.complete, plan.refusal.is_some()) {
         (true, false) => worst(children.iter().map(|child| child.state)),
@@ -357,6 +312,11 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
             plan.name, holder.host_name
         ));
     }
+    let spares = plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| known.group == NO_GROUP);
+    let spares = spares.map(|(known, candidate)| {
+        importable_device(candidate, remembered.path(plan.guid, known.guid), known.guid)
+    });
+    let spares = spares.collect();
     let mut root = sum(&plan.name, "root", state, children);
     root.guid = plan.guid.get();
     let sentences = remarks.join(". ");
@@ -366,7 +326,8 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         status: (!sentences.is_empty()).then(|| format!("{}.", sentences.trim_end_matches('.'))),
         action,
         see: None,
-        scan: None,
+        scans: Vec::new(),
+        spares,
         freeing: 0,
         cleaned: 0,
         write_amplification: 100,
@@ -382,9 +343,10 @@ fn importable_device(candidate: &Candidate, was: Option<&str>, guid: DeviceGuid)
     let found = candidate.found.as_ref();
     let path = found.map(|found| found.device.name());
     let (state, note) = match candidate.standing {
-        Standing::Current | Standing::Spare => (State::Online, None),
-        Standing::Rebuilding => (State::Unavail, Some("resilvering".to_owned())),
-        Standing::Offline(_) => (State::Unavail, Some("taken offline".to_owned())),
+        Standing::Current => (State::Online, None),
+        Standing::Spare => (State::Avail, None),
+        Standing::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
+        Standing::Offline(_) => (State::Offline, None),
         Standing::Stale(through) => {
             (State::Unavail, Some(format!("out of date: it holds all up to commit {through}")))
         }
@@ -394,6 +356,7 @@ fn importable_device(candidate: &Candidate, was: Option<&str>, guid: DeviceGuid)
     Vdev {
         kind: path.as_deref().or(was).map_or("disk", kind).to_owned(),
         guid: guid.get(),
+        index: Some(u32::from(candidate.index.get())),
         path: path.clone().or_else(|| was.map(str::to_owned)),
         note,
         size,
@@ -407,17 +370,12 @@ mod tests {
     use larder_format::label::GroupWord;
     use larder_format::segment::Layout;
 
-    fn some(states: &[State]) -> Vec<Vdev> {
-        states.iter().map(|&state| sum("d", "file", state, Vec::new())).collect()
-    }
-
     #[test]
     fn a_group_is_degraded_while_its_layout_survives() {
         let rule = GroupRule { word: GroupWord::Raidz, layout: Layout::new(2, 1, 1).unwrap() };
-        let (on, off) = (State::Online, State::Unavail);
-        assert_eq!(group_state(&rule, &some(&[on, on, on])), State::Online);
-        assert_eq!(group_state(&rule, &some(&[on, off, on])), State::Degraded);
-        assert_eq!(group_state(&rule, &some(&[on, off, off])), State::Faulted);
+        assert_eq!(state_of(&rule, 3, |_| false), State::Online);
+        assert_eq!(state_of(&rule, 3, |column| column == 1), State::Degraded);
+        assert_eq!(state_of(&rule, 3, |column| column > 0), State::Faulted);
     }
 
     #[test]

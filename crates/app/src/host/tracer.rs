@@ -53,7 +53,7 @@ pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
 }
 
 /// Look-ups of others: the trace's own do not count.
-fn uses(pool: &Pool) -> u64 {
+pub fn uses(pool: &Pool) -> u64 {
     let stats = pool.cache_stats();
     [stats.demand_data, stats.demand_metadata].iter().map(|looked| looked.hits + looked.misses).sum()
 }

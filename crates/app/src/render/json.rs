@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 2;
+const MINOR: u32 = 3;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -92,7 +92,9 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "status": pool.status,
             "action": pool.action,
             "see": pool.see,
-            "scan_stats": pool.scan,
+            "scan_stats": pool.scans.first(),
+            "scans": pool.scans,
+            "spares": pool.spares.iter().map(|spare| (spare.name.clone(), vdev(spare))).collect::<Map<_, _>>(),
             "freeing": pool.freeing,
             "cleaned": pool.cleaned,
             "write_amplification": pool.write_amplification as f64 / 100.0,
@@ -114,6 +116,11 @@ pub fn traces(pools: &[PoolStatus]) -> Map<String, Value> {
     pools.iter().map(|pool| (pool.root.name.clone(), json!({ "trace": pool.trace }))).collect()
 }
 
+/// Pools' scrubs and resilvers, by name.
+pub fn scans(pools: &[PoolStatus]) -> Map<String, Value> {
+    pools.iter().map(|pool| (pool.root.name.clone(), json!({ "scans": pool.scans }))).collect()
+}
+
 /// What is shared, of pools.
 pub fn sharing(pools: &[PoolStatus]) -> Map<String, Value> {
     let of = |pool: &PoolStatus| json!({ "index": pool.dedup, "trace": pool.trace });
@@ -125,6 +132,7 @@ fn vdev(vdev_: &Vdev) -> Value {
         "name": vdev_.name,
         "vdev_type": vdev_.kind,
         "guid": vdev_.guid,
+        "index": vdev_.index,
         "path": vdev_.path,
         "state": vdev_.state,
         "note": vdev_.note,

@@ -8,6 +8,8 @@ pub mod extents;
 pub mod iostat;
 pub mod items;
 pub mod json;
+pub mod scan;
+pub mod shape;
 pub mod status;
 mod table;
 

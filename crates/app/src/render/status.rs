@@ -1,10 +1,12 @@
-//! `status`, `check`, the list of what can be imported, and what a pool would be: views of one struct.
+//! `status`, `check` and the list of what can be imported: views of one struct.
 
+use super::scan::{self, duration};
 use super::{date_to_second, short_path};
 use crate::api::dedup::DedupStatus;
-use crate::api::pool::{Created, PoolStatus, Scan, ScanKind, State, Vdev};
+use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
+use std::borrow::Cow;
 use std::fmt::Write;
 
 /// How `status` is shown.
@@ -14,6 +16,8 @@ pub struct Form {
     pub damaged: bool,
     /// Full paths of devices.
     pub paths: bool,
+    /// Guids of devices instead of their names.
+    pub guids: bool,
     /// Exact counts.
     pub exact: bool,
 }
@@ -36,9 +40,7 @@ pub fn health(pool: &PoolStatus) -> Health {
     match pool.root.state {
         State::Online if pool.damaged.is_empty() => Health::Healthy,
         State::Online | State::Degraded => Health::Degraded,
-        State::Faulted | State::Offline | State::Removed | State::Unavail | State::Suspended => {
-            Health::Faulted
-        }
+        _ => Health::Faulted,
     }
 }
 
@@ -83,7 +85,14 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if let Some(see) = &pool.see {
         line("see", see);
     }
-    line("scan", &pool.scan.as_ref().map_or_else(|| "none requested".to_owned(), scan));
+    // All that are under way; else the newest that is over.
+    let running = pool.scans.iter().filter(|scan| scan.finished.is_none()).count();
+    for scan in pool.scans.iter().take(running.max(1)) {
+        line("scan", &scan::text(scan));
+    }
+    if pool.scans.is_empty() {
+        line("scan", "none requested");
+    }
     if let Some(trace) = &pool.trace {
         line("trace", &trace_line(trace));
     }
@@ -99,7 +108,7 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     }
     line("risk", &risk(pool.survives));
     out += "config:\n\n";
-    out += &config(&pool.root, form);
+    out += &config(pool, form);
     out += "\n";
     if pool.damaged.is_empty() || !form.damaged {
         writeln!(out, "errors: {}", errors_line(pool)).expect("strings take all");
@@ -145,33 +154,6 @@ fn wrap(text: &str) -> String {
         column += width;
     }
     out
-}
-
-fn scan(scan: &Scan) -> String {
-    let (kind, done) = match scan.kind {
-        ScanKind::Scrub => ("scrub", "repaired"),
-        ScanKind::Resilver => ("resilver", "resilvered"),
-    };
-    let repaired = format_size(scan.repaired);
-    let Some(finished) = scan.finished else {
-        let percent = scan.examined as f64 * 100.0 / scan.total.max(1) as f64;
-        return format!(
-            "{kind} in progress since {}\n\t{} of {} looked at, {repaired} {done}, {percent:.2}% done",
-            date_to_second(scan.started),
-            format_size(scan.examined),
-            format_size(scan.total),
-        );
-    };
-    let when = date_to_second(finished);
-    if scan.canceled {
-        return format!("{kind} canceled on {when}");
-    }
-    let head = match scan.kind {
-        ScanKind::Scrub => format!("scrub repaired {repaired}"),
-        ScanKind::Resilver => format!("resilvered {repaired}"),
-    };
-    let took = finished.saturating_sub(scan.started).max(0);
-    format!("{head} in {} with {} errors on {when}", duration(took), scan.errors)
 }
 
 /// How a trace goes on, or what it found.
@@ -249,19 +231,13 @@ fn dedup_line(dedup: &DedupStatus) -> String {
     text
 }
 
-/// `01:02:03`, days in front where there are any.
-pub fn duration(seconds: i64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
-    if days > 0 { format!("{days} days {clock}") } else { clock }
-}
-
-fn config(root: &Vdev, form: Form) -> String {
-    let width = width(root, form.paths, 0).max("NAME".len());
+fn config(pool: &PoolStatus, form: Form) -> String {
+    let spares = pool.spares.iter().map(|spare| width(spare, form, 1)).max();
+    let width = width(&pool.root, form, 0).max(spares.unwrap_or(0)).max("NAME".len());
     let mut out =
         format!("\t{:<width$}  {:<8} {:>5} {:>5} {:>5}\n", "NAME", "STATE", "READ", "WRITE", "CKSUM");
-    walk(root, 0, &mut |vdev, depth| {
-        let name = format!("{:1$}{2}", "", depth * 2, name(vdev, form.paths));
+    walk(&pool.root, 0, &mut |vdev, depth| {
+        let name = format!("{:1$}{2}", "", depth * 2, name(vdev, form));
         let count = |count: u64| if form.exact { count.to_string() } else { format_count(count) };
         write!(
             out,
@@ -277,16 +253,28 @@ fn config(root: &Vdev, form: Form) -> String {
         }
         out.push('\n');
     });
+    if !pool.spares.is_empty() {
+        out += "\tspares\n";
+    }
+    for spare in &pool.spares {
+        let name = format!("  {}", name(spare, form));
+        let note = spare.note.as_ref().map_or_else(String::new, |note| format!("  {note}"));
+        writeln!(out, "\t{name:<width$}  {}{note}", spare.state).expect("strings take all");
+    }
     out
 }
 
-fn name(vdev: &Vdev, paths: bool) -> &str {
-    if paths { &vdev.name } else { short_path(&vdev.name) }
+fn name(vdev: &Vdev, form: Form) -> Cow<'_, str> {
+    match form {
+        Form { guids: true, .. } if vdev.index.is_some() => vdev.guid.to_string().into(),
+        Form { paths: true, .. } => vdev.name.as_str().into(),
+        _ => short_path(&vdev.name).into(),
+    }
 }
 
-fn width(vdev: &Vdev, paths: bool, depth: usize) -> usize {
-    let own = depth * 2 + name(vdev, paths).chars().count();
-    vdev.children.iter().map(|child| width(child, paths, depth + 1)).fold(own, usize::max)
+fn width(vdev: &Vdev, form: Form, depth: usize) -> usize {
+    let own = depth * 2 + name(vdev, form).chars().count();
+    vdev.children.iter().map(|child| width(child, form, depth + 1)).fold(own, usize::max)
 }
 
 fn walk<'a>(vdev: &'a Vdev, depth: usize, visit: &mut impl FnMut(&'a Vdev, usize)) {
@@ -313,7 +301,8 @@ pub fn importable(pool: &PoolStatus) -> String {
         line("see", see);
     }
     out += " config:\n\n";
-    let width = width(root, true, 0);
+    let form = Form { paths: true, ..Form::default() };
+    let width = width(root, form, 0);
     walk(root, 0, &mut |vdev, depth| {
         let name = format!("{:1$}{2}", "", depth * 2, vdev.name);
         let note = vdev.note.as_ref().map_or_else(String::new, |note| format!("  {note}"));
@@ -322,42 +311,18 @@ pub fn importable(pool: &PoolStatus) -> String {
     out
 }
 
-/// What `create -n` shows.
-pub fn plan(created: &Created) -> String {
-    let mut out = format!("would create '{}' with the following layout:\n\n\t{0}\n", created.name);
-    for group in &created.groups {
-        let single = group.devices.len() == 1;
-        if !single {
-            writeln!(out, "\t  {}", group.word).expect("strings take all");
-        }
-        for device in &group.devices {
-            let indent = if single { "  " } else { "    " };
-            writeln!(out, "\t{indent}{device}").expect("strings take all");
-        }
-    }
-    let mountpoint = created.mountpoint.as_deref().unwrap_or("nowhere");
-    writeln!(
-        out,
-        "\n  size: {}, of which files can take {}\n  risk: {}\nmounted: {mountpoint}",
-        format_size(created.size),
-        format_size(created.usable),
-        risk(created.survives).replace("more ", ""),
-    )
-    .expect("strings take all");
-    out
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
     use crate::api::figures::Waits;
-    use crate::api::pool::{Group, Io, Word};
+    use crate::api::pool::Io;
 
     fn vdev(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
         Vdev {
             name: name.into(),
             kind: kind.into(),
             guid: 42,
+            index: None,
             path: None,
             state,
             note: None,
@@ -394,7 +359,8 @@ pub mod tests {
             ),
             action: Some("larder pool online tank /srv/b".into()),
             see: None,
-            scan: None,
+            scans: vec![],
+            spares: vec![],
             freeing: 0,
             cleaned: 0,
             write_amplification: 100,
@@ -526,40 +492,5 @@ pub mod tests {
              \t    /dev/disk/by-id/sda  ONLINE\n\
              \t    /srv/b               UNAVAIL  not found where it was last seen\n"
         );
-    }
-
-    #[test]
-    fn a_plan_shows_layout_size_and_risk() {
-        let created = Created {
-            name: "tank".into(),
-            groups: vec![Group { word: Word::Mirror, devices: vec!["/a".into(), "/b".into()] }],
-            size: 2 << 30,
-            usable: 1 << 30,
-            survives: 1,
-            mountpoint: Some("/tank".into()),
-        };
-        assert_eq!(
-            plan(&created),
-            "would create 'tank' with the following layout:\n\n\ttank\n\t  mirror\n\t    /a\n\t    /b\n\n  \
-             size: 2G, of which files can take 1G\n  risk: 1 loss is survived, whichever device it is\n\
-             mounted: /tank\n"
-        );
-    }
-
-    #[test]
-    fn scans_tell_their_end() {
-        let done = Scan {
-            kind: ScanKind::Scrub,
-            started: 0,
-            finished: Some(90_061),
-            canceled: false,
-            total: 1 << 30,
-            examined: 1 << 30,
-            repaired: 4096,
-            errors: 0,
-        };
-        assert!(scan(&done).starts_with("scrub repaired 4K in 1 days 01:01:01 with 0 errors on "));
-        let running = Scan { finished: None, examined: 1 << 29, ..done };
-        assert!(scan(&running).ends_with("512M of 1G looked at, 4K repaired, 50.00% done"));
     }
 }

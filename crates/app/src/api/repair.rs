@@ -1,0 +1,221 @@
+//! Requests and replies about a pool's devices and what is done to keep them whole: taken out and brought
+//! back, replaced, added, scrubbed, resilvered.
+//!
+//! A device of a pool is named as people type it: by its path, the last part of that, its guid, or its
+//! number. New devices are absolute paths.
+
+use super::pool::Group;
+use super::{ApiError, Result};
+use larder_device::FaultDevice;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Takes a device out of use. Refused when data could not be read without it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offline {
+    /// The pool.
+    pub name: String,
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// Until the next import only.
+    pub temporary: bool,
+}
+
+/// Brings devices back into use; what they missed is resilvered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Online {
+    /// The pool.
+    pub name: String,
+    /// Its devices, or absolute paths where missing ones are now.
+    pub devices: Vec<String>,
+}
+
+/// Sets error counts to zero; a faulted device comes back as with [`Online`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clear {
+    /// The pool.
+    pub name: String,
+    /// One of its devices; nothing for all of them.
+    pub device: Option<String>,
+}
+
+/// Changes which devices a pool is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reshape {
+    /// The pool.
+    pub name: String,
+    /// How.
+    pub change: Change,
+    /// Only tell. Devices are looked at, nothing is written.
+    pub dry_run: bool,
+}
+
+/// How a pool's devices change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// A new device takes the place of an old one.
+    Replace {
+        /// The device that goes.
+        old: String,
+        /// The path of the one that comes; nothing for a new disk at the path of the old one.
+        new: Option<String>,
+    },
+    /// A mirror gets one device more; a single device becomes a mirror.
+    Attach {
+        /// A device of the mirror.
+        to: String,
+        /// The path of the new one.
+        new: String,
+    },
+    /// A mirror loses a device, or a replacing ends early: either of the two goes.
+    Detach {
+        /// The device that goes.
+        device: String,
+    },
+    /// The pool gets further groups, or spares.
+    Add {
+        /// The groups.
+        groups: Vec<Group>,
+        /// Paths of spares.
+        spares: Vec<String>,
+    },
+    /// Spares go.
+    Remove {
+        /// Which.
+        devices: Vec<String>,
+    },
+}
+
+/// What a pool is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Its groups.
+    pub groups: Vec<Group>,
+    /// Its spares.
+    pub spares: Vec<String>,
+    /// Bytes that files can take, before compression.
+    pub usable: u64,
+    /// How many losses are survived whichever devices they hit, once all is resilvered.
+    pub survives: u32,
+}
+
+/// What a [`Reshape`] comes to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reshaped {
+    /// The pool.
+    pub name: String,
+    /// Whether anything was changed.
+    pub done: bool,
+    /// What it was made of.
+    pub before: Shape,
+    /// What it is made of, or would be.
+    pub after: Shape,
+    /// What people should know: what goes on now, and what is lost of the guarantee.
+    pub notes: Vec<String>,
+}
+
+/// What people should know of what was done, a sentence each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The sentences.
+    pub notes: Vec<String>,
+}
+
+/// What to do about a scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Start one, or go on with one that was paused.
+    Start,
+    /// Keep its place.
+    Pause,
+    /// End it.
+    Stop,
+}
+
+/// Scrubs pools: verifies everything that they hold, and repairs what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// Which pools.
+    pub names: Vec<String>,
+    /// What to do.
+    pub action: ScrubAction,
+    /// Seconds since 1970: only what was last verified before that, or never.
+    pub since: Option<i64>,
+}
+
+/// Starts resilvers from the beginning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resilver {
+    /// Which pools.
+    pub names: Vec<String>,
+}
+
+impl Reshape {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        let (groups, new): (&[Group], Vec<&String>) = match &self.change {
+            Change::Replace { new, .. } => (&[], new.iter().collect()),
+            Change::Attach { new, .. } => (&[], vec![new]),
+            Change::Add { groups, spares } => (groups, spares.iter().collect()),
+            Change::Detach { .. } | Change::Remove { .. } => (&[], Vec::new()),
+        };
+        check_new(groups, new.into_iter())?;
+        if let Change::Add { groups, spares } = &self.change
+            && groups.is_empty()
+            && spares.is_empty()
+        {
+            return Err(ApiError::usage(format!("cannot add to '{}': no devices given", self.name)));
+        }
+        Ok(self)
+    }
+}
+
+/// Checks groups and single new devices: each makes such a group, each is an absolute path, none is there twice.
+///
+/// # Errors
+/// Usage, with the reason.
+pub fn check_new<'a>(groups: &'a [Group], single: impl Iterator<Item = &'a String>) -> Result<()> {
+    groups.iter().try_for_each(Group::check)?;
+    let mut seen = HashSet::new();
+    for device in groups.iter().flat_map(|group| &group.devices).chain(single) {
+        if !device.strip_prefix(FaultDevice::PREFIX).unwrap_or(device).starts_with('/') {
+            return Err(ApiError::usage(format!("'{device}' is not an absolute path")));
+        }
+        if !seen.insert(device) {
+            return Err(ApiError::usage(format!("'{device}' is given twice")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pool::Word;
+
+    fn add(groups: Vec<Group>, spares: &[&str]) -> Result<Reshape> {
+        let spares = spares.iter().map(|&path| path.to_owned()).collect();
+        let change = Change::Add { groups, spares };
+        Reshape { name: "tank".into(), change, dry_run: false }.checked()
+    }
+
+    #[test]
+    fn new_devices_are_absolute_paths_and_none_is_given_twice() {
+        let mirror = Group { word: Word::Mirror, devices: vec!["/a".into(), "/b".into()] };
+        assert!(add(vec![mirror.clone()], &["/c"]).is_ok());
+        for (groups, spares) in [
+            (vec![mirror.clone()], vec!["/b"]),
+            (vec![mirror.clone(), mirror], vec![]),
+            (vec![], vec!["c"]),
+            (vec![], vec![]),
+            (vec![Group { word: Word::Mirror, devices: vec!["/a".into()] }], vec![]),
+        ] {
+            assert!(add(groups, &spares).is_err());
+        }
+    }
+}

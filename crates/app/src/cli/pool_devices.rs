@@ -1,0 +1,197 @@
+//! The verbs about the devices of a pool: `offline`, `online`, `clear`, `replace`, `attach`, `detach`, `add`,
+//! `remove`.
+//!
+//! A device of the pool may be named by its path, the last part of that, its guid or its number; the daemon
+//! finds out which. New devices are paths.
+
+use super::args::{self, Force, Json};
+use super::{Session, out, vdevs};
+use crate::api::Result;
+use crate::api::pool::{Activity, Wait};
+use crate::api::repair;
+use crate::render;
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub struct Offline {
+    /// Until the next import only
+    #[arg(short = 't')]
+    temporary: bool,
+    name: String,
+    #[arg(value_name = "DEVICE", required = true)]
+    devices: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Online {
+    name: String,
+    /// Devices of the pool, or paths where missing ones are now
+    #[arg(value_name = "DEVICE", required = true)]
+    devices: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Clear {
+    name: String,
+    /// One device; all when not given
+    #[arg(value_name = "DEVICE")]
+    device: Option<String>,
+}
+
+/// What verbs that change a pool's shape have in common.
+#[derive(Debug, Args)]
+pub struct Reshape {
+    /// Only show what it would come to: before, after, and what is lost of the guarantee
+    #[arg(short = 'n')]
+    dry_run: bool,
+    #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Replace {
+    #[command(flatten)]
+    reshape: Reshape,
+    /// Wait until it is resilvered
+    #[arg(short = 'w', conflicts_with = "dry_run")]
+    wait: bool,
+    name: String,
+    /// The device that goes
+    old: String,
+    /// The path of the one that comes; when not given, a new disk is at the path of the old one
+    new: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Attach {
+    #[command(flatten)]
+    reshape: Reshape,
+    /// Wait until it is resilvered
+    #[arg(short = 'w', conflicts_with = "dry_run")]
+    wait: bool,
+    name: String,
+    /// A device of the mirror, or a single one, which becomes a mirror
+    device: String,
+    /// The path of the one that comes
+    new: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Detach {
+    #[command(flatten)]
+    reshape: Reshape,
+    name: String,
+    device: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Add {
+    #[command(flatten)]
+    reshape: Reshape,
+    name: String,
+    /// Words and devices, as for create; spares behind the word spare
+    #[arg(value_name = "VDEV", required = true)]
+    vdevs: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Remove {
+    #[command(flatten)]
+    reshape: Reshape,
+    name: String,
+    /// Spares
+    #[arg(value_name = "SPARE", required = true)]
+    devices: Vec<String>,
+}
+
+/// A device of the pool as the daemon looks for it: what has a slash is a path from here.
+fn named(text: &str) -> Result<String> {
+    if text.contains('/') { args::device(text) } else { Ok(text.to_owned()) }
+}
+
+fn all_named(texts: &[String]) -> Result<Vec<String>> {
+    texts.iter().map(|text| named(text)).collect()
+}
+
+/// `offline`.
+pub fn offline(args: Offline, session: &Session) -> Result<u8> {
+    let devices = all_named(&args.devices)?;
+    session.client.call(repair::Offline { name: args.name, devices, temporary: args.temporary })?;
+    Ok(0)
+}
+
+/// `online`.
+pub fn online(args: Online, session: &Session) -> Result<u8> {
+    let told = session.client.call(repair::Online { name: args.name, devices: all_named(&args.devices)? })?;
+    told.notes.iter().for_each(|note| out::complain(note));
+    Ok(0)
+}
+
+/// `clear`.
+pub fn clear(args: Clear, session: &Session) -> Result<u8> {
+    let device = args.device.as_deref().map(named).transpose()?;
+    session.client.call(repair::Clear { name: args.name, device })?;
+    Ok(0)
+}
+
+/// `replace`.
+pub fn replace(args: Replace, session: &Session) -> Result<u8> {
+    let new = args.new.as_deref().map(args::device).transpose()?;
+    let change = repair::Change::Replace { old: named(&args.old)?, new };
+    reshape("replace", &args.name, change, &args.reshape, session)?;
+    wait(args.wait, args.name, session)
+}
+
+/// `attach`.
+pub fn attach(args: Attach, session: &Session) -> Result<u8> {
+    let change = repair::Change::Attach { to: named(&args.device)?, new: args::device(&args.new)? };
+    reshape("attach", &args.name, change, &args.reshape, session)?;
+    wait(args.wait, args.name, session)
+}
+
+/// `detach`.
+pub fn detach(args: Detach, session: &Session) -> Result<u8> {
+    let change = repair::Change::Detach { device: named(&args.device)? };
+    reshape("detach", &args.name, change, &args.reshape, session)
+}
+
+/// `add`.
+pub fn add(args: Add, session: &Session) -> Result<u8> {
+    let vdevs::Vdevs { groups, spares } = vdevs::read(&args.vdevs)?;
+    reshape("add", &args.name, repair::Change::Add { groups, spares }, &args.reshape, session)
+}
+
+/// `remove`.
+pub fn remove(args: Remove, session: &Session) -> Result<u8> {
+    let change = repair::Change::Remove { devices: all_named(&args.devices)? };
+    reshape("remove", &args.name, change, &args.reshape, session)
+}
+
+fn reshape(
+    verb: &str,
+    name: &str,
+    change: repair::Change,
+    common: &Reshape,
+    session: &Session,
+) -> Result<u8> {
+    session.tolerate(common.force)?;
+    let request = repair::Reshape { name: name.to_owned(), change, dry_run: common.dry_run };
+    let reshaped = session.client.call(request)?;
+    if common.json.json {
+        out::print_json(&render::json::reply(&session.spell("pool", verb), &reshaped));
+    } else if common.dry_run {
+        out::print(&render::shape::plan(&reshaped));
+    } else {
+        reshaped.notes.iter().for_each(|note| out::complain(note));
+    }
+    Ok(0)
+}
+
+fn wait(wanted: bool, name: String, session: &Session) -> Result<u8> {
+    if wanted {
+        session.client.call(Wait { name, activities: vec![Activity::Resilver] })?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,163 @@
+//! What is wrong with a pool, in a sentence, and a command to paste that does something about it.
+
+use super::live::Live;
+use super::{repair, roster};
+use crate::api::pool::{State, Vdev};
+use crate::api::trace::TraceStatus;
+use larder_pool::Pool;
+use larder_pool::member::{Member, MemberState};
+
+/// Where to read on.
+const SEE: &str = "docs/operations.md, Losing a disk";
+/// Bytes of a record for which there is no room in a pool that is called full.
+const FULL_FOR: u32 = 128 << 10;
+
+/// What is told of a pool.
+#[derive(Debug, Default)]
+pub struct Advice {
+    /// What is wrong.
+    pub status: Option<String>,
+    /// What to do.
+    pub action: Option<String>,
+    /// Where to read on.
+    pub see: Option<String>,
+}
+
+impl Advice {
+    fn new(status: String, action: String) -> Self {
+        Self { status: Some(status), action: Some(action), see: None }
+    }
+
+    fn see(mut self) -> Self {
+        self.see = Some(SEE.to_owned());
+        self
+    }
+}
+
+/// What a device ails, the worst at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ailing {
+    Resilvering,
+    Offline,
+    Faulted,
+    Missing,
+}
+
+/// What is wrong with an imported pool, and what to do about it: of several things, the worst.
+pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: usize) -> Advice {
+    let pool = &live.pool;
+    let name = &root.name;
+    if let Some(reason) = pool.suspended() {
+        return Advice::new(
+            format!(
+                "The pool has stopped writing: {reason}. What was committed or synced before is not lost."
+            ),
+            format!("attach the devices, then: larder pool export {name} && larder pool import {name}"),
+        )
+        .see();
+    }
+    if let Some(advice) = about_devices(pool, root) {
+        return advice.see();
+    }
+    if damaged > 0 {
+        return Advice::new(
+            "Some data could be neither read nor made good. Whoever reads it is told (EIO); all else can be read."
+                .to_owned(),
+            format!("larder pool status -v {name} names the files: restore them, then: larder pool clear {name}"),
+        );
+    }
+    let count = |kind: fn(&Vdev) -> u64| leaves(root).map(kind).sum::<u64>();
+    if count(|device| device.read_errors + device.write_errors) > 0 {
+        return Advice::new(
+            "Devices gave errors. Everything was read from the others, and what could not be read was written \
+             anew."
+                .to_owned(),
+            format!("look at the disk with smartctl -a DEVICE; larder pool clear {name} sets the counts to zero"),
+        );
+    }
+    if count(|device| device.checksum_errors) > 0 {
+        return Advice::new(
+            "Devices gave wrong data. It was made good from the others, and written anew.".to_owned(),
+            format!("larder pool scrub -w {name} && larder pool clear {name}"),
+        );
+    }
+    if trace.is_some_and(TraceStatus::is_loss) {
+        return Advice::new(
+            "The newest trace found that files refer to data which is not there. What cannot be read is told to \
+             whoever reads it; nothing else is touched."
+                .to_owned(),
+            format!("larder pool trace -j {name}; restore what cannot be read from a backup"),
+        );
+    }
+    if pool.space(FULL_FOR).available < u64::from(FULL_FOR) && !pool.is_read_only() {
+        return Advice::new(
+            "The pool is full: writes are refused. Deleting and changing properties work.".to_owned(),
+            format!(
+                "delete what is not needed; `larder pool get freeing {name}` tells what is about to come back"
+            ),
+        );
+    }
+    Advice::default()
+}
+
+fn about_devices(pool: &Pool, root: &Vdev) -> Option<Advice> {
+    let name = &root.name;
+    let mut ailing: Vec<_> =
+        pool.members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
+    ailing.sort_by_key(|(what, _)| std::cmp::Reverse(*what));
+    let (worst, member) = ailing.first()?;
+    let device = roster::called(pool, member);
+    let sentence = |(ailing, member): &(Ailing, std::sync::Arc<Member>)| {
+        let named = repair::sentence_name(pool, member);
+        match ailing {
+            Ailing::Missing => format!("{named} is missing"),
+            Ailing::Faulted => format!("{named} failed and is not used"),
+            Ailing::Offline => format!("{named} was taken offline"),
+            Ailing::Resilvering => format!("{named} is being resilvered"),
+        }
+    };
+    let mut status = ailing.iter().map(sentence).collect::<Vec<_>>().join("; ");
+    status += match (root.state, pool.is_read_only()) {
+        (State::Faulted, _) => ". These are more than the layout survives: some data cannot be read.",
+        (_, true) => ". All data can be read.",
+        (_, false) => ". All data can be read and written.",
+    };
+    let action = match worst {
+        _ if pool.is_read_only() => {
+            format!("larder pool export {name} && larder pool import {name}, to have it rebuilt")
+        }
+        Ailing::Missing => format!(
+            "connect it: it comes back by itself (or: larder pool online {name} PATH). If it is gone for good: \
+             larder pool replace {name} {device} NEW"
+        ),
+        Ailing::Faulted => format!(
+            "larder pool replace {name} {device} NEW; if the cause is gone (a cable): larder pool clear {name} \
+             {device}"
+        ),
+        Ailing::Offline => format!("larder pool online {name} {device}"),
+        Ailing::Resilvering => format!("larder pool wait -t resilver {name}"),
+    };
+    Some(Advice::new(status, action))
+}
+
+/// What a device ails; nothing of one whose place another is about to take.
+fn what(pool: &Pool, member: &Member) -> Option<Ailing> {
+    if pool.members().stand_in(member.index).is_some() {
+        return None;
+    }
+    match member.state() {
+        MemberState::Online => None,
+        MemberState::Missing => Some(Ailing::Missing),
+        MemberState::Faulted => Some(Ailing::Faulted),
+        MemberState::Offline => Some(Ailing::Offline),
+        MemberState::Stale | MemberState::Rebuilding => Some(Ailing::Resilvering),
+    }
+}
+
+/// All devices below.
+fn leaves(vdev: &Vdev) -> Box<dyn Iterator<Item = &Vdev> + '_> {
+    if vdev.children.is_empty() {
+        return Box::new(std::iter::once(vdev));
+    }
+    Box::new(vdev.children.iter().flat_map(leaves))
+}

@@ -1,0 +1,536 @@
+//! What keeps a pool whole by itself: it mends what reads found wrong, resilvers, scrubs, has spares take places,
+//! and takes devices back that were away.
+//!
+//! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
+//! wrong, then resilvers, then scrubs; last the names of files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
+//! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
+//! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
+//!
+//! A scrub that somebody asked for does not wait for the window. How a scan stands is the pool's own knowledge and
+//! outlives imports; notes keep what is only told: who asked, since when it is paused, what the last resilver did.
+
+use super::live::{Live, Stop};
+use super::{devices, roster, tracer};
+use crate::api::pool::{Scan, ScanKind};
+use larder_device::OpenMode;
+use larder_format::DeviceIndex;
+use larder_pool::member::{Member, MemberState};
+use larder_pool::open::{self, Found};
+use larder_pool::property::{self, Window};
+use larder_pool::resilver::ResilverProgress;
+use larder_pool::{Pool, Result, ScrubOutcome, ScrubProgress, ScrubSince};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+/// How often it is asked whether anything is to be done.
+const GLANCE: Duration = Duration::from_millis(200);
+/// How often devices that are away are looked for, spares are offered, and schedules are read.
+const ROUND: Duration = Duration::from_secs(3);
+/// After a failure, the next try comes so late.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How long a step takes while nobody else uses the pool, and while others do.
+const STEP_ALONE: Duration = Duration::from_millis(250);
+const STEP_BESIDE: Duration = Duration::from_millis(40);
+/// Bytes of a step: what it begins with, and what bounds it.
+const STEP_FIRST: u64 = 16 << 20;
+const STEP_LEAST: u64 = 1 << 20;
+const STEP_LEAST_LIMITED: u64 = 64 << 10;
+const STEP_MOST: u64 = 512 << 20;
+/// While others are busy: of so many parts of the time, a step takes one.
+const RESILVER_PARTS: u32 = 2;
+const SCRUB_PARTS: u32 = 4;
+/// The stretch over which a rate is told, and the least from which an end can be told.
+const STRETCH: Duration = Duration::from_secs(30);
+const STRETCH_LEAST: Duration = Duration::from_secs(3);
+/// Leaves of trees that a step looks at for the names of what is lost.
+const NAMED: usize = 64;
+/// How long whoever waits for a scan sleeps.
+const WAIT: Duration = Duration::from_millis(50);
+
+const NOTE_ASKED: &str = "scan:asked";
+const NOTE_PAUSED: &str = "scan:paused";
+const NOTE_RESILVER: &str = "scan:resilver";
+
+/// How fast scans have been going.
+#[derive(Default)]
+pub struct Pace {
+    resilver: Mutex<Samples>,
+    scrub: Mutex<Samples>,
+}
+
+/// Bytes that were examined at some moments of the last stretch.
+#[derive(Default)]
+struct Samples(VecDeque<(Duration, u64)>);
+
+impl Samples {
+    fn note(&mut self, now: Duration, examined: u64) {
+        // A scan that began anew, or has found out how much there is.
+        if self.0.back().is_some_and(|&(_, before)| before > examined) {
+            self.0.clear();
+        }
+        self.0.push_back((now, examined));
+        while self.0.len() > 2 && now.saturating_sub(self.0[1].0) >= STRETCH {
+            self.0.pop_front();
+        }
+    }
+
+    /// Bytes a second until `now`; nothing while the stretch is too short to tell.
+    fn rate(&self, now: Duration) -> Option<u64> {
+        let (first, last) = (self.0.front()?, self.0.back()?);
+        let stretch = now.saturating_sub(first.0);
+        let bytes = u128::from(last.1 - first.1);
+        let told = stretch >= STRETCH_LEAST && bytes > 0;
+        told.then(|| (bytes * 1_000_000_000 / stretch.as_nanos()) as u64)
+    }
+}
+
+/// What the last resilver did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct LastResilver {
+    started: i64,
+    finished: i64,
+    total: u64,
+    examined: u64,
+    written: u64,
+    errors: u64,
+    canceled: bool,
+}
+
+/// A thread's memory.
+struct Healer<'a> {
+    pool: &'a Pool,
+    pace: &'a Pace,
+    /// When the last round was.
+    round: Option<Duration>,
+    /// Bytes of the next step.
+    step: u64,
+    /// Look-ups of others when the last step ended.
+    used: u64,
+    /// What the last step was, to rest from it.
+    last: Option<Step>,
+    resilver: Option<ResilverProgress>,
+    /// What was found where a device should be and is not it, or cannot be brought back: not tried again.
+    vain: HashMap<DeviceIndex, Vain>,
+}
+
+/// A step of a scan.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    ended: Duration,
+    took: Duration,
+    examined: u64,
+    /// Others were busy: it takes one of so many parts of the time.
+    parts: u32,
+}
+
+impl Step {
+    /// When the next one may begin: after the share of others, and at `rate` bytes a second at most.
+    fn rest(&self, rate: u64) -> Duration {
+        let share = self.took * (self.parts - 1);
+        if rate == 0 {
+            return share;
+        }
+        let nanos = u128::from(self.examined) * 1_000_000_000 / u128::from(rate);
+        let whole = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        share.max(whole.saturating_sub(self.took))
+    }
+}
+
+/// A file as it was when it was tried, or the commit that a device is good through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vain {
+    File { device: u64, inode: u64, size: u64, changed: (i64, i64) },
+    Present(u64),
+}
+
+/// The healer's life.
+pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace) {
+    let mut healer = Healer {
+        pool,
+        pace,
+        round: None,
+        step: STEP_FIRST,
+        used: 0,
+        last: None,
+        resilver: None,
+        vain: HashMap::new(),
+    };
+    let mut rest = GLANCE;
+    while stop.pause(rest) {
+        rest = GLANCE;
+        if pool.suspended().is_some() {
+            continue;
+        }
+        let now = pool.clock().monotonic();
+        if healer.round.is_none_or(|round| now.saturating_sub(round) >= ROUND) {
+            healer.round = Some(now);
+            healer.look_around();
+        }
+        match healer.turn() {
+            Ok(Some(pause)) => rest = pause,
+            Ok(None) => {}
+            Err(error) => {
+                complain(pool, &error);
+                rest = AFTER_FAILURE;
+            }
+        }
+    }
+}
+
+/// Who looks after the daemon is told what could not be done.
+fn complain(pool: &Pool, error: &dyn std::fmt::Display) {
+    eprintln!("larder: pool {}: healing: {error}", pool.name());
+}
+
+impl Healer<'_> {
+    /// What is done now and then: devices that are back, spares, schedules.
+    fn look_around(&mut self) {
+        for member in self.pool.members().iter().chain(self.pool.members().spares()) {
+            if let Err(error) = self.bring_back(&member) {
+                complain(self.pool, &format_args!("{}: {error}", roster::called(self.pool, &member)));
+            }
+        }
+        if let Err(error) = self.pool.take_spares() {
+            complain(self.pool, &error);
+        }
+        if scrub_is_due(self.pool) {
+            let begun = self.pool.scrub_start(ScrubSince::All).and_then(|()| forget_who_asked(self.pool));
+            if let Err(error) = begun {
+                complain(self.pool, &error);
+            }
+        }
+    }
+
+    /// Takes a device back that was away and is there again. Those that were taken out, or failed, wait for
+    /// somebody who says so.
+    fn bring_back(&mut self, member: &Member) -> Result<()> {
+        match member.state() {
+            MemberState::Stale if member.size().is_some() => {
+                let vain = Vain::Present(member.good_through().get());
+                if self.vain.insert(member.index, vain) == Some(vain) {
+                    return Ok(());
+                }
+                self.pool.online(member.index, None)
+            }
+            MemberState::Missing => {
+                let Some(path) = roster::path(self.pool, member) else { return Ok(()) };
+                let Ok(meta) = fs::metadata(devices::file_of(&path)) else { return Ok(()) };
+                let vain = Vain::File {
+                    device: meta.dev(),
+                    inode: meta.ino(),
+                    size: meta.size(),
+                    changed: (meta.mtime(), meta.mtime_nsec()),
+                };
+                if self.vain.insert(member.index, vain) == Some(vain) {
+                    return Ok(());
+                }
+                match found_again(self.pool, member, &path) {
+                    Some(found) => self.pool.online(member.index, Some(found)),
+                    None => Ok(()),
+                }
+            }
+            _ => {
+                self.vain.remove(&member.index);
+                Ok(())
+            }
+        }
+    }
+
+    /// One step of what is to be done, and how long to rest after it; nothing when there is nothing to do.
+    fn turn(&mut self) -> Result<Option<Duration>> {
+        let pool = self.pool;
+        let mended = pool.heal_step()? > 0;
+        if self.resilver.is_some() && pool.resilver_progress().is_none() {
+            self.resilver_is_over(true)?;
+        }
+        let rate = number(pool, "scan_rate");
+        let now = pool.clock().monotonic();
+        if let Some(last) = self.last {
+            let rest = (last.ended + last.rest(rate)).saturating_sub(now);
+            if !rest.is_zero() {
+                return Ok(Some(rest.min(GLANCE)));
+            }
+        }
+        let bytes = if rate > 0 { self.step.min((rate / 4).max(STEP_LEAST_LIMITED)) } else { self.step };
+        let Some((examined, parts)) = self.scan(bytes)? else {
+            self.last = None;
+            return Ok(mended.then_some(Duration::ZERO));
+        };
+        let ended = pool.clock().monotonic();
+        let took = ended.saturating_sub(now);
+        let before = std::mem::replace(&mut self.used, tracer::uses(pool));
+        let busy = self.used != before || pool.dirty().get() > 0;
+        self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
+        self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// A step of the scan that goes first: bytes examined, and its part of the time while others are busy.
+    fn scan(&mut self, bytes: u64) -> Result<Option<(u64, u32)>> {
+        let pool = self.pool;
+        if let Some(before) = pool.resilver_progress() {
+            let examined = before.examined;
+            self.resilver = Some(before);
+            let more = pool.resilver_step(bytes)?;
+            let after = pool.resilver_progress();
+            let reached = after.as_ref().map_or(examined, |after| after.examined);
+            self.pace.resilver.lock().note(pool.clock().monotonic(), reached);
+            match after {
+                Some(after) => self.resilver = Some(after),
+                None if !more => self.resilver_is_over(false)?,
+                None => {}
+            }
+            return Ok(Some((reached.saturating_sub(examined), RESILVER_PARTS)));
+        }
+        let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(pool).is_none();
+        let Some(before) = pool.scrub_progress().filter(moving) else {
+            return Ok(pool.name_lost_step(NAMED)?.then_some((0, SCRUB_PARTS)));
+        };
+        let more = pool.scrub_step(bytes)?;
+        let after = pool.scrub_progress();
+        let reached = after.map_or(before.examined, |after| after.examined);
+        self.pace.scrub.lock().note(pool.clock().monotonic(), reached);
+        if !more && after.is_none() {
+            pool.recheck_damage();
+            forget_who_asked(pool)?;
+        }
+        Ok(Some((reached.saturating_sub(before.examined), SCRUB_PARTS)))
+    }
+
+    fn resilver_is_over(&mut self, canceled: bool) -> Result<()> {
+        let Some(last) = self.resilver.take() else { return Ok(()) };
+        *self.pace.resilver.lock() = Samples::default();
+        if !canceled {
+            self.pool.recheck_damage();
+        }
+        let result = self.pool.resilver_result().filter(|_| !canceled);
+        let told = LastResilver {
+            started: last.started.secs,
+            finished: self.pool.clock().now().secs,
+            total: last.total,
+            examined: if canceled { last.examined } else { last.total },
+            written: result.as_ref().map_or(last.written, |result| result.written),
+            errors: result.map_or(0, |result| result.lost.len() as u64),
+            canceled,
+        };
+        let text = serde_json::to_string(&told).expect("numbers");
+        self.pool.set_note(NOTE_RESILVER, &text)
+    }
+}
+
+/// Bytes of the next step, when one took so long and should take `target`.
+fn next_step(step: u64, took: Duration, target: Duration) -> u64 {
+    let wanted = u128::from(step) * target.as_nanos() / took.as_nanos().max(1);
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    wanted.clamp(step / 2, step * 2).clamp(STEP_LEAST, STEP_MOST)
+}
+
+/// The device of a missing member, if it is what lies at `path`.
+fn found_again(pool: &Pool, member: &Member, path: &str) -> Option<Found> {
+    let device = devices::open(path, OpenMode::Exclusive).ok()?;
+    match open::scan(&device) {
+        open::Scan::Member(found) if found.label.pool == pool.guid() && found.label.device == member.guid => {
+            Some(*found)
+        }
+        _ => None,
+    }
+}
+
+fn setting(pool: &Pool, name: &str) -> Option<String> {
+    let set = pool.pool_properties().remove(name);
+    set.or_else(|| property::pool(name).and_then(|known| known.default).map(str::to_owned))
+}
+
+fn number(pool: &Pool, name: &str) -> u64 {
+    setting(pool, name).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Whether the schedule wants a scrub to begin.
+fn scrub_is_due(pool: &Pool) -> bool {
+    let period = match setting(pool, "scrub").as_deref() {
+        Some("weekly") => 7 * 86_400,
+        Some("monthly") => 30 * 86_400,
+        _ => return false,
+    };
+    let last = pool.scrub_result().map_or(pool.created(), |result| result.finished).secs;
+    let since = pool.clock().now().secs.saturating_sub(last);
+    let idle = pool.scrub_progress().is_none() && pool.resilver_progress().is_none();
+    since >= period && idle && outside_window(pool).is_none()
+}
+
+/// The window, when it is not open now.
+fn outside_window(pool: &Pool) -> Option<String> {
+    let text = setting(pool, "scrub_window")?;
+    let window = Window::parse(&text)?;
+    let now = jiff::Timestamp::from_second(pool.clock().now().secs).ok()?;
+    let now = now.to_zoned(jiff::tz::TimeZone::system());
+    let minute = now.hour().unsigned_abs() as u16 * 60 + now.minute().unsigned_abs() as u16;
+    (!window.holds(minute)).then_some(text)
+}
+
+/// What a scrub that is neither paused nor moving waits for.
+fn why_scrub_waits(pool: &Pool) -> Option<String> {
+    if pool.resilver_progress().is_some() {
+        return Some("the resilver".to_owned());
+    }
+    if pool.note(NOTE_ASKED).is_some_and(|asked| !asked.is_empty()) {
+        return None;
+    }
+    outside_window(pool).map(|window| format!("its window, {window}"))
+}
+
+/// Notes that somebody asked for the scrub: it does not wait for the window.
+///
+/// # Errors
+/// When the pool cannot be written.
+pub fn asked_for(pool: &Pool) -> Result<()> {
+    pool.set_note(NOTE_ASKED, "yes")
+}
+
+fn forget_who_asked(pool: &Pool) -> Result<()> {
+    pool.set_note(NOTE_ASKED, "")
+}
+
+/// Notes that the scrub was paused now.
+///
+/// # Errors
+/// When the pool cannot be written.
+pub fn paused(pool: &Pool) -> Result<()> {
+    pool.set_note(NOTE_PAUSED, &pool.clock().now().secs.to_string())
+}
+
+impl Live {
+    /// Returns when no scrub is moving, or the pool is exported.
+    pub fn wait_for_scrub(&self) {
+        while self.pool.scrub_progress().is_some_and(|progress| !progress.paused) && !self.is_ending() {
+            super::pause(WAIT);
+        }
+    }
+
+    /// Returns when no resilver is under way, or the pool is exported.
+    pub fn wait_for_resilver(&self) {
+        while self.pool.resilver_progress().is_some() && !self.is_ending() {
+            super::pause(WAIT);
+        }
+    }
+}
+
+/// Scans that are under way, the one that goes first at the front, and then what the last ones came to, the
+/// newest at the front.
+pub fn scans(live: &Live) -> Vec<Scan> {
+    let (pool, pace) = (&live.pool, &live.pace);
+    let now = pool.clock().monotonic();
+    let mut scans = Vec::new();
+    if let Some(of) = pool.resilver_progress() {
+        let rate = pace.resilver.lock().rate(now);
+        scans.push(Scan {
+            repaired: of.written,
+            ..running(ScanKind::Resilver, of.started.secs, of.total, of.examined, rate)
+        });
+    }
+    if let Some(of) = pool.scrub_progress() {
+        let paused = of.paused.then(|| {
+            let noted = pool.note(NOTE_PAUSED).and_then(|secs| secs.parse().ok());
+            noted.unwrap_or(of.started.secs)
+        });
+        let waits_for = why_scrub_waits(pool).filter(|_| !of.paused);
+        let stands = paused.is_some() || waits_for.is_some();
+        let rate = if stands { None } else { pace.scrub.lock().rate(now) };
+        scans.push(Scan {
+            repaired: of.repaired,
+            errors: of.lost,
+            paused,
+            waits_for,
+            ..running(ScanKind::Scrub, of.started.secs, of.total, of.examined, rate)
+        });
+    }
+    let mut over = Vec::new();
+    if let Some(of) =
+        pool.note(NOTE_RESILVER).and_then(|text| serde_json::from_str::<LastResilver>(&text).ok())
+    {
+        over.push(Scan {
+            finished: Some(of.finished),
+            canceled: of.canceled,
+            repaired: of.written,
+            errors: of.errors,
+            ..running(ScanKind::Resilver, of.started, of.total, of.examined, None)
+        });
+    }
+    if let Some(of) = pool.scrub_result() {
+        over.push(Scan {
+            finished: Some(of.finished.secs),
+            canceled: of.outcome == ScrubOutcome::Stopped,
+            repaired: of.repaired,
+            errors: of.lost,
+            ..running(ScanKind::Scrub, of.started.secs, of.examined, of.examined, None)
+        });
+    }
+    over.sort_by_key(|scan| std::cmp::Reverse(scan.finished));
+    over.retain(|scan| scans.iter().all(|running| running.kind != scan.kind));
+    scans.extend(over);
+    scans
+}
+
+fn running(kind: ScanKind, started: i64, total: u64, examined: u64, rate: Option<u64>) -> Scan {
+    Scan {
+        kind,
+        started,
+        finished: None,
+        paused: None,
+        canceled: false,
+        total,
+        examined,
+        repaired: 0,
+        errors: 0,
+        rate,
+        left: rate.map(|rate| total.saturating_sub(examined) / rate.max(1)),
+        waits_for: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_told_of_the_last_stretch_and_only_when_there_is_one() {
+        let secs = Duration::from_secs;
+        let mut samples = Samples::default();
+        assert_eq!(samples.rate(secs(9)), None);
+        samples.note(secs(1), 0);
+        samples.note(secs(2), 100);
+        assert_eq!(samples.rate(secs(2)), None, "one second tells nothing");
+        assert_eq!(samples.rate(secs(5)), Some(25), "standing still counts");
+        for second in 3..100 {
+            samples.note(secs(second), 100 + second * 10);
+        }
+        assert_eq!(samples.rate(secs(99)), Some(10), "what was long ago does not count");
+        samples.note(secs(100), 5);
+        assert_eq!(samples.rate(secs(104)), None, "it began anew");
+    }
+
+    #[test]
+    fn a_step_leaves_others_their_share_and_keeps_to_the_rate() {
+        let millis = Duration::from_millis;
+        let step = Step { ended: millis(0), took: millis(100), examined: 1 << 20, parts: 1 };
+        assert_eq!(step.rest(0), Duration::ZERO);
+        assert_eq!(step.rest(1 << 20), millis(900));
+        assert_eq!(Step { parts: 4, ..step }.rest(0), millis(300));
+        assert_eq!(Step { parts: 4, ..step }.rest(1 << 21), millis(400));
+        assert_eq!(Step { parts: 4, ..step }.rest(1 << 30), millis(300));
+    }
+
+    #[test]
+    fn steps_approach_the_time_that_they_should_take() {
+        let millis = Duration::from_millis;
+        assert_eq!(next_step(16 << 20, millis(100), millis(250)), 32 << 20);
+        assert_eq!(next_step(16 << 20, millis(1000), millis(250)), 8 << 20);
+        assert_eq!(next_step(16 << 20, millis(200), millis(250)), 20 << 20);
+        assert_eq!(next_step(STEP_LEAST, millis(1000), millis(40)), STEP_LEAST);
+        assert_eq!(next_step(STEP_MOST, millis(0), millis(40)), STEP_MOST);
+    }
+}

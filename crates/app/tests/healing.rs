@@ -1,0 +1,355 @@
+//! Devices that are taken out, come back, are replaced, rot and fail, as users of the command meet it.
+
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+mod bed;
+use bed::{Bed, MIB, noise, pause};
+
+/// Files of `count` MiB together, named by their contents' seeds.
+fn fill(bed: &Bed, seeds: std::ops::Range<u64>) {
+    seeds.for_each(|seed| fs::write(bed.path(&format!("mnt/{seed}")), noise(seed, MIB as usize)).unwrap());
+    bed.ok("pool sync tank");
+}
+
+/// All of these files are what they were, read from the devices.
+fn whole(bed: &Bed, seeds: std::ops::Range<u64>) {
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    for seed in seeds {
+        assert!(fs::read(bed.path(&format!("mnt/{seed}"))).unwrap() == noise(seed, MIB as usize), "{seed}");
+    }
+}
+
+fn json(bed: &Bed) -> Value {
+    let all: Value = serde_json::from_str(&bed.ok("pool status -j tank")).unwrap();
+    all["pools"]["tank"].clone()
+}
+
+/// The newest scan of this kind that is told.
+fn scan(bed: &Bed, kind: &str) -> Value {
+    let pool = json(bed);
+    let scans = pool["scans"].as_array().unwrap();
+    scans.iter().find(|scan| scan["kind"] == kind).unwrap_or_else(|| panic!("no {kind}: {pool:#}")).clone()
+}
+
+/// Waits until `status` says so.
+fn until(bed: &Bed, what: &str, holds: impl Fn(&str) -> bool) -> String {
+    for _ in 0..300 {
+        let status = bed.ok("pool status tank");
+        if holds(&status) {
+            return status;
+        }
+        pause(Duration::from_millis(100));
+    }
+    panic!("never {what}: {}", bed.ok("pool status tank"));
+}
+
+/// Overwrites what is written on a device beyond its labels, but for every fourth 4 KiB.
+fn rot(path: &str) -> u64 {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let (mut piece, mut rotten) = (vec![0; 4096], 0);
+    let end = file.metadata().unwrap().len() - MIB;
+    for (at, offset) in (MIB..end).step_by(4096).enumerate() {
+        file.read_exact_at(&mut piece, offset).unwrap();
+        if at % 4 != 0 && piece.iter().any(|byte| *byte != 0) {
+            file.write_all_at(&noise(offset, 4096), offset).unwrap();
+            rotten += 4096;
+        }
+    }
+    rotten
+}
+
+#[test]
+fn a_device_that_was_taken_out_gets_only_what_it_missed() {
+    let Some(bed) = Bed::new("a_device_that_was_taken_out_gets_only_what_it_missed") else { return };
+    let devices = bed.devices("disks", 2, 128);
+    bed.create("tank", "mirror", &devices);
+    fill(&bed, 0..16);
+    bed.ok("pool offline tank disk1");
+    let status = bed.ok("pool status tank").replace("\n\t", " ");
+    for part in [
+        "state: DEGRADED",
+        "  OFFLINE ",
+        "disk1 was taken offline. All data can be read and written.",
+        "action: larder pool online tank ",
+        "see: docs/operations.md",
+        "risk: no loss of a device is survived",
+    ] {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    assert_eq!(bed.run("pool check tank").status.code(), Some(1));
+    let error = bed.fails(1, &format!("pool offline tank {}", devices[0]));
+    for part in ["cannot offline", "no valid replicas", "not lost: ", "what to do: "] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    let error = bed.fails(1, "pool online tank nosuch");
+    assert!(
+        error.contains("no such device in pool") && error.contains("larder pool status -P tank"),
+        "{error}"
+    );
+
+    // It is out of use after an import too, and comes back by its guid.
+    fill(&bed, 16..20);
+    whole(&bed, 0..20);
+    let pool = json(&bed);
+    let disk = &pool["vdevs"]["tank"]["vdevs"]["mirror-0"]["vdevs"][&devices[1]];
+    assert_eq!((&disk["state"], &disk["index"]), (&"OFFLINE".into(), &1.into()), "{pool:#}");
+    bed.ok(&format!("pool online tank {}", disk["guid"]));
+    bed.ok("pool wait -t resilver tank");
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("state: ONLINE") && status.contains("scan: resilvered "), "{status}");
+    let resilver = scan(&bed, "resilver");
+    let written = resilver["repaired"].as_u64().unwrap();
+    assert!((4 * MIB..12 * MIB).contains(&written), "{resilver:#}");
+    assert_eq!((&resilver["errors"], &resilver["canceled"]), (&0.into(), &false.into()));
+    bed.ok("pool offline -t tank disk0");
+    whole(&bed, 0..20);
+    until(&bed, "back after an import", |status| status.contains("state: ONLINE"));
+    assert_eq!(bed.ok("pool check tank"), "tank: healthy\n");
+    let error = bed.fails(1, "pool resilver tank");
+    assert!(error.contains("no device lacks anything"), "{error}");
+}
+
+#[test]
+fn a_scrub_makes_good_what_rotted_and_says_so() {
+    let Some(bed) = Bed::new("a_scrub_makes_good_what_rotted_and_says_so") else { return };
+    let devices = bed.devices("disks", 4, 128);
+    bed.create("tank", "raidz2", &devices);
+    fill(&bed, 0..24);
+    assert!(rot(&devices[1]) > 8 * MIB);
+    assert!(rot(&devices[3]) > 8 * MIB);
+    let told = bed.ok("pool scrub -w tank");
+    assert!(told.starts_with("tank: scrub repaired ") && told.contains(" with 0 errors on "), "{told}");
+    let scrub = scan(&bed, "scrub");
+    assert!(scrub["repaired"].as_u64().unwrap() > 16 * MIB, "{scrub:#}");
+    assert!(scrub["finished"].is_i64() && scrub["errors"] == 0 && scrub["paused"].is_null(), "{scrub:#}");
+    let status = bed.ok("pool status -p tank");
+    for part in
+        ["scan: scrub repaired ", "Devices gave wrong data. It was made good", "errors: No known data errors"]
+    {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    let line = status.lines().find(|line| line.contains("disk1")).unwrap();
+    let counts: Vec<u64> = line.split_whitespace().skip(2).map(|count| count.parse().unwrap()).collect();
+    assert!(counts[0] == 0 && counts[1] == 0 && counts[2] > 0, "{line}");
+    bed.ok("pool clear tank disk1");
+    bed.ok("pool clear tank");
+    assert!(!bed.ok("pool status tank").contains("status:"));
+    let told = bed.ok("pool scrub -wj tank");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["pools"]["tank"]["scans"][0]["repaired"], 0, "{told:#}");
+
+    // What was whole once can be read with two devices less, whichever these are.
+    bed.ok("pool offline tank disk0");
+    bed.ok("pool offline tank disk2");
+    whole(&bed, 0..24);
+}
+
+#[test]
+fn a_scrub_can_be_paused_gone_on_with_and_stopped() {
+    let Some(bed) = Bed::new("a_scrub_can_be_paused_gone_on_with_and_stopped") else { return };
+    bed.create("tank", "mirror", &bed.devices("disks", 2, 128));
+    fill(&bed, 0..16);
+    for (flag, what) in [("-p", "pause"), ("-s", "cancel")] {
+        let error = bed.fails(1, &format!("pool scrub {flag} tank"));
+        assert!(
+            error.contains(&format!("cannot {what} scrubbing tank: there is no active scrub")),
+            "{error}"
+        );
+    }
+    bed.fails(1, "pool scrub nosuch");
+    bed.fails(2, "pool scrub");
+    bed.fails(2, "pool scrub -s -p tank");
+    bed.fails(2, "pool scrub --since yesterday tank");
+    bed.fails(2, "pool set scrub_window=noon tank");
+
+    bed.ok("pool set scan_rate=256K tank");
+    bed.ok("pool scrub tank");
+    let error = bed.fails(1, "pool scrub tank");
+    assert!(error.contains("cannot scrub tank: currently scrubbing"), "{error}");
+    let status = until(&bed, "under way", |status| status.contains("scan: scrub in progress since "));
+    assert!(status.contains(" scanned") && status.contains("% done, "), "{status}");
+    bed.ok("pool scrub -p tank");
+    bed.ok("pool wait -t scrub tank");
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("scan: scrub paused since ") && status.contains("scrub started on "), "{status}");
+    assert!(scan(&bed, "scrub")["paused"].is_i64());
+
+    // It keeps its place over an import, and the rate is looked at anew while it runs.
+    whole(&bed, 0..16);
+    assert!(bed.ok("pool status tank").contains("scan: scrub paused since "));
+    bed.ok("pool scrub tank");
+    bed.ok("pool scrub -s tank");
+    assert!(bed.ok("pool status tank").contains("scan: scrub canceled on "));
+    bed.ok("pool scrub tank");
+    bed.ok("pool set scan_rate=none tank");
+    bed.ok("pool wait -t scrub tank");
+    assert!(bed.ok("pool status tank").contains("scan: scrub repaired 0B in "));
+
+    // What was just verified is not verified again.
+    let all = scan(&bed, "scrub")["examined"].as_u64().unwrap();
+    bed.ok("pool scrub -w --since 1d tank");
+    let since = scan(&bed, "scrub")["examined"].as_u64().unwrap();
+    assert!(since < all / 2, "{since} of {all}");
+    bed.ok("pool set scrub=weekly tank");
+    assert_eq!(bed.ok("pool set scrub_window=22:00-6:00 tank"), "");
+    assert_eq!(bed.ok("pool get -Hp -o value scrub,scrub_window,scan_rate tank"), "weekly\n22:00-06:00\n0\n");
+}
+
+#[test]
+fn a_device_is_replaced_healthy_or_missing() {
+    let Some(bed) = Bed::new("a_device_is_replaced_healthy_or_missing") else { return };
+    let devices = bed.devices("disks", 3, 128);
+    let other = bed.devices("other", 3, 128);
+    bed.create("tank", "raidz1", &devices);
+    fill(&bed, 0..12);
+
+    // What cannot be: everything is told before anything is written.
+    let small = bed.path("disks/small");
+    File::create(&small).unwrap().set_len(80 * MIB).unwrap();
+    let error = bed.fails(2, "pool replace tank disk0 DIR/disks/small");
+    for part in ["cannot replace disk0 with ", "is too small: it has 83886080 bytes, 1", "not lost: "] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    fs::remove_file(small).unwrap();
+    fs::write(bed.path("foreign"), [b"XFSB".to_vec(), vec![0; 128 * MIB as usize]].concat()).unwrap();
+    let error = bed.fails(1, "pool replace tank disk0 DIR/foreign");
+    assert!(error.contains("holds an XFS file system") && error.contains("wipefs -a"), "{error}");
+    let error = bed.fails(1, &format!("pool replace tank disk0 {}", devices[1]));
+    assert!(error.contains("belongs to the pool 'tank', which is imported"), "{error}");
+    let error = bed.fails(1, "pool replace tank nosuch DIR/other/disk0");
+    assert!(error.contains("no such device in pool"), "{error}");
+    bed.fails(1, "pool replace tank disk0 DIR/nowhere");
+    bed.fails(1, "pool replace tank disk0");
+    let plan = bed.ok("pool replace -n tank disk0 DIR/other/disk0");
+    for part in ["now:", "then:", &other[0], "stays in use until it has everything"] {
+        assert!(plan.contains(part), "{part} is not in {plan}");
+    }
+    assert!(bed.ok("pool status tank").contains("scan: none requested"), "a dry run does nothing");
+
+    bed.ok("pool set scan_rate=64K tank");
+    bed.ok(&format!("pool replace tank {} {}", devices[0], other[0]));
+    let status = bed.ok("pool status tank");
+    for part in
+        ["replacing-0 ", "(resilvering)", "scan: resilver in progress since ", "larder pool wait -t resilver"]
+    {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    let error = bed.fails(1, "pool replace tank disk1 DIR/other/disk0");
+    assert!(error.contains("is imported"), "{error}");
+    let error = bed.fails(1, &format!("pool replace tank {} {}", devices[0], other[1]));
+    assert!(error.contains("being replaced already"), "{error}");
+
+    // Called off, and done.
+    until(&bed, "begun", |_| scan(&bed, "resilver")["repaired"].as_u64() > Some(0));
+    bed.ok(&format!("pool detach tank {}", other[0]));
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("state: ONLINE") && !status.contains("replacing"), "{status}");
+    until(&bed, "canceled", |status| status.contains("resilver canceled on "));
+    bed.ok("pool set scan_rate=none tank");
+    bed.ok(&format!("pool replace -w tank {} {}", devices[0], other[0]));
+    let status = bed.ok("pool status -P tank");
+    assert!(status.contains(&other[0]) && !status.contains(&devices[0]), "{status}");
+    assert!(status.contains("state: ONLINE") && status.contains("scan: resilvered "), "{status}");
+    assert_eq!(bed.ok("pool import -d DIR/disks"), "no pools available to import\n", "the old one is free");
+
+    // A disk that is gone, and another at its path.
+    bed.ok("pool export tank");
+    fs::rename(&other[0], &devices[0]).unwrap();
+    fs::remove_file(&devices[1]).unwrap();
+    let note = bed.ok("pool import -d DIR/disks tank");
+    assert!(note.contains("is missing") && note.contains("larder pool replace tank "), "{note}");
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("UNAVAIL") && status.contains("larder pool replace tank "), "{status}");
+    let error = bed.fails(1, "pool replace tank disk1");
+    assert!(error.contains("cannot replace disk1"), "{error}");
+    File::create(&devices[1]).unwrap().set_len(128 * MIB).unwrap();
+    bed.ok("pool replace -w tank disk1");
+    assert!(bed.ok("pool status tank").contains("state: ONLINE"));
+    bed.ok("pool offline tank disk2");
+    whole(&bed, 0..12);
+}
+
+#[test]
+fn a_device_that_returns_is_taken_back_by_itself() {
+    let Some(bed) = Bed::new("a_device_that_returns_is_taken_back_by_itself") else { return };
+    let devices = bed.devices("disks", 2, 128);
+    bed.create("tank", "mirror", &devices);
+    fill(&bed, 0..4);
+    bed.ok("pool export tank");
+    let away = bed.path("away");
+    fs::rename(&devices[1], &away).unwrap();
+    bed.ok("pool import -d DIR/disks tank");
+    fill(&bed, 4..8);
+    assert!(bed.ok("pool status tank").contains("it comes back by itself"));
+
+    // Something else at its place is left alone.
+    File::create(&devices[1]).unwrap().set_len(128 * MIB).unwrap();
+    pause(Duration::from_secs(4));
+    assert!(bed.ok("pool status tank").contains("state: DEGRADED"));
+    let error = bed.fails(1, &format!("pool online tank {}", devices[1]));
+    assert!(
+        error.contains("it has another label, or none") && error.contains("larder pool replace tank"),
+        "{error}"
+    );
+    fs::rename(&away, &devices[1]).unwrap();
+    until(&bed, "back", |status| status.contains("state: ONLINE"));
+    bed.ok("pool offline tank disk0");
+    whole(&bed, 0..8);
+
+    // One that lies elsewhere now says by its label which one it is.
+    bed.ok("pool export tank");
+    let bed_disk = bed.path("elsewhere");
+    bed.ok("pool import -d DIR/disks tank");
+    bed.ok("pool online tank disk0");
+    bed.ok("pool wait -t resilver tank");
+    bed.ok("pool export tank");
+    fs::rename(&devices[0], &bed_disk).unwrap();
+    bed.ok("pool import -d DIR/disks tank");
+    bed.ok("pool online tank DIR/elsewhere");
+    bed.ok("pool wait -t resilver tank");
+    let status = bed.ok("pool status -P tank");
+    assert!(status.contains("state: ONLINE") && status.contains("/elsewhere"), "{status}");
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_device_that_fails() {
+    let Some(bed) = Bed::new("a_spare_takes_the_place_of_a_device_that_fails") else { return };
+    let mut devices = bed.devices("disks", 4, 128);
+    // A device on a file system that is too small for it fails when that is full.
+    fs::create_dir(bed.path("narrow")).unwrap();
+    let narrow = bed.path("narrow");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &narrow, "tmpfs", flags, Some(c"size=12m")).unwrap();
+    let failing = narrow.join("disk").to_str().unwrap().to_owned();
+    File::create(&failing).unwrap().set_len(128 * MIB).unwrap();
+    let spare = devices.pop().unwrap();
+    let three = devices[..2].join(" ");
+    bed.ok(&format!("pool create -m DIR/mnt tank raidz1 {three} {failing} spare {spare}"));
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("\tspares\n") && status.contains("  AVAIL"), "{status}");
+    assert_eq!(json(&bed)["spares"][&spare]["state"], "AVAIL");
+
+    // Spares come and go.
+    let plan = bed.ok(&format!("pool remove -n tank {spare}"));
+    assert!(plan.contains("spares"), "{plan}");
+    bed.ok(&format!("pool remove tank {spare}"));
+    assert!(!bed.ok("pool status tank").contains("spares"));
+    let error = bed.fails(1, "pool remove tank disk0");
+    assert!(error.contains("is no spare") && error.contains("larder pool replace tank"), "{error}");
+    bed.ok(&format!("pool add tank spare {spare}"));
+    let error = bed.fails(1, &format!("pool add tank spare {spare}"));
+    assert!(error.contains("is imported"), "{error}");
+
+    fill(&bed, 0..40);
+    let status =
+        until(&bed, "replaced", |status| status.contains("state: ONLINE") && status.contains("resilvered"));
+    assert!(!status.contains("AVAIL") && status.contains(&spare), "{status}");
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    bed.ok("pool offline tank disk0");
+    whole(&bed, 0..40);
+}
