@@ -8,7 +8,7 @@
 //! all that are harmed already; then nothing may be lost, whatever happens in detail.
 
 use crate::common::{Model, assert_whole, content, plan, world};
-use crate::setting;
+use crate::seeds::setting;
 use crate::shape::Shape;
 use larder_device::{Device, Entropy, SeededEntropy};
 use larder_format::checksum::ChecksumKind;

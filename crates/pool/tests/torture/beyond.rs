@@ -3,9 +3,9 @@
 use crate::bed::{Bed, Change, Coverage, apply, bytes_of, extent};
 use crate::common::plans;
 use crate::flips::{Pattern, flip};
+use crate::seeds::{on_two_threads, setting};
 use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
-use crate::{on_two_threads, setting};
 use larder_format::segment::SegmentRecord;
 use larder_format::{DeviceOffset, Place};
 use larder_pool::scrub::ScrubSince;

@@ -2,8 +2,8 @@
 //! else is refused, and both are exactly as many as theory says.
 
 use crate::common::*;
+use crate::seeds::{full, on_two_threads, setting};
 use crate::shape::{self, Shape, is_lost, numbers, without};
-use crate::{full, on_two_threads, setting};
 use larder_device::{Device, Entropy, SeededEntropy};
 use larder_format::DeviceIndex;
 use larder_pool::{Pool, PoolError, ROOT_DATASET};

@@ -2,9 +2,9 @@
 //! every byte must be what it was.
 
 use crate::bed::Bed;
+use crate::seeds::{full, on_two_threads, setting};
 use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
-use crate::{full, on_two_threads, setting};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::label::Heartbeat;
 use larder_format::root::ring_slot;

@@ -1,4 +1,5 @@
 //! Pools by layout word and width, and what theory says of losses.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use crate::common::world;
 use larder_device::Device;

@@ -4,7 +4,6 @@
 use crate::bed::{Bed, Coverage};
 use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
-use crate::{on_two_threads, setting};
 use larder_format::{DeviceIndex, DeviceOffset};
 use larder_sim::Fault;
 
@@ -237,23 +236,4 @@ pub fn run(seed: u64, coverage: &mut Coverage) {
     std::mem::take(&mut bed.coverage)
         .into_iter()
         .for_each(|(what, times)| *coverage.entry(what).or_default() += times);
-}
-
-#[test]
-fn within_tolerance_nothing_is_lost_and_the_pool_heals() {
-    let (first, count) = (setting("LARDER_SEED", 0), setting("LARDER_SEEDS", 100));
-    let coverage = on_two_threads(
-        count as usize,
-        |i, coverage| run(first + i as u64, coverage),
-        |all: &mut Coverage, mine| {
-            mine.into_iter().for_each(|(what, times)| *all.entry(what).or_default() += times)
-        },
-        |i| {
-            format!(
-                "LARDER_SEED={} LARDER_SEEDS=1 cargo test -p larder-pool --test torture within",
-                first + i as u64
-            )
-        },
-    );
-    println!("{count} seeds from {first}: {coverage:?}");
 }
