@@ -91,6 +91,7 @@ impl Engine for MemoryEngine {
             write_amplification: 100,
             trace: None,
             dedup: None,
+            reshaping: 0,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,

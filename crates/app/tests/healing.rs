@@ -353,3 +353,101 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
     bed.ok("pool offline tank disk0");
     whole(&bed, 0..40);
 }
+
+#[test]
+fn mirrors_get_a_device_more_or_less_and_pools_a_group() {
+    let Some(bed) = Bed::new("mirrors_get_a_device_more_or_less_and_pools_a_group") else { return };
+    let devices = bed.devices("disks", 5, 128);
+    bed.create("tank", "", &devices[..1]);
+    fill(&bed, 0..12);
+    let error = bed.fails(2, "pool detach tank disk0");
+    assert!(error.contains("cannot detach disk0") && error.contains("what to do: "), "{error}");
+    let plan = bed.ok(&format!("pool attach -n tank disk0 {}", devices[1]));
+    assert!(plan.contains("risk: no loss") && plan.contains("risk: 1 loss is survived"), "{plan}");
+    bed.ok(&format!("pool attach -w tank disk0 {}", devices[1]));
+    let status = bed.ok("pool status tank");
+    for part in ["mirror-0", "state: ONLINE", "risk: 1 more loss is survived"] {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    bed.ok(&format!("pool attach -w tank disk0 {}", devices[2]));
+    assert_eq!(json(&bed)["survives"], 2);
+    bed.ok("pool offline tank disk0");
+    bed.ok("pool offline tank disk1");
+    whole(&bed, 0..12);
+    bed.ok("pool online tank disk0 disk1");
+    bed.ok("pool wait -t resilver tank");
+
+    let plan = bed.ok("pool detach -n tank disk0");
+    assert!(plan.contains("1 loss less is survived"), "{plan}");
+    bed.ok("pool detach tank disk0");
+    bed.ok("pool wait -t resilver tank");
+    assert!(!bed.ok("pool status -P tank").contains(&devices[0]));
+
+    // A group must be as safe as what is there.
+    let error = bed.fails(2, &format!("pool add tank {}", devices[3]));
+    assert!(error.contains("the single survives 0 losses, the pool's groups 1"), "{error}");
+    let line = format!("pool add -n tank mirror {} {}", devices[3], devices[4]);
+    let plan = bed.ok(&line);
+    assert!(plan.contains("now:") && plan.contains("then:") && !plan.contains("less"), "{plan}");
+    let size = || bed.ok("pool get -Hp -o value size tank").trim().parse::<u64>().unwrap();
+    let before = size();
+    bed.ok(&line.replace(" -n", ""));
+    assert!(size() > before * 3 / 2, "{before}, then {}", size());
+    assert!(bed.ok("pool status tank").contains("mirror-1"));
+    fill(&bed, 12..60);
+    let error = bed.fails(1, &format!("pool attach tank disk9 {}", devices[0]));
+    assert!(error.contains("disk9"), "{error}");
+    bed.ok("pool offline tank disk1");
+    bed.ok("pool offline tank disk4");
+    whole(&bed, 0..60);
+    let history = bed.ok("pool history tank");
+    for part in ["pool attach -w tank disk0", "pool detach tank disk0", "pool add tank mirror"] {
+        assert!(history.contains(part), "{part} is not in {history}");
+    }
+}
+
+#[test]
+fn what_a_read_finds_wrong_is_written_anew_and_a_device_that_fails_is_told_about() {
+    let name = "what_a_read_finds_wrong_is_written_anew_and_a_device_that_fails_is_told_about";
+    let Some(bed) = Bed::new(name) else { return };
+    let devices = bed.devices("disks", 2, 128);
+    bed.ok(&format!("pool create -m DIR/mnt tank mirror {} fault:{}", devices[0], devices[1]));
+    fill(&bed, 0..12);
+    bed.ok("pool export tank");
+    assert!(rot(&devices[0]) > 6 * MIB);
+    bed.ok(&format!("pool import -d DIR/disks/disk0 -d fault:{} tank", devices[1]));
+    let read = || {
+        for seed in 0..12 {
+            let bytes = fs::read(bed.path(&format!("mnt/{seed}"))).unwrap();
+            assert!(bytes == noise(seed, MIB as usize), "{seed}");
+        }
+    };
+    read();
+    let status = until(&bed, "found out", |status| status.contains("Devices gave wrong data"));
+    assert!(status.contains("action: larder pool scrub -w tank && larder pool clear tank"), "{status}");
+
+    // Writes that fail put a device out of use; once it is well again it is taken back.
+    bed.ok("pool scrub -w tank");
+    bed.ok("pool clear tank");
+    fs::write(format!("{}.faults", devices[1]), "error write\n").unwrap();
+    pause(Duration::from_millis(300));
+    fill(&bed, 12..16);
+    let status = bed.ok("pool status tank");
+    for part in ["FAULTED", "state: DEGRADED", "larder pool replace tank ", "larder pool clear tank "] {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    bed.ok("pool sync tank");
+    let events = bed.ok("pool events tank");
+    for part in ["checksum", "healed", "scrub_finish", "statechange"] {
+        assert!(events.contains(part), "{part} is not in {events}");
+    }
+    fs::write(format!("{}.faults", devices[1]), "").unwrap();
+    pause(Duration::from_millis(300));
+    bed.ok(&format!("pool clear tank fault:{}", devices[1]));
+    bed.ok("pool wait -t resilver tank");
+    assert!(bed.ok("pool status tank").contains("state: ONLINE"));
+    bed.ok("pool offline tank disk0");
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    read();
+}

@@ -225,6 +225,8 @@ pub struct PoolStatus {
     pub trace: Option<TraceStatus>,
     /// The dedup index, when there is one.
     pub dedup: Option<DedupStatus>,
+    /// Bytes, one copy of them, that still have to move since groups changed their shape.
+    pub reshaping: u64,
     /// How many more losses are survived whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.
@@ -404,7 +406,7 @@ pub enum Activity {
     Free,
     /// No scrub is running.
     Scrub,
-    /// No resilver is running.
+    /// No resilver is running, and nothing has to move since groups changed their shape.
     Resilver,
     /// No trace is under way.
     Trace,

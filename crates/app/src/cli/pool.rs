@@ -212,7 +212,8 @@ enum Activity {
     Free,
     /// No scrub is running
     Scrub,
-    /// No resilver is running
+    /// Nothing is being resilvered, or moved because devices came or went
+    #[value(alias = "replace", alias = "remove")]
     Resilver,
     /// No trace is under way
     Trace,

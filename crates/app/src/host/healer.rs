@@ -2,7 +2,7 @@
 //! and takes devices back that were away.
 //!
 //! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
-//! wrong, then resilvers, then scrubs; last the names of files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
+//! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
 //! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
 //! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
@@ -30,6 +30,8 @@ use std::time::Duration;
 const GLANCE: Duration = Duration::from_millis(200);
 /// How often devices that are away are looked for, spares are offered, and schedules are read.
 const ROUND: Duration = Duration::from_secs(3);
+/// What has to move and found no room is tried again after this.
+const FOR_ROOM: Duration = Duration::from_millis(500);
 /// After a failure, the next try comes so late.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How long a step takes while nobody else uses the pool, and while others do.
@@ -113,6 +115,9 @@ struct Healer<'a> {
     /// What the last step was, to rest from it.
     last: Option<Step>,
     resilver: Option<ResilverProgress>,
+    /// Groups changed their shape, and something may have to move.
+    moves: bool,
+    wait_for_room: bool,
     /// What was found where a device should be and is not it, or cannot be brought back: not tried again.
     vain: HashMap<DeviceIndex, Vain>,
 }
@@ -157,6 +162,8 @@ pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace) {
         used: 0,
         last: None,
         resilver: None,
+        moves: false,
+        wait_for_room: false,
         vain: HashMap::new(),
     };
     let mut rest = GLANCE;
@@ -197,6 +204,7 @@ impl Healer<'_> {
         if let Err(error) = self.pool.take_spares() {
             complain(self.pool, &error);
         }
+        self.moves = moves(self.pool);
         if scrub_is_due(self.pool) {
             let begun = self.pool.scrub_start(ScrubSince::All).and_then(|()| forget_who_asked(self.pool));
             if let Err(error) = begun {
@@ -266,7 +274,7 @@ impl Healer<'_> {
         let busy = self.used != before || pool.dirty().get() > 0;
         self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
         self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
-        Ok(Some(Duration::ZERO))
+        Ok(Some(if std::mem::take(&mut self.wait_for_room) { FOR_ROOM } else { Duration::ZERO }))
     }
 
     /// A step of the scan that goes first: bytes examined, and its part of the time while others are busy.
@@ -285,6 +293,14 @@ impl Healer<'_> {
                 None => {}
             }
             return Ok(Some((reached.saturating_sub(examined), RESILVER_PARTS)));
+        }
+        if self.moves {
+            let before = pool.reshape_left();
+            self.moves = pool.reshape_step(bytes)?;
+            let moved = before.saturating_sub(pool.reshape_left());
+            // What does not move waits for room, which comes with commits.
+            self.wait_for_room = moved == 0;
+            return Ok(Some((moved, RESILVER_PARTS)));
         }
         let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(pool).is_none();
         let Some(before) = pool.scrub_progress().filter(moving) else {
@@ -403,6 +419,11 @@ pub fn paused(pool: &Pool) -> Result<()> {
     pool.set_note(NOTE_PAUSED, &pool.clock().now().secs.to_string())
 }
 
+/// Whether anything has to move since groups changed their shape.
+fn moves(pool: &Pool) -> bool {
+    pool.reshape_left() > 0 || pool.members().iter().any(|member| member.is_leaving())
+}
+
 impl Live {
     /// Returns when no scrub is moving, or the pool is exported.
     pub fn wait_for_scrub(&self) {
@@ -411,9 +432,9 @@ impl Live {
         }
     }
 
-    /// Returns when no resilver is under way, or the pool is exported.
+    /// Returns when no resilver is under way and nothing has to move, or the pool is exported.
     pub fn wait_for_resilver(&self) {
-        while self.pool.resilver_progress().is_some() && !self.is_ending() {
+        while (self.pool.resilver_progress().is_some() || moves(&self.pool)) && !self.is_ending() {
             super::pause(WAIT);
         }
     }

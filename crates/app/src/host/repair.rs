@@ -192,18 +192,20 @@ impl Host {
                 large_enough(&*device, smallest.as_ref().unwrap_or(&member), new)?;
                 group.columns.push(Column { index: None, path: new.clone(), lost: false });
                 group.reword()?;
-                notes.push(format!("{new} is being resilvered"));
+                notes.push(format!("what is stored is being copied to {new}"));
                 Box::new(move || Ok(vec![pool.attach(member.index, device).map_err(refused)?]))
             }
             Change::Detach { device } => {
                 let member = roster::find(pool, device)?;
-                let stand_in = pool.members().stand_in(member.index);
-                if let Some(new) = &stand_in {
-                    if new.state() != MemberState::Online {
-                        can_go(pool, &member)?;
-                    }
-                    after.put(member.index, &roster::called(pool, new));
-                } else if member.stands_for.is_none() {
+                if let Some(new) = pool.members().stand_in(member.index) {
+                    let new = roster::called(pool, &new);
+                    let message =
+                        format!("it is being replaced by {new}, and leaves when that has everything");
+                    return Err(ApiError::new(ErrorKind::Busy, message)
+                        .safe(NOTHING_CHANGED)
+                        .hint(format!("larder pool detach POOL {new} calls it off")));
+                }
+                if member.stands_for.is_none() {
                     let group = after.group_of(member.index).ok_or_else(|| no_place(device))?;
                     if group.word != Word::Mirror {
                         let message = "only devices of mirrors, and those of a replacing, can be detached";
@@ -214,6 +216,7 @@ impl Host {
                     can_go(pool, &member)?;
                     group.columns.retain(|column| column.index != Some(member.index));
                     group.reword()?;
+                    notes.push(format!("{device} leaves when what it holds is moved"));
                 }
                 Box::new(move || pool.detach(member.index).map_err(refused).map(|()| Vec::new()))
             }

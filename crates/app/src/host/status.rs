@@ -21,17 +21,17 @@ impl Host {
     /// The state of an imported pool.
     pub(super) fn status(&self, live: &Live) -> PoolStatus {
         let pool = &live.pool;
-        let mut survives = u32::MAX;
         let mut children = Vec::new();
         for group in pool.groups() {
             let members: Vec<_> = pool.members().of_group(group.index).collect();
             let lost = |column: usize| !members[column].is_online();
-            let left = group.rule.layout.losses_survived(lost);
-            survives = survives.min(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)));
             let state = state_of(&group.rule, members.len(), lost);
             let places =
                 members.iter().enumerate().map(|(column, member)| place(pool, member, column, &group));
-            children.push(group_vdev(group.index, &group.rule, state, places.collect()));
+            let leaving =
+                pool.members().iter().filter(|member| member.group == group.index && member.is_leaving());
+            let leaving = leaving.map(|member| device(pool, &member, Some(&group)));
+            children.push(group_vdev(group.index, &group.rule, state, places.chain(leaving).collect()));
         }
         let state = match pool.suspended() {
             Some(_) => State::Suspended,
@@ -57,7 +57,8 @@ impl Host {
             write_amplification: pool.writes().amplification_percent(),
             trace,
             dedup: dedup(pool),
-            survives,
+            reshaping: pool.reshape_left(),
+            survives: u32::try_from(pool.losses_survived()).unwrap_or(u32::MAX),
             damaged,
             uptime_ns: live.uptime_ns(),
         }
@@ -139,6 +140,7 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
     let path = roster::path(pool, member);
     let (state, note) = match member.state() {
         // It may be slow.
+        MemberState::Online if member.is_leaving() => (State::Online, Some("(leaving)".to_owned())),
         MemberState::Online => (State::Online, member.reason()),
         MemberState::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
@@ -220,7 +222,9 @@ fn group_vdev(index: GroupIndex, rule: &GroupRule, state: State, mut devices: Ve
         return devices.remove(0);
     }
     let copies = rule.layout.r() as u64;
-    let mut group = sum(&format!("{}-{index}", rule.name()), &rule.name(), state, devices);
+    // A single device and one that joins or leaves are a mirror to whoever looks.
+    let kind = if rule.layout.columns() == 1 { "mirror".to_owned() } else { rule.name() };
+    let mut group = sum(&format!("{kind}-{index}"), &kind, state, devices);
     (group.size, group.allocated) = (group.size / copies, group.allocated / copies);
     // Errors are the devices': above them zpool counts only what could not be made good.
     (group.read_errors, group.write_errors, group.checksum_errors) = (0, 0, 0);
@@ -333,6 +337,7 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         write_amplification: 100,
         trace: None,
         dedup: None,
+        reshaping: 0,
         survives,
         damaged: Vec::new(),
         uptime_ns: 0,

@@ -99,6 +99,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "cleaned": pool.cleaned,
             "write_amplification": pool.write_amplification as f64 / 100.0,
             "trace": pool.trace,
+            "reshaping": pool.reshaping,
             "survives": pool.survives,
             "risk": risk(pool.survives),
             "healthy": !needs_attention(pool),

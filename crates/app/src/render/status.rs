@@ -93,6 +93,12 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if pool.scans.is_empty() {
         line("scan", "none requested");
     }
+    if pool.reshaping > 0 {
+        line(
+            "moving",
+            &format!("{} of what was stored before the devices changed", format_size(pool.reshaping)),
+        );
+    }
     if let Some(trace) = &pool.trace {
         line("trace", &trace_line(trace));
     }
@@ -366,6 +372,7 @@ pub mod tests {
             write_amplification: 100,
             trace: None,
             dedup: None,
+            reshaping: 0,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,
