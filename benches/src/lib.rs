@@ -1,8 +1,10 @@
 //! What the benchmarks share: how they measure, and what they measure with.
 
+pub mod committer;
 pub mod content;
 pub mod daemon;
 pub mod device;
+pub mod hands;
 pub mod litter;
 pub mod machine;
 pub mod no_op;
@@ -10,6 +12,7 @@ pub mod pattern;
 pub mod peer;
 pub mod plot;
 pub mod process;
+pub mod tape;
 pub mod usage;
 pub mod work;
 

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 
 scripts=("$@")
-[ $# -gt 0 ] || scripts=(everyday sharing trees samba rename flushes twins databases survival kill9 healing full posix)
+[ $# -gt 0 ] || scripts=(everyday sharing trees samba rename flushes twins databases survival faults kill9 healing full posix)
 passed=0 skipped=() failed=()
 run() {
     echo "== $1"

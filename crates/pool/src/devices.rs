@@ -15,6 +15,7 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
 use crate::open::{Found, contains};
+use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Request};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MIN_DEVICE};
@@ -131,7 +132,9 @@ impl Pool {
                     )));
                 }
                 let held = found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
-                known.good_through = held.min(member.good_through());
+                if !planted(Bug::OldImageTrusted) {
+                    known.good_through = held.min(member.good_through());
+                }
                 (found.device, found.label)
             }
             None => member.device().zip(member.label()).ok_or_else(|| {
@@ -147,8 +150,12 @@ impl Pool {
         self.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
             (known.since, known.cursor) = (commit, SegmentId::new(0));
+            if planted(Bug::BoundaryMissed) {
+                known.since = CommitId::new(commit.get() - 1);
+            }
             pool.resilver.forget(known.index);
-            let state = MemberState::Rebuilding;
+            let state =
+                if planted(Bug::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
             let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
             pool.members.put(Arc::new(member));
         })
@@ -357,6 +364,9 @@ impl Pool {
     /// # Errors
     /// When a device that failed is not there any more.
     pub fn clear(&self, device: Option<DeviceIndex>) -> Result<()> {
+        if device.is_none() {
+            self.clear_damage();
+        }
         let all = match device {
             Some(device) => vec![self.known(device)?],
             None => self.members.iter().collect(),

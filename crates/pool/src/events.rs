@@ -228,6 +228,8 @@ pub(crate) struct Log {
     /// Events that repetitions are counted in.
     open: Vec<(Kin, u64, EventRecord)>,
     devices: BTreeMap<DeviceIndex, Known>,
+    /// Wrong bytes that were told of where they were met, with the file, and that the members count as well.
+    told: BTreeMap<DeviceGuid, u64>,
 }
 
 impl Default for Log {
@@ -238,6 +240,7 @@ impl Default for Log {
             commands: Ring::new(Table::Commands, COMMANDS_AT_MOST, 2),
             open: Vec::new(),
             devices: BTreeMap::new(),
+            told: BTreeMap::new(),
         }
     }
 }
@@ -255,6 +258,13 @@ impl Log {
 impl Pool {
     /// Tells of something that happened. Cheap; may be called from anywhere.
     pub fn event(&self, event: Event) {
+        if let (Class::Checksum, Some((device, _))) = (event.class, &event.device) {
+            *self.log.lock().told.entry(*device).or_default() += event.count;
+        }
+        self.keep_event(event);
+    }
+
+    fn keep_event(&self, event: Event) {
         let now = self.world.clock.now();
         let Event { class, device, file, text, count } = event;
         let (device, device_name) = device.map_or((None, String::new()), |(guid, name)| (Some(guid), name));
@@ -392,7 +402,10 @@ impl Pool {
                 write: load(&counters.write_errors),
                 checksum: load(&counters.checksum_errors),
             };
-            let before = self.log.lock().devices.insert(member.index, now);
+            let (before, told) = {
+                let mut log = self.log.lock();
+                (log.devices.insert(member.index, now), log.told.remove(&member.guid).unwrap_or(0))
+            };
             // What was wrong when the pool was imported is no change.
             let before = before.unwrap_or(Known { state: now.state, read: 0, write: 0, checksum: 0 });
             let about = |class| Event::new(class).device(member.guid, member.name());
@@ -401,8 +414,9 @@ impl Pool {
             for (what, now, before) in failed.into_iter().filter(|(_, now, before)| now > before) {
                 self.event(about(Class::Io).text(format!("{what} requests failed")).times(now - before));
             }
-            if now.checksum > before.checksum {
-                self.event(about(Class::Checksum).times(now.checksum - before.checksum));
+            let wrong = now.checksum.saturating_sub(before.checksum).saturating_sub(told);
+            if wrong > 0 {
+                self.keep_event(about(Class::Checksum).times(wrong));
             }
             if now.state != before.state {
                 let (is, was) = (now.state, before.state);

@@ -58,11 +58,19 @@ pub enum Bug {
     ParityNotScrubbed,
     /// Mending believes headers and does not look at the sums of what is behind them.
     MendsUnproven,
+    /// A device that missed commits is read before it has what it missed.
+    NotResilvered,
+    /// What was written in the commit at which a device comes back is not brought to it.
+    BoundaryMissed,
+    /// A device that comes back is taken to hold what it held when it left, though it is an older image.
+    OldImageTrusted,
+    /// Of two headers of a row the one that a power cut undid is believed.
+    OldRowBelieved,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 26] = [
+    pub const ALL: [Bug; 30] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -89,6 +97,10 @@ impl Bug {
         Bug::WrongPrint,
         Bug::ParityNotScrubbed,
         Bug::MendsUnproven,
+        Bug::NotResilvered,
+        Bug::BoundaryMissed,
+        Bug::OldImageTrusted,
+        Bug::OldRowBelieved,
     ];
 }
 

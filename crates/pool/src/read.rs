@@ -238,7 +238,7 @@ impl Pool {
         replicas.find(|&replica| self.members.is_prompt(&self.members.get(segment.slots[replica].device)))
     }
 
-    /// The same; `None` also when it would be late.
+    /// The range of `place` from one column; `None` when its device does not give it, or would be late.
     pub(crate) fn read_promptly(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         match self.read_soon(segment, column, place)? {
             Soon::Here(bytes) => Some(bytes),

@@ -1,14 +1,27 @@
 //! The test of the tests: every planted bug is found by the simulation within 10,000 cuts.
 #![cfg(feature = "planted")]
 
+#[path = "torture/bed.rs"]
+mod bed;
 mod common;
+#[path = "torture/heal.rs"]
+mod heal;
 #[path = "reclaim/model.rs"]
 mod model;
+#[path = "torture/seeds.rs"]
+mod seeds;
+#[path = "torture/shape.rs"]
+mod shape;
+#[path = "torture/structures.rs"]
+mod structures;
 mod sweep;
+#[path = "torture/within.rs"]
+mod within;
 #[path = "reclaim/work.rs"]
 mod work;
 
 use larder_format::{ByteLen, DeviceIndex};
+use larder_pool::open::{Scan, scan};
 use larder_pool::planted::{Bug, plant};
 use larder_pool::trace::Findings;
 use larder_pool::{Pool, ROOT_DATASET, ScrubSince};
@@ -29,12 +42,45 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
         }
+        Bug::NotResilvered | Bug::BoundaryMissed | Bug::OldImageTrusted => brought_back(seed),
+        Bug::OldRowBelieved => {
+            within::run(seed, &mut bed::Coverage::new());
+            Ok(1)
+        }
         Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
             sweep::run(word, count, seed, 120, 7)
         }
     }
+}
+
+/// A device misses commits, comes back as it was some time before, and is resilvered beside traffic.
+fn brought_back(seed: u64) -> Result<usize, String> {
+    let (word, count) = [("mirror", 2), ("raidz1", 3), ("raidz2", 6), ("raid14", 5)][seed as usize % 4];
+    let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+    let pool = common::create(&sim, word);
+    let files = |round: u64| -> Vec<_> {
+        (10..30).map(|inode| (inode, round, 1 + (inode as usize * 9_176) % 90_000)).collect()
+    };
+    let mut model = common::Model::new();
+    common::commit(&pool, &mut model, &files(1));
+    let (index, device) = (DeviceIndex::new(0), sim.device(0));
+    let old = device.image();
+    common::commit(&pool, &mut model, &files(2));
+    pool.offline(index, false).unwrap();
+    common::commit(&pool, &mut model, &files(3));
+    common::put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(4));
+    if seed % 2 == 0 {
+        device.swap_media(old);
+    }
+    let device: std::sync::Arc<dyn larder_device::Device> = std::sync::Arc::new(device);
+    let Scan::Member(found) = scan(&device) else { return Err("its label is not found".into()) };
+    pool.online(index, Some(*found)).unwrap();
+    while pool.resilver_step(u64::MAX).unwrap() {}
+    pool.commit().unwrap();
+    let problems = pool.check().unwrap().problems;
+    problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
 }
 
 /// All that one device holds of rows rots, and a scrub has mended it.

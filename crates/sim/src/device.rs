@@ -255,6 +255,10 @@ impl State {
             (Request::Read { offset, len }, fault) => {
                 // Of the faults that let a read through, only stale reads are left.
                 let seen = fault.as_ref().map_or(&*image, |(_, then)| then);
+                // Other media may stand under the device since then.
+                if end > Some(seen.size().get()) {
+                    return Err(DeviceError::Range);
+                }
                 Ok(seen.read(*offset, usize::try_from(len.get()).expect("fits memory")))
             }
             (Request::Write { data, .. }, Some((Fault::MisdirectWrites { to, .. }, _))) => {

@@ -2,6 +2,7 @@
 
 use crate::Args;
 use larder_benches::MIB;
+use larder_benches::committer::Committer;
 use larder_benches::content::Content;
 use larder_benches::device::sparse_file;
 use larder_benches::pattern::Picker;
@@ -9,17 +10,12 @@ use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode, SystemClock
 use larder_files::{Caller, FileKind, FsError, Handle, Mount, NodeId, Ops};
 use larder_format::HostId;
 use larder_pool::create::rule_for;
-use larder_pool::{FrontEnd, GroupSpec, Pool, PoolError, PoolSpec, ROOT_DATASET, World, Writes};
-use parking_lot::{Condvar, Mutex};
+use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World, Writes};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// As the daemon has it.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// As the daemon has it.
-const GLANCE: Duration = Duration::from_millis(100);
 const WRITER: Caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
 
 struct Bed {
@@ -72,34 +68,6 @@ impl Bed {
     }
 }
 
-/// What the daemon does beside writers: commits, stores meanwhile what is dirty, cleans.
-struct Committer {
-    stop: AtomicBool,
-    lock: Mutex<()>,
-    dirty: Condvar,
-}
-
-impl Committer {
-    fn work(&self, pool: &Pool, mount: &Mount) {
-        let mut last = pool.clock().monotonic();
-        while !self.stop.load(Ordering::Acquire) {
-            self.dirty.wait_for(&mut self.lock.lock(), GLANCE);
-            let due = |last| pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
-            if due(last) {
-                last = pool.clock().monotonic();
-                pool.commit().expect("a commit");
-            }
-            while pool.dirty().get() >= pool.stream_from() && !due(last) {
-                match FrontEnd::flush(mount) {
-                    Err(PoolError::NoSpace) => drop(pool.commit().expect("a commit")),
-                    flushed => flushed.expect("it is stored"),
-                }
-            }
-            pool.tend().expect("it is cleaned");
-        }
-    }
-}
-
 /// Counts so far.
 #[derive(Clone, Copy)]
 struct Seen {
@@ -113,12 +81,7 @@ struct Seen {
 /// Fills, overwrites and prints.
 pub fn run(args: &Args) {
     let bed = Bed::new(args);
-    let committer =
-        Arc::new(Committer { stop: AtomicBool::new(false), lock: Mutex::new(()), dirty: Condvar::new() });
-    let bell = Arc::clone(&committer);
-    bed.pool.on_dirty(Box::new(move || {
-        let _ = bell.dirty.notify_one();
-    }));
+    let committer = Committer::of(&bed.pool);
     std::thread::scope(|scope| {
         let (works, pool, mount) = (&committer, &bed.pool, &bed.mount);
         scope.spawn(|| works.work(pool, mount));
@@ -126,7 +89,7 @@ pub fn run(args: &Args) {
             Some(step) => rise(args, &bed, step),
             None => overwrite(args, &bed),
         }));
-        committer.stop.store(true, Ordering::Release);
+        committer.stop();
         if let Err(panic) = done {
             std::panic::resume_unwind(panic);
         }

@@ -193,7 +193,7 @@ fn a_record_that_cannot_be_read_costs_what_was_written_to_it_alone() {
         bytes[border - 10..border + 10].fill(7);
     }
     bed.pool.commit().unwrap();
-    assert!(matches!(bed.mount.fsync(node, Handle(0), false), Err(FsError::Io(_))));
+    assert!(matches!(bed.mount.fsync(node, Handle(0), false), Err(FsError::Damaged(_))));
     assert_eq!(extents(&bed, node)[5], (offset, extent), "it stays");
     assert!(bed.mount.read(node, Handle(0), offset, 1).is_err());
     assert!(bed.read(node, 0, offset as u32) == bytes[..start]);

@@ -2,7 +2,7 @@
 
 use crate::bed::*;
 use larder_files::*;
-use larder_format::block::{BlockKind, CheckedHeader};
+use larder_format::block::{BLOCK_MAGIC, BlockKind, CheckedHeader};
 use larder_format::items;
 use larder_format::node::Key;
 use larder_format::{BlockId, ByteLen, DeviceOffset};
@@ -38,6 +38,9 @@ fn blocks(bed: &Bed, kind: BlockKind) -> Vec<Stored> {
         let image = bed.sim.device(device).image();
         let bytes = image.read(DeviceOffset::new(0), SIZE.get() as usize);
         for at in (0..bytes.len() - 256).step_by(8) {
+            if bytes[at..at + 4] != BLOCK_MAGIC.to_le_bytes() {
+                continue;
+            }
             let Ok(header) = CheckedHeader::check(bed.pool.guid(), &bytes[at..]) else { continue };
             let info = header.info;
             if info.kind == kind {

@@ -427,7 +427,7 @@ impl Mend {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while self.offset < self.end && bytes < limit && batch.len() < BATCH_ROWS {
-            let Some(header) = self.header(pool, self.offset) else {
+            let Some(header) = self.header(pool, self.offset, true) else {
                 self.pass_gap(pool);
                 continue;
             };
@@ -453,8 +453,9 @@ impl Mend {
         batch
     }
 
-    /// The header of the row at `offset`, from the columns that are read or any other.
-    fn header(&mut self, pool: &Pool, offset: u32) -> Option<RowHeader> {
+    /// The header of the row at `offset`, from the columns that are read or, when they are to be asked too, the
+    /// others.
+    fn header(&mut self, pool: &Pool, offset: u32, others: bool) -> Option<RowHeader> {
         let range = offset..offset + ALIGN as u32;
         let ahead = self.ahead.as_mut().expect("it has begun");
         let heads: Vec<Option<Bytes>> =
@@ -470,7 +471,7 @@ impl Mend {
                 expected.header(column, offset, &bytes)
             }))
         };
-        row::newest(found).or_else(elsewhere)
+        row::newest(found).or_else(|| others.then(elsewhere).flatten())
     }
 
     /// At the offset no column has a header: goes to the next row that one knows of. What lies between is lost, as
@@ -483,8 +484,9 @@ impl Mend {
         }
         let is_log = self.segment.kind == SegmentKind::Log;
         let limit = if is_log && !self.end_is_known { self.end.min(from + LOG_GAP) } else { self.end };
-        let next =
-            (from + ROW_STEP..limit).step_by(ROW_STEP as usize).find_map(|offset| self.header(pool, offset));
+        let next = (from + ROW_STEP..limit)
+            .step_by(ROW_STEP as usize)
+            .find_map(|offset| self.header(pool, offset, !is_log));
         match next {
             Some(header) if header.commit <= self.through => self.offset = header.offset,
             // What is missing may be under way.

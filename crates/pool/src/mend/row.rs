@@ -290,7 +290,7 @@ pub(super) struct Salvage {
 impl Salvage {
     /// Of a column of `len` bytes, `used` of them by blocks.
     pub(super) fn new(len: usize, used: usize) -> Self {
-        let gaps = if used == 0 { vec![] } else { vec![0..used] };
+        let gaps = (used > 0).then_some(0..used).into_iter().collect();
         Self { bytes: vec![0; len], gaps, blocks: Vec::new() }
     }
 
@@ -359,7 +359,8 @@ impl Salvage {
 /// The newest of headers: all of them are right, but of rows that one import after the other wrote in one place the
 /// older ones may be left.
 pub(super) fn newest(headers: impl Iterator<Item = RowHeader>) -> Option<RowHeader> {
-    headers.max_by_key(|header| header.commit)
+    let old = planted(Bug::OldRowBelieved);
+    headers.max_by_key(|header| if old { u64::MAX - header.commit.get() } else { header.commit.get() })
 }
 
 /// Whether a commit is one that `Missing` asks for.

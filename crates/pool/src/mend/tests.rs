@@ -36,7 +36,7 @@ fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
         dataset: ROOT_DATASET,
         inode: first + i as u64,
         offset: 0,
-        plain: (0..len).map(|at| (at * (i + 3) >> 3) as u8).collect::<Vec<_>>().into(),
+        plain: (0..len).map(|at| ((at * (i + 3)) >> 3) as u8).collect::<Vec<_>>().into(),
         codec: crate::codec::Codec::Off,
         checksum: ChecksumKind::Fast,
         dedup: crate::Dedup::Off,

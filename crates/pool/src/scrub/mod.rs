@@ -238,7 +238,11 @@ impl Pool {
         self.scrub_course().ok_or_else(|| PoolError::NotFound("a scrub under way".into()))?;
         if let Some(course) = &mut self.scrub.shown.lock().course {
             course.paused = true;
+            // Who knows for how long: the segment under way is let go, and begun anew.
+            course.examined -= work.counted.0;
+            course.lost -= work.counted.2;
         }
+        (work.mend, work.counted) = (None, (0, 0, 0));
         self.note_course(&mut work)
     }
 

@@ -1,56 +1,37 @@
 //! Lost, lying and rotting devices: what a layout allows is survived, enumerated; whatever happens is healed, simulated;
 //! every structure is rebuilt from the others, bit by bit.
 
+mod bed;
+mod beyond;
 #[path = "../common/mod.rs"]
 mod common;
 mod enumeration;
+mod flips;
+mod heal;
+mod seeds;
 mod shape;
+mod structures;
+mod within;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use bed::Coverage;
+use seeds::{on_two_threads, setting};
 
-/// A number from the environment.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
-/// Whether every count is wanted in full.
-fn full() -> bool {
-    std::env::var_os("LARDER_FULL").is_some()
-}
-
-/// Does `work` for each of `count` numbers, two at once, and adds up what comes of it. The first that panics is told with
-/// what replays it.
-fn on_two_threads<T: Default + Send>(
-    count: usize,
-    work: impl Fn(usize, &mut T) + Sync,
-    add: impl Fn(&mut T, T) + Sync,
-    replay: impl Fn(usize) -> String + Sync,
-) -> T {
-    let next = AtomicUsize::new(0);
-    let sum = Mutex::new(T::default());
-    let failure = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut mine = T::default();
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= count {
-                        break;
-                    }
-                    if catch_unwind(AssertUnwindSafe(|| work(i, &mut mine))).is_err() {
-                        next.store(count, Ordering::Relaxed);
-                        failure.lock().unwrap().get_or_insert(i);
-                    }
-                }
-                add(&mut sum.lock().unwrap(), mine);
-            });
-        }
-    });
-    if let Some(i) = failure.into_inner().unwrap() {
-        panic!("see above; replay: {}", replay(i));
-    }
-    sum.into_inner().unwrap()
+/// Everything that can happen to devices, by seed. How many seeds: `LARDER_SEEDS`; where to start: `LARDER_SEED`.
+#[test]
+fn within_tolerance_nothing_is_lost_and_the_pool_heals() {
+    let (first, count) = (setting("LARDER_SEED", 0), setting("LARDER_SEEDS", 100));
+    let coverage = on_two_threads(
+        count as usize,
+        |i, coverage| within::run(first + i as u64, coverage),
+        |all: &mut Coverage, mine| {
+            mine.into_iter().for_each(|(what, times)| *all.entry(what).or_default() += times)
+        },
+        |i| {
+            format!(
+                "LARDER_SEED={} LARDER_SEEDS=1 cargo test -p larder-pool --test torture within",
+                first + i as u64
+            )
+        },
+    );
+    println!("{count} seeds from {first}: {coverage:?}");
 }

@@ -1,4 +1,5 @@
 //! Pools by layout word and width, and what theory says of losses.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use crate::common::world;
 use larder_device::Device;
@@ -79,9 +80,14 @@ impl Shape {
         Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
     }
 
+    /// The size of each device.
+    pub fn device_size(self) -> ByteLen {
+        ByteLen::new(64 << 20)
+    }
+
     /// Its devices, blank.
     pub fn world(self) -> SimWorld {
-        SimWorld::new(&vec![ByteLen::new(64 << 20); self.devices()])
+        SimWorld::new(&vec![self.device_size(); self.devices()])
     }
 
     /// All ways to lose one to three devices, as bits.

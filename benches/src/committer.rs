@@ -1,0 +1,61 @@
+//! What the daemon does beside writers: commits, stores meanwhile what is dirty, cleans.
+
+use larder_files::Mount;
+use larder_pool::{FrontEnd, Pool, PoolError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// As the daemon has it.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// As the daemon has it.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Whoever calls [`Committer::work`] in a thread of its own stands in for the daemon.
+#[derive(Default)]
+pub struct Committer {
+    stop: AtomicBool,
+    lock: Mutex<()>,
+    dirty: Condvar,
+}
+
+impl Committer {
+    /// One that `pool` rings when there is much to store.
+    pub fn of(pool: &Pool) -> Arc<Self> {
+        let committer = Arc::new(Self::default());
+        let bell = Arc::clone(&committer);
+        pool.on_dirty(Box::new(move || {
+            let _ = bell.dirty.notify_one();
+        }));
+        committer
+    }
+
+    /// Works until [`Committer::stop`].
+    ///
+    /// # Panics
+    /// When the pool fails.
+    pub fn work(&self, pool: &Pool, mount: &Mount) {
+        let mut last = pool.clock().monotonic();
+        while !self.stop.load(Ordering::Acquire) {
+            self.dirty.wait_for(&mut self.lock.lock(), GLANCE);
+            let due = |last| pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
+            if due(last) {
+                last = pool.clock().monotonic();
+                pool.commit().expect("a commit");
+            }
+            while pool.dirty().get() >= pool.stream_from() && !due(last) {
+                match FrontEnd::flush(mount) {
+                    Err(PoolError::NoSpace) => drop(pool.commit().expect("a commit")),
+                    flushed => flushed.expect("it is stored"),
+                }
+            }
+            pool.tend().expect("it is cleaned");
+        }
+    }
+
+    /// Has [`Committer::work`] return.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}

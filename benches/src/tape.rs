@@ -1,0 +1,168 @@
+//! What a pool asks of its devices, on tape; and the same requests made by fio: the ceiling of whatever made them.
+
+use crate::device::sparse_file;
+use crate::peer::run;
+use larder_device::{Device, FileDevice, OpenMode, Outcome, Pending, Request};
+use larder_format::ByteLen;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A request's kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The device's file.
+    pub path: Arc<Path>,
+    /// What it was.
+    pub kind: Kind,
+    /// Where, bytes.
+    pub offset: u64,
+    /// How much, bytes.
+    pub len: u64,
+}
+
+/// Requests in the order in which they were submitted, while it runs.
+#[derive(Default)]
+pub struct Tape(Mutex<Option<Vec<Entry>>>);
+
+impl Tape {
+    /// Begins anew.
+    pub fn start(&self) {
+        *self.0.lock() = Some(Vec::new());
+    }
+
+    /// Ends, and gives what was recorded.
+    pub fn stop(&self) -> Vec<Entry> {
+        self.0.lock().take().unwrap_or_default()
+    }
+}
+
+/// A file as a device, whose requests go on tape.
+pub struct TapedDevice {
+    file: FileDevice,
+    path: Arc<Path>,
+    tape: Arc<Tape>,
+}
+
+impl TapedDevice {
+    /// Opens `path`.
+    pub fn open(path: &Path, tape: &Arc<Tape>) -> Self {
+        let file = FileDevice::open(path, OpenMode::Exclusive).expect("the file can be used");
+        Self { file, path: path.into(), tape: Arc::clone(tape) }
+    }
+
+    fn note(&self, request: &Request) {
+        let (kind, offset, len) = match request {
+            Request::Read { offset, len } => (Kind::Read, offset.get(), len.get()),
+            Request::Write { offset, data } => (Kind::Write, offset.get(), data.len() as u64),
+            Request::Flush => (Kind::Flush, 0, 0),
+        };
+        if let Some(entries) = &mut *self.tape.0.lock() {
+            entries.push(Entry { path: Arc::clone(&self.path), kind, offset, len });
+        }
+    }
+}
+
+impl Device for TapedDevice {
+    fn name(&self) -> String {
+        self.file.name()
+    }
+    fn size(&self) -> ByteLen {
+        self.file.size()
+    }
+    fn submit(&self, request: Request) -> Pending<Outcome> {
+        self.note(&request);
+        self.file.submit(request)
+    }
+    fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
+        self.note(&request);
+        self.file.perform(request, limit)
+    }
+    fn abandon(&self) {
+        self.file.abandon();
+    }
+}
+
+/// Bytes of one kind.
+pub fn bytes(entries: &[Entry], kind: Kind) -> u64 {
+    entries.iter().filter(|entry| entry.kind == kind).map(|entry| entry.len).sum()
+}
+
+/// Bytes of one kind, by file.
+pub fn bytes_by_file(entries: &[Entry], kind: Kind) -> BTreeMap<Arc<Path>, u64> {
+    let mut by_file = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.kind == kind) {
+        *by_file.entry(Arc::clone(&entry.path)).or_default() += entry.len;
+    }
+    by_file
+}
+
+/// The time that fio takes for the same requests: all reads in their order, and beside them all writes and flushes
+/// in theirs, with as many in flight as the devices concerned perform at once. Reads go to the same files, writes to
+/// new sparse ones of `size` bytes in `folder`.
+pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
+    let mut job = String::from("[global]\nioengine=libaio\ndirect=1\nreplay_no_stall=1\n");
+    let mut fresh: Vec<PathBuf> = Vec::new();
+    let kinds: [(&str, &[Kind]); 2] = [("reads", &[Kind::Read]), ("writes", &[Kind::Write, Kind::Flush])];
+    for (name, kinds) in kinds {
+        let entries: Vec<&Entry> = entries.iter().filter(|entry| kinds.contains(&entry.kind)).collect();
+        if !entries.iter().any(|entry| entry.len > 0) {
+            continue;
+        }
+        let paths: BTreeSet<&Arc<Path>> = entries.iter().map(|entry| &entry.path).collect();
+        let stand_in = |path: &Path| match name {
+            "reads" => path.to_owned(),
+            _ => folder.join(format!("ceiling-{}", path.file_name().expect("a file").display())),
+        };
+        let stand_ins: BTreeMap<&Arc<Path>, PathBuf> =
+            paths.iter().map(|path| (*path, stand_in(path))).collect();
+        let mut log = String::from("fio version 2 iolog\n");
+        for path in stand_ins.values() {
+            if name == "writes" {
+                sparse_file(path, size);
+                fresh.push(path.clone());
+            }
+            writeln!(log, "{0} add\n{0} open", path.display()).expect("a string takes what is written");
+        }
+        for entry in &entries {
+            let word = match entry.kind {
+                Kind::Read => "read",
+                Kind::Write => "write",
+                Kind::Flush => "datasync",
+            };
+            let path = stand_ins[&entry.path].display();
+            writeln!(log, "{path} {word} {} {}", entry.offset, entry.len)
+                .expect("a string takes what is written");
+        }
+        let path = folder.join(name);
+        fs::write(&path, log).expect("the folder can be written");
+        let many = entries.iter().filter(|entry| entry.len >= 4096).map(|entry| &entry.path);
+        let depth = many.collect::<BTreeSet<_>>().len() * FileDevice::THREADS;
+        write!(job, "[{name}]\nread_iolog={}\niodepth={depth}\n", path.display())
+            .expect("a string takes what is written");
+    }
+    let path = folder.join("ceiling.fio");
+    fs::write(&path, job).expect("the folder can be written");
+    let told = run("fio", ["--output-format=json", &path.display().to_string()]);
+    fresh.iter().for_each(|path| fs::remove_file(path).expect("our own file"));
+    let json = &told[told.find('{').unwrap_or(0)..];
+    let told: serde_json::Value = serde_json::from_str(json).expect("fio gives JSON");
+    let jobs = told["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let longest = jobs.iter().filter_map(|job| job["job_runtime"].as_u64()).max();
+    Duration::from_millis(longest.expect("fio tells how long it took").max(1))
+}

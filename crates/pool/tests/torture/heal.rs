@@ -1,0 +1,223 @@
+//! How a tortured pool gets well: devices come back as they are, or others take their places, what they lack is
+//! resilvered, and everything is scrubbed; beside traffic, and with the power failing now and then.
+
+use crate::bed::{Bed, verify};
+use crate::common::import_from;
+use crate::shape::is_lost;
+use crate::structures::number_of;
+use larder_device::Device;
+use larder_format::DeviceIndex;
+use larder_pool::PoolError;
+use larder_pool::member::MemberState;
+use larder_pool::open::{Scan, scan};
+use larder_pool::scrub::ScrubSince;
+use larder_sim::SimWorld;
+use std::sync::Arc;
+
+/// Attempts to get every place of the pool filled; devices that fail meanwhile cost one.
+const ATTEMPTS: usize = 12;
+
+impl Bed {
+    /// Everything is repaired: afterwards no device is harmed.
+    pub fn heal(&mut self) {
+        self.count("heal");
+        self.away.clear();
+        for attempt in 0.. {
+            for device in 0..self.sim.devices().len() {
+                self.sim.device(device).clear_faults();
+            }
+            assert!(attempt < ATTEMPTS, "the pool does not get whole");
+            (0..self.seats.len()).for_each(|seat| self.bring_in(seat));
+            let calm = attempt > 1;
+            if self.resilver(calm) && self.is_complete() && self.scrub(calm) {
+                break;
+            }
+        }
+        self.commit();
+        self.assert_clean();
+        self.seats.iter_mut().for_each(|seat| seat.harmed = false);
+        self.count("healed");
+    }
+
+    /// Every place has its device, current.
+    fn is_complete(&self) -> bool {
+        let members = self.pool().members().iter().collect::<Vec<_>>();
+        members.len() == self.seats.len() && members.iter().all(|member| member.is_online())
+    }
+
+    /// A device takes its place again, or another one takes it.
+    fn bring_in(&mut self, seat: usize) {
+        let pool = self.pool();
+        let index = DeviceIndex::new(seat as u16);
+        let member = pool.members().get(index);
+        if let Some(other) = pool.members().stand_in(index) {
+            if other.state() == MemberState::Rebuilding {
+                return;
+            }
+            // The new one failed: it is tried once more, or given up.
+            if self.next(2) == 0 && pool.online(other.index, None).is_ok() {
+                return self.count("new device comes back");
+            }
+            pool.detach(other.index).unwrap();
+            self.count("detach");
+        }
+        match member.state() {
+            MemberState::Rebuilding => return,
+            MemberState::Online if self.seats[seat].harmed && self.next(4) == 0 => return self.replace(seat),
+            MemberState::Online => return,
+            _ => {}
+        }
+        let device = Arc::new(self.sim_of(seat)) as Arc<dyn Device>;
+        let found = match scan(&device) {
+            Scan::Member(found) if found.label.device == member.guid => *found,
+            _ => return self.replace(seat),
+        };
+        let has_device = !matches!(member.state(), MemberState::Missing);
+        let back = match self.next(5) {
+            0 => return self.replace(seat),
+            1 if has_device => pool.online(index, None),
+            2 if member.state() == MemberState::Faulted => pool.clear(Some(index)),
+            _ => pool.online(index, Some(found)),
+        };
+        match back {
+            Ok(()) => self.count("online"),
+            // It was cut short.
+            Err(PoolError::Invalid(_)) => self.replace(seat),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A blank device, or a spare, takes the place of another.
+    fn replace(&mut self, seat: usize) {
+        let pool = self.pool();
+        let index = DeviceIndex::new(seat as u16);
+        let new = Arc::new(self.sim.add_device(self.shape.device_size()));
+        if pool.members().get(index).state() == MemberState::Faulted && self.next(3) == 0 {
+            pool.add_spare(new).unwrap();
+            pool.take_spares().unwrap();
+            return self.count("spare");
+        }
+        pool.replace(index, new).unwrap();
+        self.count("replace");
+    }
+
+    /// Rebuilds what is to be rebuilt; more may go wrong meanwhile, unless it is to stay calm.
+    /// False when something was harmed.
+    fn resilver(&mut self, calm: bool) -> bool {
+        let mut sound = true;
+        let mut since = self.sim.trace().len();
+        loop {
+            let bytes = [30_000, 300_000, 3_000_000][self.next(3) as usize];
+            let more = self.pool().resilver_step(bytes).unwrap();
+            self.settle_in();
+            if !more {
+                return sound;
+            }
+            self.count("resilver step");
+            sound &= self.beside(calm, &mut since);
+        }
+    }
+
+    /// Proves and mends everything; false when it has to be done again.
+    fn scrub(&mut self, calm: bool) -> bool {
+        // What was written while devices lied is not looked at before it is durable.
+        self.commit();
+        self.pool().scrub_start(ScrubSince::All).unwrap();
+        let mut since = self.sim.trace().len();
+        let mut sound = true;
+        loop {
+            let bytes = [30_000, 300_000, 3_000_000][self.next(3) as usize];
+            if !self.pool().scrub_step(bytes).unwrap() {
+                break;
+            }
+            self.count("scrub step");
+            sound &= self.beside(calm, &mut since);
+            if self.pool().scrub_progress().is_none() {
+                // The power failed before it had noted how far it was.
+                return false;
+            }
+        }
+        let result = self.pool().scrub_result().expect("a scrub ended");
+        assert_eq!(
+            result.lost,
+            0,
+            "within tolerance the scrub gave something up: {:?}",
+            self.pool().scrub_lost()
+        );
+        sound && self.is_complete()
+    }
+
+    /// What happens beside a repair; false when something was harmed.
+    fn beside(&mut self, calm: bool, since: &mut usize) -> bool {
+        match self.next(16) {
+            0..=2 => self.put(),
+            3 => self.sync(),
+            4 => self.commit(),
+            5 => self.verify(),
+            6 if !calm => {
+                self.cut(*since);
+                *since = self.sim.trace().len();
+                self.count("power cut beside a repair");
+            }
+            7 if !calm => {
+                let harmed: Vec<usize> =
+                    (0..self.seats.len()).filter(|&seat| self.seats[seat].harmed).collect();
+                if harmed.is_empty() {
+                    return true;
+                }
+                let seat = harmed[self.next(harmed.len() as u64) as usize];
+                self.harm_seat(seat);
+                return false;
+            }
+            8 if !calm && self.next(4) == 0 => {
+                // A device that is being rebuilt goes away.
+                let members = self.pool().members().iter().collect::<Vec<_>>();
+                let Some(new) = members.iter().find(|member| member.stands_for.is_some()) else {
+                    return true;
+                };
+                if let Some(device) = number_of(&new.name()) {
+                    self.sim.device(device).inject_window(larder_sim::Fault::Gone, self.next(5), 20);
+                    self.count("new device fails");
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Sees which device stands in which place.
+    pub fn settle_in(&mut self) {
+        let pool = self.pool();
+        for (seat, place) in self.seats.iter_mut().enumerate() {
+            let member = pool.members().get(DeviceIndex::new(seat as u16));
+            if let Some(device) = number_of(&member.name()) {
+                place.device = device;
+            }
+        }
+    }
+
+    /// Nothing is wrong any more: a second scrub finds nothing, the check neither, and what was harmed can be relied on.
+    fn assert_clean(&mut self) {
+        let pool = self.pool();
+        pool.scrub_start(ScrubSince::All).unwrap();
+        while pool.scrub_step(u64::MAX).unwrap() {}
+        let result = pool.scrub_result().unwrap();
+        assert_eq!((result.repaired, result.lost), (0, 0), "a second scrub found something");
+        self.assert_whole("after a repair");
+        self.verify();
+        // The whole tolerance is there again, whichever devices go now.
+        let devices = self.seats.len();
+        let (first, step) = (self.next(devices as u64) as usize, [1, devices - 1][self.next(2) as usize]);
+        let mut gone = 0u32;
+        for seat in (0..devices).map(|i| (first + i * step) % devices) {
+            if self.shape.survives(|other| other == seat || is_lost(gone, other)) {
+                gone |= 1 << seat;
+            }
+        }
+        let copy = SimWorld::from_images(self.sim.images());
+        let seats = self.seats.iter().enumerate().filter(|(seat, _)| !is_lost(gone, *seat));
+        let left = seats.map(|(_, place)| Arc::new(copy.device(place.device)) as Arc<dyn Device>);
+        let pool = import_from(left.collect(), 1).unwrap_or_else(|error| panic!("without {gone:b}: {error}"));
+        verify(&pool, self.model());
+    }
+}
