@@ -148,9 +148,6 @@ impl Pool {
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
-            let text =
-                format!("{} bytes written, {} ranges could not be had", running.written, running.lost.len());
-            self.event(Event::new(Class::ResilverFinish).text(text));
             running.lost.iter().for_each(|lost| self.note_lost(lost.clone()));
             state.last = Some(ResilverResult {
                 devices: targets.iter().map(|member| member.index).collect(),
@@ -212,6 +209,10 @@ impl Pool {
                 let rebuilt: Vec<_> = rebuilt.cloned().collect();
                 // Another may have joined in the meantime.
                 let more = rebuilt.len() < targets.len() || self.rebuilding().len() > rebuilt.len();
+                // The commit that completes it tells of it.
+                let (written, lost) = (running.written, running.lost.len());
+                let text = format!("{written} bytes written, {lost} ranges could not be had");
+                self.event(Event::new(Class::ResilverFinish).text(text));
                 self.complete(rebuilt)?;
                 return Ok(more);
             };
