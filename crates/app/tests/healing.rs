@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+#[allow(dead_code, reason = "another test uses what this one does not")]
 mod bed;
 use bed::{Bed, MIB, noise, pause};
 

@@ -224,7 +224,9 @@ impl Healer<'_> {
                 }
                 self.pool.online(member.index, None)
             }
-            MemberState::Missing => {
+            MemberState::Missing | MemberState::Faulted
+                if member.size().is_none() || roster::is_gone(member) =>
+            {
                 let Some(path) = roster::path(self.pool, member) else { return Ok(()) };
                 let Ok(meta) = fs::metadata(devices::file_of(&path)) else { return Ok(()) };
                 let vain = Vain::File {

@@ -108,7 +108,7 @@ impl Host {
         let host_is_gone = self.make_sure_that_nobody_has(&plan)?;
         let plan = reopen(plan, request.readonly)?;
         check(&plan, &self.remembered.lock())?;
-        notes.extend(self.missing(&plan));
+        notes.extend(self.lacking(&plan, &name, request.readonly));
         let options =
             ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
@@ -135,23 +135,39 @@ impl Host {
         Ok(())
     }
 
-    /// A sentence for each device that is not there.
-    fn missing(&self, plan: &Importable) -> Vec<String> {
+    /// A sentence for each device that is not used as it should be, and how to go on.
+    fn lacking(&self, plan: &Importable, name: &str, read_only: bool) -> Vec<String> {
         let remembered = self.remembered.lock();
-        let missing =
-            plan.devices.iter().zip(&plan.root.devices).filter(|(device, _)| device.found.is_none());
-        missing
-            .map(|(_, known)| {
-                let was = remembered.path(plan.guid, known.guid);
-                let was = was.map_or_else(String::new, |path| format!(" (was {path})"));
-                format!(
-                    "{pool}: device {guid}{was} is missing; the pool goes on without it. Connected again, it comes \
-                     back by itself; if it is gone for good: larder pool replace {pool} {guid} NEW",
-                    pool = plan.name,
-                    guid = known.guid,
-                )
-            })
-            .collect()
+        let mut notes = Vec::new();
+        let mut behind = false;
+        for (device, known) in plan.devices.iter().zip(&plan.root.devices) {
+            let guid = known.guid;
+            match (&device.standing, &device.found) {
+                (Standing::Missing, _) => {
+                    let was = remembered.path(plan.guid, guid);
+                    let was = was.map_or_else(String::new, |path| format!(" (was {path})"));
+                    notes.push(format!(
+                        "{name}: device {guid}{was} is missing; the pool goes on without it. Connected again, it comes \
+                         back by itself; if it is gone for good: larder pool replace {name} {guid} NEW"
+                    ));
+                }
+                (Standing::Offline(_), Some(found)) => {
+                    let path = found.device.name();
+                    notes.push(format!(
+                        "{name}: {} was taken offline; larder pool online {name} {path}",
+                        error::named(&path)
+                    ));
+                }
+                (Standing::Stale(_) | Standing::Rebuilding, _) => behind = true,
+                _ => {}
+            }
+        }
+        if behind && !read_only {
+            notes.push(format!(
+                "{name}: what devices lack is being resilvered; larder pool wait -t resilver {name} waits for it"
+            ));
+        }
+        notes
     }
 
     /// Looks twice, two heartbeats apart, whether another host is using the pool. Gives whether there was
@@ -221,7 +237,7 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
         .devices
         .iter()
         .zip(&plan.root.devices)
-        .filter(|(device, _)| device.standing != Standing::Current)
+        .filter(|(device, _)| !matches!(device.standing, Standing::Current | Standing::Spare))
         .map(|(device, known)| tell(plan, device, known, remembered))
         .collect();
     let count = lacking.len();
@@ -260,6 +276,12 @@ fn tell(
                 error::named(&found.device.name()),
                 plan.root.commit
             )
+        }
+        (Standing::Rebuilding, Some(found)) => {
+            format!("{} is not rebuilt yet", error::named(&found.device.name()))
+        }
+        (Standing::Offline(_), Some(found)) => {
+            format!("{} was taken offline", error::named(&found.device.name()))
         }
         _ => match remembered.path(plan.guid, known.guid) {
             Some(path) => format!("device {} (was {path}) is missing", known.guid),

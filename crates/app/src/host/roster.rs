@@ -2,9 +2,10 @@
 
 use super::devices::{file_of, identity};
 use crate::api::{ApiError, ErrorKind, Result};
+use larder_device::DeviceError;
 use larder_format::DeviceGuid;
 use larder_pool::Pool;
-use larder_pool::member::Member;
+use larder_pool::member::{Member, MemberState};
 use std::fs;
 use std::sync::Arc;
 
@@ -19,6 +20,12 @@ pub fn path(pool: &Pool, member: &Member) -> Option<String> {
         Some(_) => Some(member.name()),
         None => pool.note(&path_note(member)),
     }
+}
+
+/// Whether a device was there while the pool was in use, and is not any more.
+pub fn is_gone(member: &Member) -> bool {
+    let gone = || member.reason().is_some_and(|reason| reason.contains(&DeviceError::Gone.to_string()));
+    member.state() == MemberState::Faulted && gone()
 }
 
 /// Keeps where a device is, durable with the next commit.

@@ -149,6 +149,7 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
             Some(format!("out of date: it holds all up to commit {}", member.good_through())),
         ),
         MemberState::Offline => (State::Offline, None),
+        MemberState::Faulted if roster::is_gone(member) => (State::Removed, None),
         MemberState::Faulted => {
             (State::Faulted, Some(member.reason().unwrap_or_else(|| "too many errors".to_owned())))
         }
