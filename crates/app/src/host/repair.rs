@@ -120,6 +120,11 @@ impl Host {
         let member = request.device.as_deref().map(|text| roster::find(&live.pool, text));
         let index = member.transpose().map_err(refuse)?.map(|member| member.index);
         live.pool.clear(index).map_err(|error| refuse(refused(error)))?;
+        for member in live.pool.members().iter() {
+            if member.is_given_up() && index.is_none_or(|index| index == member.index) {
+                self.online_one(&live, &member.name()).map_err(refuse)?;
+            }
+        }
         Ok(Done {})
     }
 
