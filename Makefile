@@ -45,7 +45,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 quick: lint
-	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test imports --test reclaim
+	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test reclaim
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 test: export LARDER_FULL := 1
@@ -87,6 +87,9 @@ dedup:
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000
 soak: export LARDER_SEEDS := 200000
+soak: export LARDER_TORTURE := 20000
+soak: export LARDER_SUBSETS := all
+soak: export LARDER_FLIPS := 1000000000
 soak: export KILLS := 200
 soak: export FILES := 300000
 soak: export FSYNCS := 5000

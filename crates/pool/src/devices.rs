@@ -288,7 +288,7 @@ impl Pool {
             wipe(old);
             let taken = self.members.find(old.index);
             // Its label's number is for people; the root has it by its GUID.
-            drop(taken.map(|member| member.relabel(|label| label.index = member.index)));
+            let _ = taken.map(|member| member.relabel(|label| label.index = member.index));
         }
         Ok(())
     }

@@ -161,7 +161,9 @@ struct Ring<T> {
     most: u64,
     /// The lowest number that may be in the table, of those that go with time.
     first: u64,
-    /// The lowest number that counts.
+    /// Lower numbers do not go with time.
+    stays: u64,
+    /// The lowest number that counts, of those that do.
     floor: u64,
     /// The next number.
     next: u64,
@@ -170,7 +172,7 @@ struct Ring<T> {
 
 impl<T: Clone + PartialEq> Ring<T> {
     fn new(table: Table, most: u64, first: u64) -> Self {
-        Self { table, most, first, floor: first, next: 1, waiting: BTreeMap::new() }
+        Self { table, most, first, stays: first, floor: first, next: 1, waiting: BTreeMap::new() }
     }
 
     fn add(&mut self, entry: T) -> u64 {
@@ -178,8 +180,10 @@ impl<T: Clone + PartialEq> Ring<T> {
         self.next += 1;
         self.waiting.insert(number, entry);
         self.floor = self.floor.max(self.next.saturating_sub(self.most));
-        while self.waiting.len() as u64 > self.most {
-            self.waiting.pop_first();
+        if self.waiting.len() as u64 > self.most
+            && let Some(oldest) = self.waiting.range(self.stays..).next().map(|(&oldest, _)| oldest)
+        {
+            self.waiting.remove(&oldest);
         }
         number
     }
@@ -203,8 +207,8 @@ impl<T: Clone + PartialEq> Ring<T> {
     /// What waits above `after`, and whether a number in the table counts.
     fn beside(&self, after: u64) -> (Vec<(u64, T)>, impl Fn(u64) -> bool + use<T>) {
         let waiting = self.waiting.range(after.saturating_add(1)..);
-        let (first, floor) = (self.first, self.floor);
-        let counts = move |number| number >= floor || number < first;
+        let (stays, floor) = (self.stays, self.floor);
+        let counts = move |number| number >= floor || number < stays;
         (waiting.map(|(&number, entry)| (number, entry.clone())).collect(), counts)
     }
 }
@@ -424,5 +428,131 @@ impl Pool {
                 self.event(about(Class::StateChange).text(text));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create::{GroupSpec, PoolSpec, rule_for};
+    use crate::open::{ImportOptions, Scan, assemble, scan};
+    use crate::pool::World;
+    use larder_device::{Inline, SeededEntropy};
+    use larder_format::{ByteLen, HostId};
+    use larder_sim::{SimClock, SimWorld};
+    use std::sync::Arc;
+
+    struct Bed {
+        sim: SimWorld,
+        clock: Arc<SimClock>,
+        pool: Arc<Pool>,
+    }
+
+    fn world(clock: &Arc<SimClock>, seed: u64) -> World {
+        World {
+            clock: Arc::clone(clock) as _,
+            entropy: Arc::new(SeededEntropy::new(seed)),
+            workers: Arc::new(Inline),
+            host: HostId::new(1),
+            host_name: "sim".into(),
+        }
+    }
+
+    fn bed() -> Bed {
+        let (sim, clock) = (SimWorld::new(&[ByteLen::new(64 << 20)]), Arc::new(SimClock::new()));
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
+        let pool = Pool::create(world(&clock, 1), spec).unwrap();
+        Bed { sim, clock, pool }
+    }
+
+    impl Bed {
+        /// As after a crash: what was committed comes back.
+        fn crash(self, seed: u64) -> Self {
+            let Self { sim, clock, pool } = self;
+            drop(pool);
+            let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
+            let plan = assemble(vec![*found]).remove(0);
+            let pool = Pool::import(world(&clock, seed), plan, &ImportOptions::default()).unwrap();
+            Self { sim, clock, pool }
+        }
+
+        fn classes(&self) -> Vec<(String, u64)> {
+            self.pool.events(0).into_iter().map(|(_, event)| (event.class, event.count)).collect()
+        }
+    }
+
+    #[test]
+    fn what_happens_again_within_a_minute_is_counted_also_once_it_is_written() {
+        let bed = bed();
+        let device = || Event::new(Class::Io).device(DeviceGuid::new(7), "/dev/x".into());
+        bed.pool.event(device());
+        bed.pool.event(device().times(4));
+        bed.pool.event(device().file(DatasetId::new(1), 9));
+        bed.pool.commit().unwrap();
+        bed.clock.advance(Duration::from_secs(30));
+        bed.pool.event(device());
+        assert!(bed.pool.is_dirty(), "it is to be written anew");
+        bed.pool.commit().unwrap();
+        assert!(!bed.pool.is_dirty());
+        bed.clock.advance(Duration::from_secs(31));
+        bed.pool.event(device());
+        let counted = |class: &str, count| (class.to_owned(), count);
+        let told = [counted("pool_create", 1), counted("io", 6), counted("io", 1), counted("io", 1)];
+        assert_eq!(bed.classes(), told);
+        // The last one is lost with the crash, and nothing else.
+        let bed = bed.crash(2);
+        assert_eq!(bed.classes()[..3], told[..3]);
+        assert_eq!(bed.classes()[3..], [counted("pool_import", 1)]);
+        let numbers: Vec<u64> = bed.pool.events(2).iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [3, 4]);
+    }
+
+    #[test]
+    fn the_newest_events_are_kept_and_can_be_forgotten() {
+        let bed = bed();
+        let many = EVENTS_AT_MOST + 700;
+        for i in 0..many {
+            bed.pool.event(Event::new(Class::StateChange).text(i.to_string()));
+            if i % 400 == 0 {
+                bed.pool.commit().unwrap();
+            }
+        }
+        while bed.pool.has_news() {
+            bed.pool.commit().unwrap();
+        }
+        let bed = bed.crash(2);
+        let events = bed.pool.events(0);
+        assert_eq!(events.len() as u64, EVENTS_AT_MOST);
+        assert_eq!(events[events.len() - 2].1.text, (many - 1).to_string());
+        assert!(events.is_sorted_by_key(|(number, _)| *number));
+        bed.pool.clear_events();
+        assert_eq!(bed.pool.events(0), []);
+        bed.pool.event(Event::new(Class::PoolFull));
+        for _ in 0..20 {
+            bed.pool.event(Event::new(Class::PoolFull));
+            bed.pool.commit().unwrap();
+        }
+        let bed = bed.crash(3);
+        assert_eq!(bed.classes(), [("pool_full".to_owned(), 21), ("pool_import".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn of_the_commands_the_first_stays_with_the_newest() {
+        let bed = bed();
+        bed.pool.log_command("larder pool create tank x", 0, "root");
+        for i in 0..COMMANDS_AT_MOST + 300 {
+            bed.pool.log_command(&format!("command {i}"), 1000, "me");
+        }
+        while bed.pool.has_news() {
+            bed.pool.commit().unwrap();
+        }
+        let bed = bed.crash(2);
+        let commands = bed.pool.commands();
+        assert_eq!(commands[0].text, "larder pool create tank x");
+        assert_eq!((commands[0].host.as_str(), commands[0].user.as_str()), ("sim", "root"));
+        let (last, kept) = (commands.last().unwrap(), commands.len() as u64);
+        assert_eq!(last.text, format!("command {}", COMMANDS_AT_MOST + 299));
+        assert!((COMMANDS_AT_MOST..=COMMANDS_AT_MOST + 1).contains(&kept), "{kept}");
     }
 }

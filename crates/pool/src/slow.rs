@@ -87,15 +87,18 @@ fn tell(span: Duration) -> String {
 }
 
 impl Pace {
-    /// A read is about to be sent: it saves for hedging. When it will be late; as late as can be when too many were
-    /// of late.
+    /// When a read that is sent now will be late; as late as can be when too many were of late.
     pub(crate) fn late(&self) -> Duration {
-        let most = HEDGE_SHARE * HEDGES_IN_A_ROW;
+        let rich = self.saved.load(Relaxed) >= HEDGE_SHARE;
+        if rich { Duration::from_nanos(self.late_ns.load(Relaxed)) } else { LATE_MOST }
+    }
+
+    /// A read is about to be sent, here or elsewhere: it saves for hedging.
+    fn save(&self) {
         let saved = self.saved.load(Relaxed);
-        if saved < most {
+        if saved < HEDGE_SHARE * HEDGES_IN_A_ROW {
             self.saved.store(saved + 1, Relaxed);
         }
-        if saved < HEDGE_SHARE { LATE_MOST } else { Duration::from_nanos(self.late_ns.load(Relaxed)) }
     }
 
     /// A read was late and is hedged.
@@ -120,6 +123,7 @@ impl Members {
     pub(crate) fn is_prompt(&self, member: &Member) -> bool {
         let pace = &member.pace;
         let turn = pace.turn.fetch_add(1, Relaxed);
+        pace.save();
         if turn.is_power_of_two() || turn.is_multiple_of(REVIEW) {
             let peers = self.of_group(member.group);
             let peers = peers.filter(|peer| peer.index != member.index && peer.is_online());
@@ -242,14 +246,15 @@ mod tests {
     fn a_few_reads_in_a_row_are_hedged_soon_and_then_one_in_eight() {
         let pace = Pace::default();
         pace.review(None, vec![ms(1)]);
-        let hedged = (0..1000)
-            .filter(|_| {
-                pace.late() == LATE_LEAST && {
-                    pace.spend();
-                    true
-                }
-            })
-            .count();
+        let hedge = |_: &u32| {
+            pace.save();
+            let soon = pace.late() == LATE_LEAST;
+            if soon {
+                pace.spend();
+            }
+            soon
+        };
+        let hedged = (0..1000).filter(hedge).count();
         assert!((140..=170).contains(&hedged), "{hedged}");
     }
 

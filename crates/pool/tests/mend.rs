@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
-use larder_format::label::{RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas};
+use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas};
 use larder_format::node::Key;
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState};
@@ -135,7 +135,7 @@ fn checksum_errors(pool: &Pool) -> u64 {
 #[test]
 fn a_scrub_restores_every_structure_of_every_layout_byte_for_byte() {
     for (word, count) in LAYOUTS.into_iter().filter(|(word, _)| *word != "single") {
-        for seed in 0..3 {
+        for seed in 0..2 {
             let case = format!("{word} of {count}, seed {seed}");
             let sim = sim(count);
             let (pool, model, records) = written(&sim, word);
@@ -179,6 +179,9 @@ fn labels_and_roots_come_back_on_every_device_in_both_areas() {
         let mut roots = Vec::new();
         for device in 0..count {
             for (area, &start) in areas.iter().enumerate() {
+                if area == 0 {
+                    rot(&sim, device, start + ByteLen::new(HEARTBEAT_OFFSET), 64, 9);
+                }
                 // One label of each device, so that it is known; the other's area had its turn before.
                 if area == device % 2 {
                     rot(&sim, device, start, 4096, 7);
@@ -200,6 +203,10 @@ fn labels_and_roots_come_back_on_every_device_in_both_areas() {
             for area in areas {
                 assert_eq!(after[device].read(area, 4096)[..], before[device].read(area, 4096)[..], "{case}");
             }
+        }
+        for image in &after {
+            let at = areas[0] + ByteLen::new(HEARTBEAT_OFFSET);
+            Heartbeat::check(&image.read(at, 4096)).unwrap_or_else(|error| panic!("{case}: {error}"));
         }
         // The scrub's own commit went to the place behind the newest.
         for (device, place, at, len) in roots.into_iter().filter(|root| root.1 != (newest + 1) % RING_SLOTS) {
@@ -273,7 +280,7 @@ fn beyond_tolerance_what_is_lost_is_told_to_the_block_and_the_rest_is_mended() {
         };
         assert!(covers(&lost[0]) && lost.len() == 1 && result.lost == 1, "{case}: {lost:?}, not {one:?}");
         pool.drop_caches();
-        let error = pool.read(extent(&pool, 30).ptr).err().expect("it is lost");
+        let error = pool.read(extent(&pool, 30).ptr).expect_err("it is lost");
         assert!(matches!(error, PoolError::Unreadable { .. }), "{case}: {error}");
         model.remove(&30);
         verify(&pool, &model);
@@ -556,7 +563,7 @@ fn power_cuts_while_rot_is_mended_leave_what_can_be_mended() {
 #[test]
 fn scrubs_beside_writes_and_cleaning_find_no_fault_that_is_not_there() {
     for (word, count) in LAYOUTS {
-        for seed in 0..3u64 {
+        for seed in 0..2u64 {
             let case = format!("{word} of {count}, seed {seed}");
             let dice = SeededEntropy::new(seed * 31 + count as u64);
             let sim = sim(count);

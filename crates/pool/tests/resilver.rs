@@ -95,7 +95,7 @@ fn a_device_that_was_away_gets_what_it_missed_and_counts_again() {
 
 #[test]
 fn only_what_was_missed_is_written() {
-    let sim = SimWorld::new(&vec![SIZE; 6]);
+    let sim = SimWorld::new(&[SIZE; 6]);
     let pool = create(&sim, "raidz2");
     let mut model = Model::new();
     for i in 0..60 {
@@ -153,7 +153,7 @@ fn a_new_device_takes_the_place_of_one_that_is_gone_or_still_there() {
 
 #[test]
 fn rebuilding_goes_on_after_a_power_cut_at_any_time() {
-    let sim = SimWorld::new(&vec![SIZE; 5]);
+    let sim = SimWorld::new(&[SIZE; 5]);
     let pool = create(&sim, "raidz2");
     let mut model = Model::new();
     for i in 0..6 {
@@ -186,7 +186,7 @@ fn rebuilding_goes_on_after_a_power_cut_at_any_time() {
 
 #[test]
 fn the_place_of_a_resilver_is_kept_over_an_import() {
-    let sim = SimWorld::new(&vec![SIZE; 4]);
+    let sim = SimWorld::new(&[SIZE; 4]);
     let pool = create(&sim, "raidz1");
     let mut model = Model::new();
     for i in 0..40 {
@@ -211,7 +211,7 @@ fn the_place_of_a_resilver_is_kept_over_an_import() {
 
 #[test]
 fn a_spare_takes_the_place_of_a_device_that_fails() {
-    let sim = SimWorld::new(&vec![SIZE; 4]);
+    let sim = SimWorld::new(&[SIZE; 4]);
     let pool = create(&sim, "raidz1");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 20, 1));
@@ -239,7 +239,7 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
 
 #[test]
 fn a_device_that_fails_while_it_is_rebuilt_is_faulted_and_can_begin_anew() {
-    let sim = SimWorld::new(&vec![SIZE; 3]);
+    let sim = SimWorld::new(&[SIZE; 3]);
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 60, 1));
@@ -259,7 +259,7 @@ fn a_device_that_fails_while_it_is_rebuilt_is_faulted_and_can_begin_anew() {
 
 #[test]
 fn replacing_ends_early_when_the_new_device_is_detached() {
-    let sim = SimWorld::new(&vec![SIZE; 3]);
+    let sim = SimWorld::new(&[SIZE; 3]);
     let pool = create(&sim, "raidz1");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 20, 1));
@@ -277,7 +277,7 @@ fn replacing_ends_early_when_the_new_device_is_detached() {
 
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
-    let sim = SimWorld::new(&vec![SIZE; 3]);
+    let sim = SimWorld::new(&[SIZE; 3]);
     let pool = create(&sim, "raidz1");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 20, 1));
@@ -303,7 +303,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_device_that_returns_with_old_data_gets_all_that_it_lacks() {
-    let sim = SimWorld::new(&vec![SIZE; 4]);
+    let sim = SimWorld::new(&[SIZE; 4]);
     let pool = create(&sim, "raidz1");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 20, 1));

@@ -173,7 +173,9 @@ impl Bed {
     pub fn settle(&self) {
         while self.mount.reap_step(usize::MAX).expect("it is removed") {}
         // A slot that a commit freed is free two commits later.
-        (0..4).for_each(|_| drop(self.pool.commit().expect("a commit")));
+        for _ in 0..4 {
+            self.pool.commit().expect("a commit");
+        }
     }
 
     /// A new device, beside the others.

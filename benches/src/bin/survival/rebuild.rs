@@ -1,6 +1,7 @@
 //! Resilver and scrub beside fio, and a resilver beside readers and writers.
 
 use crate::bed::{Bed, Shape, Written};
+use larder_benches::process::{children_cpu_time, cpu_time};
 use larder_benches::tape::{Entry, Kind, bytes, bytes_by_file, replay};
 use larder_benches::{MIB, timed};
 use larder_device::{Counts, Entropy, Histogram, SeededEntropy};
@@ -25,6 +26,8 @@ pub struct Rounds {
     pub ours: Vec<f64>,
     /// Seconds of fio.
     pub fio: Vec<f64>,
+    /// Processor seconds of each, user and kernel.
+    pub cpu: (Vec<f64>, Vec<f64>),
 }
 
 /// What came of resilvers.
@@ -68,21 +71,31 @@ pub struct Beside {
 fn rounds(
     bed: &Bed,
     count: usize,
-    mut ours: impl FnMut(usize) -> (Duration, Vec<Entry>),
+    mut ours: impl FnMut(usize, &dyn Fn() -> f64) -> (Duration, Vec<Entry>, f64),
 ) -> (Rounds, Vec<Entry>) {
     let mut rounds = Rounds::default();
-    let (first, entries) = ours(0);
-    rounds.ours.push(first.as_secs_f64());
+    let own = || cpu_time(std::process::id()).expect("this process").as_secs_f64();
+    let mut pool = |rounds: &mut Rounds, round| {
+        let (time, entries, cpu) = ours(round, &own);
+        rounds.ours.push(time.as_secs_f64());
+        rounds.cpu.0.push(cpu);
+        entries
+    };
+    let entries = pool(&mut rounds, 0);
     rounds.bytes = bytes(&entries, Kind::Read) + bytes(&entries, Kind::Write);
-    let fio = || replay(&entries, bed.size, &bed.folder).as_secs_f64();
-    rounds.fio.push(fio());
+    let fio = |rounds: &mut Rounds| {
+        let before = children_cpu_time();
+        rounds.fio.push(replay(&entries, bed.size, &bed.folder).as_secs_f64());
+        rounds.cpu.1.push((children_cpu_time() - before).as_secs_f64());
+    };
+    fio(&mut rounds);
     for round in 1..count {
         if round % 2 == 1 {
-            rounds.fio.push(fio());
+            fio(&mut rounds);
         }
-        rounds.ours.push(ours(round).0.as_secs_f64());
+        pool(&mut rounds, round);
         if round % 2 == 0 {
-            rounds.fio.push(fio());
+            fio(&mut rounds);
         }
     }
     (rounds, entries)
@@ -101,13 +114,15 @@ fn lose(bed: &Bed, round: usize) -> u64 {
 /// Rebuilds a device `count` times.
 pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resilver {
     let mut held = 0;
-    let (rounds, entries) = rounds(bed, count, |round| {
+    let (rounds, entries) = rounds(bed, count, |round, cpu| {
         held = lose(bed, round);
         bed.tape.start();
+        let before = cpu();
         let time = timed(|| while bed.pool.resilver_step(STEP).expect("it is rebuilt") {});
+        let used = cpu() - before;
         let lost = bed.pool.resilver_result().expect("it ended").lost;
         assert!(lost.is_empty(), "ranges were lost: {lost:?}");
-        (time, bed.tape.stop())
+        (time, bed.tape.stop(), used)
     });
     let most = |kind| bytes_by_file(&entries, kind).into_values().max().unwrap_or(0);
     let mut read: Vec<u64> = bytes_by_file(&entries, Kind::Read).into_values().collect();
@@ -130,13 +145,15 @@ pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resi
 
 /// Scrubs everything `count` times.
 pub fn scrub(bed: &Bed, shape: Shape, count: usize) -> Scrub {
-    let (rounds, _) = rounds(bed, count, |_| {
+    let (rounds, _) = rounds(bed, count, |_, cpu| {
         bed.pool.scrub_start(ScrubSince::All).expect("none is under way");
         bed.tape.start();
+        let before = cpu();
         let time = timed(|| while bed.pool.scrub_step(STEP).expect("it goes on") {});
+        let used = cpu() - before;
         let result = bed.pool.scrub_result().expect("it ended");
         assert!(result.repaired == 0 && result.lost == 0, "{result:?}");
-        (time, bed.tape.stop())
+        (time, bed.tape.stop(), used)
     });
     Scrub { shape, rounds }
 }

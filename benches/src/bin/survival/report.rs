@@ -30,12 +30,15 @@ impl Rounds {
 
     fn row(&self) -> String {
         let each = self.ours.iter().zip(&self.fio).map(|(ours, fio)| format!("{:.2}", fio / ours));
+        let thrift = |cpu: &[f64]| median(cpu) / (self.bytes as f64 / f64::from(1 << 30));
         format!(
-            "{:.0} | {:.0} | **{:.2}** ({})",
+            "{:.0} | {:.0} | **{:.2}** ({}) | {:.2}, {:.2}",
             mib_per_s(self.bytes, &self.ours),
             mib_per_s(self.bytes, &self.fio),
             self.ratio(),
-            each.collect::<Vec<_>>().join(", ")
+            each.collect::<Vec<_>>().join(", "),
+            thrift(&self.cpu.0),
+            thrift(&self.cpu.1)
         )
     }
 }
@@ -126,7 +129,7 @@ impl Report {
                 "\n## Resilver\n\nOne device is gone and a new one takes its place: MiB/s read and written at full speed, \
                  beside fio making the same requests of the same files at the same time, reads and writes apart, as \
                  many in flight as the pool's devices perform at once.\n\n\
-                 | | pool | fio | pool / fio (rounds) | asked | | requests, KiB |\n|---|---|---|---|---|---|---|",
+                 | | pool | fio | pool / fio (rounds) | processor s/GiB | asked | | requests, KiB |\n|---|---|---|---|---|---|---|---|",
             );
             for of in &self.resilvers {
                 line(&format!(
@@ -183,7 +186,7 @@ impl Report {
         if !self.scrubs.is_empty() {
             line(
                 "\n## Scrub\n\nMiB/s read, all columns, beside fio making the same reads.\n\n\
-                 | | pool | fio | pool / fio (rounds) | 0.8 of fio |\n|---|---|---|---|---|",
+                 | | pool | fio | pool / fio (rounds) | processor s/GiB | 0.8 of fio |\n|---|---|---|---|---|---|",
             );
             for of in &self.scrubs {
                 line(&format!("| {} | {} | {} |", of.shape, of.rounds.row(), mark(of.rounds.ratio())));

@@ -49,10 +49,12 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         out::print_json(&json::reply(&session.spell("pool", "events"), &reply));
         return Ok(0);
     }
-    let mut form = Form { verbose: args.verbose, scripted: args.scripted };
+    let form = Form { verbose: args.verbose, scripted: args.scripted };
     out::print(&events::text(&reply.pools, form));
-    form.scripted |= args.follow;
-    while args.follow {
+    if !args.follow {
+        return Ok(0);
+    }
+    loop {
         for pool in reply.pools.iter().filter(|pool| !pool.events.is_empty()) {
             request.after.retain(|(name, _)| *name != pool.name);
             let last = pool.events.last().map_or(0, |event| event.number);
@@ -60,7 +62,6 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         }
         client::pause(INTERVAL);
         reply = session.client.call(request.clone())?;
-        out::print(&events::lines(&reply.pools, Form { scripted: args.scripted, ..form }));
+        out::print(&events::lines(&reply.pools, form));
     }
-    Ok(0)
 }

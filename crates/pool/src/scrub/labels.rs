@@ -1,4 +1,4 @@
-//! Labels and rings of roots: proven on every device, in both areas.
+//! Labels, heartbeats and rings of roots: proven on every device.
 //!
 //! A label that is wrong is written anew from the one in memory. A place of the ring holds the root of one commit in
 //! fifteen, the same bytes on every device: what is damaged comes from any intact copy. Where there is none, an old
@@ -15,7 +15,9 @@ use crate::member::Member;
 use crate::open::RingPlace;
 use crate::pool::Pool;
 use larder_device::AlignedBuf;
-use larder_format::label::{LABEL_AREA, LABEL_LEN, RING_OFFSET, RING_SLOT, RING_SLOTS};
+use larder_format::label::{
+    HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, LABEL_LEN, RING_OFFSET, RING_SLOT, RING_SLOTS,
+};
 use larder_format::root::Root;
 use larder_format::{ByteLen, CommitId};
 use std::ops::Range;
@@ -48,10 +50,12 @@ impl Pool {
     pub(super) fn scrub_labels(&self) -> Result<(u64, u64)> {
         let areas = self.read_areas();
         let examined = areas.iter().flat_map(|(_, areas)| areas).flatten().count() as u64 * LABEL_AREA;
+        let beats = self.mend_heartbeats(&areas)?;
         if self.wrong_labels(&areas).is_empty() && !self.has_damaged_roots(&areas) {
-            return Ok((examined, 0));
+            return Ok((examined, beats));
         }
         let (mut repaired, newest_is_lost) = self.mend_areas()?;
+        repaired += beats;
         if newest_is_lost {
             // Its place is an old root's then.
             self.commit()?;
@@ -77,6 +81,27 @@ impl Pool {
             (member, areas)
         };
         reads.into_iter().map(finish).collect()
+    }
+
+    /// Heartbeats come by themselves; where one is damaged, now.
+    fn mend_heartbeats(&self, areas: &[(Arc<Member>, [Area; 2])]) -> Result<u64> {
+        let damaged = |area: &Area| {
+            let at = HEARTBEAT_OFFSET as usize..HEARTBEAT_OFFSET as usize + LABEL_LEN;
+            let beat = area.as_ref().map(|bytes| &bytes[at]);
+            // None has been written yet where all is zero.
+            beat.is_some_and(|beat| Heartbeat::check(beat).is_err() && beat.iter().any(|byte| *byte != 0))
+        };
+        let rotten: Vec<_> = areas.iter().filter(|(_, areas)| damaged(&areas[0])).collect();
+        if rotten.is_empty() {
+            return Ok(0);
+        }
+        for (member, _) in &rotten {
+            member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+            let event = Event::new(Class::Checksum).device(member.guid, member.name());
+            self.event(event.text("heartbeat"));
+        }
+        self.beat()?;
+        Ok((rotten.len() * LABEL_LEN) as u64)
     }
 
     fn wrong_labels(&self, areas: &[(Arc<Member>, [Area; 2])]) -> Vec<Fix> {

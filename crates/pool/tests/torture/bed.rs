@@ -105,7 +105,7 @@ impl Bed {
             states,
             imports: 0,
             coverage: Coverage::new(),
-            aloud: setting("LARDER_SEEDS", 0) == 1,
+            aloud: setting("LARDER_TORTURE", 0) == 1,
         };
         bed.commit();
         bed

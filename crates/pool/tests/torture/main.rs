@@ -14,12 +14,13 @@ mod structures;
 mod within;
 
 use bed::Coverage;
-use seeds::{on_two_threads, setting};
+use seeds::{full, on_two_threads, setting};
 
-/// Everything that can happen to devices, by seed. How many seeds: `LARDER_SEEDS`; where to start: `LARDER_SEED`.
+/// Everything that can happen to devices, by seed. How many seeds: `LARDER_TORTURE`; where to start: `LARDER_SEED`.
 #[test]
 fn within_tolerance_nothing_is_lost_and_the_pool_heals() {
-    let (first, count) = (setting("LARDER_SEED", 0), setting("LARDER_SEEDS", 100));
+    let (first, count) =
+        (setting("LARDER_SEED", 0), setting("LARDER_TORTURE", if full() { 300 } else { 40 }));
     let coverage = on_two_threads(
         count as usize,
         |i, coverage| within::run(first + i as u64, coverage),
@@ -28,7 +29,7 @@ fn within_tolerance_nothing_is_lost_and_the_pool_heals() {
         },
         |i| {
             format!(
-                "LARDER_SEED={} LARDER_SEEDS=1 cargo test -p larder-pool --test torture within",
+                "LARDER_SEED={} LARDER_TORTURE=1 cargo test -p larder-pool --test torture within",
                 first + i as u64
             )
         },

@@ -1,5 +1,4 @@
 //! Seeds from the environment, two at once.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

@@ -1,5 +1,4 @@
 //! Pools by layout word and width, and what theory says of losses.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use crate::common::world;
 use larder_device::Device;
