@@ -1,8 +1,6 @@
 //! What tests of the whole stand on: a folder with devices, a run folder and a mount point, and the command. Takes root
 //! and `/dev/fuse`; elsewhere each test says that it is skipped.
 
-#![allow(dead_code, reason = "no test needs all of it")]
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
