@@ -7,6 +7,8 @@
 #              Needs root. CELLS='80/128K/*' for a part, DIR=FOLDER, MIB=4096 of a pool, CAP=60 seconds for each
 # make dedup   what deduplication costs and saves, beside borg, restic and zfs-fuse: docs/dedup.md and docs/dedup.svg. Needs
 #              root. DIR=FOLDER, DEDUP="--only streams" for a part, "--mib 2400" for a larger corpus
+# make survival resilver and scrub beside fio making the same requests, reading while devices are lost or slow:
+#              docs/survival.md and docs/survival.svg. DIR=FOLDER, SURVIVAL="--only resilver" for a part
 # make soak    the same with every count in full (hours)
 #
 # Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.
@@ -25,8 +27,9 @@ MIB := 4096
 CAP := 60
 AGEING := --out docs
 DEDUP := --out docs
+SURVIVAL := --out docs
 
-.PHONY: build run clean-run lint quick test planted real peers ageing dedup soak help
+.PHONY: build run clean-run lint quick test planted real peers ageing dedup survival soak help
 .NOTPARALLEL:
 
 build:
@@ -53,7 +56,7 @@ test: lint
 	$(CARGO) test --workspace --locked
 	LARDER_CUTS=12000 $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	LARDER_SEEDS=10000 $(CARGO) test --workspace --locked --test reclaim -- --nocapture
-	@$(MAKE) --no-print-directory planted real
+	@$(MAKE) --no-print-directory planted real survival SURVIVAL="--mib 24 --rounds 1 --seconds 0.05"
 
 planted:
 	$(CARGO) test --locked -p larder-pool --features planted --test planted -- --nocapture
@@ -84,6 +87,11 @@ dedup:
 	$(CARGO) build --release --locked -p larder-app -p larder-benches
 	$(CARGO_TARGET_DIR)/release/dedup --dir $(DIR) $(DEDUP)
 
+survival:
+	@scripts/need.sh fio:fio
+	$(CARGO) build --release --locked -p larder-benches --bin survival
+	$(CARGO_TARGET_DIR)/release/survival --dir $(DIR) $(SURVIVAL)
+
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000
 soak: export LARDER_SEEDS := 200000
@@ -104,7 +112,7 @@ soak: export TREES := /usr
 soak: export TREES_CARGO := 1
 soak: lint
 	$(CARGO) test --release --workspace --locked -- --nocapture
-	@$(MAKE) --no-print-directory planted real
+	@$(MAKE) --no-print-directory planted real survival SURVIVAL=
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

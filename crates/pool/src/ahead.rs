@@ -85,14 +85,20 @@ impl Ahead {
         Self { segment, end: range.end, chunk, depth: depth.max(2), lanes }
     }
 
-    /// The bytes of `range` of the column that is number `lane` of those read; none when the device does not give
-    /// them, or they lie before what was asked for last.
-    pub(crate) fn get(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Bytes> {
+    /// Has as much under way as is to be read ahead.
+    pub(crate) fn fill(&mut self, pool: &Pool) {
+        (0..self.lanes.len()).for_each(|lane| self.ask(pool, lane, 0));
+    }
+
+    /// Whether all reads were sent.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.next >= self.end)
+    }
+
+    /// Sends reads of a lane up to `until`, and ahead of it.
+    fn ask(&mut self, pool: &Pool, lane: usize, until: u32) {
         let lane = &mut self.lanes[lane];
-        while lane.chunks.front().is_some_and(|chunk| chunk.range().end <= range.start) {
-            lane.chunks.pop_front();
-        }
-        while lane.next < self.end && (lane.chunks.len() < self.depth || lane.next < range.end) {
+        while lane.next < self.end && (lane.chunks.len() < self.depth || lane.next < until) {
             let chunk = lane.next..(lane.next + self.chunk).min(self.end);
             let stored = chunk.end - chunk.start;
             let place = Place { segment: self.segment.id, column: 0, offset: chunk.start, stored };
@@ -103,6 +109,17 @@ impl Ahead {
                 None => Chunk::Lost(chunk),
             });
         }
+    }
+
+    /// The bytes of `range` of the column that is number `lane` of those read; none when the device does not give
+    /// them, or they lie before what was asked for last.
+    pub(crate) fn get(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Bytes> {
+        let chunks = &mut self.lanes[lane].chunks;
+        while chunks.front().is_some_and(|chunk| chunk.range().end <= range.start) {
+            chunks.pop_front();
+        }
+        self.ask(pool, lane, range.end);
+        let lane = &mut self.lanes[lane];
         let first = lane.chunks.front()?.range().start;
         if range.start < first || range.end > lane.next {
             return None;

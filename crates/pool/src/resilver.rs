@@ -27,6 +27,9 @@ use std::sync::Arc;
 /// Bytes written to devices between two commits that keep the place, about, when nobody else makes any.
 const COMMIT_EVERY: u64 = 1 << 30;
 
+/// Bytes of a segment that are gone through between two looks at whether the next one can be started.
+const PIECE: u64 = 8 << 20;
+
 /// How far a resilver is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResilverProgress {
@@ -84,9 +87,14 @@ struct Running {
     /// Since this resilver made a commit.
     uncommitted: u64,
     lost: Vec<Lost>,
-    /// The segment at work, and for whom.
-    at: Option<(SegmentId, Vec<Arc<Member>>, Mend)>,
+    /// The segment at work.
+    at: Option<At>,
+    /// The one after it: it is being read while the last rows of the other are worked on.
+    next: Option<At>,
 }
+
+/// A segment, for whom it is gone through, and how far that is.
+type At = (SegmentId, Vec<Arc<Member>>, Mend);
 
 impl Slot {
     /// A device begins anew, whatever was done on one of its number before.
@@ -186,6 +194,7 @@ impl Pool {
             uncommitted: 0,
             lost: Vec::new(),
             at: None,
+            next: None,
         }
     }
 
@@ -194,15 +203,14 @@ impl Pool {
         let mut left = bytes;
         while left > 0 {
             // Whoever failed, or left, is not waited for.
-            let others_stay = |at: &(SegmentId, Vec<Arc<Member>>, Mend)| {
-                at.1.iter().all(|member| member.state() == MemberState::Rebuilding)
-            };
+            let others_stay = |at: &At| at.1.iter().all(|member| member.state() == MemberState::Rebuilding);
             if running.at.as_ref().is_some_and(|at| !others_stay(at)) {
-                running.at = None;
+                (running.at, running.next) = (None, None);
                 return Ok(true);
             }
             if running.at.is_none() {
-                running.at = self.next_segment(targets);
+                let started = running.next.take().filter(others_stay);
+                running.at = started.or_else(|| self.next_segment(targets, None));
             }
             let Some((id, members, mend)) = &mut running.at else {
                 let rebuilt = targets.iter().filter(|member| member.state() == MemberState::Rebuilding);
@@ -216,8 +224,13 @@ impl Pool {
                 self.complete(rebuilt)?;
                 return Ok(more);
             };
+            mend.start(self);
+            if running.next.is_none() && mend.is_asked() {
+                running.next = self.next_segment(targets, Some((*id, members)));
+                running.next.iter_mut().for_each(|(.., next)| next.start(self));
+            }
             let before = (mend.tally().examined, mend.tally().written);
-            let done = mend.step(self, left)?;
+            let done = mend.step(self, left.min(PIECE))?;
             let tally = mend.tally();
             let (examined, written) = (tally.examined - before.0, tally.written - before.1);
             running.written += written;
@@ -239,12 +252,21 @@ impl Pool {
         Ok(true)
     }
 
-    /// The next segment that some of the targets lack part of.
-    fn next_segment(&self, targets: &[Arc<Member>]) -> Option<(SegmentId, Vec<Arc<Member>>, Mend)> {
+    /// The next segment that some of the targets lack part of; the one `at` work counts as done.
+    fn next_segment(
+        &self,
+        targets: &[Arc<Member>],
+        at: Option<(SegmentId, &Vec<Arc<Member>>)>,
+    ) -> Option<At> {
         let done: Vec<SegmentId> = {
             let state = self.resilver.state.lock();
             let of = |member: &Arc<Member>| state.done.get(&member.index).copied();
-            targets.iter().map(|member| of(member).unwrap_or_default().max(member.cursor())).collect()
+            let at_work = |member: &Arc<Member>| {
+                let (id, members) = at?;
+                members.iter().any(|other| Arc::ptr_eq(other, member)).then_some(id)
+            };
+            let reached = |member| of(member).max(at_work(member)).unwrap_or_default().max(member.cursor());
+            targets.iter().map(reached).collect()
         };
         let first = done.iter().copied().min()?;
         let core = self.core.lock();

@@ -9,6 +9,7 @@ use larder_files::{Handle, Ops};
 use larder_format::DeviceIndex;
 use larder_pool::ScrubSince;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -101,25 +102,27 @@ fn rounds(
     (rounds, entries)
 }
 
-/// Loses a device and puts a new one in its place; what is to be done is told by the pool.
-fn lose(bed: &Bed, round: usize) -> u64 {
+/// Loses a device and puts a new one in its place: what is to be rebuilt, bytes, and the file that is of no more use.
+/// As long as that has a name, nobody waits for its removal.
+fn lose(bed: &Bed, round: usize) -> (u64, PathBuf) {
     let old = bed.path_of(LOST);
     bed.pool.offline(LOST, false).expect("the layout survives it");
     let (_, new) = bed.fresh(&format!("new-{round}"));
     bed.pool.replace(LOST, new).expect("it can be replaced");
-    fs::remove_file(old).expect("our own file");
-    bed.pool.resilver_progress().map_or(0, |progress| progress.total)
+    (bed.pool.resilver_progress().map_or(0, |progress| progress.total), old)
 }
 
 /// Rebuilds a device `count` times.
 pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resilver {
     let mut held = 0;
+    let mut old = PathBuf::new();
     let (rounds, entries) = rounds(bed, count, |round, cpu| {
-        held = lose(bed, round);
+        (held, old) = lose(bed, round);
         bed.tape.start();
         let before = cpu();
         let time = timed(|| while bed.pool.resilver_step(STEP).expect("it is rebuilt") {});
         let used = cpu() - before;
+        fs::remove_file(&old).expect("our own file");
         let lost = bed.pool.resilver_result().expect("it ended").lost;
         assert!(lost.is_empty(), "ranges were lost: {lost:?}");
         (time, bed.tape.stop(), used)
@@ -181,7 +184,8 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
     ];
     let all = paces.map(|(what, pace)| {
         while bed.pool.resilver_step(STEP).expect("it is rebuilt") {}
-        lose(bed, 90 + pace as usize);
+        let (_, old) = lose(bed, 90 + pace as usize);
+        fs::remove_file(old).expect("our own file");
         let before = bed.pool.resilver_progress().map_or(0, |progress| progress.examined);
         let stop = AtomicBool::new(false);
         let (mut traffic, mut rebuilding) = (None, 0.0);

@@ -141,6 +141,8 @@ pub(crate) struct Mend {
     /// Columns that are read ahead, as soon as it has begun, and how.
     sources: Vec<usize>,
     ahead: Option<Ahead>,
+    /// Descriptors that are being read.
+    descriptors: Vec<(usize, Arc<Member>, Pending<Outcome>)>,
     /// Bytes of a batch, and of writes under way, at most.
     batch_limit: u64,
     writes_limit: u64,
@@ -170,6 +172,7 @@ impl Mend {
             history: Vec::new(),
             sources: Vec::new(),
             ahead: None,
+            descriptors: Vec::new(),
             batch_limit: 0,
             writes_limit: 0,
             writes: VecDeque::new(),
@@ -218,7 +221,8 @@ impl Mend {
     /// When members refused writes and too few are left.
     pub(crate) fn step(&mut self, pool: &Pool, bytes: u64) -> Result<bool> {
         let before = (self.cost(), self.tally.refused);
-        self.begin(pool);
+        self.start(pool);
+        self.mend_descriptors(pool);
         while self.offset < self.end && self.cost() - before.0 < bytes {
             let batch = self.load(pool, bytes);
             self.mend(pool, batch);
@@ -260,8 +264,9 @@ impl Mend {
         member.is_online() && !self.is_target(column, &member)
     }
 
-    /// Before the first row: what holds for all of them, and the descriptors.
-    fn begin(&mut self, pool: &Pool) {
+    /// Has its first reads sent. Whoever has one segment after the other mended starts the next one when all reads of
+    /// the one before were sent ([`Mend::is_asked`]), so that devices are not idle in between.
+    pub(crate) fn start(&mut self, pool: &Pool) {
         if self.ahead.is_some() {
             return;
         }
@@ -274,17 +279,25 @@ impl Mend {
         self.find_end(pool);
         self.sources = self.choose_sources(pool);
         if !self.rows_only {
-            self.mend_descriptors(pool);
+            self.ask_for_descriptors(pool);
         }
         self.skip_old_rows(pool);
         let budget = pool.cache.trace_limit().max(4 << 20);
         (self.batch_limit, self.writes_limit) = (budget / 4, budget / 4);
         let lanes = self.sources.len().max(1) as u64;
-        let chunk =
-            (budget / 2 / lanes / 3).clamp(CHUNK.start.into(), CHUNK.end.into()) as u32 / ROW_STEP * ROW_STEP;
+        // One of the chunks of each column is being worked on.
+        let window = budget / 8 * 5;
+        let chunk = (window / lanes / 4).clamp(CHUNK.start.into(), CHUNK.end.into()) as u32;
+        let chunk = chunk / ROW_STEP * ROW_STEP;
         let range = self.offset..self.end;
-        self.ahead =
-            Some(Ahead::new(Arc::clone(&self.segment), self.sources.clone(), range, chunk, budget / 2));
+        let mut ahead = Ahead::new(Arc::clone(&self.segment), self.sources.clone(), range, chunk, window);
+        ahead.fill(pool);
+        self.ahead = Some(ahead);
+    }
+
+    /// Whether all reads ahead were sent.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.ahead.as_ref().is_some_and(Ahead::is_asked)
     }
 
     /// Where rows end, and whether all of them are durable.
@@ -341,8 +354,8 @@ impl Mend {
         sources.into_iter().collect()
     }
 
-    /// Descriptors at the slots' starts.
-    fn mend_descriptors(&mut self, pool: &Pool) {
+    /// Writes descriptors at the slots' starts to whoever lacks them, or has them read.
+    fn ask_for_descriptors(&mut self, pool: &Pool) {
         let record = self.segment.as_opened();
         let right = |column| Arc::new(AlignedBuf::padded(&encode_descriptor(pool.guid, &record, column)));
         self.tally.examined += u64::from(DESCRIPTOR_LEN) * self.segment.layout.columns() as u64;
@@ -358,18 +371,21 @@ impl Mend {
         if self.segment.birth > self.through {
             return;
         }
-        let reads: Vec<_> = (0..record.slots.len())
-            .filter(|column| self.is_readable(pool, *column))
-            .map(|column| {
-                let (slot, member) = (record.slots[column], pool.members.get(record.slots[column].device));
-                let read = member.read(member.slot_offset(slot.index, 0), DESCRIPTOR_LEN as usize);
-                (column, member, read)
-            })
-            .collect();
-        for (column, member, read) in reads {
-            let Some(read) = read else { continue };
+        let readable = (0..record.slots.len()).filter(|column| self.is_readable(pool, *column));
+        let reads = readable.filter_map(|column| {
+            let (slot, member) = (record.slots[column], pool.members.get(record.slots[column].device));
+            let read = member.read(member.slot_offset(slot.index, 0), DESCRIPTOR_LEN as usize)?;
+            Some((column, member, read))
+        });
+        self.descriptors = reads.collect();
+    }
+
+    /// Holds the descriptors that were read against what they should be.
+    fn mend_descriptors(&mut self, pool: &Pool) {
+        let record = self.segment.as_opened();
+        for (column, member, read) in std::mem::take(&mut self.descriptors) {
             let found = member.wait(read);
-            let right = right(column);
+            let right = Arc::new(AlignedBuf::padded(&encode_descriptor(pool.guid, &record, column)));
             match found {
                 Ok(found) if found[..] == right[..] => continue,
                 Ok(_) => {

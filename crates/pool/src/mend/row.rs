@@ -148,16 +148,21 @@ impl Row {
             }
         }
         let mut done = Vec::new();
-        for &column in wanted {
-            let number = number(column);
+        for (i, &column) in wanted.iter().enumerate() {
+            let (number, again) =
+                (number(column), wanted[i + 1..].iter().any(|&later| number(later) == number(column)));
             let mut buffer = if let Some(body) = present[number] {
                 let mut copy = AlignedBuf::stale(self.header.height as usize);
                 copy[head..].copy_from_slice(body);
                 copy
-            } else if let Some((_, found)) = computed.iter().find(|(of, _)| *of == number) {
-                let mut copy = AlignedBuf::stale(self.header.height as usize);
-                copy[head..].copy_from_slice(&found[head..]);
-                copy
+            } else if let Some(at) = computed.iter().position(|(of, _)| *of == number) {
+                if again {
+                    let mut copy = AlignedBuf::stale(self.header.height as usize);
+                    copy[head..].copy_from_slice(&computed[at].1[head..]);
+                    copy
+                } else {
+                    computed.swap_remove(at).1
+                }
             } else {
                 continue;
             };

@@ -20,7 +20,7 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::mend::{Mend, Targets};
 use crate::pool::Pool;
-use crate::segments::{Segment, SegmentEntry};
+use crate::segments::SegmentEntry;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::{SegmentId, Timestamp};
 use parking_lot::Mutex;
@@ -34,6 +34,8 @@ const RESULTS: &str = "scrubs";
 const KEPT: usize = 10;
 /// How far it is becomes a note after so many segments, or so much time.
 const SEGMENTS_PER_NOTE: u64 = 64;
+/// Bytes of a segment that are gone through between two looks at whether the next one can be started.
+const PIECE: u64 = 8 << 20;
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
 
 /// What a scrub goes through.
@@ -173,6 +175,8 @@ pub(crate) struct Slot {
 struct Work {
     /// The segment under way, and what of its tally has been added up.
     mend: Option<Mend>,
+    /// The segment after it: it is being read while the last rows of the other are proven.
+    next: Option<Mend>,
     counted: (u64, u64, u64),
     /// Labels have been looked at, in this import.
     labels: bool,
@@ -191,7 +195,13 @@ struct Shown {
 impl Work {
     /// Lets go of what is under way.
     fn clear(&mut self) {
-        (self.mend, self.counted, self.labels) = (None, (0, 0, 0), false);
+        self.let_go();
+        self.labels = false;
+    }
+
+    /// Lets go of the segments under way.
+    fn let_go(&mut self) {
+        (self.mend, self.next, self.counted) = (None, None, (0, 0, 0));
     }
 }
 
@@ -242,7 +252,7 @@ impl Pool {
             course.examined -= work.counted.0;
             course.lost -= work.counted.2;
         }
-        (work.mend, work.counted) = (None, (0, 0, 0));
+        work.let_go();
         self.note_course(&mut work)
     }
 
@@ -279,14 +289,20 @@ impl Pool {
                 continue;
             }
             if work.mend.is_none() {
-                let Some((segment, height)) = self.next_to_scrub(&course) else {
+                let started = work.next.take();
+                let Some(mend) = started.or_else(|| self.next_to_scrub(&course)) else {
                     self.end_scrub(&mut work, course, ScrubOutcome::Done)?;
                     return Ok(false);
                 };
-                (work.mend, work.counted) = (Some(Mend::new(segment, height, Targets::All)), (0, 0, 0));
+                (work.mend, work.counted) = (Some(mend), (0, 0, 0));
             }
-            let Work { mend: Some(mend), counted, .. } = &mut *work else { continue };
-            let stepped = mend.step(self, left);
+            let Work { mend: Some(mend), next, counted, .. } = &mut *work else { continue };
+            mend.start(self);
+            if next.is_none() && mend.is_asked() {
+                *next = self.next_to_scrub(&Course { next: mend.segment_id().next(), ..course });
+                next.iter_mut().for_each(|next| next.start(self));
+            }
+            let stepped = mend.step(self, left.min(PIECE));
             let tally = mend.tally();
             let now = (tally.examined, tally.repaired, tally.lost.len() as u64);
             let before = std::mem::replace(counted, now);
@@ -352,8 +368,8 @@ impl Pool {
         shown.course
     }
 
-    /// The next segment that a scrub goes through, and its height.
-    fn next_to_scrub(&self, course: &Course) -> Option<(Arc<Segment>, u32)> {
+    /// The next segment that a scrub goes through.
+    fn next_to_scrub(&self, course: &Course) -> Option<Mend> {
         let durable = self.durable_commit();
         let core = self.core.lock();
         let mut ahead =
@@ -364,7 +380,7 @@ impl Pool {
                 entry.segment.kind == SegmentKind::Log && entry.segment.incarnation != core.incarnation;
             course.wants(entry) && entry.segment.birth <= durable && !old_log
         });
-        found.map(|entry| (Arc::clone(&entry.segment), entry.height))
+        found.map(|entry| Mend::new(Arc::clone(&entry.segment), entry.height, Targets::All))
     }
 
     /// A segment was gone through.
