@@ -172,9 +172,13 @@ impl Pool {
         stepped
     }
 
-    /// The members that are being rebuilt.
+    /// The members that are being rebuilt. Of one that is just joining, rows of the commit at the boundary may be under
+    /// way, and would be taken for later ones: it waits until that is durable.
     fn rebuilding(&self) -> Vec<Arc<Member>> {
-        self.members.iter().filter(|member| member.state() == MemberState::Rebuilding).collect()
+        let durable = self.durable_commit();
+        let joined =
+            |member: &Arc<Member>| member.state() == MemberState::Rebuilding && member.since() <= durable;
+        self.members.iter().filter(joined).collect()
     }
 
     fn begin_resilver(&self, targets: &[Arc<Member>]) -> Running {

@@ -259,7 +259,7 @@ fn reading(table: &Table, line: &mut impl FnMut(&str)) {
     line(&format!("\n## Reading, {}: {}\n", table.shape, table.states.join(", ")));
     if table.states.contains(&"one ten times slower") {
         line(
-            "Every device takes 2 ms longer for a read than the disk does, as disks that turn would; the slow one 20 ms.",
+            "Every device takes 2 ms longer for a read than the disk does, as disks that turn would; the slow one 30 ms.",
         );
         match &table.told {
             Some(told) => line(&format!("`status` says of it: {told}.\n")),
