@@ -89,7 +89,8 @@ pub struct FileDevice {
 
 /// What the threads and their owner share.
 pub(crate) struct Shared {
-    fd: OwnedFd,
+    /// None when the device was abandoned. Whoever performs a request holds it until that is done.
+    fd: Mutex<Option<Arc<OwnedFd>>>,
     path: PathBuf,
     size: ByteLen,
     sector_size: u32,
@@ -185,9 +186,10 @@ impl Device for FileDevice {
     }
 
     /// What waits fails as well, and dropping the device will not wait for requests that are stuck in the kernel.
-    /// The lock stays until they come back.
+    /// The lock stays until they come back; then the device can be opened anew.
     fn abandon(&self) {
         let waiting = self.shared.close();
+        self.shared.fd.lock().take();
         for (_, promise) in waiting {
             promise.keep(Err(DeviceError::Gone));
         }
@@ -275,11 +277,12 @@ impl Shared {
     }
 
     pub(crate) fn read(&self, offset: DeviceOffset, len: ByteLen) -> Outcome {
+        let fd = self.fd()?;
         let mut bytes = AlignedBuf::stale(usize::try_from(len.get()).expect("a request fits memory"));
         let mut done = 0;
         while done < bytes.len() {
             let at = offset.get() + done as u64;
-            match retry_on_intr(|| rustix::io::pread(&self.fd, &mut bytes[done..], at)) {
+            match retry_on_intr(|| rustix::io::pread(&fd, &mut bytes[done..], at)) {
                 Ok(got) if Self::is_cut_short(got) => return Err(DeviceError::Range),
                 Ok(got) => done += got,
                 Err(errno) => return Err(device_error(errno)),
@@ -289,10 +292,11 @@ impl Shared {
     }
 
     fn write(&self, offset: DeviceOffset, bytes: &[u8]) -> Outcome {
+        let fd = self.fd()?;
         let mut done = 0;
         while done < bytes.len() {
             let at = offset.get() + done as u64;
-            match retry_on_intr(|| rustix::io::pwrite(&self.fd, &bytes[done..], at)) {
+            match retry_on_intr(|| rustix::io::pwrite(&fd, &bytes[done..], at)) {
                 Ok(0) => return Err(device_error(Errno::IO)),
                 Ok(put) => done += put,
                 Err(errno) => return Err(device_error(errno)),
@@ -302,9 +306,10 @@ impl Shared {
     }
 
     fn flush(&self) -> Outcome {
+        let fd = self.fd()?;
         let mut failed = self.flush_failed.lock();
         if failed.is_none() {
-            *failed = retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).err().map(device_error);
+            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(device_error);
         }
         match &*failed {
             Some(error) => Err(error.clone()),
@@ -312,8 +317,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
+    pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, DeviceError> {
+        self.fd.lock().clone().ok_or(DeviceError::Gone)
     }
 
     /// Whether a read of so many bytes met the end of a file that has been cut shorter since it was opened.
@@ -365,7 +370,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
         return Err(OpenError::TooSmall { path: path.to_owned(), size, min: MIN_DEVICE });
     }
     Ok(Shared {
-        fd,
+        fd: Mutex::new(Some(Arc::new(fd))),
         path: path.to_owned(),
         size: ByteLen::new(size - size % ALIGN as u64),
         sector_size,

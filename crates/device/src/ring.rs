@@ -23,7 +23,7 @@ use larder_format::{ByteLen, DeviceOffset};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::mem;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -49,10 +49,14 @@ pub(crate) fn read(
     len: ByteLen,
     limit: Duration,
 ) -> Option<Result<Outcome, Pending<Outcome>>> {
+    let fd = match file.fd() {
+        Ok(fd) => fd,
+        Err(gone) => return Some(Ok(Err(gone))),
+    };
     let ring = Some(ring()?);
     let bytes = AlignedBuf::stale(usize::try_from(len.get()).expect("a request fits memory"));
     let clock = SystemClock::new();
-    let mut flight = Flight { ring, file: Arc::clone(file), offset, bytes, done: 0, flying: false };
+    let mut flight = Flight { ring, fd, file: Arc::clone(file), offset, bytes, done: 0, flying: false };
     for _ in 0..TRIES {
         if !flight.launch(limit) {
             break;
@@ -118,6 +122,7 @@ fn wait_elsewhere(mut flight: Flight) -> Pending<Outcome> {
 struct Flight {
     /// There until the flight has ended.
     ring: Option<IoUring>,
+    fd: Arc<OwnedFd>,
     file: Arc<Shared>,
     offset: DeviceOffset,
     bytes: AlignedBuf,
@@ -134,13 +139,12 @@ impl Flight {
 
     /// Submits what is not here yet and waits at most `limit`. False when it could not be submitted.
     fn launch(&mut self, limit: Duration) -> bool {
-        let fd = Fd(self.file.fd().as_raw_fd());
+        let fd = Fd(self.fd.as_raw_fd());
         let offset = self.offset.get() + self.done as u64;
         let rest = &mut self.bytes[self.done..];
         let entry = opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(offset).build();
         // SAFETY: the entry points to the rest of `bytes` and has its length. `self` owns these bytes, and neither
-        // moves nor touches them while `flying`; if it is dropped then, they are leaked. `file` keeps the descriptor
-        // open.
+        // moves nor touches them while `flying`; if it is dropped then, they are leaked. `fd` stays open as long.
         unsafe { self.ring().submission().push(&entry) }.expect("the one read before has landed");
         self.flying = true;
         self.wait(Some(limit));

@@ -279,4 +279,8 @@ fn a_read_in_the_callers_thread_is_left_when_its_time_is_over_and_comes_late() {
     device.abandon();
     let gone = device.perform(read(0, 4096), LONG).unwrap_or_else(|_| panic!("at once"));
     assert_eq!(gone.unwrap_err(), DeviceError::Gone);
+    // Nothing is under way any more, and who holds the old one has nothing of it.
+    let again = open(&folder.path().join("disk")).unwrap();
+    assert_eq!(again.submit(read(4096, 4096)).wait().unwrap()[0], 2);
+    assert_eq!(device.submit(Request::Flush).wait().unwrap_err(), DeviceError::Gone);
 }

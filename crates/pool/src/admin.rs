@@ -335,7 +335,14 @@ impl Pool {
         if let Some(percent) = number("metadata_share") {
             self.cache.set_metadata_percent(percent);
         }
-        if let Some(seconds) = number("device_timeout") {
+        drop(properties);
+        self.apply_device_timeout();
+    }
+
+    /// Tells all members how long they may take.
+    pub(crate) fn apply_device_timeout(&self) {
+        let seconds = self.properties.read().get("device_timeout").and_then(|value| value.parse().ok());
+        if let Some(seconds) = seconds {
             self.members.iter().for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
         }
     }

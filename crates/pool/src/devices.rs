@@ -58,6 +58,10 @@ impl Pool {
 
     /// Has `change` made at the boundary after a commit, which is durable on return.
     pub(crate) fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
+        let change = move |pool: &Pool, commit| {
+            change(pool, commit);
+            pool.apply_device_timeout();
+        };
         self.changes.0.lock().push(Box::new(change));
         self.commit().map(drop)
     }
@@ -107,6 +111,11 @@ impl Pool {
             return Ok(());
         }
         let name = member.name();
+        if member.is_given_up() && found.is_none() {
+            return Err(PoolError::Invalid(format!(
+                "{name} hung, and may still do what it was told: it comes back when it can be opened anew"
+            )));
+        }
         let mut known = member.to_root(self.durable_commit());
         let (device, label) = match found {
             Some(found) => {
@@ -359,7 +368,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Counts errors anew, of one device or of all; a device that failed is taken back into use.
+    /// Counts errors anew, of one device or of all; a device that failed is taken back into use, unless it hung and
+    /// must be opened anew ([`Member::is_given_up`], [`Pool::online`]).
     ///
     /// # Errors
     /// When a device that failed is not there any more.
@@ -376,7 +386,7 @@ impl Pool {
             for counter in [&counters.read_errors, &counters.write_errors, &counters.checksum_errors] {
                 counter.store(0, Ordering::Relaxed);
             }
-            if member.state() == MemberState::Faulted {
+            if member.state() == MemberState::Faulted && !member.is_given_up() {
                 self.online(member.index, None)?;
             }
         }

@@ -262,8 +262,9 @@ impl Member {
         matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
     }
 
-    /// Whether its device was abandoned: nothing that it still has under way is waited for.
-    pub(crate) fn is_given_up(&self) -> bool {
+    /// Whether its device hung and was abandoned: nothing that it has under way is waited for, and it comes back only
+    /// by being opened anew.
+    pub fn is_given_up(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 

@@ -321,6 +321,8 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             let through = |device: &Found| commit_of(device).min(known.good_through);
             let missed_none = |device: &Found| commit_of(device).get() + 1 >= root.commit.get();
             let standing = match (&found, known.state) {
+                // Nobody is to bring it back unasked.
+                (None, DeviceState::Offline) => Standing::Offline(known.good_through),
                 (None, _) => Standing::Missing,
                 (Some(_), DeviceState::Spare) => Standing::Spare,
                 (Some(device), DeviceState::Offline) => Standing::Offline(through(device)),

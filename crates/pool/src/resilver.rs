@@ -23,9 +23,10 @@ use larder_format::{DeviceIndex, SegmentId, Timestamp};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Bytes written to devices between two commits that keep the place, about, when nobody else makes any.
-const COMMIT_EVERY: u64 = 1 << 30;
+/// Time between two commits that keep the place, about.
+const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
 /// Bytes of a segment that are gone through between two looks at whether the next one can be started.
 const PIECE: u64 = 8 << 20;
@@ -84,8 +85,8 @@ struct Running {
     total: u64,
     examined: u64,
     written: u64,
-    /// Since this resilver made a commit.
-    uncommitted: u64,
+    /// When this resilver made a commit, by the clock that never goes back.
+    committed: Duration,
     lost: Vec<Lost>,
     /// The segment at work.
     at: Option<At>,
@@ -195,7 +196,7 @@ impl Pool {
             total,
             examined,
             written: 0,
-            uncommitted: 0,
+            committed: self.world.clock.monotonic(),
             lost: Vec::new(),
             at: None,
             next: None,
@@ -238,7 +239,6 @@ impl Pool {
             let tally = mend.tally();
             let (examined, written) = (tally.examined - before.0, tally.written - before.1);
             running.written += written;
-            running.uncommitted += written;
             left = left.saturating_sub((examined + written).max(4096));
             if done {
                 running.lost.extend_from_slice(&tally.lost);
@@ -247,8 +247,9 @@ impl Pool {
                 let done = members.iter().map(|member| (member.index, *id));
                 self.resilver.state.lock().done.extend(done);
                 running.at = None;
-                if running.uncommitted >= COMMIT_EVERY {
-                    running.uncommitted = 0;
+                let now = self.world.clock.monotonic();
+                if now.saturating_sub(running.committed) >= COMMIT_EVERY {
+                    running.committed = now;
                     self.commit()?;
                 }
             }

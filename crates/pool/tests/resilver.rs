@@ -324,3 +324,27 @@ fn a_device_that_returns_with_old_data_gets_all_that_it_lacks() {
     assert_whole(&pool, "with old data");
     assert_full_tolerance(&images_of(&pool, &sim), "raidz1", &model, "with old data");
 }
+
+#[test]
+fn a_device_that_was_taken_out_of_use_stays_out_over_imports_also_without_it() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "raidz1");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 20, 1));
+    pool.offline(device(1), false).unwrap();
+    commit(&pool, &mut model, &files(12, 4, 2));
+    pool.commit_export().unwrap();
+    drop(pool);
+    let without: Vec<_> = [0, 2].map(|i| Arc::new(sim.device(i)) as Arc<dyn Device>).into();
+    for devices in [without, sim.devices()] {
+        let pool = import_from(devices, 5).unwrap();
+        assert!(!pool.resilver_step(1 << 20).unwrap());
+        assert_eq!(pool.members().get(device(1)).state(), MemberState::Offline);
+        pool.commit_export().unwrap();
+    }
+    let pool = open(&sim, 6);
+    pool.online(device(1), None).unwrap();
+    resilver(&pool);
+    assert_whole(&pool, "back in use");
+    assert_full_tolerance(&images_of(&pool, &sim), "raidz1", &model, "back in use");
+}

@@ -109,6 +109,11 @@ fn a_device_that_hangs_anywhere_in_syncs_and_commits_is_faulted_and_the_pool_goe
             pool.drop_caches();
             verify(&pool, &model);
             assert_whole(&pool, &case);
+            if spare % 6 == 0 {
+                assert!(pool.online(member.index, None).is_err(), "{case}: it must be opened anew");
+                pool.clear(None).unwrap();
+                assert_eq!(member.state(), MemberState::Faulted, "{case}");
+            }
             drop(pool);
             let images = sim.trace().crash_images(sim.trace().len(), Survival::DropAll);
             let again =

@@ -66,14 +66,6 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
             format!("larder pool status -v {name} names the files: restore them, then: larder pool clear {name}"),
         );
     }
-    if let Some(slow) = pool.members().iter().find(|member| member.is_online() && member.is_slow()) {
-        let (device, named) = (roster::called(pool, &slow), repair::sentence_name(pool, &slow));
-        let why = slow.reason().unwrap_or_else(|| "slow".to_owned());
-        return Advice::new(
-            format!("{named}: {why}. What it holds is read from the others where that is faster."),
-            format!("larder pool iostat -vl {name} 5 compares it; larder pool replace {name} {device} NEW"),
-        );
-    }
     let count = |kind: fn(&Vdev) -> u64| leaves(root).map(kind).sum::<u64>();
     if count(|device| device.read_errors + device.write_errors) > 0 {
         return Advice::new(
@@ -87,6 +79,14 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
         return Advice::new(
             "Devices gave wrong data. It was made good from the others, and written anew.".to_owned(),
             format!("larder pool scrub -w {name} && larder pool clear {name}"),
+        );
+    }
+    if let Some(slow) = pool.members().iter().find(|member| member.is_online() && member.is_slow()) {
+        let (device, named) = (roster::called(pool, &slow), repair::sentence_name(pool, &slow));
+        let why = slow.reason().unwrap_or_else(|| "slow".to_owned());
+        return Advice::new(
+            format!("{named}: {why}. What it holds is read from the others where that is faster."),
+            format!("larder pool iostat -vl {name} 5 compares it; larder pool replace {name} {device} NEW"),
         );
     }
     if trace.is_some_and(TraceStatus::is_loss) {

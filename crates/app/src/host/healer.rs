@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often it is asked whether anything is to be done.
@@ -62,6 +63,8 @@ const NOTE_RESILVER: &str = "scan:resilver";
 pub struct Pace {
     resilver: Mutex<Samples>,
     scrub: Mutex<Samples>,
+    /// A resilver is under way, or is over and what it did is not noted yet.
+    resilvering: AtomicBool,
 }
 
 /// Bytes that were examined at some moments of the last stretch.
@@ -285,6 +288,7 @@ impl Healer<'_> {
         if let Some(before) = pool.resilver_progress() {
             let examined = before.examined;
             self.resilver = Some(before);
+            self.pace.resilvering.store(true, Ordering::Release);
             let more = pool.resilver_step(bytes)?;
             let after = pool.resilver_progress();
             let reached = after.as_ref().map_or(examined, |after| after.examined);
@@ -336,7 +340,9 @@ impl Healer<'_> {
             canceled,
         };
         let text = serde_json::to_string(&told).expect("numbers");
-        self.pool.set_note(NOTE_RESILVER, &text)
+        let noted = self.pool.set_note(NOTE_RESILVER, &text);
+        self.pace.resilvering.store(false, Ordering::Release);
+        noted
     }
 }
 
@@ -436,7 +442,13 @@ impl Live {
 
     /// Returns when no resilver is under way and nothing has to move, or the pool is exported.
     pub fn wait_for_resilver(&self) {
-        while (self.pool.resilver_progress().is_some() || moves(&self.pool)) && !self.is_ending() {
+        let busy = |live: &Self| {
+            // In this order: who is done is noted to be at work before.
+            live.pool.resilver_progress().is_some()
+                || live.pace.resilvering.load(Ordering::Acquire)
+                || moves(&live.pool)
+        };
+        while busy(self) && !self.is_ending() {
             super::pause(WAIT);
         }
     }

@@ -94,7 +94,7 @@ impl Host {
         let found = match path.as_deref().map(|path| open_again(pool, &member, path)) {
             Some(Ok(found)) => found,
             // Who is not there cannot be done without.
-            Some(Err(error)) if member.size().is_none() => return Err(error),
+            Some(Err(error)) if member.size().is_none() || member.is_given_up() => return Err(error),
             None if member.size().is_none() => {
                 let message = format!("where device {} is, is not known", member.guid);
                 return Err(ApiError::new(ErrorKind::NotFound, message)
@@ -120,6 +120,11 @@ impl Host {
         let member = request.device.as_deref().map(|text| roster::find(&live.pool, text));
         let index = member.transpose().map_err(refuse)?.map(|member| member.index);
         live.pool.clear(index).map_err(|error| refuse(refused(error)))?;
+        for member in live.pool.members().iter() {
+            if member.is_given_up() && index.is_none_or(|index| index == member.index) {
+                self.online_one(&live, &member.name()).map_err(refuse)?;
+            }
+        }
         Ok(Done {})
     }
 
@@ -395,7 +400,7 @@ fn scrub_one(live: &Live, request: &Scrub) -> Result<()> {
 
 /// Opens the device of a member anew, if it is at `path`; nothing when we have it open already.
 fn open_again(pool: &Pool, member: &Member, path: &str) -> Result<Option<Found>> {
-    if member.size().is_some() && same_file(path, &member.name()) {
+    if member.size().is_some() && !member.is_given_up() && same_file(path, &member.name()) {
         return Ok(None);
     }
     let device = devices::open(path, OpenMode::Exclusive)?;

@@ -164,6 +164,7 @@ impl Device for FaultDevice {
 
     fn abandon(&self) {
         self.shared.close();
+        self.shared.file.abandon();
         self.threads.lock().clear();
     }
 }

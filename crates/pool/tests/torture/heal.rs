@@ -149,7 +149,7 @@ impl Bed {
 
     /// What happens beside a repair; false when something was harmed.
     fn beside(&mut self, calm: bool, since: &mut usize) -> bool {
-        match self.next(16) {
+        match self.next(20) {
             0..=2 => self.put(),
             3 => self.sync(),
             4 => self.commit(),
@@ -179,6 +179,19 @@ impl Bed {
                     self.sim.device(device).inject_window(larder_sim::Fault::Gone, self.next(5), 20);
                     self.count("new device fails");
                 }
+            }
+            9 => drop(self.pool().clean_step(true).unwrap()),
+            10 => drop(self.pool().free_step(1).unwrap()),
+            11 => drop(self.pool().heal_step().unwrap()),
+            12 if self.next(8) == 0 => {
+                self.pool().resilver_restart().unwrap();
+                self.count("resilver restarted");
+            }
+            13 if self.pool().scrub_progress().is_some() => {
+                self.pool().scrub_pause().unwrap();
+                assert!(!self.pool().scrub_step(1).unwrap(), "a scrub that was paused goes on");
+                self.pool().scrub_start(ScrubSince::All).unwrap();
+                self.count("scrub paused");
             }
             _ => {}
         }

@@ -186,7 +186,7 @@ impl Bed {
 
     fn step(&mut self) {
         let pool = self.pool();
-        match self.next(42) {
+        match self.next(43) {
             0..=9 => self.put(),
             10..=11 => self.remove(),
             12..=15 => self.sync(),
@@ -207,6 +207,12 @@ impl Bed {
             37 => self.export_and_import(),
             38 => self.heal(),
             39 => self.offline(),
+            40 => {
+                // Rows that reads found wrong.
+                self.verify();
+                while pool.heal_step().unwrap() > 0 {}
+                self.count("reads heal");
+            }
             _ => {
                 let since = self.sim.trace().len();
                 for _ in 0..self.next(4) {
