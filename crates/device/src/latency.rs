@@ -248,7 +248,14 @@ impl Meter {
         (ns > 0).then(|| Duration::from_nanos(ns))
     }
 
-    /// A read took that long, or at least that long: the estimate takes a step of an eighth towards it. A few
+    /// A read takes at least that long, and is not over: no reason to think that reads take less.
+    fn lean_up(&self, ns: u64) {
+        if ns > self.typical_ns.load(Relaxed) {
+            self.lean(ns);
+        }
+    }
+
+    /// A read took that long: the estimate takes a step of an eighth towards it. A few
     /// outliers move it little, and twenty reads that are ten times slower move it all the way (after Ma,
     /// Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles", 2013). Of two steps at the same
     /// time one may be lost.
@@ -285,7 +292,7 @@ impl Stopwatch {
             let now = self.meter.clock.monotonic();
             let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
             if self.kind == RequestKind::Read {
-                self.meter.lean(ns(now.saturating_sub(self.begun)));
+                self.meter.lean_up(ns(now.saturating_sub(self.begun)));
             }
             if self.meter.owed.fetch_add(1, Relaxed) == 0 {
                 self.meter.owed_since_ns.store(ns(self.submitted), Relaxed);
@@ -444,7 +451,13 @@ mod tests {
         assert!(typical() > 900_000);
         (0..20).for_each(|_| meter.lean(1_000));
         assert!(typical() < 100_000);
-        (0..100).for_each(|_| meter.lean(0));
+        // Late reads are given up at 16 ms, and end at 30.
+        for _ in 0..40 {
+            meter.lean_up(16_000_000);
+            meter.lean(30_000_000);
+        }
+        assert!(typical() > 25_000_000, "{}", typical());
+        (0..200).for_each(|_| meter.lean(0));
         assert_eq!(typical(), u128::from(LEAST_READ_NS));
     }
 }
