@@ -364,6 +364,7 @@ impl Pool {
         let index = member.index;
         self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
         self.change_members(move |pool, _| drop(pool.members.take(index)))?;
+        self.forget_rebuilding();
         wipe(member);
         Ok(())
     }

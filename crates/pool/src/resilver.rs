@@ -307,6 +307,12 @@ impl Pool {
         rebuilt.into_iter().for_each(|(member, done)| member.rebuilt_to(done));
     }
 
+    /// Waits for the step under way: nobody works for a member that has left.
+    pub(crate) fn forget_rebuilding(&self) {
+        let _nobody_steps = self.resilver.running.lock();
+        self.resilver.state.lock().running = None;
+    }
+
     /// The resilver under way, if there is one.
     pub fn resilver_progress(&self) -> Option<ResilverProgress> {
         let targets = self.rebuilding();

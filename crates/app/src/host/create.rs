@@ -231,7 +231,7 @@ fn check_mountpoint(path: &Path) -> Result<()> {
 /// # Errors
 /// When it cannot be opened, or holds something; what, and what takes that away.
 pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
-    let device = devices::open(path, mode)?;
+    let device = devices::open_when_free(path, mode)?;
     let taken = |what: String, hint: String| {
         Err(ApiError::new(ErrorKind::Exists, format!("{path} {what}"))
             .at(path)

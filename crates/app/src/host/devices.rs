@@ -20,6 +20,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names of disks that do not change, with model and serial number.
 const BY_ID: &str = "/dev/disk/by-id";
@@ -165,6 +166,21 @@ pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
         .hint("use a file on another file system, or a disk"));
     }
     open_as_told(path, mode, FileDevice::THREADS).map_err(ApiError::from)
+}
+
+/// As [`open`]; a device that somebody else has in use is waited for a little, since one that just left a pool may
+/// still have a request under way.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_when_free(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
+    for _ in 0..20 {
+        match open(path, mode) {
+            Err(error) if error.kind == ErrorKind::Busy => super::pause(Duration::from_millis(50)),
+            opened => return opened,
+        }
+    }
+    open(path, mode)
 }
 
 /// Opens a device for reading only: locked where that is allowed, so that nobody writes it meanwhile.

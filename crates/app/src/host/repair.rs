@@ -403,7 +403,7 @@ fn open_again(pool: &Pool, member: &Member, path: &str) -> Result<Option<Found>>
     if member.size().is_some() && !member.is_given_up() && same_file(path, &member.name()) {
         return Ok(None);
     }
-    let device = devices::open(path, OpenMode::Exclusive)?;
+    let device = devices::open_when_free(path, OpenMode::Exclusive)?;
     match scan(&device) {
         Scan::Member(found) if found.label.pool == pool.guid() && found.label.device == member.guid => {
             Ok(Some(*found))
