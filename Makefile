@@ -56,7 +56,7 @@ test: lint
 	$(CARGO) test --workspace --locked
 	LARDER_CUTS=12000 $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	LARDER_SEEDS=10000 $(CARGO) test --workspace --locked --test reclaim -- --nocapture
-	@$(MAKE) --no-print-directory planted real survival SURVIVAL="--mib 24 --rounds 1 --seconds 0.05"
+	@$(MAKE) --no-print-directory planted real
 
 planted:
 	$(CARGO) test --locked -p larder-pool --features planted --test planted -- --nocapture
