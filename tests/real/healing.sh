@@ -38,6 +38,9 @@ corpus
 mounted
 cp -a "$BED/corpus" "$MNT/tree"
 "$LARDER" pool sync tank
+# Before anything else is written: a scrub leaves alone what no commit holds yet when it begins.
+rot disk1
+rot disk4
 
 # A copy that goes on beside; it is bounded, and what it removes was whole.
 (
@@ -51,8 +54,6 @@ cp -a "$BED/corpus" "$MNT/tree"
 ) >"$BED/out/beside" 2>&1 &
 beside=$!
 
-rot disk1
-rot disk4
 check "a scrub repairs all" "$LARDER" pool scrub -w tank
 repaired=$(scan scrub repaired)
 check "it says what it repaired" test "${repaired:-0}" -gt $((MIB << 17))
