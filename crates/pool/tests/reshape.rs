@@ -17,10 +17,6 @@ fn device(index: u16) -> DeviceIndex {
     DeviceIndex::new(index)
 }
 
-fn files(from: u64, count: u64, version: u64) -> Vec<(u64, u64, usize)> {
-    (from..from + count).map(|i| (i, version, 1 + (i as usize * 9_176 + version as usize) % 90_000)).collect()
-}
-
 fn reshape(pool: &Pool) {
     let mut steps = 0;
     while pool.reshape_step(256 << 10).unwrap() {

@@ -22,10 +22,6 @@ fn device(index: usize) -> DeviceIndex {
     DeviceIndex::new(index as u16)
 }
 
-fn files(from: u64, count: u64, version: u64) -> Vec<(u64, u64, usize)> {
-    (from..from + count).map(|i| (i, version, 1 + (i as usize * 9_176 + version as usize) % 90_000)).collect()
-}
-
 /// Steps until all devices are rebuilt.
 fn resilver(pool: &Pool) {
     let mut steps = 0;

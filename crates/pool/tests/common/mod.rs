@@ -61,6 +61,11 @@ pub fn plans(devices: Vec<Arc<dyn Device>>) -> Vec<Importable> {
     assemble(found.collect())
 }
 
+/// `count` files from number `from` on, of different lengths.
+pub fn files(from: u64, count: u64, version: u64) -> Vec<(u64, u64, usize)> {
+    (from..from + count).map(|i| (i, version, 1 + (i as usize * 9_176 + version as usize) % 90_000)).collect()
+}
+
 /// Puts `files` under their numbers into a pool and its model, and commits.
 pub fn commit(pool: &Pool, model: &mut Model, files: &[(u64, u64, usize)]) {
     put(pool, &pool.dataset(ROOT_DATASET).unwrap(), files);
