@@ -22,7 +22,7 @@ use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MI
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,9 +36,14 @@ const WIPING: Duration = Duration::from_secs(5);
 /// What is to change at the next boundary between two commits.
 type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
 
-/// Changes that wait for a boundary.
+/// Changes of members: one at a time, whoever asks for it.
 #[derive(Default)]
-pub(crate) struct Changes(Mutex<Vec<Change>>);
+pub(crate) struct Changes {
+    /// Held from the look at who is a member to the commit that changes it; outermost of all locks.
+    turn: ReentrantMutex<()>,
+    /// What waits for a boundary.
+    waiting: Mutex<Vec<Change>>,
+}
 
 /// What is asked of a new device.
 pub(crate) struct Place {
@@ -52,18 +57,29 @@ pub(crate) struct Place {
 impl Pool {
     /// Makes the changes that wait for the boundary after `commit`. The gate is closed.
     pub(crate) fn cross_boundary(&self, commit: CommitId) {
-        let changes = std::mem::take(&mut *self.changes.0.lock());
+        let changes = std::mem::take(&mut *self.changes.waiting.lock());
         changes.into_iter().for_each(|change| change(self, commit));
     }
 
+    /// Nobody else changes who is a member until this is dropped.
+    pub(crate) fn change_turn(&self) -> ReentrantMutexGuard<'_, ()> {
+        self.changes.turn.lock()
+    }
+
     /// Has `change` made at the boundary after a commit, which is durable on return.
+    ///
+    /// # Errors
+    /// When the commit fails; a change that no boundary has seen is not made later either.
     pub(crate) fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
         let change = move |pool: &Pool, commit| {
             change(pool, commit);
             pool.apply_device_timeout();
         };
-        self.changes.0.lock().push(Box::new(change));
-        self.commit().map(drop)
+        let _mine = self.change_turn();
+        self.changes.waiting.lock().push(Box::new(change));
+        let committed = self.commit();
+        self.changes.waiting.lock().clear();
+        committed.map(drop)
     }
 
     /// The member or spare `device`.
@@ -84,6 +100,7 @@ impl Pool {
     /// # Errors
     /// When its group cannot do without it; when it is a spare.
     pub fn offline(&self, device: DeviceIndex, temporary: bool) -> Result<()> {
+        let _mine = self.change_turn();
         let member = self.known(device)?;
         if member.group == NO_GROUP {
             return Err(PoolError::Invalid(format!("{} is a spare: remove it instead", member.name())));
@@ -106,6 +123,7 @@ impl Pool {
     /// # Errors
     /// When the device is not there, is another's, or was written apart from the pool.
     pub fn online(&self, device: DeviceIndex, found: Option<Found>) -> Result<()> {
+        let _mine = self.change_turn();
         let member = self.known(device)?;
         if member.is_written() && found.is_none() {
             return Ok(());
@@ -176,6 +194,7 @@ impl Pool {
     /// # Errors
     /// When the new device is too small, or fails; when `old` is being replaced already.
     pub fn replace(&self, old: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let _mine = self.change_turn();
         let member = self.replaceable(old)?;
         let place = self.place_of_member(&member)?;
         let label = self.label_for(&*new, &place, None)?;
@@ -272,8 +291,16 @@ impl Pool {
         })
     }
 
-    /// Whoever was rebuilt counts from the next commit on; who stood for another takes its place.
-    pub(crate) fn complete(&self, rebuilt: Vec<Arc<Member>>) -> Result<()> {
+    /// Whoever was rebuilt counts from the next commit on; who stood for another takes its place. When not all could be
+    /// `given`, whoever stands for a device that is in use steps back, since that one may still give it.
+    pub(crate) fn complete(&self, mut rebuilt: Vec<Arc<Member>>, given: bool) -> Result<()> {
+        if !given {
+            let in_use = |place| self.members.find(place).is_some_and(|old| old.is_online());
+            let steps_back = |member: &mut Arc<Member>| member.stands_for.is_some_and(in_use);
+            for member in rebuilt.extract_if(.., steps_back) {
+                member.take_offline(false);
+            }
+        }
         let leaving: Vec<_> =
             rebuilt.iter().filter_map(|member| self.members.find(member.stands_for?)).collect();
         let (clock, named) = (Arc::clone(&self.world.clock), rebuilt.clone());
@@ -294,7 +321,10 @@ impl Pool {
             }
         })?;
         for old in leaving.iter().filter(|old| self.members.by_guid(old.guid).is_none()) {
-            wipe(old);
+            // What it holds may be all that there is of something.
+            if given {
+                wipe(old);
+            }
             let taken = self.members.find(old.index);
             // Its label's number is for people; the root has it by its GUID.
             let _ = taken.map(|member| member.relabel(|label| label.index = member.index));
@@ -308,6 +338,7 @@ impl Pool {
     /// # Errors
     /// When `device` neither stands for another nor is a mirror's, or holds the last copy.
     pub fn detach(&self, device: DeviceIndex) -> Result<()> {
+        let _mine = self.change_turn();
         let member = self.known(device)?;
         if member.stands_for.is_none() {
             let text = match self.members.stand_in(device) {
@@ -328,6 +359,7 @@ impl Pool {
     /// # Errors
     /// When the device is too small for a pool, or fails.
     pub fn add_spare(&self, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let _mine = self.change_turn();
         let index = self.members.next_index();
         let rule = GroupRule {
             word: GroupWord::Single,
@@ -349,6 +381,7 @@ impl Pool {
     /// # Errors
     /// When `device` is no spare.
     pub fn remove(&self, device: DeviceIndex) -> Result<()> {
+        let _mine = self.change_turn();
         let member = self.known(device)?;
         if member.group != NO_GROUP {
             return Err(PoolError::Invalid(format!(
@@ -375,6 +408,7 @@ impl Pool {
     /// # Errors
     /// When a device that failed is not there any more.
     pub fn clear(&self, device: Option<DeviceIndex>) -> Result<()> {
+        let _mine = self.change_turn();
         if device.is_none() {
             self.clear_damage();
         }
@@ -399,6 +433,7 @@ impl Pool {
     /// # Errors
     /// When the spare cannot be labelled, or a commit fails.
     pub fn take_spares(&self) -> Result<()> {
+        let _mine = self.change_turn();
         let since = self.world.clock.monotonic().saturating_sub(self.began);
         for member in self.members.iter().filter(|member| member.stands_for.is_none()) {
             let gone = match member.state() {

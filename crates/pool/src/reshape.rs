@@ -42,6 +42,7 @@ impl Pool {
     /// # Errors
     /// When the group is neither a single device nor a mirror; when the device is too small, or fails.
     pub fn attach(&self, to: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let _mine = self.change_turn();
         let member = self.known(to)?;
         let rule = self.core.lock().groups.get(&member.group).map(|group| group.rule);
         let Some(rule) = rule.filter(is_mirror).filter(|_| member.stands_for.is_none()) else {
@@ -114,6 +115,7 @@ impl Pool {
     /// # Errors
     /// When a device is too small, or fails.
     pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
+        let _mine = self.change_turn();
         let (number, ashift) = {
             let core = self.core.lock();
             let last = core.groups.keys().next_back().map_or(0, |group| group.get() + 1);

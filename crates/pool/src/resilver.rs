@@ -10,7 +10,9 @@
 //! that fails meanwhile is faulted as always, and starts anew from what it held before.
 //!
 //! When nothing is lacking the device becomes current at the boundary of a commit; see [`crate::devices`]. What the
-//! others could not give is lost with or without it: it is told, and does not hold the device up.
+//! others could not give is told, and tried again by healing its segment; a device that was away counts nevertheless.
+//! One that stands for a device in use does not take its place then: it steps back, offline, until somebody has it
+//! begin anew, and the old one goes on, since what could not be read of it today may be read tomorrow.
 
 use crate::error::Result;
 use crate::events::{Class, Event};
@@ -64,7 +66,7 @@ pub struct ResilverResult {
 /// A resilver under way, and how the last one since import ended.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// Held for a step; then for a glance.
+    /// Held for a step.
     running: Mutex<()>,
     state: Mutex<State>,
 }
@@ -133,6 +135,7 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn resilver_step(&self, bytes: u64) -> Result<bool> {
+        let _nobody_leaves = self.change_turn();
         let _one_at_a_time = self.resilver.running.lock();
         self.check_writable()?;
         let stale = self.members.iter().filter(|member| member.state() == MemberState::Stale);
@@ -157,7 +160,8 @@ impl Pool {
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
-            running.lost.iter().for_each(|lost| self.note_lost(lost.clone()));
+            self.keep_lost(&running.lost);
+            running.lost.iter().for_each(|lost| self.heal_segment_later(lost.segment));
             state.last = Some(ResilverResult {
                 devices: targets.iter().map(|member| member.index).collect(),
                 started: running.started,
@@ -226,7 +230,7 @@ impl Pool {
                 let (written, lost) = (running.written, running.lost.len());
                 let text = format!("{written} bytes written, {lost} ranges could not be had");
                 self.event(Event::new(Class::ResilverFinish).text(text));
-                self.complete(rebuilt)?;
+                self.complete(rebuilt, lost == 0)?;
                 return Ok(more);
             };
             mend.start(self);

@@ -344,3 +344,30 @@ fn a_device_that_was_taken_out_of_use_stays_out_over_imports_also_without_it() {
     assert_whole(&pool, "back in use");
     assert_full_tolerance(&images_of(&pool, &sim), "raidz1", &model, "back in use");
 }
+
+#[test]
+fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    let new = pool.replace(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    sim.device(0).inject(Fault::FailReads(2 << 20..12 << 20));
+    while pool.resilver_step(256 << 10).unwrap() {}
+    assert!(!pool.resilver_result().unwrap().lost.is_empty());
+    assert_eq!(pool.members().get(device(0)).name(), "sim0", "the old one goes on");
+    assert_eq!(pool.members().get(new).state(), MemberState::Offline);
+    let old: Arc<dyn Device> = Arc::new(sim.device(0));
+    assert!(matches!(scan(&old), Scan::Member(_)), "its label is left alone");
+    // Another day it can be read.
+    sim.device(0).clear_faults();
+    commit(&pool, &mut model, &files(12, 4, 2));
+    pool.online(new, None).unwrap();
+    resilver(&pool);
+    assert_eq!(pool.members().get(device(0)).name(), "sim1");
+    assert_whole(&pool, "at last");
+    verify(&pool, &model);
+    drop(pool);
+    let pool = import_from(vec![Arc::new(sim.device(1))], 8).unwrap();
+    verify(&pool, &model);
+}
