@@ -149,7 +149,7 @@ end_postgres() {
     postmaster=$(head -n 1 "$D/pg/postmaster.pid" 2>/dev/null) || return 0
     grep -qa "$D/pg" "/proc/$postmaster/cmdline" 2>/dev/null && kill -9 "$postmaster" $(pgrep -P "$postmaster")
 }
-trap 'set +e; end_postgres; clear_bed' EXIT
+clear_more() { end_postgres; }
 
 for part in $PARTS; do
     before=$SECONDS
