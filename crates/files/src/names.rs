@@ -84,6 +84,39 @@ fn find(tree: &impl Look, dir: InodeId, name: &[u8]) -> Result<Result<Found, Opt
     Ok(found?.ok_or(free))
 }
 
+/// The path of an inode below the root of a dataset or snapshot; see [`Volume::path_of`].
+pub(crate) fn path_in(tree: &impl Look, id: InodeId) -> Result<Option<String>> {
+    let mut parts = Vec::new();
+    let mut at = id;
+    while at != ROOT_INODE {
+        let Some(value) = tree.get(&inode_key(at))? else { return Ok(None) };
+        let parent = items::Inode::decode(&value)?.parent;
+        let mut name = None;
+        let key = |cookie| Key::new(parent.get(), ENTRY, cookie);
+        let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
+        let scanned = tree.scan_within(entries, &mut |_, value| match Entry::decode(value) {
+            Ok(entry) if entry.inode == at => {
+                name = Some(String::from_utf8_lossy(entry.name).into_owned());
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
+        let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(scanned.map(|()| None)?) };
+        parts.push(name);
+        at = parent;
+    }
+    parts.reverse();
+    Ok(Some(format!("/{}", parts.join("/"))))
+}
+
+/// The name under a key of a directory, for people.
+pub(crate) fn name_in(tree: &impl Look, dir: InodeId, cookie: u64) -> Result<Option<String>> {
+    let value = tree.get(&Key::new(dir.get(), ENTRY, cookie))?;
+    let entry = value.as_ref().map(|value| Entry::decode(value)).transpose()?;
+    Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
+}
+
 /// Reads the inodes' values, and where other keys are, so that what cannot be read is noticed before anything
 /// is changed.
 fn warm(tree: &Update<'_>, states: &Locked<'_>, others: &[Key]) -> Result<()> {
@@ -120,35 +153,7 @@ impl Volume {
     /// # Errors
     /// When something on the way cannot be read.
     pub fn path_of(&self, id: InodeId) -> Result<Option<String>> {
-        let mut parts = Vec::new();
-        let mut at = id;
-        while at != ROOT_INODE {
-            let parent = self.inode(at)?.lock()?.live.parent;
-            let mut name = None;
-            let key = |cookie| Key::new(parent.get(), ENTRY, cookie);
-            let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
-            let scanned =
-                self.dataset.view()?.scan_within(entries, &mut |_, value| match Entry::decode(value) {
-                    Ok(entry) if entry.inode == at => {
-                        name = Some(String::from_utf8_lossy(entry.name).into_owned());
-                        ControlFlow::Break(())
-                    }
-                    _ => ControlFlow::Continue(()),
-                });
-            // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
-            let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(scanned.map(|()| None)?) };
-            parts.push(name);
-            at = parent;
-        }
-        parts.reverse();
-        Ok(Some(format!("/{}", parts.join("/"))))
-    }
-
-    /// The name under a key of a directory, for people.
-    pub(crate) fn name_at(&self, dir: InodeId, cookie: u64) -> Result<Option<String>> {
-        let value = self.dataset.view()?.get(&Key::new(dir.get(), ENTRY, cookie))?;
-        let entry = value.as_ref().map(|value| Entry::decode(value)).transpose()?;
-        Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
+        path_in(&self.dataset.view()?, id)
     }
 
     /// What `name` in `dir` is.

@@ -76,9 +76,13 @@ fn rot(bed: &Bed, copies: &[Stored]) {
 
 /// Rots the record of a file that begins at `offset`.
 fn rot_record(bed: &Bed, node: NodeId, offset: u64) {
-    let (dataset, inode) = id_of(bed, node);
-    let view = bed.pool.dataset(dataset).unwrap();
-    let view = view.view().unwrap();
+    let dataset = bed.pool.dataset(id_of(bed, node).0).unwrap();
+    rot_record_in(bed, &dataset.view().unwrap(), node, offset);
+}
+
+/// Rots the record that a file has in a dataset or snapshot.
+fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
+    let (_, inode) = id_of(bed, node);
     let value = view.get(&Key::new(inode.get(), items::EXTENT, offset)).unwrap().expect("an extent");
     let id = items::Extent::decode(&value).unwrap().ptr.id;
     let all = blocks(bed, BlockKind::Record);
@@ -100,12 +104,15 @@ fn name_lost(bed: &Bed) {
     while bed.pool.name_lost_step(8).unwrap() {}
 }
 
-/// Paths of what is damaged; `<metadata>` for nodes.
+/// Paths of what is damaged, behind `@` and the snapshot that they are in; `<metadata>` for nodes.
 fn named(bed: &Bed) -> BTreeSet<String> {
-    let name = |of: Damaged| match (of.path, of.inode) {
-        (Some(path), _) => path,
-        (None, Some(inode)) => format!("<{inode}>"),
-        (None, None) => "<metadata>".into(),
+    let name = |of: Damaged| {
+        let path = match (of.path, of.inode) {
+            (Some(path), _) => path,
+            (None, Some(inode)) => format!("<{inode}>"),
+            (None, None) => "<metadata>".into(),
+        };
+        of.snapshot.map_or(path.clone(), |snapshot| format!("@{snapshot}:{path}"))
     };
     bed.mount.damaged().into_iter().map(name).collect()
 }
@@ -239,6 +246,90 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
     assert_eq!(named(&bed), BTreeSet::new());
     let bed = bed.reopen(4);
     assert_eq!(named(&bed), BTreeSet::new());
+}
+
+fn scrub(bed: &Bed) {
+    bed.pool.scrub_start(larder_pool::scrub::ScrubSince::All).unwrap();
+    while bed.pool.scrub_step(u64::MAX).unwrap() {}
+    name_lost(bed);
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+#[test]
+fn what_only_a_snapshot_holds_is_named_with_the_snapshot() {
+    let bed = bed();
+    let dir = bed.dir(ROOT, "letters");
+    let (a, b) = (bed.file(dir, "a"), bed.file(dir, "b"));
+    bed.write(a, 0, &content(1, 8));
+    bed.write(b, 0, &content(2, 8));
+    bed.pool.snapshot(ROOT_DATASET, "monday").unwrap();
+    // Of the one a record is another since, the other is gone, and its directory has another name.
+    bed.write(a, RECORD, &content(3, 1));
+    bed.mount.unlink(dir, b"b").unwrap();
+    bed.mount.rename(ROOT, b"letters", ROOT, b"post", RenameFlags::default()).unwrap();
+    settle(&bed);
+    let bed = bed.reopen(2);
+    {
+        let monday = bed.pool.snapshot_view(ROOT_DATASET, "monday").unwrap();
+        rot_record_in(&bed, &monday, a, RECORD);
+        rot_record_in(&bed, &monday, b, 3 * RECORD);
+    }
+    scrub(&bed);
+    assert_eq!(named(&bed), set(&["@monday:/letters/a", "@monday:/letters/b"]));
+    let damaged = bed.mount.damaged();
+    assert_eq!(damaged[0].ranges.first(), Some(&(RECORD..2 * RECORD)));
+    assert_eq!(bed.read(a, RECORD, 4096), content(3, 1), "what the head has is sound");
+    // What both hold is named in both, and is kept.
+    rot_record(&bed, a, 5 * RECORD);
+    scrub(&bed);
+    let all = set(&["/post/a", "@monday:/letters/a", "@monday:/letters/b"]);
+    assert_eq!(named(&bed), all);
+    let bed = bed.reopen(3);
+    assert_eq!(named(&bed), all);
+    // Overwritten in the head it is still in the snapshot, and goes with that.
+    bed.write(a, 5 * RECORD, &content(4, 1));
+    bed.pool.commit().unwrap();
+    assert_eq!(named(&bed), set(&["@monday:/letters/a", "@monday:/letters/b"]));
+    bed.pool.destroy_snapshot(ROOT_DATASET, "monday").unwrap();
+    assert_eq!(named(&bed), BTreeSet::new());
+    let bed = bed.reopen(4);
+    assert_eq!(named(&bed), BTreeSet::new());
+}
+
+#[test]
+fn a_lost_leaf_that_only_a_snapshot_holds_names_the_files_in_the_snapshot() {
+    let bed = bed();
+    let dir = bed.dir(ROOT, "many");
+    let files: Vec<_> = (0..400).map(|i| (bed.file(dir, &format!("f{i}")), content(i, 1))).collect();
+    files.iter().for_each(|(node, content)| bed.write(*node, 0, content));
+    let bed = bed.reopen(2);
+    let leaves = nodes(&bed, 0);
+    let keys: Vec<_> =
+        leaves.keys().copied().filter(|key| key.object > id_of(&bed, files[0].0).1.get()).collect();
+    bed.pool.snapshot(ROOT_DATASET, "monday").unwrap();
+    // In the head that leaf is another since.
+    for (node, wanted) in &files {
+        bed.write(*node, 0, &wanted[..10]);
+    }
+    let bed = bed.reopen(3);
+    rot(&bed, &leaves[&keys[1]]);
+    let bed = bed.crash(4);
+    scrub(&bed);
+    let mut named = named(&bed);
+    assert!(named.remove("@monday:<metadata>"), "{named:?}");
+    let inside =
+        |i: &u64| (keys[1].object..keys[2].object).contains(&id_of(&bed, files[*i as usize].0).1.get());
+    let mut wanted: BTreeSet<_> = (0..400).filter(inside).map(|i| format!("@monday:/many/f{i}")).collect();
+    assert!(wanted.len() > 10);
+    // Of the next, data may be in there.
+    wanted.extend(named.difference(&wanted).next().cloned());
+    assert_eq!(named, wanted);
+    for (node, wanted) in &files {
+        assert_eq!(bed.read(*node, 0, 4096), *wanted);
+    }
 }
 
 #[test]
