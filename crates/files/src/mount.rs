@@ -558,7 +558,11 @@ impl Ops for Mount {
         if volume.getattr(inode)?.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        volume.acquire(inode)?;
+        match volume.acquire(inode) {
+            // What can be read of its names is told, so that they can be removed.
+            Err(FsError::Damaged(_)) => {}
+            acquired => acquired?,
+        }
         Ok(Handle(0))
     }
 
@@ -626,7 +630,10 @@ impl Ops for Mount {
     }
 
     fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()> {
-        self.release(node, handle)
+        match self.release(node, handle) {
+            Err(FsError::Damaged(_)) => Ok(()),
+            released => released,
+        }
     }
 
     fn fsyncdir(&self, node: NodeId, _handle: Handle, _datasync: bool) -> Result<()> {

@@ -242,6 +242,12 @@ impl Pool {
         self.damage.ledger.lock().wanted.trees.insert(of);
     }
 
+    /// A part of a tree cannot be read. Under the tree's lock.
+    pub(crate) fn note_lost_part(&self, of: (DatasetId, BlockId), lost: &LostNode) {
+        self.note_damage(node(of, lost));
+        self.damage.ledger.lock().wanted.trees.insert(of);
+    }
+
     /// Whether a range of a file is known to be damaged, or the tree near it; at once where nothing is.
     pub fn is_damaged(&self, dataset: DatasetId, inode: u64, range: Range<u64>) -> bool {
         if self.damage.count.load(Ordering::Acquire) == 0 {

@@ -177,10 +177,16 @@ impl Bed {
         if self.aloud {
             let harmed: Vec<_> =
                 self.places(|seat| self.harmed(seat)).into_iter().map(|seat| seat.get()).collect();
+            let members = self.pool.iter().flat_map(|pool| pool.members().iter());
+            let out: Vec<_> = members
+                .filter(|member| !member.is_online() || member.is_leaving())
+                .map(|member| (member.index.get(), member.state(), member.is_leaving()))
+                .collect();
             println!(
-                "event {}: state {}: {what}; harmed {harmed:?}",
+                "event {}: state {}: {what}; of {} harmed {harmed:?}, not in use or to leave {out:?}",
                 self.sim.trace().len(),
-                self.states.len() - 1
+                self.states.len() - 1,
+                self.seats.len()
             );
         }
         *self.coverage.entry(what).or_default() += 1;
