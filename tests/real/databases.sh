@@ -116,9 +116,9 @@ C
         # Everything at once.
         kill -9 "$(daemon_pid)" "$postmaster" $(pgrep -P "$postmaster") || true
         for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-        for _ in $(seq 200); do [ -d "/proc/$postmaster" ] || pgrep -f "postgres.*$D/pg" >/dev/null || break; sleep 0.05; done
+        for _ in $(seq 1200); do [ -d "/proc/$postmaster" ] || pgrep -f "postgres.*$D/pg" >/dev/null || break; sleep 0.05; done
         cat "$BED"/out/acks[12] | grep -aE '^[12] [0-9]+$' >>"$BED/out/all.pg" || true
-        check "postgres, round $round: the mount is dead" test "$(stat -f "$MNT" 2>&1 | grep -c 'not connected')" = 1
+        check "postgres, round $round: the mount is dead" within 60 dead "$MNT"
         check "postgres, round $round: import" "$LARDER" pool import -d "$DEVICES" tank
         mounted
         check "postgres, round $round: recovery" start_postgres
