@@ -276,30 +276,31 @@ impl Drop for Flight {
 }
 
 /// A flight whose promise is kept by who waits for it; by another thread, when that is given up.
-pub(crate) struct Own(Option<(Flight, Promise<Outcome>)>);
+pub(crate) struct Own(Option<Box<(Flight, Promise<Outcome>)>>);
 
 impl Own {
     /// A request that is under way, and its other end.
     pub(crate) fn pending(flight: Flight) -> Pending<Outcome> {
         let (promise, pending) = Pending::new();
         promise.begin();
-        pending.owned(Self(Some((flight, promise))))
+        pending.owned(Self(Some(Box::new((flight, promise)))))
     }
 
     /// Waits at most `limit`, and keeps the promise if the outcome is there.
     pub(crate) fn wait(mut self, limit: Option<Duration>) {
-        let outcome = self.0.as_mut().and_then(|(flight, _)| flight.land(limit));
+        let outcome = self.0.as_mut().and_then(|own| own.0.land(limit));
         if let Some(outcome) = outcome
-            && let Some((_, promise)) = self.0.take()
+            && let Some(own) = self.0.take()
         {
-            promise.keep(outcome);
+            own.1.keep(outcome);
         }
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Some((flight, promise)) = self.0.take() {
+        if let Some(own) = self.0.take() {
+            let (flight, promise) = *own;
             flight.land_elsewhere(promise);
         }
     }

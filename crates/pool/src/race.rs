@@ -157,8 +157,7 @@ impl<'a> Race<'a> {
     }
 
     fn is_prompt(&self, column: usize) -> bool {
-        let members = &self.pool.members;
-        members.is_prompt(&members.get(self.segment.slots[column].device))
+        self.pool.is_prompt(self.segment, column)
     }
 
     fn ask(&mut self, column: usize) {

@@ -235,7 +235,7 @@ impl Pool {
     pub(crate) fn prompt_replica(&self, segment: &Segment, column: usize, turn: usize) -> Option<usize> {
         let layout = segment.layout;
         let mut replicas = (0..layout.r()).map(|j| layout.replica(column, (turn + j) % layout.r()));
-        replicas.find(|&replica| self.members.is_prompt(&self.members.get(segment.slots[replica].device)))
+        replicas.find(|&replica| self.is_prompt(segment, replica))
     }
 
     /// The range of `place` from one column; `None` when its device does not give it, or would be late.

@@ -6,8 +6,8 @@
 //!   hedged request of Dean and Barroso, "The Tail at Scale" (2013). As there, few reads may be hedged, so that a
 //!   pool that is merely busy does not make itself twice the work.
 //! - A device that is **slow**: over some dozen reads it took ten times as long as its peers, or it owes an answer
-//!   to a late read. Reads avoid it as far as the layout gives that; now and then one tries, so that it is seen
-//!   when it is well again. It is written as before, and never faulted for being slow.
+//!   to a late read. Reads avoid it as far as the layout gives that; now and then it is sent one beside, which nobody
+//!   waits for, so that it is seen when it is well again. It is written as before, and never faulted for being slow.
 //! - A request that is **overdue**: the device took it up, or answered nothing else, for as long as the property
 //!   `device_timeout` says. Waiting in a queue that moves does not count. A write or flush that is overdue faults
 //!   the member, and its device is abandoned; a read that is overdue has failed.
@@ -17,6 +17,8 @@
 
 use crate::member::Member;
 use crate::members::Members;
+use crate::pool::Pool;
+use crate::segments::Segment;
 use larder_device::{DeviceError, Outcome, Pending};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -33,8 +35,10 @@ const SLOW: u32 = 10;
 const WELL: u32 = 5;
 /// What is this fast is not slow, whatever its peers are.
 const FAST_ENOUGH: Duration = Duration::from_millis(4);
-/// Of so many reads that could avoid a slow device, one tries it.
+/// Of so many reads that avoid a device, one is followed by one that tries it ...
 const PROBE: u32 = 16;
+/// ... with so many bytes, another place each time: a disk keeps at hand what it gave before.
+const PROBE_LEN: u32 = 64 << 10;
 /// A device that owes more than this many answers is not tried.
 const MOST_OWED: u32 = 4;
 /// Turns from one comparison with the peers to the next.
@@ -118,9 +122,20 @@ impl Pace {
     }
 }
 
+/// What a device is good for.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// Reads.
+    Read,
+    /// To be left alone, where that is possible.
+    Avoid,
+    /// To be tried, by who does not wait for it.
+    Probe(u32),
+}
+
 impl Members {
-    /// Whether a read that can be had otherwise should go to this member.
-    pub(crate) fn is_prompt(&self, member: &Member) -> bool {
+    /// What to do with a read that could go to this member, and be had otherwise.
+    fn turn(&self, member: &Member) -> Turn {
         let pace = &member.pace;
         let turn = pace.turn.fetch_add(1, Relaxed);
         pace.save();
@@ -131,8 +146,34 @@ impl Members {
             pace.review(member.meter().typical_read(), typical);
         }
         let owed = member.meter().owed();
-        let well = owed == 0 && !pace.slow.load(Relaxed);
-        member.is_online() && (well || (turn.is_multiple_of(PROBE) && owed <= MOST_OWED))
+        if !member.is_online() {
+            Turn::Avoid
+        } else if owed == 0 && !pace.slow.load(Relaxed) {
+            Turn::Read
+        } else if turn.is_multiple_of(PROBE) && owed <= MOST_OWED {
+            Turn::Probe(turn / PROBE)
+        } else {
+            Turn::Avoid
+        }
+    }
+}
+
+impl Pool {
+    /// Whether a read that can be had otherwise should go to column `column` of a segment.
+    pub(crate) fn is_prompt(&self, segment: &Segment, column: usize) -> bool {
+        let member = self.members.get(segment.slots[column].device);
+        match self.members.turn(&member) {
+            Turn::Read => true,
+            Turn::Avoid => false,
+            Turn::Probe(number) => {
+                let offset = number % (member.slot_size / PROBE_LEN).max(1) * PROBE_LEN;
+                let at = member.slot_offset(segment.slots[column].index, offset);
+                let len = PROBE_LEN.min(member.slot_size) as usize;
+                // It owes the answer from the start, so not many are under way at once.
+                member.read(at, len).iter().for_each(Pending::note_late);
+                false
+            }
+        }
     }
 }
 
