@@ -144,7 +144,7 @@ within() {
 dead() {
     local folder
     for folder in "$@"; do
-        stat -f "$folder" 2>&1 | grep -qE 'not connected|connection abort' || return 1
+        grep -qE 'not connected|connection abort' <(stat -f "$folder" 2>&1) || return 1
     done
 }
 

@@ -58,6 +58,7 @@ storm well true
 check "nothing is wrong" grep -q 'state: ONLINE' "$BED/out/status"
 storm slow faults 2 'delay read ms=300'
 told "the slow device is named and in use" 2 'ONLINE .*slow: takes'
+faults 2 'delay read ms=30' # slow enough still, and read where two others are out
 storm hang faults 1 'hang'
 told "the device that hung is out, and why is told" 1 "FAULTED .*did not answer for $TIMEOUT s"
 storm errors faults 3 'error read rate=0.2' 'rot rate=0.01'

@@ -40,7 +40,12 @@ group_end() {
     GROUP=
 }
 GROUP=
-trap '[ -z "$GROUP" ] || { timeout 60 "$LARDER" daemon stop >/dev/null 2>&1; kill_daemon; sleep 0.2; rmdir "$GROUP"; } 2>/dev/null; clear_bed' EXIT
+clear_more() {
+    [ -n "$GROUP" ] || return 0
+    timeout 60 "$LARDER" daemon stop >/dev/null 2>&1
+    kill_daemon
+    group_end
+}
 
 stale_mounts() { grep -c " $MNT\(/[^ ]*\)\? fuse" /proc/mounts || true; }
 

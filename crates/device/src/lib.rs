@@ -90,6 +90,11 @@ pub trait Device: Send + Sync {
     fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
         self.submit(request).wait_for(limit)
     }
+    /// Starts a request that this thread is about to wait for, like [`Device::perform`] of one of several: to be
+    /// waited for by [`Pending::wait_for`] or [`Pending::wait`], in this thread. The same as submitting it.
+    fn start(&self, request: Request) -> Pending<Outcome> {
+        self.submit(request)
+    }
     /// Gives up a device that hangs: what comes from now on is [`DeviceError::Gone`], and nobody waits for what it
     /// has under way, which may still reach it until it is opened anew.
     fn abandon(&self) {}

@@ -28,6 +28,8 @@ const STREAM: u64 = 1 << 16;
 const LONG: Duration = Duration::from_secs(5);
 /// Turns of a comparison.
 const TURNS: usize = 9;
+/// Fingerprints between two lines that tell how far it is.
+const TOLD: u64 = 25_000_000;
 /// Ids that the pool gave out before.
 const FIRST_ID: u64 = 1_000_000;
 /// Fingerprints from here on are in no index.
@@ -144,13 +146,22 @@ impl Larder {
     pub fn measure(&mut self, count: u64, memory: u64) -> Figures {
         self.index.set_limits(limits(memory));
         let (from, written) = (self.count, self.store.written);
-        let ((), grown) = timing(|| {
-            while self.count < count {
-                self.insert_next();
+        let mut grown = Duration::ZERO;
+        while self.count < count {
+            let to = count.min(self.count + TOLD);
+            let ((), took) = timing(|| (self.count..to).for_each(|_| self.insert_next()));
+            grown += took;
+            if to - from >= TOLD {
+                let (seconds, file) = (grown.as_secs(), self.store.file_bytes() >> 20);
+                eprintln!(
+                    "{} million, {seconds} s from {from} on; the file takes {file} MiB",
+                    to / 1_000_000
+                );
             }
-        });
+        }
         let inserts = (count - from) as f64 / grown.as_secs_f64();
         let written = (self.store.written - written) as f64 / (count - from) as f64;
+        let file = self.store.file_bytes();
         let figures = self.index.figures();
         let resident = process::resident_memory().saturating_sub(self.before);
         let of_map = self.map.as_ref().map_or(0, BlockMap::memory_bytes) as u64;
@@ -199,6 +210,7 @@ impl Larder {
                 .map
                 .as_ref()
                 .map(|_| now.disk_bytes as f64 / self.count as f64 + map_bytes as f64 / self.count as f64),
+            file: Some(file as f64 / count as f64),
             to_first: None,
             ram: ram as f64 / count as f64,
             resident: resident.saturating_sub(of_map) as f64 / count as f64,

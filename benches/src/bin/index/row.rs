@@ -34,6 +34,8 @@ pub struct Figures {
     pub disk: f64,
     /// The same with the block map, in which every record is anyway.
     pub disk_with_map: Option<f64>,
+    /// Bytes that the file took at most, a fingerprint: with room for merges, and what they left free and unused.
+    pub file: Option<f64>,
     /// Bytes of memory a fingerprint, computed.
     pub ram: f64,
     /// The same as the kernel sees it, with everything that the process has beside it.
@@ -62,7 +64,7 @@ fn rate(value: f64) -> String {
 /// The table.
 pub fn table(rows: &[Figures]) {
     println!(
-        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>14}{:>8}{:>9}{:>7}{:>7}{:>10}",
+        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>14}{:>8}{:>9}{:>8}{:>7}{:>7}{:>10}",
         "",
         "count",
         "memory",
@@ -77,6 +79,7 @@ pub fn table(rows: &[Figures]) {
         "to the first",
         "disk B",
         "with map",
+        "file B",
         "RAM B",
         "RSS B",
         "written B"
@@ -84,7 +87,7 @@ pub fn table(rows: &[Figures]) {
     for row in rows {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         println!(
-            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>14}{:>8.1}{:>9}{:>7.2}{:>7.2}{:>10.0}",
+            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>14}{:>8.1}{:>9}{:>8}{:>7.2}{:>7.2}{:>10.0}",
             row.who,
             format!("{:.0e}", row.count as f64),
             row.memory >> 20,
@@ -102,6 +105,7 @@ pub fn table(rows: &[Figures]) {
             })),
             row.disk,
             or_dash(row.disk_with_map.map(|bytes| format!("{bytes:.1}"))),
+            or_dash(row.file.map(|bytes| format!("{bytes:.1}"))),
             row.ram,
             row.resident,
             row.written,
