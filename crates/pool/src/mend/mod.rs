@@ -14,7 +14,7 @@
 //! in batches; sums and parity of a batch run on the workers; writes are submitted and settled behind. What goes
 //! wrong is done by itself: columns of the row that nobody asked for are read as well, and what no whole column gives
 //! is put together block by block ([`row::Row::salvage`]). Where no header of a row is left, the next one is looked
-//! for, and what lies between is told as lost, as far as no block in it is sound. When all reads of a segment were sent,
+//! for, and what lies between is rebuilt ([`headless`]), or told as lost, as far as no block in it is sound. When all reads of a segment were sent,
 //! those of the next are: its driver [`Mend::start`]s it, and the devices are not idle in between.
 //!
 //! # Beside traffic
@@ -25,6 +25,7 @@
 //! # Crash
 //! A write that was cut leaves its column as wrong as it was, or half of it right: the next one mends it.
 
+mod headless;
 mod output;
 mod row;
 #[cfg(test)]
@@ -518,11 +519,20 @@ impl Mend {
             .step_by(ROW_STEP as usize)
             .find_map(|offset| self.header(pool, offset, !is_log));
         match next {
-            Some(header) if header.commit <= self.through => self.offset = header.offset,
+            Some(ref header) if header.commit <= self.through => self.offset = header.offset,
             // What is missing may be under way.
             Some(_) => return self.end = from,
             None if self.end_is_known => self.offset = self.end,
             None => return self.end = from,
+        }
+        if matches!(self.targets, Targets::All) {
+            let filled =
+                pool.core.lock().entries.get(&self.segment.id).map_or(self.through, |entry| entry.filled);
+            let before = next.as_ref().map_or(filled.min(self.through), |next| next.commit);
+            if self.rebuild_row(pool, from..self.offset, before) {
+                self.tally.examined += u64::from(self.offset - from) * self.segment.layout.columns() as u64;
+                return;
+            }
         }
         for start in (from..self.offset).step_by(GAP as usize) {
             let stored = (self.offset - start).min(GAP);
