@@ -14,15 +14,16 @@
 //! `flock` is only shared (udev takes such locks when it looks at a disk, and must go on doing so) and
 //! tells another daemon why the claim failed.
 //!
-//! A single read that somebody waits for goes by a ring of that thread ([`ring`]) instead.
+//! What its caller waits for itself, a single read or a copy of the intent log and its flush, goes by a ring of that
+//! thread ([`ring`]) instead.
 //!
 //! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
 
 use crate::ring;
 use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
+use larder_format::ByteLen;
 use larder_format::label::MIN_DEVICE;
-use larder_format::{ByteLen, DeviceOffset};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
@@ -97,8 +98,17 @@ pub(crate) struct Shared {
     direct: bool,
     queue: Mutex<Queue>,
     ready: Condvar,
-    /// The error of the first flush that failed.
-    flush_failed: Mutex<Option<DeviceError>>,
+    flushes: Mutex<Flushes>,
+    flush_over: Condvar,
+}
+
+/// Flushes run one at a time.
+#[derive(Default)]
+struct Flushes {
+    /// One is under way.
+    busy: bool,
+    /// The error of the first that failed.
+    failed: Option<DeviceError>,
 }
 
 struct Queue {
@@ -175,14 +185,21 @@ impl Device for FileDevice {
     }
 
     fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
-        let Request::Read { offset, len } = request else { return self.submit(request).wait_for(limit) };
-        if let Err(refused) = self.check(&request) {
-            return Ok(Err(refused));
+        let Some(mut flight) = self.prepare(&request) else { return self.submit(request).wait_for(limit) };
+        match flight.land(Some(limit)) {
+            Some(outcome) => Ok(outcome),
+            None if flight.is_under_way() => Err(ring::Own::pending(flight).left()),
+            None => ring::Own::pending(flight).left().wait_for(limit),
         }
-        if !self.shared.queue.lock().open {
-            return Ok(Err(DeviceError::Gone));
+    }
+
+    fn start(&self, request: Request) -> Pending<Outcome> {
+        let Some(mut flight) = self.prepare(&request) else { return self.submit(request) };
+        if flight.take_off() {
+            return ring::Own::pending(flight);
         }
-        ring::read(&self.shared, offset, len, limit).unwrap_or_else(|| self.submit(request).wait_for(limit))
+        flight.cancel();
+        self.submit(request)
     }
 
     /// What waits fails as well, and dropping the device will not wait for requests that are stuck in the kernel.
@@ -202,6 +219,12 @@ impl FileDevice {
     pub(crate) fn now(&self, request: Request) -> Outcome {
         self.check(&request)?;
         self.shared.perform(request)
+    }
+
+    /// The request in a ring of this thread, if it can be done there.
+    fn prepare(&self, request: &Request) -> Option<ring::Flight> {
+        let open = self.check(request).is_ok() && self.shared.queue.lock().open;
+        open.then(|| ring::prepare(&self.shared, request)).flatten()
     }
 
     /// Refuses what lies beyond the end.
@@ -270,18 +293,20 @@ impl Shared {
 
     fn perform(&self, request: Request) -> Outcome {
         match request {
-            Request::Read { offset, len } => self.read(offset, len),
-            Request::Write { offset, data } => self.write(offset, &data),
+            Request::Read { offset, len } => {
+                self.read(offset.get(), usize::try_from(len.get()).expect("a request fits memory"))
+            }
+            Request::Write { offset, data } => self.write(offset.get(), &data),
             Request::Flush => self.flush(),
         }
     }
 
-    pub(crate) fn read(&self, offset: DeviceOffset, len: ByteLen) -> Outcome {
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Outcome {
         let fd = self.fd()?;
-        let mut bytes = AlignedBuf::stale(usize::try_from(len.get()).expect("a request fits memory"));
+        let mut bytes = AlignedBuf::stale(len);
         let mut done = 0;
         while done < bytes.len() {
-            let at = offset.get() + done as u64;
+            let at = offset + done as u64;
             match retry_on_intr(|| rustix::io::pread(&fd, &mut bytes[done..], at)) {
                 Ok(got) if Self::is_cut_short(got) => return Err(DeviceError::Range),
                 Ok(got) => done += got,
@@ -291,11 +316,11 @@ impl Shared {
         Ok(bytes)
     }
 
-    fn write(&self, offset: DeviceOffset, bytes: &[u8]) -> Outcome {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Outcome {
         let fd = self.fd()?;
         let mut done = 0;
         while done < bytes.len() {
-            let at = offset.get() + done as u64;
+            let at = offset + done as u64;
             match retry_on_intr(|| rustix::io::pwrite(&fd, &bytes[done..], at)) {
                 Ok(0) => return Err(device_error(Errno::IO)),
                 Ok(put) => done += put,
@@ -307,14 +332,45 @@ impl Shared {
 
     fn flush(&self) -> Outcome {
         let fd = self.fd()?;
-        let mut failed = self.flush_failed.lock();
-        if failed.is_none() {
-            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(device_error);
+        let mut flushes = self.flushes.lock();
+        while flushes.busy {
+            self.flush_over.wait(&mut flushes);
         }
-        match &*failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(AlignedBuf::zeroed(0)),
+        if let Some(error) = &flushes.failed {
+            return Err(error.clone());
         }
+        flushes.busy = true;
+        drop(flushes);
+        self.flush_in_turn(&fd)
+    }
+
+    /// Takes the turn to flush, without waiting for it; false when another has it, or none may flush any more.
+    pub(crate) fn begin_flush(&self) -> bool {
+        let mut flushes = self.flushes.lock();
+        let free = !flushes.busy && flushes.failed.is_none();
+        flushes.busy |= free;
+        free
+    }
+
+    /// Flushes; the turn is the caller's, and over then.
+    pub(crate) fn flush_in_turn(&self, fd: &OwnedFd) -> Outcome {
+        self.end_flush(retry_on_intr(|| rustix::fs::fdatasync(fd)).map_err(device_error))
+    }
+
+    /// Ends the turn with what came of it.
+    pub(crate) fn end_flush(&self, result: Result<(), DeviceError>) -> Outcome {
+        let mut flushes = self.flushes.lock();
+        flushes.busy = false;
+        flushes.failed = result.clone().err();
+        drop(flushes);
+        self.flush_over.notify_all();
+        result.map(|()| AlignedBuf::zeroed(0))
+    }
+
+    /// Gives the turn away unused.
+    pub(crate) fn leave_flush(&self) {
+        self.flushes.lock().busy = false;
+        self.flush_over.notify_all();
     }
 
     pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, DeviceError> {
@@ -377,7 +433,8 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
         direct,
         queue: Mutex::new(Queue { waiting: VecDeque::new(), open: true }),
         ready: Condvar::new(),
-        flush_failed: Mutex::new(None),
+        flushes: Mutex::default(),
+        flush_over: Condvar::new(),
     })
 }
 

@@ -219,7 +219,7 @@ impl Meter {
     /// A request is about to be submitted. Hand the stopwatch to [`crate::Pending::timed`].
     pub fn start(self: &Arc<Self>, kind: RequestKind) -> Stopwatch {
         let submitted = self.clock.monotonic();
-        Stopwatch { meter: Arc::clone(self), kind, submitted, begun: submitted, late: false }
+        Stopwatch { meter: Arc::clone(self), kind, submitted, begun: None, late: false }
     }
 
     /// How many requests are in flight whose callers gave up waiting ([`crate::Pending::note_late`]).
@@ -276,14 +276,18 @@ pub struct Stopwatch {
     meter: Arc<Meter>,
     kind: RequestKind,
     submitted: Duration,
-    begun: Duration,
+    begun: Option<Duration>,
     late: bool,
 }
 
 impl Stopwatch {
-    /// The device takes the request up.
+    /// The device takes the request up, or has done so: only the first time counts.
     pub fn begin(&mut self) {
-        self.begun = self.meter.clock.monotonic();
+        self.begun.get_or_insert_with(|| self.meter.clock.monotonic());
+    }
+
+    fn begun(&self) -> Duration {
+        self.begun.unwrap_or(self.submitted)
     }
 
     /// Its caller does not wait any more.
@@ -292,7 +296,7 @@ impl Stopwatch {
             let now = self.meter.clock.monotonic();
             let ns = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
             if self.kind == RequestKind::Read {
-                self.meter.lean_up(ns(now.saturating_sub(self.begun)));
+                self.meter.lean_up(ns(now.saturating_sub(self.begun())));
             }
             if self.meter.owed.fetch_add(1, Relaxed) == 0 {
                 self.meter.owed_since_ns.store(ns(self.submitted), Relaxed);
@@ -306,9 +310,9 @@ impl Stopwatch {
         let ns = |since: Duration| u64::try_from(now.saturating_sub(since).as_nanos()).unwrap_or(u64::MAX);
         let waits = self.meter.waits(self.kind);
         waits.total.record(ns(self.submitted));
-        waits.disk.record(ns(self.begun));
+        waits.disk.record(ns(self.begun()));
         if self.kind == RequestKind::Read {
-            self.meter.lean(ns(self.begun));
+            self.meter.lean(ns(self.begun()));
         }
         self.meter.answered_ns.fetch_max(ns(Duration::ZERO), Relaxed);
         if self.late {

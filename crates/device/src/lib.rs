@@ -19,7 +19,7 @@ pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
 pub use pending::{Pending, Promise, wait_any};
-pub use system::{SystemClock, SystemEntropy};
+pub use system::{SystemClock, SystemEntropy, SystemWorkers};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};
 
 use larder_format::{ByteLen, DeviceOffset};
@@ -89,6 +89,11 @@ pub trait Device: Send + Sync {
     /// much as a small read of an SSD.
     fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
         self.submit(request).wait_for(limit)
+    }
+    /// Starts a request that this thread is about to wait for, like [`Device::perform`] of one of several: to be
+    /// waited for by [`Pending::wait_for`] or [`Pending::wait`], in this thread. The same as submitting it.
+    fn start(&self, request: Request) -> Pending<Outcome> {
+        self.submit(request)
     }
     /// Gives up a device that hangs: what comes from now on is [`DeviceError::Gone`], and nobody waits for what it
     /// has under way, which may still reach it until it is opened anew.

@@ -5,9 +5,13 @@
 //! more is dropped when it comes. A device that knows that it will not answer says so ([`Promise::hang`]); whoever
 //! would wait a limited time then returns at once, as if the time had passed. Simulated devices hang like that,
 //! so that tests of hung devices take no time.
+//!
+//! A request that was started in a ring of its caller's thread ([`crate::Device::start`]) completes in that caller's
+//! hands, when it waits. Once it has waited in vain, or lets go of the request, another thread does.
 
 use crate::latency::Stopwatch;
-use crate::{DeviceError, Outcome};
+use crate::ring::Own;
+use crate::{Clock, DeviceError, Outcome, SystemClock};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +59,8 @@ struct Bell {
 pub struct Pending<T> {
     shared: Arc<Shared<T>>,
     on_taken: Option<Box<dyn FnOnce() + Send + Sync>>,
+    /// The other end, when who waits is to see to it.
+    own: Option<Own>,
 }
 
 /// The device's end; dropping it unkept leaves the request hanging, as a hung device does.
@@ -64,12 +70,12 @@ impl<T> Pending<T> {
     /// A request in flight and the promise of its outcome.
     pub fn new() -> (Promise<T>, Self) {
         let shared = Shared::new(None);
-        (Promise(Arc::clone(&shared)), Self { shared, on_taken: None })
+        (Promise(Arc::clone(&shared)), Self { shared, on_taken: None, own: None })
     }
 
     /// A request that completed at once.
     pub fn done(value: T) -> Self {
-        Self { shared: Shared::new(Some(value)), on_taken: None }
+        Self { shared: Shared::new(Some(value)), on_taken: None, own: None }
     }
 
     /// Calls `hook` in the thread that takes the outcome, just before it gets it; never, if nobody does.
@@ -96,7 +102,17 @@ impl<T> Pending<T> {
         self
     }
 
-    /// Whether the outcome is there.
+    /// Has whoever waits see to the other end.
+    pub(crate) fn owned(self, own: Own) -> Self {
+        Self { own: Some(own), ..self }
+    }
+
+    /// Leaves the other end to another thread, if it was this one's.
+    pub(crate) fn left(self) -> Self {
+        Self { own: None, ..self }
+    }
+
+    /// Whether the outcome is there; of one that was started, whether it was when somebody waited last.
     pub fn is_done(&self) -> bool {
         self.shared.state.lock().value.is_some()
     }
@@ -120,7 +136,8 @@ impl<T> Pending<T> {
     }
 
     /// Waits for the outcome, for ever if need be.
-    pub fn wait(self) -> T {
+    pub fn wait(mut self) -> T {
+        self.own.take().into_iter().for_each(|own| own.wait(None));
         let mut state = self.shared.state.lock();
         while state.value.is_none() {
             self.shared.ready.wait(&mut state);
@@ -130,7 +147,12 @@ impl<T> Pending<T> {
     }
 
     /// Waits at most `limit`; gives the request back when it is still in flight.
-    pub fn wait_for(self, limit: Duration) -> Result<T, Self> {
+    pub fn wait_for(mut self, mut limit: Duration) -> Result<T, Self> {
+        if let Some(own) = self.own.take() {
+            let clock = SystemClock::new();
+            own.wait(Some(limit));
+            limit = limit.saturating_sub(clock.monotonic());
+        }
         let mut state = self.shared.state.lock();
         let still = |state: &mut State<T>| state.value.is_none() && !state.hangs;
         self.shared.ready.wait_while_for(&mut state, still, limit);
@@ -155,8 +177,12 @@ impl Pending<Outcome> {
 }
 
 /// Waits at most `limit` until one of `requests` is done, and tells which; none when the time has passed, or when
-/// all of them hang.
+/// all of them hang. Not for requests that were started by [`crate::Device::start`].
 pub fn wait_any<T>(requests: &[&Pending<T>], limit: Duration) -> Option<usize> {
+    assert!(
+        requests.iter().all(|request| request.own.is_none()),
+        "who waits for all completes none by itself"
+    );
     let bell = Arc::new(Bell::default());
     for request in requests {
         request.shared.state.lock().bell = Some(Arc::clone(&bell));

@@ -1,25 +1,31 @@
-//! A read in the thread that wants it, with a limit: `pread` cannot be left before it is done.
+//! Requests by a ring of the thread that wants them, with a limit: `pread` and `fdatasync` cannot be left before they
+//! are done.
 //!
-//! Each thread has an io_uring of its own for one read at a time. Submitting it and waiting for it, at most so long,
-//! is one system call, as `pread` is, and nothing is lost against it (`examples/device_speed.rs`: 0.97 to 1.03 times
-//! as many reads of 4 KiB, where a queue's thread and back makes 0.6 to 0.8). In the rare case that the time is over,
-//! the ring moves into a thread that does nothing but wait for it and keep the promise, and the next read makes a new
-//! ring. Writes and flushes of files are done by threads of the kernel when they come by io_uring, which costs as much
-//! as our own queue does; so they go there.
+//! Each thread keeps a few io_urings, and each takes one request at a time. A read that is waited for at once
+//! ([`crate::Device::perform`]) is one system call, as `pread` is, and nothing is lost against it
+//! (`examples/device_speed.rs`: 0.97 to 1.03 times as many reads of 4 KiB, where a queue's thread and back makes 0.6
+//! to 0.8). Requests to several devices are started first and waited for then ([`crate::Device::start`]): the copies
+//! of the intent log. A direct write is on its way when it is submitted, as a read is. A flush is done by a thread of
+//! the kernel, which has no other way; write and flush take 1.2 times as long as `pwrite` and `fdatasync` in place,
+//! and 1.4 times by the queue. (A flush linked to the write gains nothing: the kernel hands it out in the thread that
+//! waits, which wakes for it either way. `RWF_DSYNC` costs a thread of the kernel as well, unless the disk has FUA.)
 //!
-//! # The buffer of a read
-//! It belongs to the kernel from the moment the read is submitted until its completion has been taken from the ring.
-//! All that time [`Flight`] owns it, beside the ring, and nothing reaches into it; a flight that is dropped before it
-//! has landed leaves its memory behind for good. The file stays open as long as the flight is there.
+//! In the rare case that the time is over, the ring moves into a thread that does nothing but wait for it and keep
+//! the promise, and the next request makes a new ring.
 //!
-//! Where io_uring is not to be had, and when too many reads are late already, [`read`] refuses, and the queue's
+//! # The buffer of a request
+//! It belongs to the kernel from the moment the request is submitted until its completion has been taken from the
+//! ring. All that time [`Flight`] owns it, or a share in it, beside the ring, and nothing reaches into it; a flight
+//! that is dropped before it has landed leaves its memory behind for good. The file stays open as long as the flight
+//! is there.
+//!
+//! Where io_uring is not to be had, and when too many requests are late already, [`launch`] refuses, and the queue's
 //! threads do the work.
 
 use crate::file::{Shared, device_error};
-use crate::{AlignedBuf, Clock, DeviceError, Outcome, Pending, SystemClock};
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use crate::{AlignedBuf, Clock, Outcome, Pending, Promise, Request, SystemClock};
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
-use larder_format::{ByteLen, DeviceOffset};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::mem;
@@ -28,60 +34,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Threads that wait for late reads at most, for all devices.
+/// Threads that wait for late requests at most, for all devices.
 const MOST_LATE: usize = 64;
-/// Times that a read is submitted for what it has not brought yet.
-const TRIES: usize = 8;
+/// Rings that a thread keeps: as many as a row of the log has copies.
+const KEPT: usize = 4;
 
 static LATE: AtomicUsize = AtomicUsize::new(0);
 /// io_uring was refused: the kernel is too old, or a container forbids it.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
+    static RINGS: RefCell<Vec<IoUring>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads from within the file, in this thread, and waits at most `limit`; gives back a read that is in flight still.
-/// None when it cannot be done here.
-pub(crate) fn read(
-    file: &Arc<Shared>,
-    offset: DeviceOffset,
-    len: ByteLen,
-    limit: Duration,
-) -> Option<Result<Outcome, Pending<Outcome>>> {
-    let fd = match file.fd() {
-        Ok(fd) => fd,
-        Err(gone) => return Some(Ok(Err(gone))),
-    };
-    let ring = Some(ring()?);
-    let bytes = AlignedBuf::stale(usize::try_from(len.get()).expect("a request fits memory"));
-    let clock = SystemClock::new();
-    let mut flight = Flight { ring, fd, file: Arc::clone(file), offset, bytes, done: 0, flying: false };
-    for _ in 0..TRIES {
-        if !flight.launch(limit) {
-            break;
-        }
-        let landed = loop {
-            match (flight.land(), limit.checked_sub(clock.monotonic())) {
-                (Some(result), _) => break result,
-                (None, None) => return Some(Err(wait_elsewhere(flight))),
-                (None, Some(left)) => flight.wait(Some(left)),
-            }
-        };
-        if let Some(outcome) = flight.step(landed) {
-            RING.set(flight.ring.take());
-            return Some(Ok(outcome));
-        }
-    }
-    None
-}
-
-/// This thread's ring, in which nothing is under way.
+/// A ring of this thread in which nothing is under way.
 fn ring() -> Option<IoUring> {
     if REFUSED.load(Relaxed) || LATE.load(Relaxed) >= MOST_LATE {
         return None;
     }
-    if let Some(ring) = RING.take() {
+    if let Some(ring) = RINGS.with_borrow_mut(Vec::pop) {
         return Some(ring);
     }
     // Who waits is in the kernel anyway and need not be interrupted to take a completion.
@@ -91,66 +62,131 @@ fn ring() -> Option<IoUring> {
     made
 }
 
-/// Lets another thread wait for a flight and keep its promise.
-fn wait_elsewhere(mut flight: Flight) -> Pending<Outcome> {
-    let (promise, pending) = Pending::new();
-    promise.begin();
-    LATE.fetch_add(1, Relaxed);
-    let wait = move || {
-        let landed = loop {
-            match flight.land() {
-                Some(landed) => break landed,
-                None => flight.wait(None),
-            }
-        };
-        // A short one is read anew, as nobody is in a hurry any more.
-        let again =
-            |flight: &Flight| flight.file.read(flight.offset, ByteLen::new(flight.bytes.len() as u64));
-        let outcome = flight.step(landed).unwrap_or_else(|| again(&flight));
-        LATE.fetch_sub(1, Relaxed);
-        promise.keep(outcome);
-    };
-    // Without a thread the flight is dropped: its memory stays behind, and the promise is never kept, which is what a
-    // hung device comes to.
-    if std::thread::Builder::new().name("larder-late".to_owned()).spawn(wait).is_err() {
-        LATE.fetch_sub(1, Relaxed);
-    }
-    pending
+fn give_back(ring: IoUring) {
+    RINGS.with_borrow_mut(|rings| {
+        if rings.len() < KEPT {
+            rings.push(ring);
+        }
+    });
 }
 
-/// A read and all that it needs.
-struct Flight {
-    /// There until the flight has ended.
+/// What a request is for, with what the kernel needs of it.
+enum Job {
+    Read {
+        offset: u64,
+        bytes: AlignedBuf,
+    },
+    Write {
+        offset: u64,
+        data: Arc<AlignedBuf>,
+    },
+    /// It has the file's turn to flush.
+    Flush,
+}
+
+/// A request within the file, in a ring of this thread; it is not under way yet. None when it cannot be done here.
+pub(crate) fn prepare(file: &Arc<Shared>, request: &Request) -> Option<Flight> {
+    let fd = file.fd().ok()?;
+    let ring = ring()?;
+    let job = match request {
+        Request::Read { offset, len } => {
+            let len = usize::try_from(len.get()).expect("a request fits memory");
+            Job::Read { offset: offset.get(), bytes: AlignedBuf::stale(len) }
+        }
+        Request::Write { offset, data } => Job::Write { offset: offset.get(), data: Arc::clone(data) },
+        Request::Flush if file.begin_flush() => Job::Flush,
+        Request::Flush => {
+            give_back(ring);
+            return None;
+        }
+    };
+    let mut flight = Flight { ring: Some(ring), fd, file: Arc::clone(file), job, stage: Stage::Ground };
+    flight.push();
+    Some(flight)
+}
+
+/// Where a flight is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The kernel has not seen it, or is done with it and it has to be performed once more.
+    Ground,
+    /// It has been submitted, and its completion not been taken.
+    Air,
+    /// Its outcome was given.
+    Landed,
+}
+
+/// A request and all that it needs.
+pub(crate) struct Flight {
+    /// There until it has landed.
     ring: Option<IoUring>,
     fd: Arc<OwnedFd>,
     file: Arc<Shared>,
-    offset: DeviceOffset,
-    bytes: AlignedBuf,
-    /// Bytes that are here.
-    done: usize,
-    /// It has been submitted, and its completion not been taken.
-    flying: bool,
+    job: Job,
+    stage: Stage,
 }
 
 impl Flight {
     fn ring(&mut self) -> &mut IoUring {
-        self.ring.as_mut().expect("it has not ended")
+        self.ring.as_mut().expect("it has not landed")
     }
 
-    /// Submits what is not here yet and waits at most `limit`. False when it could not be submitted.
-    fn launch(&mut self, limit: Duration) -> bool {
+    fn push(&mut self) {
         let fd = Fd(self.fd.as_raw_fd());
-        let offset = self.offset.get() + self.done as u64;
-        let rest = &mut self.bytes[self.done..];
-        let entry = opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(offset).build();
-        // SAFETY: the entry points to the rest of `bytes` and has its length. `self` owns these bytes, and neither
-        // moves nor touches them while `flying`; if it is dropped then, they are leaked. `fd` stays open as long.
-        unsafe { self.ring().submission().push(&entry) }.expect("the one read before has landed");
-        self.flying = true;
-        self.wait(Some(limit));
-        let taken = self.ring().submission().is_empty();
-        self.flying = taken;
-        taken
+        let len = |bytes: &[u8]| u32::try_from(bytes.len()).expect("a request fits a slot");
+        let entry = match &mut self.job {
+            Job::Read { offset, bytes } => {
+                opcode::Read::new(fd, bytes.as_mut_ptr(), len(bytes)).offset(*offset).build()
+            }
+            Job::Write { offset, data } => {
+                opcode::Write::new(fd, data.as_ptr(), len(data)).offset(*offset).build()
+            }
+            Job::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        };
+        // SAFETY: the entry points to all of the job's bytes, or to nothing, and has their length. `self` owns them (of
+        // those that are written, which nobody changes, a share), and neither moves nor touches them while in the air;
+        // if it is dropped then, they are leaked. `fd` stays open as long.
+        unsafe { self.ring().submission().push(&entry) }.expect("a ring that was kept is empty");
+    }
+
+    /// Submits it without waiting; false when the kernel did not take it.
+    pub(crate) fn take_off(&mut self) -> bool {
+        // Whether it was taken is seen below.
+        let _ = self.ring().submit();
+        self.note_taken()
+    }
+
+    /// Whether the kernel has it.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.stage == Stage::Air
+    }
+
+    fn note_taken(&mut self) -> bool {
+        if self.stage == Stage::Ground && self.ring().submission().is_empty() {
+            self.stage = Stage::Air;
+        }
+        self.stage == Stage::Air
+    }
+
+    /// Submits it, if that was not done, and waits at most `limit` for its outcome. None when it is in the air still,
+    /// or has to be performed once more; [`Flight::land_elsewhere`] is for both.
+    pub(crate) fn land(&mut self, limit: Option<Duration>) -> Option<Outcome> {
+        let clock = SystemClock::new();
+        let mut left = limit;
+        loop {
+            self.wait(left);
+            if !self.note_taken() {
+                return None;
+            }
+            let completion = self.ring().completion().next();
+            if let Some(completion) = completion {
+                self.stage = Stage::Ground;
+                return self.step(completion.result());
+            }
+            if let Some(limit) = limit {
+                left = Some(limit.checked_sub(clock.monotonic())?);
+            }
+        }
     }
 
     /// Waits for the completion until `limit` has passed, or something else happens.
@@ -166,32 +202,105 @@ impl Flight {
         };
     }
 
-    /// The completion, if it is there.
-    fn land(&mut self) -> Option<i32> {
-        let result = self.ring().completion().next()?.result();
-        self.flying = false;
-        Some(result)
+    /// What came of it: the outcome, unless something is left to be done.
+    fn step(&mut self, result: i32) -> Option<Outcome> {
+        let outcome = match (usize::try_from(result), &mut self.job) {
+            (Err(_), job) => {
+                let errno = Errno::from_raw_os_error(-result);
+                if matches!(errno, Errno::INTR | Errno::AGAIN | Errno::CANCELED) {
+                    return None;
+                }
+                let error = device_error(errno);
+                if matches!(job, Job::Flush) { self.file.end_flush(Err(error)) } else { Err(error) }
+            }
+            (Ok(got), Job::Read { .. }) if Shared::is_cut_short(got) => Err(crate::DeviceError::Range),
+            (Ok(got), Job::Read { bytes, .. }) if got < bytes.len() => return None,
+            (Ok(_), Job::Read { bytes, .. }) => Ok(mem::replace(bytes, AlignedBuf::zeroed(0))),
+            (Ok(put), Job::Write { data, .. }) if put < data.len() => return None,
+            (Ok(_), Job::Write { .. }) => Ok(AlignedBuf::zeroed(0)),
+            (Ok(_), Job::Flush) => self.file.end_flush(Ok(())),
+        };
+        self.stage = Stage::Landed;
+        self.ring.take().into_iter().for_each(give_back);
+        Some(outcome)
     }
 
-    /// What came of it: the outcome, unless something is left to be read.
-    fn step(&mut self, result: i32) -> Option<Outcome> {
-        let Ok(got) = usize::try_from(result) else {
-            let errno = Errno::from_raw_os_error(-result);
-            return (!matches!(errno, Errno::INTR | Errno::AGAIN)).then(|| Err(device_error(errno)));
-        };
-        if Shared::is_cut_short(got) {
-            return Some(Err(DeviceError::Range));
+    /// Lets another thread wait for it, perform it once more if need be, and keep its promise.
+    pub(crate) fn land_elsewhere(mut self, promise: Promise<Outcome>) {
+        if self.stage == Stage::Landed {
+            return;
         }
-        self.done += got;
-        let whole = self.done >= self.bytes.len();
-        whole.then(|| Ok(mem::replace(&mut self.bytes, AlignedBuf::zeroed(0))))
+        promise.begin();
+        LATE.fetch_add(1, Relaxed);
+        let wait = move || {
+            let landed = if self.stage == Stage::Air { self.land(None) } else { None };
+            let outcome = landed.unwrap_or_else(|| self.again());
+            LATE.fetch_sub(1, Relaxed);
+            promise.keep(outcome);
+        };
+        // Without a thread the flight is dropped: its memory stays behind, and the promise is never kept, which is what
+        // a hung device comes to.
+        if std::thread::Builder::new().name("larder-late".to_owned()).spawn(wait).is_err() {
+            LATE.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Performs it once more, in this thread, as nobody is in a hurry any more.
+    fn again(&mut self) -> Outcome {
+        // What the ring may still hold is not to be submitted.
+        self.ring.take();
+        self.stage = Stage::Landed;
+        match &self.job {
+            Job::Read { offset, bytes } => self.file.read(*offset, bytes.len()),
+            Job::Write { offset, data } => self.file.write(*offset, data),
+            Job::Flush => self.file.flush_in_turn(&self.fd),
+        }
+    }
+
+    /// Takes it back before the kernel has seen it.
+    pub(crate) fn cancel(mut self) {
+        assert!(self.stage == Stage::Ground, "it is under way");
+        self.ring.take();
+        if matches!(self.job, Job::Flush) {
+            self.file.leave_flush();
+        }
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if self.flying {
-            mem::forget(mem::replace(&mut self.bytes, AlignedBuf::zeroed(0)));
+        if self.stage == Stage::Air {
+            mem::forget(mem::replace(&mut self.job, Job::Flush));
+        }
+    }
+}
+
+/// A flight whose promise is kept by who waits for it; by another thread, when that is given up.
+pub(crate) struct Own(Option<(Flight, Promise<Outcome>)>);
+
+impl Own {
+    /// A request that is under way, and its other end.
+    pub(crate) fn pending(flight: Flight) -> Pending<Outcome> {
+        let (promise, pending) = Pending::new();
+        promise.begin();
+        pending.owned(Self(Some((flight, promise))))
+    }
+
+    /// Waits at most `limit`, and keeps the promise if the outcome is there.
+    pub(crate) fn wait(mut self, limit: Option<Duration>) {
+        let outcome = self.0.as_mut().and_then(|(flight, _)| flight.land(limit));
+        if let Some(outcome) = outcome
+            && let Some((_, promise)) = self.0.take()
+        {
+            promise.keep(outcome);
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some((flight, promise)) = self.0.take() {
+            flight.land_elsewhere(promise);
         }
     }
 }

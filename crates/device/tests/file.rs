@@ -284,3 +284,46 @@ fn a_read_in_the_callers_thread_is_left_when_its_time_is_over_and_comes_late() {
     assert_eq!(again.submit(read(4096, 4096)).wait().unwrap()[0], 2);
     assert_eq!(device.submit(Request::Flush).wait().unwrap_err(), DeviceError::Gone);
 }
+
+#[test]
+fn requests_started_on_several_devices_are_all_under_way_and_complete_where_they_are_waited_for() {
+    let folder = TempDir::new().unwrap();
+    let devices: Vec<_> =
+        (0..6).map(|i| open(&sparse(&folder, &format!("disk{i}"), SIZE)).unwrap()).collect();
+    let start = |request: &dyn Fn(usize) -> Request| -> Vec<_> {
+        devices.iter().enumerate().map(|(i, device)| device.start(request(i))).collect()
+    };
+    for round in 0..20 {
+        let value = |i: usize| (round * 10 + i + 1) as u8;
+        for pending in start(&|i| write(round as u64 * 8192, &[value(i); 8192])) {
+            pending.wait_for(LONG).unwrap_or_else(|_| panic!("ten minutes")).unwrap();
+        }
+        start(&|_| Request::Flush).into_iter().for_each(|flush| assert!(flush.wait().is_ok()));
+        for (i, pending) in start(&|_| read(round as u64 * 8192, 8192)).into_iter().enumerate() {
+            assert_eq!(pending.wait().unwrap()[..], [value(i); 8192]);
+        }
+    }
+}
+
+#[test]
+fn writes_and_flushes_that_are_left_complete_all_the_same() {
+    let folder = TempDir::new().unwrap();
+    let path = sparse(&folder, "disk", SIZE);
+    let device = open(&path).unwrap();
+    let mut late = Vec::new();
+    for page in 0..32 {
+        late.push(device.start(write(page * 4096, &[page as u8 + 1; 4096])));
+        // A flush that is under way here does not hold up the next for good.
+        late.push(device.start(Request::Flush));
+        late.push(device.submit(Request::Flush));
+        late = late.into_iter().filter_map(|pending| pending.wait_for(Duration::ZERO).err()).collect();
+        drop(device.start(Request::Flush));
+    }
+    late.into_iter().for_each(|pending| assert!(pending.wait().is_ok()));
+    let bytes = device.submit(read(0, 32 * 4096)).wait().unwrap();
+    assert!((0..32).all(|page| bytes[page * 4096..][..4096] == [page as u8 + 1; 4096]));
+    assert_eq!(device.start(read(SIZE, 4096)).wait().unwrap_err(), DeviceError::Range);
+    device.abandon();
+    assert_eq!(device.start(Request::Flush).wait().unwrap_err(), DeviceError::Gone);
+    assert_eq!(device.start(write(0, &[1; 4096])).wait().unwrap_err(), DeviceError::Gone);
+}

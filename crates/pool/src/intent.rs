@@ -202,18 +202,16 @@ impl Pool {
         Ok(true)
     }
 
-    /// Writes a row of the log to all its copies and flushes them; the last copy in this thread, which would
-    /// only wait otherwise.
+    /// Writes a row of the log to all its copies and flushes them, from this thread, which would only wait otherwise:
+    /// all copies are under way before it waits for the first.
     fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
         let mut members = Vec::with_capacity(segment.slots.len());
         for (slot, column) in segment.slots.iter().zip(&row.columns) {
             members.extend(self.members.writers(slot.device).map(|member| (member, slot.index, column)));
         }
-        let last = members.len() - 1;
-        let writes: Vec<_> = (members.iter().enumerate())
-            .map(|(i, (member, slot, column))| {
-                let (at, column) = (member.slot_offset(*slot, row.offset), Arc::clone(*column));
-                if i == last { member.write_now(at, column) } else { member.write(at, column) }
+        let writes: Vec<_> = (members.iter())
+            .map(|(member, slot, column)| {
+                member.start_write(member.slot_offset(*slot, row.offset), Arc::clone(*column))
             })
             .collect();
         for ((member, ..), write) in members.iter().zip(writes) {
@@ -224,9 +222,7 @@ impl Pool {
         if planted(Bug::LogNotFlushed) {
             return Ok(());
         }
-        let flushes: Vec<_> = (members.iter().enumerate())
-            .map(|(i, (member, ..))| if i == last { member.flush_now() } else { member.flush() })
-            .collect();
+        let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
         let mut copies = 0;
         for ((member, ..), flush) in members.iter().zip(flushes) {
             // Nobody reads what a member has that is being rebuilt.

@@ -225,7 +225,7 @@ impl Member {
         self.since.store(commit.get(), Ordering::Release);
     }
 
-    /// It has every write after this commit, while it is being rebuilt.
+    /// It has every write after this commit: the one at whose end it joined, or came back.
     pub fn since(&self) -> CommitId {
         CommitId::new(self.since.load(Ordering::Acquire))
     }
@@ -349,14 +349,18 @@ impl Member {
         self.submit(RequestKind::Write, Request::Write { offset, data })
     }
 
-    /// Writes in the calling thread where the device allows that; `None` when the member is not written.
-    pub fn write_now(&self, offset: DeviceOffset, data: Arc<AlignedBuf>) -> Option<Pending<Outcome>> {
+    /// Starts a write that the calling thread is about to wait for; `None` when the member is not written.
+    pub(crate) fn start_write(
+        &self,
+        offset: DeviceOffset,
+        data: Arc<AlignedBuf>,
+    ) -> Option<Pending<Outcome>> {
         if !self.is_written() {
             return None;
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.perform_soon(RequestKind::Write, Request::Write { offset, data })
+        self.start(RequestKind::Write, Request::Write { offset, data })
     }
 
     /// Starts a flush; `None` when the member is not written.
@@ -368,13 +372,13 @@ impl Member {
         self.submit(RequestKind::Flush, Request::Flush)
     }
 
-    /// Flushes in the calling thread where the device allows that; `None` when the member is not written.
-    pub fn flush_now(&self) -> Option<Pending<Outcome>> {
+    /// Starts a flush that the calling thread is about to wait for; `None` when the member is not written.
+    pub(crate) fn start_flush(&self) -> Option<Pending<Outcome>> {
         if !self.is_written() {
             return None;
         }
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        self.perform_soon(RequestKind::Flush, Request::Flush)
+        self.start(RequestKind::Flush, Request::Flush)
     }
 
     fn perform(
@@ -395,10 +399,10 @@ impl Member {
         })
     }
 
-    /// Performs it in this thread unless that takes long; [`Member::settle`] waits for the rest.
-    fn perform_soon(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {
-        let performed = self.perform(kind, request, self.timeout() / 4)?;
-        Some(performed.map_or_else(|pending| pending, Pending::done))
+    fn start(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {
+        let device = self.device.as_ref()?;
+        let watch = self.meter.start(kind);
+        Some(device.start(request).timed(watch))
     }
 
     fn submit(&self, kind: RequestKind, request: Request) -> Option<Pending<Outcome>> {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use larder_device::{Clock, Device, Outcome, Pending, Request};
+use larder_device::{Clock, Device, Outcome, Pending, Promise, Request};
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::rule_for;
 use larder_pool::member::MemberState;
@@ -186,11 +186,25 @@ fn the_timeout_is_a_property_that_takes_effect_at_once_and_at_imports() {
     verify(&pool, &model);
 }
 
-/// A device whose reads take time on the clock of a simulation.
+/// A device whose reads take time on the clock of a simulation. One that its caller leaves comes late.
 struct Lagging {
     inner: SimDevice,
     clock: Arc<SimClock>,
     lag: Mutex<Duration>,
+    late: Arc<Mutex<Vec<Late>>>,
+}
+
+/// A read that was left: when it comes, what, and the other end.
+type Late = (Duration, Outcome, Promise<Outcome>);
+
+impl Lagging {
+    /// Time passes, and what was left of any device comes when it is due.
+    fn pass(&self, span: Duration) {
+        self.clock.advance(span);
+        let now = self.clock.monotonic();
+        let due = self.late.lock().extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
+        due.into_iter().for_each(|(_, outcome, promise)| promise.keep(outcome));
+    }
 }
 
 impl Device for Lagging {
@@ -202,9 +216,22 @@ impl Device for Lagging {
     }
     fn submit(&self, request: Request) -> Pending<Outcome> {
         if matches!(request, Request::Read { .. }) {
-            self.clock.advance(*self.lag.lock());
+            let lag = *self.lag.lock();
+            self.pass(lag);
         }
         self.inner.submit(request)
+    }
+    fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
+        let lag = *self.lag.lock();
+        if lag <= limit || !matches!(request, Request::Read { .. }) {
+            return self.submit(request).wait_for(limit);
+        }
+        let due = self.clock.monotonic() + lag;
+        let (promise, pending) = Pending::new();
+        promise.begin();
+        self.late.lock().push((due, self.inner.submit(request).wait(), promise));
+        self.pass(limit);
+        Err(pending)
     }
 }
 
@@ -213,9 +240,11 @@ fn a_device_ten_times_slower_than_its_peers_is_read_around_named_and_taken_back_
     for (word, count) in REDUNDANT {
         let sim = SimWorld::new(&vec![SIZE; count]);
         let clock = Arc::new(SimClock::new());
+        let late = Arc::new(Mutex::new(Vec::new()));
         let lagging = |device| {
             let lag = Mutex::new(Duration::from_millis(2));
-            Arc::new(Lagging { inner: sim.device(device), clock: Arc::clone(&clock), lag })
+            let (clock, late) = (Arc::clone(&clock), Arc::clone(&late));
+            Arc::new(Lagging { inner: sim.device(device), clock, lag, late })
         };
         let devices: Vec<Arc<Lagging>> = (0..count).map(lagging).collect();
         let world = World { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..world(1) };

@@ -7,7 +7,7 @@ use larder_benches::daemon::{Daemon, Layout, POOL, pause};
 use larder_benches::litter::{self, Item};
 use larder_benches::peer::{self, Peer, run};
 use larder_benches::usage::{self, Usage};
-use larder_benches::{MIB, mb_per_s, no_op, timed};
+use larder_benches::{MIB, mb_per_s, no_op, timed, work};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -178,10 +178,9 @@ fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     usage
 }
 
-/// Copies a tree by tar.
+/// Copies a tree by two at once.
 pub fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder can be made");
-    pipe(&format!("tar -C '{}' -cf - . | tar -C '{}' --no-same-owner -xf -", from.display(), to.display()));
+    work::copy_tree(from, to, 2);
 }
 
 /// What is read is in the kernel's cache, for everybody.
@@ -195,7 +194,7 @@ fn pipe(line: &str) {
     assert!(status.success(), "{line}");
 }
 
-/// What is copied by tar, and its names in the report: both copies without deduplication, with it, verified; the
+/// What is copied, and its names in the report: both copies without deduplication, with it, verified; the
 /// server that does nothing; what was found.
 type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
 
@@ -414,7 +413,7 @@ pub fn remove(site: &Site, gib: usize, report: &mut Report) {
     });
     report.add("until it was freed", Unit::Seconds, freed.as_secs_f64());
     // The other one is whole.
-    let read = timed(|| _ = larder_benches::work::read(&bed.mountpoint.join("first")));
+    let read = timed(|| _ = work::read(&bed.mountpoint.join("first")));
     report.add("reading the other one", Unit::MbPerS, mb_per_s(gib << 30, read));
     report.ask("rm of a large duplicate returns", "rm of a duplicate", Asked::Most(1.0));
 }
