@@ -5,9 +5,10 @@ use crate::report::{Asked, Report, Unit};
 use crate::runs::{Bed, RAIDZ2, Site, copy, find, warm, write_unique};
 use larder_benches::content::Content;
 use larder_benches::daemon::{POOL, pause};
-use larder_benches::hands::Hands;
 use larder_benches::{MIB, usage};
-use larder_device::{Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemClock, SystemEntropy};
+use larder_device::{
+    Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemClock, SystemEntropy, SystemWorkers,
+};
 use larder_format::{Fingerprint, HostId};
 use larder_pool::open::{ImportOptions, Scan, assemble, scan};
 use larder_pool::{Pool, World};
@@ -42,7 +43,7 @@ fn load(files: &[PathBuf], count: u64) {
     let world = World {
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy),
-        workers: Arc::new(Hands::default()),
+        workers: Arc::new(SystemWorkers::new().expect("threads can be made")),
         host: HostId::new(1),
         host_name: "bench".into(),
     };
