@@ -55,6 +55,7 @@ pub enum Unit {
     Seconds,
     Bytes,
     Part,
+    Times,
 }
 
 impl Unit {
@@ -63,6 +64,7 @@ impl Unit {
             Self::MbPerS => format!("{value:.0} MB/s"),
             Self::Seconds => format!("{value:.2} s"),
             Self::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
+            Self::Times => format!("{value:.0}"),
             Self::Part => format!("{:.1} %", value * 100.0),
         }
     }

@@ -5,7 +5,7 @@ use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Outcome, Pending, 
 use larder_format::run::Footprint;
 use larder_format::{BlockId, BlockPtr, ByteLen, Corrupt, DeviceOffset, Place, SegmentId};
 use larder_pool::map::{PageReader, PageWriter};
-use rustix::fs::{StatVfs, statvfs};
+use rustix::fs::statvfs;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const HEADER: usize = larder_format::block::BLOCK_OVERHEAD as usize;
 const CHUNK: usize = 1 << 20;
 /// Writes in flight.
 const DEPTH: usize = 8;
-/// What others are left on the disk.
+/// Bytes that others are left on the disk.
 const KEPT_FREE: u64 = 8 << 30;
 /// Requests that the device performs at once.
 const THREADS: usize = 8;
@@ -113,18 +113,14 @@ impl Store {
         self.used * SEGMENT
     }
 
+    /// Whether its disk has less free than others are to be left.
+    pub fn is_disk_short(&self) -> bool {
+        let disk = statvfs(&self.path).expect("its disk can be asked");
+        disk.f_bavail * disk.f_frsize < KEPT_FREE
+    }
+
     fn open_segment(&mut self) {
         self.submit();
-        let free = statvfs(&self.path).map(|StatVfs { f_bavail, f_frsize, .. }| f_bavail * f_frsize);
-        let free = free.expect("its disk can be asked");
-        assert!(
-            free > KEPT_FREE,
-            "stopped: the disk of {} has {} MiB free, and {} MiB stay free; the file takes {} MiB",
-            self.path.display(),
-            free >> 20,
-            KEPT_FREE >> 20,
-            self.file_bytes() >> 20
-        );
         self.open = SegmentId::new(self.next_segment);
         self.next_segment += 1;
         let slot = self.free.pop_first().expect("the file is large enough");
