@@ -7,7 +7,6 @@
 //! Then sums and parity follow, and the row is written anew, as it was but for its commit, which is the next known one's:
 //! a device that lacks rows up to there gets it once more.
 
-use super::row::{Column, Row};
 use super::{LARGEST_ROW, Mend};
 use crate::core::Core;
 use crate::parity;
@@ -19,6 +18,7 @@ use larder_format::checksum::fast128;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{CommitId, Place};
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Mend {
     /// Brings the row in `range`, of no commit after `commit`, in order, when what is in it proves it.
@@ -30,22 +30,20 @@ impl Mend {
             return false;
         }
         let Some((header, bodies)) = self.prove(pool, range.start, height, commit) else { return false };
-        let mut row = Row::new(&self.segment, header);
         let columns = (0..columns).filter(|&column| self.is_readable(pool, column));
         let written = columns.map(|column| {
             let mut buffer = AlignedBuf::zeroed(height as usize);
             let (body, used) = &bodies[column];
             buffer[head as usize..].copy_from_slice(body);
-            RowHeader { column: column as u8, used: *used, ..row.header.clone() }.put(pool.guid, &mut buffer);
+            RowHeader { column: column as u8, used: *used, ..header.clone() }.put(pool.guid, &mut buffer);
             (column, buffer)
         });
         let written: Vec<_> = written.collect();
-        for (column, _) in &written {
-            self.note_wrong(pool, *column, true);
-            row.columns[*column] = Column::Wrong(None);
-        }
         self.tally.rows += 1;
-        self.write_columns(pool, &row, written);
+        for (column, buffer) in written {
+            self.note_wrong(pool, column, true);
+            self.write_column(pool, column, range.start, Arc::new(buffer), 1);
+        }
         true
     }
 
