@@ -13,11 +13,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Columns of a row that are wanted, each with where it goes.
+pub(super) type Places<'a> = Vec<(usize, &'a mut [u8])>;
+
 /// A column of rows that lie one behind the other.
 pub(super) struct Run {
     pub column: usize,
-    /// It begins here, from the start of the slot.
+    /// It begins and ends here, from the start of the slot.
     offset: u32,
+    end: u32,
     buffer: AlignedBuf,
     /// The rows, by their number in the batch, with the bytes of each.
     rows: Vec<(usize, usize)>,
@@ -27,34 +31,31 @@ impl Run {
     /// Room for what is `wanted` of each row: runs of one row each, or longer ones of up to `longest` bytes.
     pub(super) fn plan(rows: &[Row], wanted: &[Vec<usize>], longest: u32) -> Vec<Self> {
         let columns: BTreeSet<usize> = wanted.iter().flatten().copied().collect();
-        let mut runs = Vec::new();
+        let mut runs: Vec<Self> = Vec::new();
         for column in columns {
-            let mut open: Option<(u32, u32, Vec<(usize, usize)>)> = None;
-            let mut close = |open: Option<(u32, u32, Vec<_>)>| {
-                runs.extend(open.map(|(start, end, rows)| {
-                    let buffer = AlignedBuf::stale((end - start) as usize);
-                    Self { column, offset: start, buffer, rows }
-                }));
-            };
+            let first = runs.len();
             for (i, row) in rows.iter().enumerate().filter(|(i, _)| wanted[*i].contains(&column)) {
                 let range = row.range();
-                let joins =
-                    |(start, end, _): &(u32, u32, _)| *end == range.start && range.end - start <= longest;
-                if !open.as_ref().is_some_and(joins) {
-                    close(open.replace((range.start, range.start, Vec::new())));
+                let joins = |run: &&mut Self| run.end == range.start && range.end - run.offset <= longest;
+                let place = (i, range.len());
+                if let Some(run) = runs[first..].last_mut().filter(joins) {
+                    run.rows.push(place);
+                    run.end = range.end;
+                } else {
+                    let (offset, end, buffer) = (range.start, range.end, AlignedBuf::stale(0));
+                    runs.push(Self { column, offset, end, buffer, rows: vec![place] });
                 }
-                let (_, end, rows) = open.as_mut().expect("it was opened");
-                rows.push((i, range.len()));
-                *end = range.end;
             }
-            close(open);
+        }
+        for run in &mut runs {
+            run.buffer = AlignedBuf::stale((run.end - run.offset) as usize);
         }
         runs
     }
 
     /// Where the columns of each of `count` rows go.
-    pub(super) fn places(runs: &mut [Self], count: usize) -> Vec<Mutex<Vec<(usize, &mut [u8])>>> {
-        let mut places: Vec<Vec<(usize, &mut [u8])>> = (0..count).map(|_| Vec::new()).collect();
+    pub(super) fn places(runs: &mut [Self], count: usize) -> Vec<Mutex<Places<'_>>> {
+        let mut places: Vec<Places<'_>> = (0..count).map(|_| Vec::new()).collect();
         for run in runs {
             let mut rest: &mut [u8] = &mut run.buffer;
             for &(row, len) in &run.rows {
