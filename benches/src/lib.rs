@@ -4,7 +4,6 @@ pub mod committer;
 pub mod content;
 pub mod daemon;
 pub mod device;
-pub mod hands;
 pub mod litter;
 pub mod machine;
 pub mod no_op;

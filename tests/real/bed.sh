@@ -90,7 +90,8 @@ kill_daemon() {
     pid=$(daemon_pid)
     [ -n "$pid" ] || return 0
     kill -9 "$pid"
-    while [ -d "/proc/$pid" ] && ! grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null; do sleep 0.01; done
+    # Its files are closed when none of its threads is left but as a zombie.
+    while grep -qs '^State:.[^ZX]' "/proc/$pid"/task/*/status; do sleep 0.01; done
 }
 
 clear_bed() {
@@ -131,6 +132,21 @@ healthy() { check "${1:-the pool is healthy}" "$LARDER" pool check tank; }
 
 # same WHAT A B: two files are equal.
 same() { check "$1" diff "$2" "$3"; }
+
+# within SECONDS COMMAND...: returns as soon as the command succeeds; fails when it does not in that time.
+within() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do [ "$SECONDS" -lt "$end" ] || return 1; sleep 0.1; done
+}
+
+# dead FOLDER...: a look into each says that nobody serves it: ENOTCONN, or over io_uring ECONNABORTED.
+dead() {
+    local folder
+    for folder in "$@"; do
+        grep -qE 'not connected|connection abort' <(stat -f "$folder" 2>&1) || return 1
+    done
+}
 
 # compiled NAME: builds NAME.rs of this folder into the bed, and says where it is.
 compiled() {

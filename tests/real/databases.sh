@@ -31,9 +31,11 @@ all_there() {
 # --- SQLite: writers and readers at once, for each kind of journal.
 part_sqlite() {
     local journal round database pids n settings last pid
-    # "extra": with "full", the unlinking of a journal, which is the commit, may not have come to the disk.
-    settings="pragma busy_timeout=30000; pragma synchronous=extra;"
     for journal in wal delete persist; do
+        # But for "wal", a journal's mode is that of a connection. "extra": with "full", the unlinking of a journal, which
+        # is the commit, may not have come to the disk.
+        settings=(-cmd ".output /dev/null" -cmd "pragma busy_timeout=30000; pragma journal_mode=$journal;
+            pragma synchronous=extra;" -cmd ".output stdout")
         database=$D/$journal.db
         sqlite3 "$database" "pragma journal_mode=$journal; create table t(w int, n int, filler, primary key(w, n));
             create index i on t(n);" >/dev/null
@@ -45,32 +47,37 @@ part_sqlite() {
                 # The line comes out when the insert before it has been committed.
                 for i in $(seq $((last + 1)) $((last + 20000))); do
                     echo "insert into t values($n, $i, hex(randomblob($((i % 300))))); select $n, $i;"
-                done | sqlite3 -bail -separator ' ' -cmd "$settings" "$database" >"$BED/out/acks$n" 2>"$BED/out/sqlite$n" &
+                done | sqlite3 -bail -separator ' ' "${settings[@]}" "$database" >"$BED/out/acks$n" 2>"$BED/out/sqlite$n" &
                 pids+=($!)
             done
             for n in 1 2; do
                 while :; do
-                    sqlite3 -cmd "$settings" "$database" \
+                    sqlite3 "${settings[@]}" "$database" \
                         "select case when count(*) = count(distinct w * 1000000 + n) then 'fine' else 'twice' end from t" || break
                 done >"$BED/out/read$n" 2>/dev/null &
                 pids+=($!)
             done
+            within 60 grep -qs fine "$BED/out/read1" || true
             sleep "1.$((RANDOM % 900 + 100))"
             kill_daemon
             # They hear of it; whichever way they end is theirs.
             for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-            cat "$BED"/out/acks[1-4] | grep -aE '^[1-4] [0-9]+$' >>"$BED/out/all.$journal" || true
+            for n in 1 2 3 4; do
+                # SQLite takes a commit for done when it has unlinked the journal and then cannot open the folder to sync
+                # it: the last one of each is no promise.
+                grep -aE '^[1-4] [0-9]+$' "$BED/out/acks$n" | if [ $journal = delete ]; then head -n -1; else cat; fi
+            done >>"$BED/out/all.$journal" || true
             grep -hv '^[0-9]*$' "$BED"/out/acks[1-4] | grep -avE '^[1-4] [0-9]+$' || true
             check "sqlite $journal, round $round: readers saw each row once" test "$(grep -hv '^[0-9]*$' "$BED"/out/read[12] | sort -u)" = fine
             check "sqlite $journal, round $round: import" "$LARDER" pool import -d "$DEVICES" tank
             mounted
             same "sqlite $journal, round $round: integrity_check" <(echo ok) \
-                <(sqlite3 -cmd "$settings" "$database" "pragma integrity_check" 2>&1 | grep -v '^[0-9]*$')
+                <(sqlite3 "${settings[@]}" "$database" "pragma integrity_check" 2>&1 | grep -v '^[0-9]*$')
             sqlite3 -separator ' ' "$database" "select w, n from t" >"$BED/out/rows"
             all_there "sqlite $journal, round $round" "$BED/out/all.$journal" "$BED/out/rows"
             last=$(sqlite3 "$database" "select coalesce(max(n), 0) from t")
         done
-        check "sqlite $journal: vacuum" sqlite3 -cmd "$settings" "$database" vacuum
+        check "sqlite $journal: vacuum" sqlite3 "${settings[@]}" "$database" vacuum
         rm "$database"*
     done
 }
@@ -116,9 +123,9 @@ C
         # Everything at once.
         kill -9 "$(daemon_pid)" "$postmaster" $(pgrep -P "$postmaster") || true
         for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-        for _ in $(seq 200); do [ -d "/proc/$postmaster" ] || pgrep -f "postgres.*$D/pg" >/dev/null || break; sleep 0.05; done
+        for _ in $(seq 1200); do [ -d "/proc/$postmaster" ] || pgrep -f "postgres.*$D/pg" >/dev/null || break; sleep 0.05; done
         cat "$BED"/out/acks[12] | grep -aE '^[12] [0-9]+$' >>"$BED/out/all.pg" || true
-        check "postgres, round $round: the mount is dead" test "$(stat -f "$MNT" 2>&1 | grep -c 'not connected')" = 1
+        check "postgres, round $round: the mount is dead" within 60 dead "$MNT"
         check "postgres, round $round: import" "$LARDER" pool import -d "$DEVICES" tank
         mounted
         check "postgres, round $round: recovery" start_postgres
@@ -142,7 +149,7 @@ end_postgres() {
     postmaster=$(head -n 1 "$D/pg/postmaster.pid" 2>/dev/null) || return 0
     grep -qa "$D/pg" "/proc/$postmaster/cmdline" 2>/dev/null && kill -9 "$postmaster" $(pgrep -P "$postmaster")
 }
-trap 'set +e; end_postgres; clear_bed' EXIT
+clear_more() { end_postgres; }
 
 for part in $PARTS; do
     before=$SECONDS

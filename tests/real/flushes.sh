@@ -21,8 +21,7 @@ trial() {
     strace -f -ttt -T -y -e trace=pwrite64,pwritev,pwritev2,fdatasync,fsync -o "$BED/out/strace" -p "$(daemon_pid)" \
         2>"$BED/out/attached" &
     tracer=$!
-    for _ in $(seq 100); do grep -q attached "$BED/out/attached" && break || sleep 0.05; done
-    grep -q attached "$BED/out/attached" || skip "strace may not attach: $(cat "$BED/out/attached")"
+    within 60 grep -q attached "$BED/out/attached" || skip "strace may not attach: $(cat "$BED/out/attached")"
     "$WITNESS" fsyncs "$MNT/file" "$FSYNCS" "$BED/out/times"
     kill -INT "$tracer"
     wait "$tracer" || true

@@ -85,8 +85,8 @@ wait $beside || bad "the copy beside: $(tail -n 3 "$BED/out/beside")"
 "$LARDER" pool sync tank
 "$LARDER" pool set scan_rate=10M tank
 check "replace under a limit" "$LARDER" pool replace tank disk3 "$DEVICES/new3"
-sleep 3
-before=$(scan resilver examined)
+begun() { before=$(scan resilver examined) && [ "${before:-0}" -gt 0 ]; }
+check "it is under way" within 60 begun
 kill_daemon
 check "import in the midst of it" "$LARDER" pool import -d "$DEVICES" tank
 mounted
@@ -118,4 +118,4 @@ for a in "${!all[@]}"; do
     done
 done
 finish "$((repaired >> 20)) MiB repaired, $((missed >> 20)) MiB missed, $((replaced >> 20)) MiB replaced, \
-killed at $((before >> 20)) MiB and found at $((after >> 20)), $pairs pairs lost"
+killed at $((${before:-0} >> 20)) MiB and found at $((${after:-0} >> 20)), $pairs pairs lost"

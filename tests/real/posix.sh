@@ -3,7 +3,8 @@
 # writes by several jobs) on a mount. Failures that are known, with their reasons, are in posix-known.txt; any other
 # fails, and so does a known one that passes, so that the list stays true.
 # fsx: FSX_OPS (100,000; with many more it runs out of maps, which it does not give back) operations on files of up
-# to 16 MiB at each of two record sizes, side by side, for each of FSX_SEEDS (1) seeds.
+# to 16 MiB at each of two record sizes, and a quarter of them with records cut by content and deduplicated, side by side,
+# for each of FSX_SEEDS (1) seeds.
 . "$(dirname "$0")/bed.sh"
 need root fuse transport cargo fio
 FSX_OPS=${FSX_OPS:-100000} FSX_SEEDS=${FSX_SEEDS:-1}
@@ -69,30 +70,31 @@ posix_fadvise = 2
 sendfile = 3
 copy_file_range = 4
 T
-# fsx_seeds RECORDSIZE: all seeds on a dataset of its own; stops at the first that fails.
+# fsx_seeds NAME OPERATIONS: all seeds on a dataset of its own; stops at the first that fails.
 fsx_seeds() {
-    local seed dir=$MNT/fsx$1
+    local seed dir=$MNT/$1
     for seed in $(seq "$FSX_SEEDS"); do
         mountpoint -q "$MNT" || return 1
         echo "seed $seed"
-        "$TOOLS/bin/fsx" -f "$BED/fsx.toml" -qq -S "$seed" -N "$FSX_OPS" -P "$BED/out" "$dir/file" || return 1
+        "$TOOLS/bin/fsx" -f "$BED/fsx.toml" -qq -S "$seed" -N "$2" -P "$BED/out" "$dir/file" || return 1
         rm "$dir/file"
     done
 }
 began=$SECONDS runs=()
-for recordsize in 4K 128K; do
-    "$LARDER" fs create -o recordsize=$recordsize "tank/fsx$recordsize"
-    fsx_seeds $recordsize >"$BED/out/fsx$recordsize" 2>&1 &
-    runs+=($recordsize:$!)
+for kind in 4K:fixed:off:1 128K:fixed:off:1 16K:content:on:4; do
+    IFS=: read -r recordsize chunking dedup part <<<"$kind"
+    "$LARDER" fs create -o recordsize=$recordsize -o chunking=$chunking -o dedup=$dedup "tank/fsx-$recordsize"
+    fsx_seeds "fsx-$recordsize" $((FSX_OPS / part)) >"$BED/out/fsx-$recordsize" 2>&1 &
+    runs+=("$recordsize, $chunking:$!")
 done
 for run in "${runs[@]}"; do
-    what="fsx: $FSX_OPS operations at recordsize ${run%:*}, $FSX_SEEDS seeds"
+    what="fsx: records of ${run%:*}, $FSX_SEEDS seeds"
     if wait "${run#*:}"; then ok "$what"; else
         bad "$what"
-        tail -n 20 "$BED/out/fsx${run%:*}" | sed 's/^/    /'
+        tail -n 20 "$BED/out/fsx-${run%,*}" | sed 's/^/    /'
     fi
 done
-fsx="fsx: $((2 * FSX_SEEDS * FSX_OPS)) operations in $((SECONDS - began)) s"
+fsx="fsx: $((FSX_SEEDS * FSX_OPS * 9 / 4)) operations in $((SECONDS - began)) s"
 echo "  $fsx"
 
 check "fio: random writes of two jobs, verified" fio --name=verify --directory="$MNT/fio" --size=64m --bs=4k-128k \

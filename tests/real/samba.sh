@@ -28,7 +28,7 @@ stop_smbd() {
     kill "$SMBD" 2>/dev/null || true
     wait "$SMBD" 2>/dev/null || true
     for pid in $pids; do
-        for i in $(seq 50); do runs "$pid" || break; sleep 0.1; done
+        for i in $(seq 600); do runs "$pid" || break; sleep 0.1; done
         ! runs "$pid" || kill -9 "$pid" || true
     done
     SMBD=
@@ -40,7 +40,7 @@ start_smbd() {
     smbd --foreground -s "$A/smb.conf" -l "$A/log" >"$A/log/out" 2>&1 </dev/null &
     SMBD=$!
     local i
-    for i in $(seq 50); do ! smb 'ls' >"$S/start" 2>&1 || return 0; sleep 0.2; done
+    for i in $(seq 300); do ! smb 'ls' >"$S/start" 2>&1 || return 0; sleep 0.2; done
     tail -n 20 "$S/start" "$A/log/"* | sed 's/^/    /'
     bad "smbd does not serve the folder"
     finish

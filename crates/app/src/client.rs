@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// How long a daemon that was just started may take to answer.
 const START_TRIES: u32 = 1500;
+/// How often one is started that leaves again, before that is told.
+const SPAWNS: u32 = 3;
 /// How long a daemon that has exported its pools may take to end.
 const STOP_TRIES: u32 = 3000;
 /// How long a daemon that was killed may take to be gone.
@@ -107,14 +109,19 @@ impl Client {
     fn start(&self) -> Result<UnixStream> {
         let log_before = std::fs::metadata(self.run_dir.log()).map_or(0, |log| log.len());
         let mut child = self.spawn()?;
-        let mut gone = false;
+        let (mut gone, mut spawned) = (false, 1);
         for _ in 0..START_TRIES {
             if let Some(stream) = self.connect()? {
                 return Ok(stream);
             }
-            // A child that found another daemon starting leaves; that other one may still answer.
+            // A child that found the lock taken leaves. Whoever has it may still answer; or it was on its way out, or
+            // another command that only looked.
             if gone && self.run_dir.try_lock()?.is_some() {
-                return Err(self.unreachable("it ended at once", Some(log_before)));
+                if spawned == SPAWNS {
+                    return Err(self.unreachable("it ended at once", Some(log_before)));
+                }
+                child = self.spawn()?;
+                (gone, spawned) = (false, spawned + 1);
             }
             gone = gone || child.try_wait().is_ok_and(|status| status.is_some());
             pause(PAUSE);

@@ -38,12 +38,12 @@ fn scan(bed: &Bed, kind: &str) -> Value {
 
 /// Waits until `status` says so.
 fn until(bed: &Bed, what: &str, holds: impl Fn(&str) -> bool) -> String {
-    for _ in 0..300 {
+    for _ in 0..1200 {
         let status = bed.ok("pool status tank");
         if holds(&status) {
             return status;
         }
-        pause(Duration::from_millis(100));
+        pause(Duration::from_millis(50));
     }
     panic!("never {what}: {}", bed.ok("pool status tank"));
 }

@@ -5,7 +5,7 @@
 //! on a shelf for the next of its size; sizes are rounded up to eighths of a power of two, so that they meet.
 
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -19,11 +19,41 @@ const SHELF_MAX: usize = 24 << 20;
 
 /// Buffers to be used again.
 struct Shelf {
-    by_size: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// The last one to come is the first to go: it may be in the processor's caches yet. Each has a number by which they
+    /// came.
+    by_size: BTreeMap<usize, VecDeque<(u64, Vec<u8>)>>,
     bytes: usize,
+    came: u64,
 }
 
-static SHELF: Mutex<Shelf> = Mutex::new(Shelf { by_size: BTreeMap::new(), bytes: 0 });
+impl Shelf {
+    fn take(&mut self, size: usize) -> Option<Vec<u8>> {
+        let (_, bytes) = self.by_size.get_mut(&size)?.pop_back()?;
+        self.bytes -= size;
+        Some(bytes)
+    }
+
+    /// Gives back what there is no room for.
+    fn put(&mut self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        if bytes.len() > SHELF_MAX {
+            return vec![bytes];
+        }
+        let mut gone = Vec::new();
+        while self.bytes + bytes.len() > SHELF_MAX {
+            let oldest =
+                self.by_size.values_mut().filter(|kept| !kept.is_empty()).min_by_key(|kept| kept[0].0);
+            let (_, oldest) = oldest.and_then(VecDeque::pop_front).expect("it is not empty");
+            self.bytes -= oldest.len();
+            gone.push(oldest);
+        }
+        self.bytes += bytes.len();
+        self.came += 1;
+        self.by_size.entry(bytes.len()).or_default().push_back((self.came, bytes));
+        gone
+    }
+}
+
+static SHELF: Mutex<Shelf> = Mutex::new(Shelf { by_size: BTreeMap::new(), bytes: 0, came: 0 });
 
 /// Bytes whose address is a multiple of [`ALIGN`].
 pub struct AlignedBuf {
@@ -71,25 +101,15 @@ fn size_class(len: usize) -> usize {
 }
 
 fn take(size: usize) -> Vec<u8> {
-    if size >= SHELF_MIN {
-        let mut shelf = SHELF.lock();
-        if let Some(bytes) = shelf.by_size.get_mut(&size).and_then(Vec::pop) {
-            shelf.bytes -= size;
-            return bytes;
-        }
-    }
-    vec![0; size]
+    let kept = if size >= SHELF_MIN { SHELF.lock().take(size) } else { None };
+    kept.unwrap_or_else(|| vec![0; size])
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        let size = self.bytes.len();
-        if size >= SHELF_MIN {
-            let mut shelf = SHELF.lock();
-            if shelf.bytes + size <= SHELF_MAX {
-                shelf.bytes += size;
-                shelf.by_size.entry(size).or_default().push(std::mem::take(&mut self.bytes));
-            }
+        if self.bytes.len() >= SHELF_MIN {
+            let gone = SHELF.lock().put(std::mem::take(&mut self.bytes));
+            drop(gone);
         }
     }
 }
@@ -136,5 +156,18 @@ mod tests {
         }
         let padded = AlignedBuf::padded(&[7; SHELF_MIN + 3]);
         assert!(padded[SHELF_MIN + 3..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_full_shelf_keeps_what_came_last() {
+        let mut shelf = Shelf { by_size: BTreeMap::new(), bytes: 0, came: 0 };
+        for _ in 0..SHELF_MAX / (1 << 20) {
+            assert!(shelf.put(vec![0; 1 << 20]).is_empty());
+        }
+        assert_eq!(shelf.put(vec![0; 3 << 20]).len(), 3);
+        assert!(shelf.take(3 << 20).is_some() && shelf.take(3 << 20).is_none());
+        assert_eq!(shelf.bytes, SHELF_MAX - (3 << 20));
+        assert_eq!(shelf.put(vec![0; SHELF_MAX + 1]).len(), 1, "what is too large for it is not kept");
+        assert_eq!(shelf.bytes, SHELF_MAX - (3 << 20));
     }
 }

@@ -19,7 +19,7 @@ pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
 pub use pending::{Pending, Promise, wait_any};
-pub use system::{SystemClock, SystemEntropy};
+pub use system::{SystemClock, SystemEntropy, SystemWorkers};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};
 
 use larder_format::{ByteLen, DeviceOffset};

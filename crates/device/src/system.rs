@@ -1,7 +1,9 @@
-//! The operating system's time and randomness.
+//! The operating system's time, randomness and threads.
 
-use crate::world::{Clock, Entropy};
+use crate::world::{Clock, Entropy, Workers};
 use larder_format::Timestamp;
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The machine's clocks.
@@ -67,6 +69,61 @@ impl Entropy for SystemEntropy {
     }
 }
 
+/// The fewest threads: hashing can then go on beside compressing on small machines too.
+const LEAST_THREADS: usize = 2;
+
+/// Threads that stay. Whoever brings work takes part in it, so that it is done even when all are busy.
+pub struct SystemWorkers {
+    threads: ThreadPool,
+    count: usize,
+}
+
+impl SystemWorkers {
+    /// As many threads as there are cores.
+    ///
+    /// # Errors
+    /// When threads cannot be made.
+    pub fn new() -> std::io::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let count = cores.max(LEAST_THREADS);
+        let threads = ThreadPoolBuilder::new()
+            .num_threads(count)
+            .thread_name(|_| "larder-worker".to_owned())
+            .build()
+            .map_err(std::io::Error::other)?;
+        Ok(Self { threads, count })
+    }
+}
+
+impl Workers for SystemWorkers {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                if piece >= count {
+                    return;
+                }
+                job(piece);
+            }
+        };
+        let helpers = self.count.min(count).saturating_sub(1);
+        if helpers == 0 {
+            return work();
+        }
+        self.threads.in_place_scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(|_| work());
+            }
+            work();
+        });
+    }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        self.threads.spawn(job);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +146,23 @@ mod tests {
     #[test]
     fn system_entropy_does_not_repeat() {
         assert_ne!(SystemEntropy.next_u64(), SystemEntropy.next_u64());
+    }
+
+    #[test]
+    fn every_piece_of_work_is_done_once_also_when_many_bring_some() {
+        let hands = SystemWorkers::new().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for count in [0, 1, 2, 100] {
+                        let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+                        hands.for_each(count, &|piece| {
+                            done[piece].fetch_add(1, Ordering::Relaxed);
+                        });
+                        assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+                    }
+                });
+            }
+        });
     }
 }

@@ -46,7 +46,14 @@ pub(crate) fn check_regular(state: &State) -> Result<()> {
 impl Volume {
     /// Attributes.
     pub fn getattr(&self, id: InodeId) -> Result<Attr> {
-        let inode = self.inode(id)?;
+        let inode = match self.inode(id) {
+            // Somebody looked it up, perhaps to remove it.
+            Err(damaged @ FsError::Damaged(_)) => {
+                let lost = self.lost.lock().get(&id).copied().ok_or(damaged)?;
+                Inode::new(id, lost)
+            }
+            found => found?,
+        };
         let mut state = inode.lock()?;
         state.used = true;
         Ok(self.attr(id, &state))

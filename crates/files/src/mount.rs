@@ -6,7 +6,7 @@
 //! an inode counts how often it is open.
 
 use crate::error::{FsError, Result};
-use crate::names::check_name;
+use crate::names::{check_name, name_in, path_in};
 use crate::ops::*;
 use crate::read_data::ReadData;
 use crate::share::Copied;
@@ -15,7 +15,7 @@ use larder_format::items::{FIRST_COOKIE, ROOT_INODE};
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{CommitId, DatasetId, InodeId};
 use larder_pool::damage::HEAD;
-use larder_pool::{Class, Dataset, Event, FrontEnd, Op, Pool, PoolError};
+use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -115,6 +115,20 @@ impl Tree {
     }
 }
 
+/// Where a damaged inode is: its entry tells of a directory that names it where it cannot do so itself.
+fn path_in_tree(tree: &impl Look, entry: &DamageRecord, inode: InodeId) -> Option<String> {
+    if inode == ROOT_INODE {
+        return Some("/".into());
+    }
+    if entry.parent == 0 {
+        return path_in(tree, inode).ok().flatten();
+    }
+    let parent = InodeId::new(entry.parent);
+    let dir = path_in(tree, parent).ok().flatten()?;
+    let name = name_in(tree, parent, entry.cookie).ok().flatten()?;
+    Some(format!("{}/{name}", dir.trim_end_matches('/')))
+}
+
 impl Mount {
     /// A mount without volumes. Does again what the pool's intent log holds and commits it; becomes the
     /// pool's front end. Root directories of new datasets will belong to `owner`: user and group.
@@ -166,17 +180,11 @@ impl Mount {
             let index = *at.entry((dataset, snapshot, inode)).or_insert_with(|| {
                 let snapshots = if snapshot == HEAD { Vec::new() } else { self.pool.snapshots(dataset) };
                 let of = snapshots.into_iter().find(|of| of.high == snapshot);
+                let snapshot = of.map(|of| of.name);
                 let path = inode
-                    .filter(|_| snapshot == HEAD && found.len() < NAMED_AT_MOST)
-                    .and_then(|inode| self.path_of(&entry, inode));
-                found.push(Damaged {
-                    dataset,
-                    snapshot: of.map(|of| of.name),
-                    inode,
-                    path,
-                    ranges: Vec::new(),
-                    whole: false,
-                });
+                    .filter(|_| found.len() < NAMED_AT_MOST)
+                    .and_then(|inode| self.path_of(&entry, snapshot.as_deref(), inode));
+                found.push(Damaged { dataset, snapshot, inode, path, ranges: Vec::new(), whole: false });
                 found.len() - 1
             });
             match kind {
@@ -187,18 +195,12 @@ impl Mount {
         found
     }
 
-    /// Where a damaged inode is below its dataset's root.
-    fn path_of(&self, entry: &DamageRecord, inode: InodeId) -> Option<String> {
-        let volume = self.volume(entry.dataset)?;
-        if inode == ROOT_INODE {
-            return Some("/".into());
+    /// Where a damaged inode is below the root of its dataset, or of a snapshot.
+    fn path_of(&self, entry: &DamageRecord, snapshot: Option<&str>, inode: InodeId) -> Option<String> {
+        if entry.snapshot == HEAD {
+            return path_in_tree(&self.pool.dataset(entry.dataset)?.view().ok()?, entry, inode);
         }
-        if entry.parent == 0 {
-            return volume.path_of(inode).ok().flatten();
-        }
-        let dir = volume.path_of(InodeId::new(entry.parent)).ok().flatten()?;
-        let name = volume.name_at(InodeId::new(entry.parent), entry.cookie).ok().flatten()?;
-        Some(format!("{}/{name}", dir.trim_end_matches('/')))
+        path_in_tree(&self.pool.snapshot_view(entry.dataset, snapshot?).ok()?, entry, inode)
     }
 
     /// Shows a dataset: by a name in its parent's root directory, or by itself. The first that is attached
@@ -556,7 +558,11 @@ impl Ops for Mount {
         if volume.getattr(inode)?.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        volume.acquire(inode)?;
+        match volume.acquire(inode) {
+            // What can be read of its names is told, so that they can be removed.
+            Err(FsError::Damaged(_)) => {}
+            acquired => acquired?,
+        }
         Ok(Handle(0))
     }
 
@@ -624,7 +630,10 @@ impl Ops for Mount {
     }
 
     fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()> {
-        self.release(node, handle)
+        match self.release(node, handle) {
+            Err(FsError::Damaged(_)) => Ok(()),
+            released => released,
+        }
     }
 
     fn fsyncdir(&self, node: NodeId, _handle: Handle, _datasync: bool) -> Result<()> {

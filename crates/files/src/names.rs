@@ -3,6 +3,10 @@
 //! Each change is one update of the tree and one logged operation. It is first checked against the
 //! tree, under the lock on names, and only then carried out, so that a refusal changes nothing. The
 //! `apply_…` functions are what replay calls; the others build the operation and pass it on.
+//!
+//! A name may lead to an inode that is lost with its node of the tree. It can be looked up nevertheless, as something
+//! that nobody may read, of the kind that the name tells, for the kernel must look up what is to be removed; it can be
+//! removed, and so can what it holds if it is a directory. Everything else that is asked of it is refused as damaged.
 
 use crate::acl::{inherit, inherited_perm};
 use crate::error::{FsError, Result};
@@ -15,6 +19,7 @@ use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
 use larder_format::{InodeId, Timestamp};
 use larder_pool::{Look, Op, Update};
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 /// Hard links that an inode can have.
 const MAX_LINKS: u32 = 1 << 20;
@@ -84,6 +89,39 @@ fn find(tree: &impl Look, dir: InodeId, name: &[u8]) -> Result<Result<Found, Opt
     Ok(found?.ok_or(free))
 }
 
+/// The path of an inode below the root of a dataset or snapshot; see [`Volume::path_of`].
+pub(crate) fn path_in(tree: &impl Look, id: InodeId) -> Result<Option<String>> {
+    let mut parts = Vec::new();
+    let mut at = id;
+    while at != ROOT_INODE {
+        let Some(value) = tree.get(&inode_key(at))? else { return Ok(None) };
+        let parent = items::Inode::decode(&value)?.parent;
+        let mut name = None;
+        let key = |cookie| Key::new(parent.get(), ENTRY, cookie);
+        let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
+        let scanned = tree.scan_within(entries, &mut |_, value| match Entry::decode(value) {
+            Ok(entry) if entry.inode == at => {
+                name = Some(String::from_utf8_lossy(entry.name).into_owned());
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
+        let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(scanned.map(|()| None)?) };
+        parts.push(name);
+        at = parent;
+    }
+    parts.reverse();
+    Ok(Some(format!("/{}", parts.join("/"))))
+}
+
+/// The name under a key of a directory, for people.
+pub(crate) fn name_in(tree: &impl Look, dir: InodeId, cookie: u64) -> Result<Option<String>> {
+    let value = tree.get(&Key::new(dir.get(), ENTRY, cookie))?;
+    let entry = value.as_ref().map(|value| Entry::decode(value)).transpose()?;
+    Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
+}
+
 /// Reads the inodes' values, and where other keys are, so that what cannot be read is noticed before anything
 /// is changed.
 fn warm(tree: &Update<'_>, states: &Locked<'_>, others: &[Key]) -> Result<()> {
@@ -120,35 +158,7 @@ impl Volume {
     /// # Errors
     /// When something on the way cannot be read.
     pub fn path_of(&self, id: InodeId) -> Result<Option<String>> {
-        let mut parts = Vec::new();
-        let mut at = id;
-        while at != ROOT_INODE {
-            let parent = self.inode(at)?.lock()?.live.parent;
-            let mut name = None;
-            let key = |cookie| Key::new(parent.get(), ENTRY, cookie);
-            let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
-            let scanned =
-                self.dataset.view()?.scan_within(entries, &mut |_, value| match Entry::decode(value) {
-                    Ok(entry) if entry.inode == at => {
-                        name = Some(String::from_utf8_lossy(entry.name).into_owned());
-                        ControlFlow::Break(())
-                    }
-                    _ => ControlFlow::Continue(()),
-                });
-            // A path longer than the kernel takes is none: parents read from a damaged tree may go round.
-            let Some(name) = name.filter(|_| parts.len() < 2048) else { return Ok(scanned.map(|()| None)?) };
-            parts.push(name);
-            at = parent;
-        }
-        parts.reverse();
-        Ok(Some(format!("/{}", parts.join("/"))))
-    }
-
-    /// The name under a key of a directory, for people.
-    pub(crate) fn name_at(&self, dir: InodeId, cookie: u64) -> Result<Option<String>> {
-        let value = self.dataset.view()?.get(&Key::new(dir.get(), ENTRY, cookie))?;
-        let entry = value.as_ref().map(|value| Entry::decode(value)).transpose()?;
-        Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
+        path_in(&self.dataset.view()?, id)
     }
 
     /// What `name` in `dir` is.
@@ -173,49 +183,108 @@ impl Volume {
         if name.len() > items::MAX_NAME {
             return Err(FsError::NameTooLong);
         }
-        let dir = self.directory(parent)?;
-        let id = match name {
-            b"." => parent,
-            b".." => dir.lock()?.live.parent,
-            _ => self.existing(parent, name)?.inode,
+        let dir = self.directory_or_lost(parent)?;
+        let id = match (name, dir) {
+            (b".", _) => parent,
+            (b"..", Some(dir)) => dir.lock()?.live.parent,
+            (b"..", None) => self.lost.lock().get(&parent).map_or(ROOT_INODE, |lost| lost.parent),
+            _ => {
+                let found = self.existing(parent, name)?;
+                return match self.inode(found.inode) {
+                    Err(FsError::Damaged(_)) => self.show_lost(parent, found),
+                    _ => self.getattr(found.inode),
+                };
+            }
         };
         self.getattr(id)
     }
 
+    /// A directory, or none when its inode is lost.
+    fn directory_or_lost(&self, id: InodeId) -> Result<Option<Arc<Inode>>> {
+        match self.directory(id) {
+            Err(FsError::Damaged(_)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// What stands in for an inode that is lost, which `found` leads to: it belongs to whom its directory does.
+    fn show_lost(&self, parent: InodeId, found: Found) -> Result<Attr> {
+        let (uid, gid) = self.getattr(parent).map_or((0, 0), |dir| (dir.uid, dir.gid));
+        let perm = if found.kind == FileKind::Directory { 0o700 } else { 0 };
+        let item = items::Inode {
+            parent,
+            ..new_item(found.kind, perm, (uid, gid), Timestamp { secs: 0, nanos: 0 })
+        };
+        self.lost.lock().insert(found.inode, item);
+        Ok(self.attr(found.inode, &Inode::new(found.inode, item).state.lock()))
+    }
+
+    /// Whether a directory holds names that can be read, and whether some cannot.
+    fn look_for_names(&self, dir: InodeId) -> Result<(bool, bool)> {
+        let key = |cookie| Key::new(dir.get(), ENTRY, cookie);
+        let mut any = false;
+        let lost = self.dataset.view()?.scan_past(key(0)..=key(u64::MAX), &mut |_, _| {
+            any = true;
+            ControlFlow::Break(())
+        });
+        Ok((any, lost))
+    }
+
     /// Somebody reads the directory from its beginning.
     pub(crate) fn listing_begins(&self, dir: InodeId) -> Result<()> {
-        let inode = self.inode(dir)?;
-        let mut state = inode.lock()?;
-        self.touch_atime(dir, &mut state);
+        if let Some(inode) = self.directory_or_lost(dir)? {
+            self.touch_atime(dir, &mut *inode.lock()?);
+        }
         Ok(())
     }
 
     /// Up to a few hundred entries of `dir` after `cookie`, ascending; none at the end.
     pub(crate) fn list(&self, dir: InodeId, cookie: u64) -> Result<Vec<Listed>> {
         let from = (cookie + 1).max(FIRST_COOKIE);
-        self.touch_atime(dir, &mut *self.inode(dir)?.lock()?);
+        if let Some(inode) = self.directory_or_lost(dir)? {
+            self.touch_atime(dir, &mut *inode.lock()?);
+        }
         let mut listed: Vec<Listed> = Vec::new();
         let mut bad = None;
         let key = |cookie| Key::new(dir.get(), ENTRY, cookie);
-        let range = (Bound::Included(key(from)), Bound::Included(key(u64::MAX)));
-        let scanned = self.dataset.view()?.scan_within(range, &mut |key, value| {
+        let range = key(from)..=key(u64::MAX);
+        let take = |listed: &mut Vec<Listed>, bad: &mut Option<_>, key: &Key, value: &[u8]| {
             match Entry::decode(value) {
                 Ok(Entry { inode, kind, name }) => {
                     listed.push(Listed { cookie: key.offset, inode, kind, name: name.to_vec() });
                 }
-                Err(corrupt) => bad = Some(corrupt),
+                Err(corrupt) => *bad = Some(corrupt),
             }
             if bad.is_some() || listed.len() == LISTING {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
-        });
+        };
+        let bounds = (Bound::Included(*range.start()), Bound::Included(*range.end()));
+        let scanned = self
+            .dataset
+            .view()?
+            .scan_within(bounds, &mut |key, value| take(&mut listed, &mut bad, key, value));
+        if scanned.is_err() && listed.is_empty() {
+            let mut take = |key: &Key, value: &[u8]| take(&mut listed, &mut bad, key, value);
+            self.dataset.view()?.scan_past(range, &mut take);
+        }
+        // What can be read is told first, then that something could not be.
         match (scanned, bad) {
-            // What comes before the damage is told first.
             _ if !listed.is_empty() => Ok(listed),
             (Err(error), _) => Err(error.into()),
             (_, Some(corrupt)) => Err(corrupt.into()),
+            (Ok(()), None) if self.pool.is_damaged(self.id(), dir.get(), 0..0) => {
+                match self
+                    .dataset
+                    .view()?
+                    .scan_past(key(0)..=key(from), &mut |_, _| ControlFlow::Continue(()))
+                {
+                    true => Err(FsError::Damaged(format!("some names of directory {dir} cannot be read"))),
+                    false => Ok(listed),
+                }
+            }
             (Ok(()), None) => Ok(listed),
         }
     }
@@ -431,7 +500,7 @@ impl Volume {
         origin: Origin,
     ) -> Result<Option<InodeId>> {
         let Unlink { parent, directory, time, .. } = unlink;
-        let dir = self.directory(parent)?;
+        let dir = self.directory_or_lost(parent)?;
         let found = self.existing(parent, &unlink.name)?;
         match (found.kind == FileKind::Directory, directory) {
             (true, false) => return Err(FsError::IsDirectory),
@@ -440,32 +509,40 @@ impl Volume {
         }
         let inode = match self.inode(found.inode) {
             // What the name leads to is lost already: the name can go.
-            Err(FsError::Damaged(_)) if !directory => {
-                let mut states = Locked::lock([&dir])?;
-                return self.dataset.update(op, |tree| {
-                    warm(tree, &states, &[found.key])?;
-                    touch_directory(&mut states, parent, -1, 0, time);
-                    tree.remove(&found.key)?;
-                    store(tree, &states)?;
-                    note(tree, origin, || LogOp::Unlink(unlink));
-                    Ok(None)
-                });
-            }
-            found => found?,
+            Err(FsError::Damaged(_)) => None,
+            found => Some(found?),
         };
-        let mut states = Locked::lock([&dir, &inode])?;
-        if directory && states.of(found.inode).live.entries > 0 {
-            return Err(FsError::NotEmpty);
+        let holds = match &inode {
+            Some(inode) => inode.lock()?.live.entries > 0,
+            None => true,
+        };
+        if directory && holds {
+            let (some, lost) = self.look_for_names(found.inode)?;
+            // Names that cannot be read any more keep nothing.
+            if some || inode.is_some() && !lost {
+                return Err(FsError::NotEmpty);
+            }
         }
-        self.dataset.update(op, |tree| {
-            warm(tree, &states, &[orphan_key(found.inode), found.key])?;
-            touch_directory(&mut states, parent, -1, -i32::from(directory), time);
+        let mut states = Locked::lock(dir.iter().chain(&inode))?;
+        let orphan = self.dataset.update(op, |tree| {
+            warm(tree, &states, &[found.key])?;
+            if inode.is_some() {
+                tree.get(&orphan_key(found.inode))?;
+            }
+            if dir.is_some() {
+                touch_directory(&mut states, parent, -1, -i32::from(directory), time);
+            }
             tree.remove(&found.key)?;
-            let orphan = self.lose_name(tree, &mut states, found.inode, time)?;
+            let orphan = match inode {
+                Some(_) => self.lose_name(tree, &mut states, found.inode, time)?,
+                None => None,
+            };
             store(tree, &states)?;
             note(tree, origin, || LogOp::Unlink(unlink));
-            Ok(orphan)
-        })
+            Ok::<_, FsError>(orphan)
+        })?;
+        self.lost.lock().remove(&found.inode);
+        Ok(orphan)
     }
 
     /// An inode lost a name; without another it becomes an orphan, and is given if it is not open.

@@ -51,6 +51,8 @@ pub struct Volume {
     /// Inodes without a name and without a handle, to be removed, with the bytes that are stored of them;
     /// and those that have a tail.
     pub(crate) orphans: Mutex<BTreeMap<InodeId, u64>>,
+    /// What stands in for inodes that are lost, of those whose names were looked up: kind, owner and directory.
+    pub(crate) lost: Mutex<BTreeMap<InodeId, items::Inode>>,
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
     pub(crate) ids: IdLease,
@@ -131,6 +133,7 @@ impl Volume {
             dirty: Mutex::default(),
             logged: Mutex::default(),
             orphans: Mutex::default(),
+            lost: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
             ids: IdLease::default(),
         });

@@ -153,7 +153,7 @@ pub struct RootDevice {
     pub guid: DeviceGuid,
     /// The last commit whose writes it is known to hold.
     pub good_through: CommitId,
-    /// It has every write after this commit; for [`DeviceState::Rebuilding`].
+    /// It has every write after this commit: the one at whose end it joined, or came back.
     pub since: CommitId,
     /// The last segment, in the order of ids, that is rebuilt; for [`DeviceState::Rebuilding`].
     pub cursor: SegmentId,

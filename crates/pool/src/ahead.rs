@@ -114,6 +114,11 @@ impl Ahead {
     /// The bytes of `range` of the column that is number `lane` of those read; none when the device does not give
     /// them, or they lie before what was asked for last.
     pub(crate) fn get(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Bytes> {
+        self.parts(pool, lane, range).map(Parts::join)
+    }
+
+    /// The same, not copied together yet where they come of several reads.
+    pub(crate) fn parts(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Parts> {
         let chunks = &mut self.lanes[lane].chunks;
         while chunks.front().is_some_and(|chunk| chunk.range().end <= range.start) {
             chunks.pop_front();
@@ -125,19 +130,25 @@ impl Ahead {
             return None;
         }
         let touched = lane.chunks.iter_mut().take_while(|chunk| chunk.range().start < range.end);
-        let mut parts = touched.map(|chunk| chunk.part(pool, &range));
-        let mut bytes = parts.next()??;
-        if bytes.len() < range.len() {
-            let mut whole = AlignedBuf::stale(range.len());
-            whole[..bytes.len()].copy_from_slice(&bytes);
-            let mut filled = bytes.len();
-            for part in parts {
-                let part = part?;
-                whole[filled..filled + part.len()].copy_from_slice(&part);
-                filled += part.len();
-            }
-            bytes = Bytes::from_owner(whole);
+        touched.map(|chunk| chunk.part(pool, &range)).collect::<Option<Vec<Bytes>>>().map(Parts)
+    }
+}
+
+/// Bytes that lie one behind the other in reads that do.
+pub(crate) struct Parts(Vec<Bytes>);
+
+impl Parts {
+    /// All of them: copied where they are several.
+    pub(crate) fn join(mut self) -> Bytes {
+        if self.0.len() == 1 {
+            return self.0.remove(0);
         }
-        Some(bytes)
+        let mut whole = AlignedBuf::stale(self.0.iter().map(Bytes::len).sum());
+        let mut filled = 0;
+        for part in &self.0 {
+            whole[filled..filled + part.len()].copy_from_slice(part);
+            filled += part.len();
+        }
+        Bytes::from_owner(whole)
     }
 }

@@ -242,6 +242,12 @@ impl Pool {
         self.damage.ledger.lock().wanted.trees.insert(of);
     }
 
+    /// A part of a tree cannot be read. Under the tree's lock.
+    pub(crate) fn note_lost_part(&self, of: (DatasetId, BlockId), lost: &LostNode) {
+        self.note_damage(node(of, lost));
+        self.damage.ledger.lock().wanted.trees.insert(of);
+    }
+
     /// Whether a range of a file is known to be damaged, or the tree near it; at once where nothing is.
     pub fn is_damaged(&self, dataset: DatasetId, inode: u64, range: Range<u64>) -> bool {
         if self.damage.count.load(Ordering::Acquire) == 0 {
@@ -273,8 +279,12 @@ impl Pool {
     /// What can neither be read nor rebuilt, as far as it is known, by dataset and inode. What was overwritten or
     /// removed meanwhile is not among it.
     pub fn damage(&self) -> Vec<DamageRecord> {
+        let there: BTreeSet<_> = self.all_trees().into_iter().collect();
         let doubtful: Vec<_> = {
-            let mut ledger = self.damage.ledger.lock();
+            let ledger = &mut *self.damage.ledger.lock();
+            // What belongs to a snapshot or a dataset went with it.
+            let gone = ledger.entries.keys().filter(|name| !there.contains(&(name.0, name.1)));
+            ledger.doubtful.extend(gone);
             let doubtful = std::mem::take(&mut ledger.doubtful);
             doubtful.iter().filter_map(|name| Some((*name, ledger.entries.get(name)?.1))).collect()
         };
@@ -390,12 +400,21 @@ impl Pool {
 
     /// Nodes of datasets, or of their snapshots, cannot be read: which is to be found.
     pub(crate) fn note_lost_in(&self, datasets: &[DatasetId]) {
-        let trees = datasets.iter().flat_map(|&dataset| {
+        let trees = self.trees_of(datasets.iter().copied());
+        self.damage.ledger.lock().wanted.trees.extend(trees);
+    }
+
+    /// The heads and snapshots of some datasets.
+    fn trees_of(&self, datasets: impl Iterator<Item = DatasetId>) -> Vec<(DatasetId, BlockId)> {
+        let trees = datasets.flat_map(|dataset| {
             let snapshots = self.snapshots(dataset).into_iter().map(|snapshot| snapshot.high);
             std::iter::once(HEAD).chain(snapshots).map(move |high| (dataset, high)).collect::<Vec<_>>()
         });
-        let trees: Vec<_> = trees.collect();
-        self.damage.ledger.lock().wanted.trees.extend(trees);
+        trees.collect()
+    }
+
+    fn all_trees(&self) -> Vec<(DatasetId, BlockId)> {
+        self.trees_of(self.datasets().iter().map(|dataset| dataset.id()))
     }
 
     /// All that is known to be damaged is to be read again: a scrub is over, or a device came back.
@@ -421,15 +440,7 @@ impl Pool {
             let looks = !wanted.ranges.is_empty() || !wanted.blocks.is_empty();
             let mut trees: Vec<_> = wanted.trees.iter().copied().collect();
             if looks {
-                trees = self
-                    .datasets()
-                    .iter()
-                    .flat_map(|dataset| {
-                        let id = dataset.id();
-                        let snapshots = self.snapshots(id);
-                        [(id, HEAD)].into_iter().chain(snapshots.into_iter().map(move |one| (id, one.high)))
-                    })
-                    .collect();
+                trees = self.all_trees();
             }
             trees.reverse();
             *walk = Some(Walk { wanted, trees, at: Key::MIN, stage: Stage::Blocks });

@@ -14,7 +14,7 @@ use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow, RangeBounds, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -261,6 +261,31 @@ pub trait Look {
             visit(key, value)
         });
         scanned.inspect_err(|error| self.tell(&last, error))
+    }
+
+    /// Shows what can be read of a range of keys in ascending order until `visit` breaks; true when some of what was
+    /// gone through cannot be.
+    fn scan_past(
+        &self,
+        range: RangeInclusive<Key>,
+        visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>,
+    ) -> bool {
+        let (pool, tree) = self.parts();
+        let (mut lost, mut over) = (false, false);
+        let mut at = Some(*range.start());
+        while let Some(from) = at.filter(|from| !over && range.contains(from)) {
+            at = tree.survey(&DatasetNodes(pool), from, 1, |met| match met {
+                Met::Leaf(leaf) => {
+                    let mut within = leaf.iter().filter(|(key, _)| range.contains(key));
+                    over = within.any(|(key, value)| visit(key, value).is_break());
+                }
+                Met::Lost(node) => {
+                    lost = true;
+                    pool.note_lost_part(self.owner(), &node);
+                }
+            });
+        }
+        lost
     }
 }
 

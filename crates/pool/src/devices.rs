@@ -20,7 +20,7 @@ use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Request};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MIN_DEVICE};
 use larder_format::root::{DeviceState, NO_GROUP};
-use larder_format::segment::{Layout, MIN_SLOT};
+use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
 use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
@@ -87,12 +87,23 @@ impl Pool {
         self.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
     }
 
-    /// Whether the group of `device` could do without it too.
+    /// Whether the group of `device` could do without it too, what does not fit its shape yet included.
     fn can_do_without(&self, device: &Member) -> bool {
-        let rule = self.core.lock().groups.get(&device.group).map(|group| group.rule);
-        let members: Vec<_> = self.members.of_group(device.group).collect();
-        let lost = |column: usize| members[column].index == device.index || !members[column].is_online();
-        device.stands_for.is_some() || rule.is_some_and(|rule| rule.layout.survives(lost))
+        if device.stands_for.is_some() {
+            return true;
+        }
+        let lost = |index: DeviceIndex| {
+            index == device.index || self.members.find(index).is_none_or(|member| !member.is_online())
+        };
+        let columns: Vec<_> = self.members.of_group(device.group).map(|member| member.index).collect();
+        let core = self.core.lock();
+        let Some(group) = core.groups.get(&device.group) else { return false };
+        let mut misfits =
+            core.entries.values().map(|entry| (entry.state, &entry.segment)).filter(|(state, of)| {
+                *state != SegmentState::Freed && of.group == device.group && !group.fits(of.layout, &of.slots)
+            });
+        group.rule.layout.survives(|column| lost(columns[column]))
+            && misfits.all(|(_, of)| of.layout.survives(|column| lost(of.slots[column].device)))
     }
 
     /// Takes a device out of use until [`Pool::online`], or until the next import when that is `temporary`.
@@ -209,6 +220,12 @@ impl Pool {
         if member.stands_for.is_some() || member.group == NO_GROUP {
             let text = "it has no place of its own yet that another could take: detach it, or remove it";
             return Err(PoolError::Invalid(format!("{}: {text}", member.name())));
+        }
+        if member.is_leaving() {
+            return Err(PoolError::Invalid(format!(
+                "{} is on its way out: nothing needs its place any more. Nothing was changed",
+                member.name()
+            )));
         }
         if let Some(other) = self.members.stand_in(old) {
             return Err(PoolError::Invalid(format!(
@@ -435,7 +452,8 @@ impl Pool {
     pub fn take_spares(&self) -> Result<()> {
         let _mine = self.change_turn();
         let since = self.world.clock.monotonic().saturating_sub(self.began);
-        for member in self.members.iter().filter(|member| member.stands_for.is_none()) {
+        let has_place = |member: &Arc<Member>| member.stands_for.is_none() && !member.is_leaving();
+        for member in self.members.iter().filter(has_place) {
             let gone = match member.state() {
                 MemberState::Faulted => true,
                 MemberState::Missing => since >= PATIENCE,

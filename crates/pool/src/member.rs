@@ -225,7 +225,7 @@ impl Member {
         self.since.store(commit.get(), Ordering::Release);
     }
 
-    /// It has every write after this commit, while it is being rebuilt.
+    /// It has every write after this commit: the one at whose end it joined, or came back.
     pub fn since(&self) -> CommitId {
         CommitId::new(self.since.load(Ordering::Acquire))
     }

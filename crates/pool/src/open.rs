@@ -319,7 +319,9 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
         .map(|known| {
             let found = by_index.remove(&known.index);
             let through = |device: &Found| commit_of(device).min(known.good_through);
-            let missed_none = |device: &Found| commit_of(device).get() + 1 >= root.commit.get();
+            // Who joined at a boundary has nothing to hold from before, nor a root, until the one that tells of it.
+            let held = |device: &Found| device.root.as_ref().map_or(known.since, |root| root.commit);
+            let missed_none = |device: &Found| held(device).get() + 1 >= root.commit.get();
             let standing = match (&found, known.state) {
                 // Nobody is to bring it back unasked.
                 (None, DeviceState::Offline) => Standing::Offline(known.good_through),

@@ -62,6 +62,7 @@ impl Pool {
         let index = place.index;
         self.change_members(move |pool, commit| {
             let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
+            joining.joined_after(commit);
             joining.completed(commit);
             pool.members.put(Arc::new(joining));
             let mut core = pool.core.lock();
@@ -162,6 +163,7 @@ impl Pool {
             let slots: Vec<_> = joining.iter().map(|(_, label)| (label.index, label.slot_count)).collect();
             for (device, label) in joining {
                 let member = Member::labelled(device, label, MemberState::Online, None, &clock);
+                member.joined_after(commit);
                 member.completed(commit);
                 pool.members.put(Arc::new(member));
             }

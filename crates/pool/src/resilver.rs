@@ -9,10 +9,11 @@
 //! before its root tells of what was done before the flush. A crash costs what was done since the last commit. A device
 //! that fails meanwhile is faulted as always, and starts anew from what it held before.
 //!
-//! When nothing is lacking the device becomes current at the boundary of a commit; see [`crate::devices`]. What the
-//! others could not give is told, and tried again by healing its segment; a device that was away counts nevertheless.
-//! One that stands for a device in use does not take its place then: it steps back, offline, until somebody has it
-//! begin anew, and the old one goes on, since what could not be read of it today may be read tomorrow.
+//! When nothing is lacking the device becomes current at the boundary of a commit ([`crate::devices`]), which holds what
+//! came of the resilver too. What the others could not give is told, and tried again by healing its segment; a device
+//! that was away counts nevertheless. One that stands for a device in use does not take its place then: it steps back,
+//! offline, until somebody has it begin anew, and the old one goes on, since what could not be read of it today may be
+//! read tomorrow.
 
 use crate::error::Result;
 use crate::events::{Class, Event};
@@ -29,6 +30,9 @@ use std::time::Duration;
 
 /// Time between two commits that keep the place, about.
 const COMMIT_EVERY: Duration = Duration::from_secs(5);
+
+/// The note that the last resilver's result is.
+const RESULT: &str = "resilver";
 
 /// Bytes of a segment that are gone through between two looks at whether the next one can be started.
 const PIECE: u64 = 8 << 20;
@@ -49,21 +53,46 @@ pub struct ResilverProgress {
 }
 
 /// How a resilver ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResilverResult {
-    /// The devices that were rebuilt, by the number that they had.
-    pub devices: Vec<DeviceIndex>,
     /// When it began, or went on after an import.
     pub started: Timestamp,
     /// When it ended.
     pub finished: Timestamp,
+    /// Bytes to be gone through on the devices that were to be rebuilt.
+    pub total: u64,
+    /// Bytes gone through.
+    pub examined: u64,
     /// Bytes written.
     pub written: u64,
     /// Ranges that could not be had from the other devices.
-    pub lost: Vec<Lost>,
+    pub lost: u64,
+    /// Devices were rebuilt; else they failed or left before.
+    pub complete: bool,
 }
 
-/// A resilver under way, and how the last one since import ended.
+impl ResilverResult {
+    fn encode(&self) -> String {
+        let Self { started, finished, total, examined, written, lost, complete } = self;
+        let (from, to, complete) = (started.secs, finished.secs, u8::from(*complete));
+        let nanos = (started.nanos, finished.nanos);
+        format!("{from} {} {to} {} {total} {examined} {written} {lost} {complete}", nanos.0, nanos.1)
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
+        let mut number = || numbers.next().flatten();
+        let mut time = || {
+            let secs = i64::try_from(number()?).ok()?;
+            Some(Timestamp { secs, nanos: u32::try_from(number()?).ok()? })
+        };
+        let (started, finished) = (time()?, time()?);
+        let (total, examined, written, lost) = (number()?, number()?, number()?, number()?);
+        Some(Self { started, finished, total, examined, written, lost, complete: number()? == 1 })
+    }
+}
+
+/// A resilver under way.
 #[derive(Default)]
 pub(crate) struct Slot {
     /// Held for a step.
@@ -79,7 +108,6 @@ struct State {
     done: BTreeMap<DeviceIndex, SegmentId>,
     /// As it was after the last step.
     progress: Option<ResilverProgress>,
-    last: Option<ResilverResult>,
 }
 
 struct Running {
@@ -94,6 +122,8 @@ struct Running {
     at: Option<At>,
     /// The one after it: it is being read while the last rows of the other are worked on.
     next: Option<At>,
+    /// The one before it, whose last rows are being written.
+    ending: Option<At>,
 }
 
 /// A segment, for whom it is gone through, and how far that is.
@@ -114,6 +144,20 @@ impl Running {
             total: self.total.max(self.examined),
             examined: self.examined,
             written: self.written,
+        }
+    }
+
+    /// What is told of it when it ends now.
+    fn result(&self, pool: &Pool, complete: bool) -> ResilverResult {
+        let total = self.total.max(self.examined);
+        ResilverResult {
+            started: self.started,
+            finished: pool.world.clock.now(),
+            total,
+            examined: if complete { total } else { self.examined },
+            written: self.written,
+            lost: self.lost.len() as u64,
+            complete,
         }
     }
 }
@@ -138,15 +182,19 @@ impl Pool {
         let _nobody_leaves = self.change_turn();
         let _one_at_a_time = self.resilver.running.lock();
         self.check_writable()?;
-        let stale = self.members.iter().filter(|member| member.state() == MemberState::Stale);
-        for member in stale.collect::<Vec<_>>() {
+        for member in self.members.iter().filter(|member| member.state() == MemberState::Stale) {
             self.online(member.index, None)?;
         }
         let targets = self.rebuilding();
         if targets.is_empty() {
             let mut state = self.resilver.state.lock();
-            (state.running, state.progress) = (None, None);
+            state.progress = None;
             state.done.clear();
+            let canceled = state.running.take();
+            drop(state);
+            if let Some(running) = canceled {
+                self.set_note(RESULT, &running.result(self, false).encode())?;
+            }
             return Ok(false);
         }
         let begun = self.resilver.state.lock().running.take();
@@ -162,13 +210,8 @@ impl Pool {
         if finished {
             self.keep_lost(&running.lost);
             running.lost.iter().for_each(|lost| self.heal_segment_later(lost.segment));
-            state.last = Some(ResilverResult {
-                devices: targets.iter().map(|member| member.index).collect(),
-                started: running.started,
-                finished: self.world.clock.now(),
-                written: running.written,
-                lost: running.lost,
-            });
+            // What was lost may have come back with a device.
+            self.recheck_damage();
         } else {
             state.running = Some(running);
         }
@@ -204,6 +247,7 @@ impl Pool {
             lost: Vec::new(),
             at: None,
             next: None,
+            ending: None,
         }
     }
 
@@ -219,9 +263,10 @@ impl Pool {
             }
             if running.at.is_none() {
                 let started = running.next.take().filter(others_stay);
-                running.at = started.or_else(|| self.next_segment(targets, None));
+                running.at = started.or_else(|| self.next_segment(targets, [&running.ending, &None]));
             }
-            let Some((id, members, mend)) = &mut running.at else {
+            let Some((.., mend)) = &mut running.at else {
+                self.end_segment(running)?;
                 let rebuilt = targets.iter().filter(|member| member.state() == MemberState::Rebuilding);
                 let rebuilt: Vec<_> = rebuilt.cloned().collect();
                 // Another may have joined in the meantime.
@@ -230,49 +275,61 @@ impl Pool {
                 let (written, lost) = (running.written, running.lost.len());
                 let text = format!("{written} bytes written, {lost} ranges could not be had");
                 self.event(Event::new(Class::ResilverFinish).text(text));
+                self.set_note(RESULT, &running.result(self, !rebuilt.is_empty()).encode())?;
                 self.complete(rebuilt, lost == 0)?;
                 return Ok(more);
             };
             mend.start(self);
             if running.next.is_none() && mend.is_asked() {
-                running.next = self.next_segment(targets, Some((*id, members)));
+                running.next = self.next_segment(targets, [&running.ending, &running.at]);
                 running.next.iter_mut().for_each(|(.., next)| next.start(self));
             }
+            let (.., mend) = running.at.as_mut().expect("it was chosen");
             let before = (mend.tally().examined, mend.tally().written);
-            let done = mend.step(self, left.min(PIECE))?;
-            let tally = mend.tally();
-            let (examined, written) = (tally.examined - before.0, tally.written - before.1);
+            let sent = mend.advance(self, left.min(PIECE))?;
+            let (examined, written) = (mend.tally().examined - before.0, mend.tally().written - before.1);
             running.written += written;
             left = left.saturating_sub((examined + written).max(4096));
-            if done {
-                running.lost.extend_from_slice(&tally.lost);
-                let height = self.core.lock().entries.get(id).map_or(0, |entry| u64::from(entry.height));
-                running.examined += height * members.len() as u64;
-                let done = members.iter().map(|member| (member.index, *id));
-                self.resilver.state.lock().done.extend(done);
-                running.at = None;
-                let now = self.world.clock.monotonic();
-                if now.saturating_sub(running.committed) >= COMMIT_EVERY {
-                    running.committed = now;
-                    self.commit()?;
-                }
+            // This one's writes follow those of the one before without a pause.
+            self.end_segment(running)?;
+            if sent {
+                running.ending = running.at.take();
             }
         }
         Ok(true)
     }
 
-    /// The next segment that some of the targets lack part of; the one `at` work counts as done.
-    fn next_segment(
-        &self,
-        targets: &[Arc<Member>],
-        at: Option<(SegmentId, &Vec<Arc<Member>>)>,
-    ) -> Option<At> {
+    /// Waits for the last writes of the segment that was gone through, and keeps the place from time to time.
+    fn end_segment(&self, running: &mut Running) -> Result<()> {
+        let Some((id, members, mut mend)) = running.ending.take() else { return Ok(()) };
+        let before = mend.tally().written;
+        let finished = mend.finish(self);
+        running.written += mend.tally().written - before;
+        finished?;
+        running.lost.extend_from_slice(&mend.tally().lost);
+        let height = self.core.lock().entries.get(&id).map_or(0, |entry| u64::from(entry.height));
+        running.examined += height * members.len() as u64;
+        // Of who failed meanwhile nothing is kept.
+        let stayed = members.iter().filter(|member| member.state() == MemberState::Rebuilding);
+        self.resilver.state.lock().done.extend(stayed.map(|member| (member.index, id)));
+        let now = self.world.clock.monotonic();
+        if now.saturating_sub(running.committed) >= COMMIT_EVERY {
+            running.committed = now;
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// The next segment that some of the targets lack part of; those at `work` count as done.
+    fn next_segment(&self, targets: &[Arc<Member>], work: [&Option<At>; 2]) -> Option<At> {
         let done: Vec<SegmentId> = {
             let state = self.resilver.state.lock();
             let of = |member: &Arc<Member>| state.done.get(&member.index).copied();
             let at_work = |member: &Arc<Member>| {
-                let (id, members) = at?;
-                members.iter().any(|other| Arc::ptr_eq(other, member)).then_some(id)
+                let work = work.into_iter().flatten();
+                let its =
+                    work.filter(|(_, members, _)| members.iter().any(|other| Arc::ptr_eq(other, member)));
+                its.map(|(id, ..)| *id).max()
             };
             let reached = |member| of(member).max(at_work(member)).unwrap_or_default().max(member.cursor());
             targets.iter().map(reached).collect()
@@ -314,7 +371,13 @@ impl Pool {
     /// Waits for the step under way: nobody works for a member that has left.
     pub(crate) fn forget_rebuilding(&self) {
         let _nobody_steps = self.resilver.running.lock();
-        self.resilver.state.lock().running = None;
+        let others = !self.rebuilding().is_empty();
+        let mut state = self.resilver.state.lock();
+        match &mut state.running {
+            // The next step tells that it is over.
+            Some(running) if !others => (running.at, running.next, running.ending) = (None, None, None),
+            running => *running = None,
+        }
     }
 
     /// The resilver under way, if there is one.
@@ -329,9 +392,9 @@ impl Pool {
         Some(progress)
     }
 
-    /// How the last resilver since import ended.
+    /// How the last resilver ended, on whichever host.
     pub fn resilver_result(&self) -> Option<ResilverResult> {
-        self.resilver.state.lock().last.clone()
+        ResilverResult::decode(&self.note(RESULT)?)
     }
 
     /// Has all devices that are being rebuilt begin anew.

@@ -109,8 +109,12 @@ pub fn build(
     for (column, filled) in data.iter_mut().zip(filled) {
         column[filled..].fill(0);
     }
-    let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(|_| AlignedBuf::zeroed(height)).collect();
-    if !parity.is_empty() && !planted(Bug::NoParity) {
+    let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(|_| AlignedBuf::stale(height)).collect();
+    // The rest is overwritten with parity.
+    parity.iter_mut().for_each(|column| column[..header].fill(0));
+    if planted(Bug::NoParity) {
+        parity.iter_mut().for_each(|column| column.fill(0));
+    } else if !parity.is_empty() {
         let data: Vec<&[u8]> = data.iter().map(|column| &column[header..]).collect();
         let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|column| &mut column[header..]).collect();
         parity::encode(&data, &mut parity);

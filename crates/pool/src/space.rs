@@ -57,8 +57,9 @@ impl GroupSpace {
         }
     }
 
-    /// Another device joins.
+    /// Another device joins; its number may be that of one which has left.
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
+        self.retired.remove(&device);
         self.free.insert(device, (0..slots).collect());
         self.slots.insert(device, slots);
     }

@@ -152,6 +152,55 @@ fn power_cuts_while_a_group_changes_its_shape_lose_nothing() {
 }
 
 #[test]
+fn a_power_cut_while_a_group_or_a_copy_is_added_leaves_a_pool_with_or_without() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 5, 1));
+    let start = sim.trace().len();
+    let devices = (0..2).map(|_| Arc::new(sim.add_device(SIZE)) as Arc<dyn Device>).collect();
+    pool.add_group(GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }).unwrap();
+    pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    drop(pool);
+    let trace = sim.trace();
+    let mut sweep = trace.sweep();
+    for cut in start..=trace.len() {
+        sweep.advance_to(cut);
+        for survival in [Survival::KeepAll, Survival::DropAll, Survival::Random { seed: cut as u64 }] {
+            let after = SimWorld::from_images(sweep.images(survival));
+            let case = format!("cut at {cut} of {}, {survival:?}", trace.len());
+            let pool = import(&after, 7).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let online = pool.members().iter().filter(|member| member.is_online()).count();
+            assert_eq!(online, pool.members().iter().len(), "{case}: all are in use");
+            verify(&pool, &model);
+            reshape(&pool);
+            pool.commit().unwrap();
+            assert_whole(&pool, &case);
+        }
+    }
+}
+
+#[test]
+fn the_number_of_a_device_that_left_serves_another() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 5, 1));
+    for round in 2..4 {
+        pool.detach(device(1)).unwrap();
+        let refused = pool.replace(device(1), Arc::new(sim.add_device(SIZE)));
+        assert!(matches!(refused, Err(PoolError::Invalid(_))), "it is to leave");
+        reshape(&pool);
+        assert_eq!(pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap(), device(1));
+        assert!(matches!(pool.offline(device(0), true), Err(PoolError::Invalid(_))), "only it has all");
+        reshape(&pool);
+        commit(&pool, &mut model, &files(10, 5, round));
+        assert_eq!(pool.losses_survived(), 1);
+    }
+    assert_whole(&pool, "a mirror of two");
+}
+
+#[test]
 fn only_mirrors_get_another_copy() {
     let sim = SimWorld::new(&[SIZE; 3]);
     let pool = create(&sim, "raidz1");

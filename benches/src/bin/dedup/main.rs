@@ -4,6 +4,7 @@
 //! lies in a folder of the run's own, one pool or repository at a time, and is taken away, also on Ctrl-C.
 
 mod corpus;
+mod indexed;
 mod report;
 mod runs;
 
@@ -37,7 +38,14 @@ struct Args {
     /// How often each is done
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only these parts: streams, tree, peers, rm
+    /// Fingerprints of absent records in the index of the part `indexed`, some 20 bytes of disk each [default: none, and no
+    /// such part]
+    #[arg(long, default_value_t = 0.0)]
+    indexed: f64,
+    /// MiB of memory of that pool
+    #[arg(long, default_value_t = 128)]
+    indexed_memory: u64,
+    /// Only these parts: streams, tree, peers, rm, indexed
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Where dedup.md and dedup.svg are written [default: nowhere]
@@ -76,11 +84,18 @@ fn main() -> ExitCode {
     let site = Site { folder: path, larder, rounds: args.rounds.max(1) };
     let mut report = Report::new(&machine(&dir), &corpus, args.stream_mib, site.rounds);
     type Part<'a> = (&'static str, Box<dyn Fn(&mut Report) + 'a>);
-    let parts: [Part<'_>; 4] = [
+    let burden = (args.indexed as u64, args.indexed_memory);
+    let indexed = |report: &mut Report| {
+        if burden.0 > 0 {
+            indexed::indexed(&site, burden, args.stream_mib, &corpus, report);
+        }
+    };
+    let parts: [Part<'_>; 5] = [
         ("streams", Box::new(|report| runs::streams(&site, args.stream_mib, report))),
         ("tree", Box::new(|report| runs::tree(&site, &corpus, report))),
         ("peers", Box::new(|report| runs::peers(&site, &corpus, report))),
         ("rm", Box::new(|report| runs::remove(&site, args.rm_gib, report))),
+        ("indexed", Box::new(indexed)),
     ];
     let mut failed = false;
     for (name, part) in

@@ -55,6 +55,7 @@ pub enum Unit {
     Seconds,
     Bytes,
     Part,
+    Times,
 }
 
 impl Unit {
@@ -63,6 +64,7 @@ impl Unit {
             Self::MbPerS => format!("{value:.0} MB/s"),
             Self::Seconds => format!("{value:.2} s"),
             Self::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
+            Self::Times => format!("{value:.0}"),
             Self::Part => format!("{:.1} %", value * 100.0),
         }
     }
@@ -72,6 +74,15 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     (values[(n - 1) / 2] + values[n / 2]) / 2.0
+}
+
+/// The median of the rounds' ratios, so that a change of the machine's speed between rounds falls out; the ratio of
+/// the medians where the two were not measured equally often.
+fn paired(ours: &[f64], theirs: &[f64]) -> Option<f64> {
+    if ours.len() == theirs.len() {
+        return (!ours.is_empty()).then(|| median(ours.iter().zip(theirs).map(|(a, b)| a / b).collect()));
+    }
+    Some(median(ours.to_vec()) / median(theirs.to_vec()))
 }
 
 /// A run's figures.
@@ -94,9 +105,9 @@ impl Report {
         let head = format!(
             "{machine}\n\nThe corpus: {} MiB; {} real files from /usr/share and /usr/lib ({} MiB), the same with bytes \
              inserted into a third of them and written over in others, a tar and an ext4 image of the real files, and \
-             noise. Streams are files of {stream_mib} MiB, every page of which is another. Medians of {rounds} rounds, in \
-             which the order turns round. By processor time: what a second of client, daemon and kernel brings, which \
-             others on the machine disturb less.",
+             noise. Trees are copied by two threads. Streams are files of {stream_mib} MiB, every page of which is another. \
+             Medians of {rounds} rounds, in which the order turns round; of ratios, those within a round. By processor \
+             time: what a second of client, daemon and kernel brings, which others on the machine disturb less.",
             corpus.bytes >> 20,
             corpus.files,
             corpus.tree_bytes >> 20
@@ -154,12 +165,11 @@ impl Report {
 
     /// As [`Report::ratio`], of what a processor second brings.
     fn ratio_of_thrift(&self, ratio: &Ratio) -> Option<f64> {
-        let of = |name| Some(median(self.thrift.get(name)?.clone()));
-        Some(of(ratio.ours)? / of(ratio.theirs)?)
+        paired(self.thrift.get(ratio.ours)?, self.thrift.get(ratio.theirs)?)
     }
 
     fn ratio(&self, ratio: &Ratio) -> Option<f64> {
-        Some(self.median(ratio.ours)? / self.median(ratio.theirs)?)
+        paired(&self.series.get(ratio.ours)?.1, &self.series.get(ratio.theirs)?.1)
     }
 
     fn text(&self, name: &str) -> String {

@@ -7,7 +7,7 @@ use larder_benches::daemon::{Daemon, Layout, POOL, pause};
 use larder_benches::litter::{self, Item};
 use larder_benches::peer::{self, Peer, run};
 use larder_benches::usage::{self, Usage};
-use larder_benches::{MIB, mb_per_s, no_op, timed};
+use larder_benches::{MIB, mb_per_s, no_op, timed, work};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SINGLE: Layout = Layout { word: "", devices: 1, data: 1 };
-const RAIDZ2: Layout = Layout { word: "raidz2", devices: 6, data: 4 };
+/// What streams are measured on.
+pub const RAIDZ2: Layout = Layout { word: "raidz2", devices: 6, data: 4 };
 /// How long a trace may take.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -30,15 +31,19 @@ pub struct Site {
 }
 
 /// A pool with its daemon.
-struct Bed {
+pub struct Bed {
     daemon: Option<Daemon>,
-    folder: PathBuf,
-    mountpoint: PathBuf,
+    /// Where its devices and its daemon's sockets are.
+    pub folder: PathBuf,
+    /// Its devices.
+    pub devices: Vec<PathBuf>,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
 }
 
 impl Bed {
     /// A pool of about `bytes`, with properties of its top dataset.
-    fn new(site: &Site, layout: Layout, bytes: u64, properties: &[&str]) -> Self {
+    pub fn new(site: &Site, layout: Layout, bytes: u64, properties: &[&str]) -> Self {
         let (folder, mountpoint) = (site.folder.join("bed"), site.folder.join("mnt"));
         for path in [&folder, &mountpoint] {
             fs::create_dir_all(path).expect("the folder can be written");
@@ -48,13 +53,14 @@ impl Bed {
         litter::add(Item::Process(daemon.pid()));
         litter::add(Item::Mount(mountpoint.clone()));
         let properties: Vec<String> = properties.iter().map(|&property| property.into()).collect();
-        let files = layout.files(&folder, bytes / layout.data as u64);
-        let bed = Self { daemon: Some(daemon), folder, mountpoint };
-        bed.daemon().create(layout, &files, &properties, &bed.mountpoint);
+        let devices = layout.files(&folder, bytes / layout.data as u64);
+        let bed = Self { daemon: Some(daemon), folder, devices, mountpoint };
+        bed.daemon().create(layout, &bed.devices, &properties, &bed.mountpoint);
         bed
     }
 
-    fn daemon(&self) -> &Daemon {
+    /// Its daemon.
+    pub fn daemon(&self) -> &Daemon {
         self.daemon.as_ref().expect("it runs")
     }
 
@@ -70,7 +76,7 @@ impl Bed {
 }
 
 /// The first value of this name in a document, at any depth.
-fn find<'a>(told: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::Value> {
+pub fn find<'a>(told: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::Value> {
     if let Some(found) = told.get(name) {
         return Some(found);
     }
@@ -92,7 +98,7 @@ impl Drop for Bed {
 }
 
 /// Writes `mib` mebibytes, no page of which is like another or like one of another `seed`, and calls fsync.
-fn write_unique(path: &Path, base: &[u8], mib: usize, seed: u64) {
+pub fn write_unique(path: &Path, base: &[u8], mib: usize, seed: u64) {
     let mut file = File::create(path).expect("a file can be made");
     let mut block = vec![0; MIB];
     for (i, from) in base.chunks_exact(MIB).cycle().take(mib).enumerate() {
@@ -172,14 +178,13 @@ fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     usage
 }
 
-/// Copies a tree by tar.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder can be made");
-    pipe(&format!("tar -C '{}' -cf - . | tar -C '{}' --no-same-owner -xf -", from.display(), to.display()));
+/// Copies a tree by two at once.
+pub fn copy(from: &Path, to: &Path) {
+    work::copy_tree(from, to, 2);
 }
 
 /// What is read is in the kernel's cache, for everybody.
-fn warm(path: &Path) {
+pub fn warm(path: &Path) {
     pipe(&format!("tar -C '{}' -cf - . | cat > /dev/null", path.display()));
 }
 
@@ -189,7 +194,7 @@ fn pipe(line: &str) {
     assert!(status.success(), "{line}");
 }
 
-/// What is copied by tar, and its names in the report: both copies without deduplication, with it, verified; the
+/// What is copied, and its names in the report: both copies without deduplication, with it, verified; the
 /// server that does nothing; what was found.
 type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
 
@@ -408,7 +413,7 @@ pub fn remove(site: &Site, gib: usize, report: &mut Report) {
     });
     report.add("until it was freed", Unit::Seconds, freed.as_secs_f64());
     // The other one is whole.
-    let read = timed(|| _ = larder_benches::work::read(&bed.mountpoint.join("first")));
+    let read = timed(|| _ = work::read(&bed.mountpoint.join("first")));
     report.add("reading the other one", Unit::MbPerS, mb_per_s(gib << 30, read));
     report.ask("rm of a large duplicate returns", "rm of a duplicate", Asked::Most(1.0));
 }

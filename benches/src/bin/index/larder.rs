@@ -1,6 +1,6 @@
 //! Larder's index, and what the block map has of fingerprints.
 
-use crate::row::{Figures, print};
+use crate::row::{Against, Figures, print};
 use crate::store::Store;
 use larder_benches::{process, timing};
 use larder_device::{Entropy, SeededEntropy};
@@ -28,10 +28,34 @@ const STREAM: u64 = 1 << 16;
 const LONG: Duration = Duration::from_secs(5);
 /// Turns of a comparison.
 const TURNS: usize = 9;
+/// Fingerprints between two looks at the disk, and such stretches between two lines that tell how far it is.
+const STRETCH: u64 = 1_000_000;
+const STRETCHES_TOLD: u64 = 25;
 /// Ids that the pool gave out before.
 const FIRST_ID: u64 = 1_000_000;
 /// Fingerprints from here on are in no index.
 const NEW: u64 = 1 << 40;
+
+impl Against {
+    fn in_turns(one: &mut Larder, other: &mut Larder, rate: impl Fn(&mut Larder) -> f64) -> Self {
+        let median = |mut ratios: Vec<f64>| {
+            ratios.sort_by(f64::total_cmp);
+            ratios[ratios.len() / 2]
+        };
+        // Looks up about as many each time: the processor's time of both is of the same work.
+        let timed = |larder: &mut Larder| {
+            let before = process::own_cpu_time();
+            let rate = rate(larder);
+            (rate, (process::own_cpu_time() - before).as_secs_f64())
+        };
+        let turn = |_| {
+            let ((rate, time), (rate_of_other, time_of_other)) = (timed(one), timed(other));
+            (rate / rate_of_other, time_of_other / time.max(1e-6))
+        };
+        let (wall, processor) = (0..TURNS).map(turn).unzip();
+        Self { wall: median(wall), processor: median(processor) }
+    }
+}
 
 /// An index and a map under load.
 pub struct Larder {
@@ -41,6 +65,8 @@ pub struct Larder {
     count: u64,
     /// Look-ups of a measurement, at most.
     pub most: u64,
+    /// The disk has no room for more.
+    pub is_cut_short: bool,
     /// The next fingerprint that is in no index.
     fresh: u64,
     dice: SeededEntropy,
@@ -67,7 +93,17 @@ impl Larder {
         let store = Store::new(dir, (1 << 30) + most * 80);
         let map = with_map.then(BlockMap::new);
         let index = Index::new(limits(0));
-        Self { store, index, map, count: 0, most: 5_000_000, fresh: NEW, dice: SeededEntropy::new(1), before }
+        Self {
+            store,
+            index,
+            map,
+            count: 0,
+            most: 5_000_000,
+            is_cut_short: false,
+            fresh: NEW,
+            dice: SeededEntropy::new(1),
+            before,
+        }
     }
 
     fn note(&mut self, changes: Changes) {
@@ -140,17 +176,33 @@ impl Larder {
         done as f64 / time.as_secs_f64()
     }
 
-    /// Grows to `count` fingerprints with `memory` bytes for the pool; measures what there is to be measured then.
+    /// Grows to `count` fingerprints with `memory` bytes for the pool, or as far as the disk has room; measures what there is
+    /// to be measured then.
     pub fn measure(&mut self, count: u64, memory: u64) -> Figures {
         self.index.set_limits(limits(memory));
         let (from, written) = (self.count, self.store.written);
-        let ((), grown) = timing(|| {
-            while self.count < count {
-                self.insert_next();
+        let mut grown = Duration::ZERO;
+        while self.count < count {
+            let to = count.min(self.count + STRETCH);
+            let ((), took) = timing(|| (self.count..to).for_each(|_| self.insert_next()));
+            grown += took;
+            if (to - from) % (STRETCH * STRETCHES_TOLD) < STRETCH {
+                let (seconds, file) = (grown.as_secs(), self.store.file_bytes() >> 20);
+                eprintln!(
+                    "{} million, {seconds} s from {from} on; the file takes {file} MiB",
+                    to / 1_000_000
+                );
             }
-        });
+            if self.store.is_disk_short() {
+                eprintln!("the disk is short: {to} instead of {count}");
+                self.is_cut_short = true;
+                break;
+            }
+        }
+        let count = self.count;
         let inserts = (count - from) as f64 / grown.as_secs_f64();
         let written = (self.store.written - written) as f64 / (count - from) as f64;
+        let file = self.store.file_bytes();
         let figures = self.index.figures();
         let resident = process::resident_memory().saturating_sub(self.before);
         let of_map = self.map.as_ref().map_or(0, BlockMap::memory_bytes) as u64;
@@ -199,6 +251,7 @@ impl Larder {
                 .map
                 .as_ref()
                 .map(|_| now.disk_bytes as f64 / self.count as f64 + map_bytes as f64 / self.count as f64),
+            file: Some(file as f64 / count as f64),
             to_first: None,
             ram: ram as f64 / count as f64,
             resident: resident.saturating_sub(of_map) as f64 / count as f64,
@@ -218,17 +271,11 @@ impl Larder {
 
     /// How fast it is against `other`, in turns, so that whatever else the machine does meets both: misses, and hits
     /// in order of writing.
-    pub fn against(&mut self, other: &mut Self) -> (f64, Option<f64>) {
-        let median = |mut ratios: Vec<f64>| {
-            ratios.sort_by(f64::total_cmp);
-            ratios[ratios.len() / 2]
-        };
-        let misses = (0..TURNS).map(|_| self.misses(200_000) / other.misses(200_000)).collect();
-        let in_order = self
-            .map
-            .is_some()
-            .then(|| median((0..TURNS).map(|_| self.in_order(100_000) / other.in_order(100_000)).collect()));
-        (median(misses), in_order)
+    pub fn against(&mut self, other: &mut Self) -> (Against, Option<Against>) {
+        let misses = Against::in_turns(self, other, |this| this.misses(200_000));
+        let with_map = self.map.is_some();
+        let in_order = with_map.then(|| Against::in_turns(self, other, |this| this.in_order(100_000)));
+        (misses, in_order)
     }
 
     /// Streams of duplicates, as a pool finds them: a record that no neighbourhood answers is looked up, and what the

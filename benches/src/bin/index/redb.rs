@@ -94,6 +94,7 @@ pub fn measure(dir: &Path, count: u64, memory: u64) -> Figures {
         look_up_and_insert,
         disk,
         disk_with_map: None,
+        file: None,
         ram: memory as f64 / count as f64,
         resident,
         written: 0.0,

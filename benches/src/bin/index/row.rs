@@ -3,6 +3,21 @@
 use larder_format::Fingerprint;
 use serde::{Deserialize, Serialize};
 
+/// How fast something is, as a part of what it is set beside.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Against {
+    /// By the clock on the wall.
+    pub wall: f64,
+    /// By the time of the processors, which others on the machine disturb less.
+    pub processor: f64,
+}
+
+impl std::fmt::Display for Against {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2}x ({:.2})", self.wall, self.processor)
+    }
+}
+
 /// What one index does with one number of fingerprints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
@@ -29,17 +44,41 @@ pub struct Figures {
     /// New fingerprints a second, looked up and inserted.
     pub look_up_and_insert: f64,
     /// Misses, and hits in the order of writing, as parts of those of the smallest index, measured in turns.
-    pub to_first: Option<(f64, Option<f64>)>,
+    pub to_first: Option<(Against, Option<Against>)>,
     /// Bytes on disk, a fingerprint.
     pub disk: f64,
     /// The same with the block map, in which every record is anyway.
     pub disk_with_map: Option<f64>,
+    /// Bytes that the file took at most, a fingerprint: with room for merges, and what they left free and unused.
+    pub file: Option<f64>,
     /// Bytes of memory a fingerprint, computed.
     pub ram: f64,
     /// The same as the kernel sees it, with everything that the process has beside it.
     pub resident: f64,
     /// Bytes written for each inserted while it grew, with the block map.
     pub written: f64,
+}
+
+impl Figures {
+    /// What is promised of a large index and does not hold, in words.
+    pub fn broken_promises(&self) -> Vec<String> {
+        // A merge under way has memory of its own, which ten million are too few to share.
+        let merging = f64::from(4 << 20) / self.count as f64;
+        let most = [
+            ("fingerprints of which one is kept", self.sampling as f64, 1.0),
+            ("runs", self.runs as f64, 8.0),
+            ("pages read for a miss", self.miss_reads, 0.005),
+            ("bytes of memory a fingerprint, computed", self.ram, 2.0 + merging),
+            ("bytes on disk a fingerprint", self.disk, 18.0),
+            ("the same with the block map", self.disk_with_map.unwrap_or(0.0), 40.0),
+        ];
+        let broken = most.into_iter().filter(|(_, value, most)| value > most);
+        broken
+            .map(|(what, value, most)| {
+                format!("{:.0e}: {value:.4} {what}, at most {most}", self.count as f64)
+            })
+            .collect()
+    }
 }
 
 /// The `n`-th fingerprint.
@@ -62,7 +101,7 @@ fn rate(value: f64) -> String {
 /// The table.
 pub fn table(rows: &[Figures]) {
     println!(
-        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>14}{:>8}{:>9}{:>7}{:>7}{:>10}",
+        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>28}{:>8}{:>9}{:>8}{:>7}{:>7}{:>10}",
         "",
         "count",
         "memory",
@@ -77,6 +116,7 @@ pub fn table(rows: &[Figures]) {
         "to the first",
         "disk B",
         "with map",
+        "file B",
         "RAM B",
         "RSS B",
         "written B"
@@ -84,7 +124,7 @@ pub fn table(rows: &[Figures]) {
     for row in rows {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         println!(
-            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>14}{:>8.1}{:>9}{:>7.2}{:>7.2}{:>10.0}",
+            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>28}{:>8.1}{:>9}{:>8}{:>7.2}{:>7.2}{:>10.0}",
             row.who,
             format!("{:.0e}", row.count as f64),
             row.memory >> 20,
@@ -97,11 +137,12 @@ pub fn table(rows: &[Figures]) {
             or_dash(row.hits_in_order.map(rate)),
             rate(row.look_up_and_insert),
             or_dash(row.to_first.map(|(misses, in_order)| {
-                let in_order = or_dash(in_order.map(|part| format!("{part:.2}x")));
-                format!("{misses:.2}x, {in_order}")
+                let in_order = or_dash(in_order.map(|part| part.to_string()));
+                format!("{misses}, {in_order}")
             })),
             row.disk,
             or_dash(row.disk_with_map.map(|bytes| format!("{bytes:.1}"))),
+            or_dash(row.file.map(|bytes| format!("{bytes:.1}"))),
             row.ram,
             row.resident,
             row.written,

@@ -5,13 +5,14 @@ use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Outcome, Pending, 
 use larder_format::run::Footprint;
 use larder_format::{BlockId, BlockPtr, ByteLen, Corrupt, DeviceOffset, Place, SegmentId};
 use larder_pool::map::{PageReader, PageWriter};
+use rustix::fs::statvfs;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of a segment.
-const SEGMENT: u64 = 32 << 20;
+/// Bytes of a segment: few, since there is no cleaner, and one is free only when nothing is left in it.
+const SEGMENT: u64 = 4 << 20;
 /// Where pages begin.
 const STEP: u64 = 4096;
 /// What a pool puts in front of a page.
@@ -20,6 +21,8 @@ const HEADER: usize = larder_format::block::BLOCK_OVERHEAD as usize;
 const CHUNK: usize = 1 << 20;
 /// Writes in flight.
 const DEPTH: usize = 8;
+/// Bytes that others are left on the disk.
+const KEPT_FREE: u64 = 8 << 30;
 /// Requests that the device performs at once.
 const THREADS: usize = 8;
 
@@ -35,7 +38,8 @@ pub struct Store {
     /// Where segments are, in segments from the start of the file.
     places: HashMap<SegmentId, u64>,
     free: BTreeSet<u64>,
-
+    /// Segments that the file has had at once, at most: what it takes.
+    used: u64,
     live: BTreeMap<SegmentId, u64>,
     chunk: Vec<u8>,
     chunk_at: u64,
@@ -67,7 +71,7 @@ impl Store {
             filled: SEGMENT,
             places: HashMap::new(),
             free: (0..slots).collect(),
-
+            used: 0,
             live: BTreeMap::new(),
             chunk: Vec::with_capacity(CHUNK),
             chunk_at: 0,
@@ -104,11 +108,23 @@ impl Store {
         }
     }
 
+    /// Bytes that the file takes on its disk: it grows and never shrinks.
+    pub fn file_bytes(&self) -> u64 {
+        self.used * SEGMENT
+    }
+
+    /// Whether its disk has less free than others are to be left.
+    pub fn is_disk_short(&self) -> bool {
+        let disk = statvfs(&self.path).expect("its disk can be asked");
+        disk.f_bavail * disk.f_frsize < KEPT_FREE
+    }
+
     fn open_segment(&mut self) {
         self.submit();
         self.open = SegmentId::new(self.next_segment);
         self.next_segment += 1;
         let slot = self.free.pop_first().expect("the file is large enough");
+        self.used = self.used.max(slot + 1);
         self.places.insert(self.open, slot);
         (self.filled, self.chunk_at) = (0, slot * SEGMENT);
     }

@@ -4,9 +4,8 @@ use larder_benches::MIB;
 use larder_benches::committer::Committer;
 use larder_benches::content::Content;
 use larder_benches::device::sparse_file;
-use larder_benches::hands::Hands;
 use larder_benches::tape::{Tape, TapedDevice};
-use larder_device::{Device, FaultDevice, OpenMode, SystemClock, SystemEntropy};
+use larder_device::{Device, FaultDevice, OpenMode, SystemClock, SystemEntropy, SystemWorkers};
 use larder_files::{Caller, FileKind, Handle, Mount, NodeId, Ops};
 use larder_format::{DeviceIndex, HostId};
 use larder_pool::create::rule_for;
@@ -100,7 +99,7 @@ impl Bed {
         let world = World {
             clock: Arc::new(SystemClock::new()),
             entropy: Arc::new(SystemEntropy),
-            workers: Arc::new(Hands::default()),
+            workers: Arc::new(SystemWorkers::new().expect("threads can be made")),
             host: HostId::new(1),
             host_name: "bench".into(),
         };

@@ -124,7 +124,7 @@ pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resi
         let used = cpu() - before;
         fs::remove_file(&old).expect("our own file");
         let lost = bed.pool.resilver_result().expect("it ended").lost;
-        assert!(lost.is_empty(), "ranges were lost: {lost:?}");
+        assert!(lost == 0, "{lost} ranges were lost");
         (time, bed.tape.stop(), used)
     });
     let most = |kind| bytes_by_file(&entries, kind).into_values().max().unwrap_or(0);

@@ -102,11 +102,12 @@ fn shown(live: &Live, dataset: larder_format::DatasetId, path: &str) -> String {
 pub(super) fn damaged(live: &Live) -> Vec<String> {
     let line = |of: Damaged| {
         let dataset = live.pool.full_name(of.dataset);
-        let dataset = of.snapshot.map_or(dataset.clone(), |snapshot| format!("{dataset}@{snapshot}"));
-        match (of.path, of.inode) {
-            (Some(path), _) => shown(live, of.dataset, &path),
-            (None, Some(inode)) => format!("{dataset}:<0x{:x}>", inode.get()),
-            (None, None) => format!("{dataset}:<metadata>"),
+        let snapshot = of.snapshot.map(|snapshot| format!("{dataset}@{snapshot}"));
+        match (of.path, of.inode, snapshot) {
+            (Some(path), _, Some(snapshot)) => format!("{snapshot}:{path}"),
+            (Some(path), _, None) => shown(live, of.dataset, &path),
+            (None, Some(inode), of) => format!("{}:<0x{:x}>", of.unwrap_or(dataset), inode.get()),
+            (None, None, of) => format!("{}:<metadata>", of.unwrap_or(dataset)),
         }
     };
     let mut lines: Vec<String> = live.mount.damaged().into_iter().map(line).collect();

@@ -1,5 +1,5 @@
-//! What keeps a pool whole by itself: it mends what reads found wrong, resilvers, scrubs, has spares take places,
-//! and takes devices back that were away.
+//! What keeps a pool whole by itself: it mends what reads found wrong, resilvers (which takes devices back that missed
+//! commits), scrubs, has spares take places, and opens devices anew that were away.
 //!
 //! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
 //! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
@@ -7,7 +7,7 @@
 //! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
 //! A scrub that somebody asked for does not wait for the window. How a scan stands is the pool's own knowledge and
-//! outlives imports; notes keep what is only told: who asked, since when it is paused, what the last resilver did.
+//! outlives imports; notes keep what is only told: who asked, since when it is paused.
 
 use super::live::{Live, Stop};
 use super::{devices, roster, tracer};
@@ -17,13 +17,12 @@ use larder_format::DeviceIndex;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{self, Found};
 use larder_pool::property::{self, Window};
-use larder_pool::resilver::ResilverProgress;
 use larder_pool::{Pool, Result, ScrubOutcome, ScrubProgress, ScrubSince};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -56,14 +55,13 @@ const WAIT: Duration = Duration::from_millis(50);
 
 const NOTE_ASKED: &str = "scan:asked";
 const NOTE_PAUSED: &str = "scan:paused";
-const NOTE_RESILVER: &str = "scan:resilver";
 
 /// How fast scans have been going.
 #[derive(Default)]
 pub struct Pace {
     resilver: Mutex<Samples>,
     scrub: Mutex<Samples>,
-    /// A resilver is under way, or is over and what it did is not noted yet.
+    /// A resilver is under way, or is over and the commit that completes it may not be.
     resilvering: AtomicBool,
 }
 
@@ -93,18 +91,6 @@ impl Samples {
     }
 }
 
-/// What the last resilver did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct LastResilver {
-    started: i64,
-    finished: i64,
-    total: u64,
-    examined: u64,
-    written: u64,
-    errors: u64,
-    canceled: bool,
-}
-
 /// A thread's memory.
 struct Healer<'a> {
     pool: &'a Pool,
@@ -117,11 +103,10 @@ struct Healer<'a> {
     used: u64,
     /// What the last step was, to rest from it.
     last: Option<Step>,
-    resilver: Option<ResilverProgress>,
     /// Groups changed their shape, and something may have to move.
     moves: bool,
     wait_for_room: bool,
-    /// What was found where a device should be and is not it, or cannot be brought back: not tried again.
+    /// What was found where a device should be and is not it: not tried again.
     vain: HashMap<DeviceIndex, Vain>,
 }
 
@@ -148,11 +133,13 @@ impl Step {
     }
 }
 
-/// A file as it was when it was tried, or the commit that a device is good through.
+/// A file as it was when it was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Vain {
-    File { device: u64, inode: u64, size: u64, changed: (i64, i64) },
-    Present(u64),
+struct Vain {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
 }
 
 /// The healer's life.
@@ -164,7 +151,6 @@ pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace) {
         step: STEP_FIRST,
         used: 0,
         last: None,
-        resilver: None,
         moves: false,
         wait_for_room: false,
         vain: HashMap::new(),
@@ -216,23 +202,16 @@ impl Healer<'_> {
         }
     }
 
-    /// Takes a device back that was away and is there again. Those that were taken out, or failed, wait for
-    /// somebody who says so.
+    /// Opens a device anew that was away and is there again. Those that were taken out, or failed, wait for somebody
+    /// who says so.
     fn bring_back(&mut self, member: &Member) -> Result<()> {
         match member.state() {
-            MemberState::Stale if member.size().is_some() => {
-                let vain = Vain::Present(member.good_through().get());
-                if self.vain.insert(member.index, vain) == Some(vain) {
-                    return Ok(());
-                }
-                self.pool.online(member.index, None)
-            }
             MemberState::Missing | MemberState::Faulted
                 if member.size().is_none() || roster::is_gone(member) =>
             {
                 let Some(path) = roster::path(self.pool, member) else { return Ok(()) };
                 let Ok(meta) = fs::metadata(devices::file_of(&path)) else { return Ok(()) };
-                let vain = Vain::File {
+                let vain = Vain {
                     device: meta.dev(),
                     inode: meta.ino(),
                     size: meta.size(),
@@ -257,9 +236,6 @@ impl Healer<'_> {
     fn turn(&mut self) -> Result<Option<Duration>> {
         let pool = self.pool;
         let mended = pool.heal_step()? > 0;
-        if self.resilver.is_some() && pool.resilver_progress().is_none() {
-            self.resilver_is_over(true)?;
-        }
         let rate = number(pool, "scan_rate");
         let now = pool.clock().monotonic();
         if let Some(last) = self.last {
@@ -285,18 +261,21 @@ impl Healer<'_> {
     /// A step of the scan that goes first: bytes examined, and its part of the time while others are busy.
     fn scan(&mut self, bytes: u64) -> Result<Option<(u64, u32)>> {
         let pool = self.pool;
-        if let Some(before) = pool.resilver_progress() {
-            let examined = before.examined;
-            self.resilver = Some(before);
+        let before = pool.resilver_progress();
+        let is_stale = |member: Arc<Member>| member.state() == MemberState::Stale;
+        // One that was under way and is not any more is over with the next step.
+        if before.is_some()
+            || self.pace.resilvering.load(Ordering::Acquire)
+            || pool.members().iter().any(is_stale)
+        {
             self.pace.resilvering.store(true, Ordering::Release);
             let more = pool.resilver_step(bytes)?;
-            let after = pool.resilver_progress();
-            let reached = after.as_ref().map_or(examined, |after| after.examined);
+            let examined = before.map_or(0, |before| before.examined);
+            let reached = pool.resilver_progress().map_or(examined, |after| after.examined);
             self.pace.resilver.lock().note(pool.clock().monotonic(), reached);
-            match after {
-                Some(after) => self.resilver = Some(after),
-                None if !more => self.resilver_is_over(false)?,
-                None => {}
+            if !more {
+                *self.pace.resilver.lock() = Samples::default();
+                self.pace.resilvering.store(false, Ordering::Release);
             }
             return Ok(Some((reached.saturating_sub(examined), RESILVER_PARTS)));
         }
@@ -321,28 +300,6 @@ impl Healer<'_> {
             forget_who_asked(pool)?;
         }
         Ok(Some((reached.saturating_sub(before.examined), SCRUB_PARTS)))
-    }
-
-    fn resilver_is_over(&mut self, canceled: bool) -> Result<()> {
-        let Some(last) = self.resilver.take() else { return Ok(()) };
-        *self.pace.resilver.lock() = Samples::default();
-        if !canceled {
-            self.pool.recheck_damage();
-        }
-        let result = self.pool.resilver_result().filter(|_| !canceled);
-        let told = LastResilver {
-            started: last.started.secs,
-            finished: self.pool.clock().now().secs,
-            total: last.total,
-            examined: if canceled { last.examined } else { last.total },
-            written: result.as_ref().map_or(last.written, |result| result.written),
-            errors: result.map_or(0, |result| result.lost.len() as u64),
-            canceled,
-        };
-        let text = serde_json::to_string(&told).expect("numbers");
-        let noted = self.pool.set_note(NOTE_RESILVER, &text);
-        self.pace.resilvering.store(false, Ordering::Release);
-        noted
     }
 }
 
@@ -484,15 +441,13 @@ pub fn scans(live: &Live) -> Vec<Scan> {
         });
     }
     let mut over = Vec::new();
-    if let Some(of) =
-        pool.note(NOTE_RESILVER).and_then(|text| serde_json::from_str::<LastResilver>(&text).ok())
-    {
+    if let Some(of) = pool.resilver_result() {
         over.push(Scan {
-            finished: Some(of.finished),
-            canceled: of.canceled,
+            finished: Some(of.finished.secs),
+            canceled: !of.complete,
             repaired: of.written,
-            errors: of.errors,
-            ..running(ScanKind::Resilver, of.started, of.total, of.examined, None)
+            errors: of.lost,
+            ..running(ScanKind::Resilver, of.started.secs, of.total, of.examined, None)
         });
     }
     if let Some(of) = pool.scrub_result() {

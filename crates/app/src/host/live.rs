@@ -176,14 +176,15 @@ impl Live {
     /// # Errors
     /// When a commit fails.
     pub fn wait_for_free_space(&self) -> Result<()> {
-        while free_some(&self.pool, &self.mount)? {}
         let (mut least, mut in_vain) = (u64::MAX, 0);
         while in_vain < PATIENCE {
+            // Again each time: what somebody held when its turn came was left.
+            while free_some(&self.pool, &self.mount)? {}
             self.pool.commit()?;
-            if !self.pool.is_freeing() {
+            let left = self.pool.freeing_bytes();
+            if left == 0 && !self.pool.is_freeing() {
                 break;
             }
-            let left = self.pool.freeing_bytes();
             in_vain = if left < least { 0 } else { in_vain + 1 };
             least = least.min(left);
         }

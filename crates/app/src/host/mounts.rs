@@ -21,9 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often, and how long apart, unmounting is tried while something (an indexer, `df`) just looks in.
+/// How often, and how long apart, unmounting is tried while a process (an indexer, `df`) may just look in ...
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(30);
+/// ... and while none is in it: the kernel tells of a close after close(2) has returned, on a busy machine long after.
+const TRIES_UNHELD: u32 = 300;
 
 /// Where a dataset's mount point says it is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,14 +260,14 @@ impl Mounts {
     fn unmount_one(&mut self, id: DatasetId) -> Result<()> {
         let Some(mut mounted) = self.mounted.remove(&id) else { return Ok(()) };
         let outcome = match mounted.own.take() {
-            Some(handle) => match release(handle) {
+            Some(handle) => match release(handle, &mounted.path) {
                 Ok(()) => Ok(()),
                 Err(refused) => {
                     mounted.own = Some(*refused.handle);
                     Err(refused.error.to_string())
                 }
             },
-            None => self.wait_until_closed(id),
+            None => self.wait_until_closed(id, &mounted.path),
         };
         if let Err(error) = outcome {
             let path = mounted.path.clone();
@@ -283,13 +285,15 @@ impl Mounts {
         Ok(())
     }
 
-    /// Whether nothing in a junction is open. The kernel tells of a close only after close(2) has returned.
-    fn wait_until_closed(&self, id: DatasetId) -> Result<(), String> {
+    /// Whether nothing in a junction is open.
+    fn wait_until_closed(&self, id: DatasetId, path: &Path) -> Result<(), String> {
         let Some(volume) = self.mount.volume(id) else { return Ok(()) };
         for turn in 1.. {
             match volume.open_count() {
                 0 => break,
-                count if turn == TRIES => return Err(format!("{count} files or folders in it are open")),
+                count if is_held(path, turn) => {
+                    return Err(format!("{count} files or folders in it are open"));
+                }
                 _ => super::pause(PAUSE),
             }
         }
@@ -361,12 +365,17 @@ impl Mounts {
     }
 }
 
+/// Whether what is busy at `path` after so many tries will stay so.
+fn is_held(path: &Path, turn: u32) -> bool {
+    turn >= TRIES_UNHELD || (turn.is_multiple_of(TRIES) && !holders::of(path).is_empty())
+}
+
 /// Takes a kernel mount away, trying again for a moment when it is busy.
-fn release(mut handle: MountHandle) -> Result<(), NotUnmounted> {
+fn release(mut handle: MountHandle, path: &Path) -> Result<(), NotUnmounted> {
     for turn in 1.. {
         match handle.unmount() {
             Ok(()) => return Ok(()),
-            Err(refused) if turn == TRIES => return Err(refused),
+            Err(refused) if is_held(path, turn) => return Err(refused),
             Err(refused) => handle = *refused.handle,
         }
         super::pause(PAUSE);

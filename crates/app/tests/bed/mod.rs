@@ -90,7 +90,11 @@ impl Bed {
     pub fn kill_daemon(&self) {
         let pid = self.daemon().expect("a daemon runs");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        while Path::new(&format!("/proc/{pid}/exe")).exists() {
+        // Its files are closed when none of its threads is left but as a zombie.
+        let lives = |task: fs::DirEntry| {
+            fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.flatten().any(lives)) {
             pause(Duration::from_millis(5));
         }
     }
@@ -111,6 +115,17 @@ impl Drop for Bed {
             let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
         }
     }
+}
+
+/// Waits until this is so, and fails when it never is: for all that needs time, of which a busy machine has none.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1200 {
+        if holds() {
+            return;
+        }
+        pause(Duration::from_millis(50));
+    }
+    panic!("never {what}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test that waits for another process")]

@@ -76,9 +76,13 @@ fn rot(bed: &Bed, copies: &[Stored]) {
 
 /// Rots the record of a file that begins at `offset`.
 fn rot_record(bed: &Bed, node: NodeId, offset: u64) {
-    let (dataset, inode) = id_of(bed, node);
-    let view = bed.pool.dataset(dataset).unwrap();
-    let view = view.view().unwrap();
+    let dataset = bed.pool.dataset(id_of(bed, node).0).unwrap();
+    rot_record_in(bed, &dataset.view().unwrap(), node, offset);
+}
+
+/// Rots the record that a file has in a dataset or snapshot.
+fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
+    let (_, inode) = id_of(bed, node);
     let value = view.get(&Key::new(inode.get(), items::EXTENT, offset)).unwrap().expect("an extent");
     let id = items::Extent::decode(&value).unwrap().ptr.id;
     let all = blocks(bed, BlockKind::Record);
@@ -100,12 +104,15 @@ fn name_lost(bed: &Bed) {
     while bed.pool.name_lost_step(8).unwrap() {}
 }
 
-/// Paths of what is damaged; `<metadata>` for nodes.
+/// Paths of what is damaged, behind `@` and the snapshot that they are in; `<metadata>` for nodes.
 fn named(bed: &Bed) -> BTreeSet<String> {
-    let name = |of: Damaged| match (of.path, of.inode) {
-        (Some(path), _) => path,
-        (None, Some(inode)) => format!("<{inode}>"),
-        (None, None) => "<metadata>".into(),
+    let name = |of: Damaged| {
+        let path = match (of.path, of.inode) {
+            (Some(path), _) => path,
+            (None, Some(inode)) => format!("<{inode}>"),
+            (None, None) => "<metadata>".into(),
+        };
+        of.snapshot.map_or(path.clone(), |snapshot| format!("@{snapshot}:{path}"))
     };
     bed.mount.damaged().into_iter().map(name).collect()
 }
@@ -241,6 +248,90 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
     assert_eq!(named(&bed), BTreeSet::new());
 }
 
+fn scrub(bed: &Bed) {
+    bed.pool.scrub_start(larder_pool::scrub::ScrubSince::All).unwrap();
+    while bed.pool.scrub_step(u64::MAX).unwrap() {}
+    name_lost(bed);
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+#[test]
+fn what_only_a_snapshot_holds_is_named_with_the_snapshot() {
+    let bed = bed();
+    let dir = bed.dir(ROOT, "letters");
+    let (a, b) = (bed.file(dir, "a"), bed.file(dir, "b"));
+    bed.write(a, 0, &content(1, 8));
+    bed.write(b, 0, &content(2, 8));
+    bed.pool.snapshot(ROOT_DATASET, "monday").unwrap();
+    // Of the one a record is another since, the other is gone, and its directory has another name.
+    bed.write(a, RECORD, &content(3, 1));
+    bed.mount.unlink(dir, b"b").unwrap();
+    bed.mount.rename(ROOT, b"letters", ROOT, b"post", RenameFlags::default()).unwrap();
+    settle(&bed);
+    let bed = bed.reopen(2);
+    {
+        let monday = bed.pool.snapshot_view(ROOT_DATASET, "monday").unwrap();
+        rot_record_in(&bed, &monday, a, RECORD);
+        rot_record_in(&bed, &monday, b, 3 * RECORD);
+    }
+    scrub(&bed);
+    assert_eq!(named(&bed), set(&["@monday:/letters/a", "@monday:/letters/b"]));
+    let damaged = bed.mount.damaged();
+    assert_eq!(damaged[0].ranges.first(), Some(&(RECORD..2 * RECORD)));
+    assert_eq!(bed.read(a, RECORD, 4096), content(3, 1), "what the head has is sound");
+    // What both hold is named in both, and is kept.
+    rot_record(&bed, a, 5 * RECORD);
+    scrub(&bed);
+    let all = set(&["/post/a", "@monday:/letters/a", "@monday:/letters/b"]);
+    assert_eq!(named(&bed), all);
+    let bed = bed.reopen(3);
+    assert_eq!(named(&bed), all);
+    // Overwritten in the head it is still in the snapshot, and goes with that.
+    bed.write(a, 5 * RECORD, &content(4, 1));
+    bed.pool.commit().unwrap();
+    assert_eq!(named(&bed), set(&["@monday:/letters/a", "@monday:/letters/b"]));
+    bed.pool.destroy_snapshot(ROOT_DATASET, "monday").unwrap();
+    assert_eq!(named(&bed), BTreeSet::new());
+    let bed = bed.reopen(4);
+    assert_eq!(named(&bed), BTreeSet::new());
+}
+
+#[test]
+fn a_lost_leaf_that_only_a_snapshot_holds_names_the_files_in_the_snapshot() {
+    let bed = bed();
+    let dir = bed.dir(ROOT, "many");
+    let files: Vec<_> = (0..400).map(|i| (bed.file(dir, &format!("f{i}")), content(i, 1))).collect();
+    files.iter().for_each(|(node, content)| bed.write(*node, 0, content));
+    let bed = bed.reopen(2);
+    let leaves = nodes(&bed, 0);
+    let keys: Vec<_> =
+        leaves.keys().copied().filter(|key| key.object > id_of(&bed, files[0].0).1.get()).collect();
+    bed.pool.snapshot(ROOT_DATASET, "monday").unwrap();
+    // In the head that leaf is another since.
+    for (node, wanted) in &files {
+        bed.write(*node, 0, &wanted[..10]);
+    }
+    let bed = bed.reopen(3);
+    rot(&bed, &leaves[&keys[1]]);
+    let bed = bed.crash(4);
+    scrub(&bed);
+    let mut named = named(&bed);
+    assert!(named.remove("@monday:<metadata>"), "{named:?}");
+    let inside =
+        |i: &u64| (keys[1].object..keys[2].object).contains(&id_of(&bed, files[*i as usize].0).1.get());
+    let mut wanted: BTreeSet<_> = (0..400).filter(inside).map(|i| format!("@monday:/many/f{i}")).collect();
+    assert!(wanted.len() > 10);
+    // Of the next, data may be in there.
+    wanted.extend(named.difference(&wanted).next().cloned());
+    assert_eq!(named, wanted);
+    for (node, wanted) in &files {
+        assert_eq!(bed.read(*node, 0, 4096), *wanted);
+    }
+}
+
 #[test]
 fn a_lost_leaf_of_extents_costs_its_range_of_its_file() {
     let bed = bed();
@@ -308,14 +399,14 @@ fn a_lost_leaf_of_small_files_names_these_files() {
     for (i, (node, wanted)) in files.iter().enumerate() {
         let inode = id_of(&bed, *node).1.get();
         let all = inode >= low.object && inode < high.object;
-        match bed.mount.lookup(dir, format!("f{i}").as_bytes()) {
-            Ok(_) if !all => match bed.mount.read(*node, Handle(0), 0, 4096) {
-                Ok(read) => assert_eq!(read.to_vec(), *wanted),
-                // Its data is in the leaf, its attributes are in the next.
-                Err(_) => assert!(inode == high.object && lost.insert(format!("/many/f{i}"))),
-            },
+        let attr = bed.mount.lookup(dir, format!("f{i}").as_bytes()).unwrap();
+        assert_eq!(attr.perm == 0, all, "nobody may read f{i}");
+        match bed.mount.read(*node, Handle(0), 0, 4096) {
+            Ok(read) => assert!(!all && read.to_vec() == *wanted),
+            // Its data may be in the leaf, and its attributes in the next.
             outcome => {
-                assert!(is_eio(outcome), "f{i} is in the leaf");
+                assert!(is_eio(outcome) && (all || inode == high.object), "f{i} is in the leaf");
+                assert!(!all || is_eio(bed.mount.open(*node, READ_WRITE)));
                 lost.insert(format!("/many/f{i}"));
             }
         }
@@ -362,7 +453,7 @@ fn a_lost_leaf_of_a_directory_leaves_the_other_names() {
         let found = bed.mount.lookup(dir, name.as_bytes());
         assert_eq!(is_eio(found), lost(&i), "{i}");
     }
-    // A listing tells what comes before, then that it cannot go on.
+    // A listing tells what can be read, then that there is more.
     let (mut told, mut at) = (0, 0);
     let ended = loop {
         let mut any = false;
@@ -374,7 +465,8 @@ fn a_lost_leaf_of_a_directory_leaves_the_other_names() {
             break outcome;
         }
     };
-    assert!(is_eio(ended) && told > 2 && at < low, "{told} {at} {low}");
+    let sound = (0..count).filter(|i| !lost(i)).count();
+    assert!(is_eio(ended) && told == sound + 2 && at > high, "{told} {at} {low}");
     name_lost(&bed);
     assert_eq!(named(&bed), ["/names".to_owned(), "<metadata>".to_owned()].into());
     // What is made where names can be read is made.
@@ -382,6 +474,73 @@ fn a_lost_leaf_of_a_directory_leaves_the_other_names() {
     bed.file(dir, &format!("a name that is rather long, so that there are several leaves {free}"));
     bed.pool.commit().unwrap();
     assert_eq!(bed.pool.suspended(), None);
+}
+
+/// Removes a directory and what can be listed of it, as `rm -r` does.
+fn remove_all(bed: &Bed, parent: NodeId, name: &str) -> Result<()> {
+    let dir = bed.mount.lookup(parent, name.as_bytes())?.node;
+    bed.mount.opendir(dir)?;
+    let mut inside = Vec::new();
+    let mut at = 0;
+    loop {
+        let before = inside.len();
+        let told = bed.mount.readdir(dir, Handle(0), at, true, &mut |entry| {
+            inside.push((entry.name.to_vec(), entry.kind));
+            at = entry.next_cookie;
+            true
+        });
+        if told.is_err() || inside.len() == before {
+            break;
+        }
+    }
+    bed.mount.releasedir(dir, Handle(0))?;
+    inside.retain(|(name, _)| ![&b"."[..], b".."].contains(&&name[..]));
+    for (name, kind) in inside {
+        bed.mount.lookup(dir, &name)?;
+        match kind {
+            FileKind::Directory => remove_all(bed, dir, std::str::from_utf8(&name).unwrap())?,
+            _ => bed.mount.unlink(dir, &name)?,
+        }
+    }
+    bed.mount.rmdir(parent, name.as_bytes())
+}
+
+#[test]
+fn directories_that_are_lost_can_be_removed_with_what_is_left_in_them() {
+    let bed = bed();
+    let outer = bed.dir(ROOT, "outer");
+    // Directories and files in turn, so that a lost leaf takes some of both.
+    let mut dirs = Vec::new();
+    for i in 0..200 {
+        let dir = bed.dir(outer, &format!("d{i}"));
+        bed.write(bed.file(dir, "inside"), 0, &content(i, 1));
+        dirs.push(dir);
+    }
+    // One whose names are in leaves far behind its inode.
+    for i in 0..300 {
+        bed.file(dirs[50], &format!("a name that is rather long, so that there are several leaves {i}"));
+    }
+    let bed = bed.reopen(2);
+    let leaves = nodes(&bed, 0);
+    let inode = id_of(&bed, dirs[50]).1.get();
+    let holding = leaves.range(..=Key::new(inode, items::INODE, 0)).next_back().unwrap();
+    rot(&bed, holding.1);
+    let bed = bed.crash(3);
+    let is_lost = |node: &NodeId| is_eio(bed.mount.read(*node, Handle(0), 0, 1));
+    let lost: Vec<_> = (0..200).filter(|i| is_lost(&dirs[*i])).collect();
+    assert!(lost.len() > 3 && lost.len() < 150 && lost.contains(&50), "{lost:?}");
+    assert!(matches!(bed.mount.rmdir(outer, b"d50"), Err(FsError::NotEmpty)), "what can be read is kept");
+    let made = bed.mount.mknod(dirs[50], b"new", FileKind::Regular, 0o644, 0, &USER);
+    assert!(is_eio(made), "nothing new is put there");
+    remove_all(&bed, ROOT, "outer").unwrap();
+    settle(&bed);
+    assert!(matches!(bed.mount.lookup(ROOT, b"outer"), Err(FsError::NotFound)));
+    assert_eq!(bed.mount.getattr(ROOT).unwrap().nlink, 2);
+    bed.write(bed.file(ROOT, "after"), 0, b"goes on");
+    bed.pool.commit().unwrap();
+    assert_eq!(bed.pool.suspended(), None);
+    let bed = bed.reopen(4);
+    assert_eq!(bed.content(bed.find("after").unwrap().node), b"goes on");
 }
 
 #[test]

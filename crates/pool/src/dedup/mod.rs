@@ -34,6 +34,7 @@
 //! Of this module, outermost first: the index; near, under the map's. The index is never locked under the map's lock,
 //! and never over I/O, but while it is opened.
 
+mod absent;
 mod check;
 mod find;
 mod near;

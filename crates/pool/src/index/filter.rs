@@ -4,7 +4,9 @@
 //! 1.125 values a key in large ones, 1.15 at [`super::PART_PRINTS`] keys. A value is one byte where there are most
 //! entries (1 in 256 answers yes without reason) and two bytes where there are few (1 in 65,536).
 //! Ours rather than a crate's: its bytes are part of the format, and a batch's look-ups want to be in two halves,
-//! so that the processor has the memory of all of them in flight.
+//! so that the processor has the memory of all of them in flight: it is asked for that of each in the first half
+//! ([`Filter::fetch`]). Filters of 10^8 keys and more are larger than any cache, and without this a batch waits for
+//! one after the other (processor time of a new fingerprint, filters of four runs: 208 instead of 107 ns).
 
 use larder_format::index::{FilterShape, MAX_WINDOW};
 use std::sync::Arc;
@@ -76,6 +78,23 @@ impl Filter {
     #[inline]
     pub(super) fn spots(&self, key: u64) -> Spots {
         spots(&self.shape, hash(&self.shape, key))
+    }
+
+    /// Asks the processor for what the second half will read, and does not wait.
+    #[inline]
+    pub(super) fn fetch(&self, spots: &Spots) {
+        for at in spots.at {
+            let byte = self.bytes.as_ptr().wrapping_add(at as usize * usize::from(self.shape.width));
+            #[cfg(target_arch = "x86_64")]
+            {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                // SAFETY: every x86-64 processor has the instruction; it takes any address, reads nothing that the
+                // program sees, and never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(byte.cast()) }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = byte;
+        }
     }
 
     /// The second half: `false` when the key is not there.

@@ -86,7 +86,9 @@ impl Probe {
             spots.clear();
             for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.settled) {
                 if let Some((part, filter)) = run.part_of(ask.high) {
-                    spots.push((at, part, filter, filter.spots(ask.high)));
+                    let found = filter.spots(ask.high);
+                    filter.fetch(&found);
+                    spots.push((at, part, filter, found));
                 }
             }
             let through = spots.iter().filter(|(_, _, filter, spots)| filter.may_hold(spots));

@@ -14,7 +14,7 @@
 //! in batches; sums and parity of a batch run on the workers; writes are submitted and settled behind. What goes
 //! wrong is done by itself: columns of the row that nobody asked for are read as well, and what no whole column gives
 //! is put together block by block ([`row::Row::salvage`]). Where no header of a row is left, the next one is looked
-//! for, and what lies between is told as lost, as far as no block in it is sound. When all reads of a segment were sent,
+//! for, and what lies between is rebuilt ([`headless`]), or told as lost, as far as no block in it is sound. When all reads of a segment were sent,
 //! those of the next are: its driver [`Mend::start`]s it, and the devices are not idle in between.
 //!
 //! # Beside traffic
@@ -25,11 +25,13 @@
 //! # Crash
 //! A write that was cut leaves its column as wrong as it was, or half of it right: the next one mends it.
 
+mod headless;
+mod output;
 mod row;
 #[cfg(test)]
 mod tests;
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, Parts};
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::Member;
@@ -41,15 +43,19 @@ use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::root::RootImport;
 use larder_format::segment::{DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
-use larder_format::{CommitId, DeviceIndex, DeviceOffset, Place, SegmentId};
+use larder_format::{CommitId, Place, SegmentId};
+use output::{Run, Writes};
+use parking_lot::Mutex;
 use row::{Column, Expected, Row, Salvage};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of one read, at least and at most.
-const CHUNK: Range<u32> = 64 << 10..1 << 20;
+const CHUNK: Range<u32> = 64 << 10..2 << 20;
+/// Bytes of one write at most, unless a row has more: many files take one write at a time, so it should be a large one.
+const LARGEST_WRITE: u32 = 4 << 20;
 /// Rows that are treated together at most.
 const BATCH_ROWS: usize = 64;
 /// How far behind a row without headers the log is searched for the next, bytes: more than any record of it takes.
@@ -109,23 +115,8 @@ pub struct Tally {
     pub lost: Vec<Lost>,
 }
 
-/// A column that is being written.
-struct Write {
-    member: Arc<Member>,
-    at: DeviceOffset,
-    data: Arc<AlignedBuf>,
-    /// It was wrong before: reading it once more must prove it.
-    heals: bool,
-    stage: Stage,
-}
-
-enum Stage {
-    Writing(Pending<Outcome>),
-    Proving(Pending<Outcome>),
-}
-
 /// Rows, and what was read of the columns that are read ahead.
-type Batch = Vec<(Row, Vec<Option<Bytes>>)>;
+type Batch = Vec<(Row, Vec<Option<Parts>>)>;
 
 /// A segment that is being mended.
 pub(crate) struct Mend {
@@ -147,14 +138,13 @@ pub(crate) struct Mend {
     /// Bytes of a batch, and of writes under way, at most.
     batch_limit: u64,
     writes_limit: u64,
-    writes: VecDeque<Write>,
-    writes_bytes: u64,
+    writes: Writes,
+    /// Refusals that led to a look at who is left.
+    refusals_seen: u64,
     /// Columns, by bit, whose errors were counted when a read met them.
     counted: u64,
     /// Only rows, without the descriptors.
     rows_only: bool,
-    /// Columns made right since the last step, by device.
-    healed: BTreeMap<DeviceIndex, (Arc<Member>, u64)>,
     /// Something was not read, since its device did not answer.
     left_out: bool,
     tally: Tally,
@@ -176,11 +166,10 @@ impl Mend {
             descriptors: Vec::new(),
             batch_limit: 0,
             writes_limit: 0,
-            writes: VecDeque::new(),
-            writes_bytes: 0,
+            writes: Writes::default(),
+            refusals_seen: 0,
             counted: 0,
             rows_only: false,
-            healed: BTreeMap::new(),
             left_out: false,
             tally: Tally::default(),
         }
@@ -221,22 +210,47 @@ impl Mend {
     /// # Errors
     /// When members refused writes and too few are left.
     pub(crate) fn step(&mut self, pool: &Pool, bytes: u64) -> Result<bool> {
-        let before = (self.cost(), self.tally.refused);
+        let sent = self.advance(pool, bytes)?;
+        if sent {
+            self.finish(pool)?;
+        }
+        Ok(sent)
+    }
+
+    /// The same, but true as soon as every write was sent: [`Mend::finish`] waits for them.
+    ///
+    /// # Errors
+    /// As [`Mend::step`].
+    pub(crate) fn advance(&mut self, pool: &Pool, bytes: u64) -> Result<bool> {
+        let before = self.cost();
         self.start(pool);
         self.mend_descriptors(pool);
-        while self.offset < self.end && self.cost() - before.0 < bytes {
+        while self.offset < self.end && self.cost() - before < bytes {
             let batch = self.load(pool, bytes);
             self.mend(pool, batch);
         }
-        let done = self.offset >= self.end;
-        self.settle(if done { 0 } else { self.writes_limit });
-        for (member, columns) in std::mem::take(&mut self.healed).into_values() {
+        self.look_back(pool, self.writes_limit)?;
+        Ok(self.offset >= self.end)
+    }
+
+    /// Waits until every write has settled.
+    ///
+    /// # Errors
+    /// As [`Mend::step`].
+    pub(crate) fn finish(&mut self, pool: &Pool) -> Result<()> {
+        self.look_back(pool, 0)
+    }
+
+    /// Waits until at most `limit` bytes are being written, and tells what came of the others.
+    fn look_back(&mut self, pool: &Pool, limit: u64) -> Result<()> {
+        self.writes.settle(limit, &mut self.tally);
+        for (member, columns) in self.writes.healed() {
             pool.event(Event::new(Class::Healed).device(member.guid, member.name()).times(columns));
         }
-        if self.tally.refused > before.1 {
+        if std::mem::replace(&mut self.refusals_seen, self.tally.refused) < self.tally.refused {
             pool.check_tolerance()?;
         }
-        Ok(done)
+        Ok(())
     }
 
     /// What was read, about, and written.
@@ -364,7 +378,7 @@ impl Mend {
             let born = self.segment.birth;
             if row::is_within(born, missing.after, missing.through) {
                 for (column, member) in missing.columns.clone() {
-                    self.write(&member, column, 0, right(column));
+                    self.write(&member, column, 0, right(column), 1);
                 }
             }
             return;
@@ -402,7 +416,7 @@ impl Mend {
                 }
             }
             self.tally.wrong += 1;
-            self.write(&member, column, 0, right);
+            self.write(&member, column, 0, right, 1);
         }
     }
 
@@ -464,7 +478,7 @@ impl Mend {
             }
             bytes += u64::from(height) * self.sources.len() as u64;
             let ahead = self.ahead.as_mut().expect("it has begun");
-            let read = (0..self.sources.len()).map(|lane| ahead.get(pool, lane, range.clone())).collect();
+            let read = (0..self.sources.len()).map(|lane| ahead.parts(pool, lane, range.clone())).collect();
             batch.push((Row::new(&self.segment, header), read));
         }
         batch
@@ -505,11 +519,20 @@ impl Mend {
             .step_by(ROW_STEP as usize)
             .find_map(|offset| self.header(pool, offset, !is_log));
         match next {
-            Some(header) if header.commit <= self.through => self.offset = header.offset,
+            Some(ref header) if header.commit <= self.through => self.offset = header.offset,
             // What is missing may be under way.
             Some(_) => return self.end = from,
             None if self.end_is_known => self.offset = self.end,
             None => return self.end = from,
+        }
+        if matches!(self.targets, Targets::All) {
+            let filled =
+                pool.core.lock().entries.get(&self.segment.id).map_or(self.through, |entry| entry.filled);
+            let before = next.as_ref().map_or(filled.min(self.through), |next| next.commit);
+            if self.rebuild_row(pool, from..self.offset, before) {
+                self.tally.examined += u64::from(self.offset - from) * self.segment.layout.columns() as u64;
+                return;
+            }
         }
         for start in (from..self.offset).step_by(GAP as usize) {
             let stored = (self.offset - start).min(GAP);
@@ -555,50 +578,56 @@ impl Mend {
             wanted.push(self.wanted(pool, row));
         }
         let segment = Arc::clone(&self.segment);
-        let computed: Vec<OnceLock<Vec<(usize, AlignedBuf)>>> =
-            rows.iter().map(|_| OnceLock::new()).collect();
+        // What heals is proven by itself.
+        let longest = if matches!(self.targets, Targets::All) { 0 } else { LARGEST_WRITE };
+        let mut runs = Run::plan(&rows, &wanted, longest);
+        let places = Run::places(&mut runs, rows.len());
+        let given: Vec<OnceLock<BTreeSet<usize>>> = rows.iter().map(|_| OnceLock::new()).collect();
         let busy: Vec<usize> = (0..rows.len()).filter(|&i| !wanted[i].is_empty()).collect();
         pool.world.workers.for_each(busy.len(), &|i| {
             let i = busy[i];
             // Each index comes once.
-            let _ = computed[i].set(rows[i].compute(pool.guid, &segment, &wanted[i]));
+            let _ = given[i].set(rows[i].compute(pool.guid, &segment, &mut places[i].lock()));
         });
-        let computed: Vec<_> = computed.into_iter().map(OnceLock::into_inner).collect();
-        for ((mut row, mut wanted), done) in rows.into_iter().zip(wanted).zip(computed) {
-            let done = done.unwrap_or_default();
-            wanted.retain(|column| done.iter().all(|(had, _)| had != column));
-            self.write_columns(pool, &row, done);
-            if !wanted.is_empty() {
-                let done = self.rescue(pool, &mut row, &wanted);
-                self.write_columns(pool, &row, done);
+        let mut given: Vec<_> =
+            given.into_iter().map(|given| given.into_inner().unwrap_or_default()).collect();
+        for ((row, places), given) in rows.iter_mut().zip(places).zip(&mut given) {
+            let mut lacking = places.into_inner();
+            lacking.retain(|(column, _)| !given.contains(column));
+            if !lacking.is_empty() {
+                given.extend(self.rescue(pool, row, &mut lacking));
             }
         }
-        self.settle(self.writes_limit);
+        for run in runs {
+            let column = run.column;
+            for (offset, data, columns) in run.given(&given) {
+                self.write_column(pool, column, offset, Arc::new(data), columns);
+            }
+        }
+        self.writes.settle(self.writes_limit, &mut self.tally);
     }
 
     /// Which columns of a batch are right.
     fn judge(&self, pool: &Pool, batch: Batch) -> Vec<Row> {
         let lanes = self.sources.len();
-        let judged: Vec<OnceLock<Column>> = (0..batch.len() * lanes).map(|_| OnceLock::new()).collect();
+        let (mut rows, read): (Vec<Row>, Vec<_>) = batch.into_iter().unzip();
+        let read: Vec<Mutex<Option<Parts>>> = read.into_iter().flatten().map(Mutex::new).collect();
+        let judged: Vec<OnceLock<Column>> = read.iter().map(|_| OnceLock::new()).collect();
         let expected = self.expected(pool);
         pool.world.workers.for_each(judged.len(), &|at| {
-            let ((row, read), lane) = (&batch[at / lanes], at % lanes);
-            let column = self.sources[lane];
-            let found = match &read[lane] {
-                Some(bytes) => row.judge(&expected, column, bytes.clone()),
-                None => Column::Unread,
-            };
+            let (row, column) = (&rows[at / lanes], self.sources[at % lanes]);
+            let parts = read[at].lock().take();
+            let found = parts.map_or(Column::Unread, |parts| row.judge(&expected, column, parts.join()));
             // Each index comes once.
             let _ = judged[at].set(found);
         });
         let mut judged = judged.into_iter();
-        let take = |(mut row, _): (Row, _)| {
+        for row in &mut rows {
             for (&column, found) in self.sources.iter().zip(judged.by_ref().take(lanes)) {
                 row.columns[column] = found.into_inner().expect("every column was judged");
             }
-            row
-        };
-        batch.into_iter().map(take).collect()
+        }
+        rows
     }
 
     /// The columns of a row that are to be written. What a chunk did not bring is read by itself: of a chunk with a
@@ -648,7 +677,7 @@ impl Mend {
 
     /// Columns that the sources did not give: all others are read as well, and what is wrong is put together by
     /// blocks. What is lost is told.
-    fn rescue(&mut self, pool: &Pool, row: &mut Row, wanted: &[usize]) -> Vec<(usize, AlignedBuf)> {
+    fn rescue(&mut self, pool: &Pool, row: &mut Row, lacking: &mut [(usize, &mut [u8])]) -> BTreeSet<usize> {
         for column in 0..self.segment.layout.columns() {
             if matches!(row.columns[column], Column::Unread) {
                 self.read_alone(pool, row, column);
@@ -658,82 +687,34 @@ impl Mend {
             }
         }
         let segment = Arc::clone(&self.segment);
-        let done = row.compute(pool.guid, &segment, wanted);
-        if done.len() == wanted.len() {
+        let done = row.compute(pool.guid, &segment, lacking);
+        if done.len() == lacking.len() {
             return done;
         }
         let lost = row.salvage(pool, &segment);
         self.tally.lost.extend(lost);
-        row.compute(pool.guid, &segment, wanted)
+        row.compute(pool.guid, &segment, lacking)
     }
 
-    /// Writes columns of a row to whoever is to get them.
-    fn write_columns(&mut self, pool: &Pool, row: &Row, columns: Vec<(usize, AlignedBuf)>) {
-        for (column, data) in columns {
-            let (offset, data) = (row.header.offset, Arc::new(data));
-            let targets: Vec<Arc<Member>> = match &self.targets {
-                Targets::All => vec![pool.members.get(self.segment.slots[column].device)],
-                Targets::Missing(missing) => {
-                    let targets = missing.columns.iter().filter(|(of, _)| *of == column);
-                    targets.map(|(_, member)| Arc::clone(member)).collect()
-                }
-            };
-            for member in targets {
-                self.write(&member, column, offset, Arc::clone(&data));
+    /// Writes so many rows of a column to whoever is to get them.
+    fn write_column(&mut self, pool: &Pool, column: usize, offset: u32, data: Arc<AlignedBuf>, rows: u64) {
+        let targets: Vec<Arc<Member>> = match &self.targets {
+            Targets::All => vec![pool.members.get(self.segment.slots[column].device)],
+            Targets::Missing(missing) => {
+                let targets = missing.columns.iter().filter(|(of, _)| *of == column);
+                targets.map(|(_, member)| Arc::clone(member)).collect()
             }
+        };
+        for member in targets {
+            self.write(&member, column, offset, Arc::clone(&data), rows);
         }
     }
 
-    /// Submits a write; what was wrong before is read once more when it has settled.
-    fn write(&mut self, member: &Arc<Member>, column: usize, offset: u32, data: Arc<AlignedBuf>) {
+    /// Submits a write.
+    fn write(&mut self, member: &Arc<Member>, column: usize, offset: u32, data: Arc<AlignedBuf>, rows: u64) {
         let at = member.slot_offset(self.segment.slots[column].index, offset);
         let heals = matches!(self.targets, Targets::All);
-        let Some(pending) = member.write(at, Arc::clone(&data)) else {
-            self.tally.refused += 1;
-            return;
-        };
-        self.writes_bytes += data.len() as u64;
-        let stage = Stage::Writing(pending);
-        self.writes.push_back(Write { member: Arc::clone(member), at, data, heals, stage });
-    }
-
-    /// Waits for the oldest writes until at most `limit` bytes are under way.
-    fn settle(&mut self, limit: u64) {
-        while self.writes_bytes > limit
-            && let Some(Write { member, at, data, heals, stage }) = self.writes.pop_front()
-        {
-            let len = data.len() as u64;
-            let held = match stage {
-                Stage::Writing(pending) => {
-                    let taken = member.settle(Some(pending));
-                    self.tally.written += if taken { len } else { 0 };
-                    let proof = (taken && heals).then(|| member.read(at, data.len())).flatten();
-                    if let Some(pending) = proof {
-                        let stage = Stage::Proving(pending);
-                        self.writes.push_back(Write { member, at, data, heals, stage });
-                        continue;
-                    }
-                    taken && !heals
-                }
-                Stage::Proving(pending) => match member.wait(pending) {
-                    Ok(found) if found[..] == data[..] => {
-                        self.tally.repaired += len;
-                        self.healed.entry(member.index).or_insert((member, 0)).1 += 1;
-                        true
-                    }
-                    Ok(_) => {
-                        member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-                        false
-                    }
-                    Err(_) => {
-                        member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
-                        false
-                    }
-                },
-            };
-            self.tally.refused += u64::from(!held);
-            self.writes_bytes -= len;
-        }
+        self.writes.submit(member, at, data, rows, heals, &mut self.tally);
     }
 }
 
@@ -765,6 +746,6 @@ pub(crate) fn find_row(pool: &Pool, segment: &Segment, offset: u32) -> Option<Ro
 impl Drop for Mend {
     /// The slots may be another segment's as soon as this one is let go: nothing may be under way to them.
     fn drop(&mut self) {
-        self.settle(0);
+        self.writes.settle(0, &mut self.tally);
     }
 }

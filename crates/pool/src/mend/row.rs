@@ -12,12 +12,12 @@ use crate::pool::Pool;
 use crate::race::search;
 use crate::segments::Segment;
 use bytes::Bytes;
-use larder_device::AlignedBuf;
 use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
 use larder_format::checksum::fast128;
 use larder_format::root::RootImport;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Place, PoolGuid};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A column as its device gave it, header and all.
@@ -117,13 +117,13 @@ impl Row {
         replicas.or(self.salvaged[i].as_deref())
     }
 
-    /// Computes the columns `wanted`, proven and ready to be written; those that cannot be had are left out.
+    /// Puts columns into the buffers given, proven and ready to be written; tells which ones it could.
     pub(super) fn compute(
         &self,
         pool: PoolGuid,
         segment: &Segment,
-        wanted: &[usize],
-    ) -> Vec<(usize, AlignedBuf)> {
+        wanted: &mut [(usize, &mut [u8])],
+    ) -> BTreeSet<usize> {
         let layout = segment.layout;
         let (k, m, head) = (layout.k(), layout.m(), self.head_len());
         // By number as parity counts them: data, then P, Q, R.
@@ -134,44 +134,36 @@ impl Row {
             .map(|i| self.data(segment, i))
             .chain((0..m).map(|p| self.right(layout.parity(p))))
             .collect();
-        let mut absent: Vec<usize> =
-            wanted.iter().map(|&column| number(column)).filter(|&number| present[number].is_none()).collect();
-        absent.sort_unstable();
-        absent.dedup();
-        let mut computed: Vec<(usize, AlignedBuf)> = Vec::new();
-        if !absent.is_empty() && m > 0 {
-            let fresh = || AlignedBuf::stale(self.header.height as usize);
-            let mut buffers: Vec<AlignedBuf> = absent.iter().map(|_| fresh()).collect();
-            let mut out: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[head..]).collect();
-            if parity::reconstruct(k, m, &present, &absent, &mut out).is_ok() {
-                computed = absent.into_iter().zip(buffers).collect();
+        wanted.sort_unstable_by_key(|(column, _)| *column);
+        // Of what no column gives, the first of its number gets what parity does, and is copied from.
+        let mut absent: Vec<usize> = Vec::new();
+        let mut out: Vec<&mut [u8]> = Vec::new();
+        for (column, buffer) in wanted.iter_mut() {
+            let number = number(*column);
+            if present[number].is_none() && absent.last() != Some(&number) {
+                absent.push(number);
+                out.push(&mut buffer[head..]);
             }
         }
-        let mut done = Vec::new();
-        for (i, &column) in wanted.iter().enumerate() {
-            let (number, again) =
-                (number(column), wanted[i + 1..].iter().any(|&later| number(later) == number(column)));
-            let mut buffer = if let Some(body) = present[number] {
-                let mut copy = AlignedBuf::stale(self.header.height as usize);
-                copy[head..].copy_from_slice(body);
-                copy
-            } else if let Some(at) = computed.iter().position(|(of, _)| *of == number) {
-                if again {
-                    let mut copy = AlignedBuf::stale(self.header.height as usize);
-                    copy[head..].copy_from_slice(&computed[at].1[head..]);
-                    copy
-                } else {
-                    computed.swap_remove(at).1
-                }
-            } else {
-                continue;
-            };
-            if fast128(pool, &buffer[head..]) != self.header.sums[column] {
-                continue;
+        let computed = m > 0 && !absent.is_empty();
+        let computed = computed && parity::reconstruct(k, m, &present, &absent, &mut out).is_ok();
+        let mut done = BTreeSet::new();
+        let mut rest = wanted;
+        let mut twin: Option<(usize, &[u8])> = None;
+        while let Some(((column, buffer), later)) = std::mem::take(&mut rest).split_first_mut() {
+            rest = later;
+            let (column, number) = (*column, number(*column));
+            match (present[number], twin) {
+                // It was proven when it was read.
+                (Some(body), _) => buffer[head..].copy_from_slice(body),
+                (None, Some((of, body))) if of == number => buffer[head..].copy_from_slice(body),
+                (None, _) if computed && fast128(pool, &buffer[head..]) == self.header.sums[column] => {}
+                (None, _) => continue,
             }
             let used = self.used(pool, segment, column, &buffer[head..]);
-            RowHeader { column: column as u8, used, ..self.header.clone() }.put(pool, &mut buffer);
-            done.push((column, buffer));
+            RowHeader { column: column as u8, used, ..self.header.clone() }.put(pool, buffer);
+            twin = Some((number, &buffer[head..]));
+            done.insert(column);
         }
         done
     }

@@ -3,9 +3,10 @@
 //! Every change of the files is one operation, with the number of the state that it leads to in the tree and in the log: what a
 //! power cut leaves tells which state it is, and must be exactly that.
 //!
-//! *Harm* is kept per device: from the moment at which something may be wrong with what a device holds or answers, until
-//! everything was resilvered and scrubbed. Harm is done only to devices whose loss the layout would survive together with
-//! all that are harmed already; then nothing may be lost, whatever happens in detail.
+//! *Harm* is kept per place: from the moment at which something may be wrong with what its device holds or answers, until
+//! everything was resilvered and scrubbed. Harm is done only to places whose loss the pool would survive together with
+//! all that are harmed already, by the rules of its groups and by the layout of every segment that there is at that moment;
+//! then nothing may be lost, whatever happens in detail. Places come and go as groups change their shape.
 
 use crate::common::{Model, assert_whole, content, plan, world};
 use crate::seeds::setting;
@@ -14,6 +15,8 @@ use larder_device::{Device, Entropy, SeededEntropy};
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
+use larder_format::segment::SegmentState;
+use larder_format::{DeviceIndex, GroupIndex};
 use larder_pool::codec::Codec;
 use larder_pool::{Dedup, ImportOptions, Look, NewRecord, Pool, PoolError, ROOT_DATASET, Update};
 use larder_sim::{DeviceImage, SimDevice, SimWorld, Survival};
@@ -58,6 +61,7 @@ pub fn bytes_of(inode: u64, version: u64, len: usize) -> Vec<u8> {
 }
 
 /// A place in the pool, and the device that stands in it.
+#[derive(Default)]
 pub struct Seat {
     /// The device's number in the simulation.
     pub device: usize,
@@ -71,7 +75,9 @@ pub struct Seat {
 pub struct Bed {
     pub shape: Shape,
     pub sim: SimWorld,
-    pub seats: Vec<Seat>,
+    pub seats: BTreeMap<DeviceIndex, Seat>,
+    /// Places whose devices were detached; a power cut may bring them back.
+    pub left: BTreeMap<DeviceIndex, Seat>,
     /// Devices that no host finds.
     pub away: BTreeSet<usize>,
     pub pool: Option<Arc<Pool>>,
@@ -87,7 +93,7 @@ impl Bed {
     pub fn new(shape: Shape, seed: u64) -> Self {
         let sim = shape.world();
         let pool = shape.create(&sim);
-        let seat = |device| Seat { device, harmed: false, past: Vec::new() };
+        let seat = |device| (DeviceIndex::new(device as u16), Seat { device, ..Seat::default() });
         let entropy = SeededEntropy::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(77));
         if seed % 5 == 4 {
             pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
@@ -99,6 +105,7 @@ impl Bed {
             shape,
             sim,
             seats,
+            left: BTreeMap::new(),
             away: BTreeSet::new(),
             pool,
             entropy,
@@ -123,28 +130,71 @@ impl Bed {
         self.states.last().expect("there is always a state")
     }
 
-    pub fn sim_of(&self, seat: usize) -> SimDevice {
-        self.sim.device(self.seats[seat].device)
+    pub fn sim_of(&self, seat: DeviceIndex) -> SimDevice {
+        self.sim.device(self.seats[&seat].device)
+    }
+
+    pub fn harmed(&self, seat: DeviceIndex) -> bool {
+        self.seats.get(&seat).is_some_and(|seat| seat.harmed)
+    }
+
+    /// The place is harmed from now on.
+    pub fn note_harm(&mut self, seat: DeviceIndex) {
+        self.seats.get_mut(&seat).expect("there is such a place").harmed = true;
+    }
+
+    /// The places where `wanted` holds.
+    pub fn places(&self, wanted: impl Fn(DeviceIndex) -> bool) -> Vec<DeviceIndex> {
+        self.seats.keys().copied().filter(|&seat| wanted(seat)).collect()
+    }
+
+    /// One of the places where `wanted` holds.
+    pub fn some_place(&self, wanted: impl Fn(DeviceIndex) -> bool) -> Option<DeviceIndex> {
+        let places = self.places(wanted);
+        (!places.is_empty()).then(|| places[self.next(places.len() as u64) as usize])
+    }
+
+    /// The places of a group that are columns of its rule.
+    pub fn columns(&self, group: GroupIndex) -> Vec<DeviceIndex> {
+        self.pool().members().of_group(group).map(|member| member.index).collect()
+    }
+
+    /// Whether nothing is lost when these places are: by the rules, and by the segments as they are.
+    pub fn survives(&self, lost: impl Fn(DeviceIndex) -> bool) -> bool {
+        let pool = self.pool();
+        let groups = pool.groups().into_iter().all(|group| {
+            let columns = self.columns(group.index);
+            group.rule.layout.survives(|column| lost(columns[column]))
+        });
+        let segments = pool.segments();
+        let mut in_use = segments.iter().filter(|segment| segment.state != SegmentState::Freed);
+        groups && in_use.all(|segment| segment.layout.survives(|column| lost(segment.slots[column].device)))
     }
 
     /// Notes that something happened; a seed that runs alone tells its story.
     pub fn count(&mut self, what: impl Into<String>) {
         let what = what.into();
         if self.aloud {
-            let harmed = self.seats.iter().enumerate().filter(|(_, seat)| seat.harmed);
-            let harmed: Vec<_> = harmed.map(|(i, _)| i).collect();
+            let harmed: Vec<_> =
+                self.places(|seat| self.harmed(seat)).into_iter().map(|seat| seat.get()).collect();
+            let members = self.pool.iter().flat_map(|pool| pool.members().iter());
+            let out: Vec<_> = members
+                .filter(|member| !member.is_online() || member.is_leaving())
+                .map(|member| (member.index.get(), member.state(), member.is_leaving()))
+                .collect();
             println!(
-                "event {}: state {}: {what}; harmed {harmed:?}",
+                "event {}: state {}: {what}; of {} harmed {harmed:?}, not in use or to leave {out:?}",
                 self.sim.trace().len(),
-                self.states.len() - 1
+                self.states.len() - 1,
+                self.seats.len()
             );
         }
         *self.coverage.entry(what).or_default() += 1;
     }
 
     /// Whether `seat` may be harmed too.
-    pub fn may_harm(&self, seat: usize) -> bool {
-        self.shape.survives(|other| other == seat || self.seats[other].harmed)
+    pub fn may_harm(&self, seat: DeviceIndex) -> bool {
+        self.survives(|other| other == seat || self.harmed(other))
     }
 
     /// The state that the files are in is durable.

@@ -3,7 +3,6 @@
 
 use crate::bed::{Bed, verify};
 use crate::common::import_from;
-use crate::shape::is_lost;
 use crate::structures::number_of;
 use larder_device::Device;
 use larder_format::DeviceIndex;
@@ -12,6 +11,7 @@ use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::scrub::ScrubSince;
 use larder_sim::SimWorld;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Attempts to get every place of the pool filled; devices that fail meanwhile cost one.
@@ -27,15 +27,17 @@ impl Bed {
                 self.sim.device(device).clear_faults();
             }
             assert!(attempt < ATTEMPTS, "the pool does not get whole");
-            (0..self.seats.len()).for_each(|seat| self.bring_in(seat));
+            self.places(|_| true).into_iter().for_each(|seat| self.bring_in(seat));
             let calm = attempt > 1;
-            if self.resilver(calm) && self.is_complete() && self.scrub(calm) {
+            let sound = self.resilver(calm) && self.reshape(calm);
+            if sound && self.is_complete() && self.scrub(calm) {
                 break;
             }
         }
         self.commit();
         self.assert_clean();
-        self.seats.iter_mut().for_each(|seat| seat.harmed = false);
+        self.seats.values_mut().for_each(|seat| seat.harmed = false);
+        self.left.clear();
         self.count("healed");
     }
 
@@ -46,9 +48,8 @@ impl Bed {
     }
 
     /// A device takes its place again, or another one takes it.
-    fn bring_in(&mut self, seat: usize) {
+    fn bring_in(&mut self, index: DeviceIndex) {
         let pool = self.pool();
-        let index = DeviceIndex::new(seat as u16);
         let member = pool.members().get(index);
         if let Some(other) = pool.members().stand_in(index) {
             if other.state() == MemberState::Rebuilding {
@@ -63,18 +64,20 @@ impl Bed {
         }
         match member.state() {
             MemberState::Rebuilding => return,
-            MemberState::Online if self.seats[seat].harmed && self.next(4) == 0 => return self.replace(seat),
+            MemberState::Online if self.harmed(index) && self.next(4) == 0 => return self.replace(index),
             MemberState::Online => return,
+            // It can come back, or leave without.
+            _ if member.is_leaving() && self.next(2) == 0 => return,
             _ => {}
         }
-        let device = Arc::new(self.sim_of(seat)) as Arc<dyn Device>;
+        let device = Arc::new(self.sim_of(index)) as Arc<dyn Device>;
         let found = match scan(&device) {
             Scan::Member(found) if found.label.device == member.guid => *found,
-            _ => return self.replace(seat),
+            _ => return self.replace(index),
         };
         let has_device = !matches!(member.state(), MemberState::Missing);
         let back = match self.next(5) {
-            0 => return self.replace(seat),
+            0 => return self.replace(index),
             1 if has_device => pool.online(index, None),
             2 if member.state() == MemberState::Faulted => pool.clear(Some(index)),
             _ => pool.online(index, Some(found)),
@@ -82,16 +85,19 @@ impl Bed {
         match back {
             Ok(()) => self.count("online"),
             // It was cut short.
-            Err(PoolError::Invalid(_)) => self.replace(seat),
+            Err(PoolError::Invalid(_)) => self.replace(index),
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// A blank device, or a spare, takes the place of another.
-    fn replace(&mut self, seat: usize) {
+    /// A blank device, or a spare, takes the place of another; not of one that is to leave.
+    fn replace(&mut self, index: DeviceIndex) {
         let pool = self.pool();
-        let index = DeviceIndex::new(seat as u16);
         let new = Arc::new(self.sim.add_device(self.shape.device_size()));
+        if pool.members().get(index).is_leaving() {
+            assert!(matches!(pool.replace(index, new), Err(PoolError::Invalid(_))), "it is to leave");
+            return;
+        }
         if pool.members().get(index).state() == MemberState::Faulted && self.next(3) == 0 {
             pool.add_spare(new).unwrap();
             pool.take_spares().unwrap();
@@ -148,7 +154,7 @@ impl Bed {
     }
 
     /// What happens beside a repair; false when something was harmed.
-    fn beside(&mut self, calm: bool, since: &mut usize) -> bool {
+    pub fn beside(&mut self, calm: bool, since: &mut usize) -> bool {
         match self.next(20) {
             0..=2 => self.put(),
             3 => self.sync(),
@@ -160,12 +166,7 @@ impl Bed {
                 self.count("power cut beside a repair");
             }
             7 if !calm => {
-                let harmed: Vec<usize> =
-                    (0..self.seats.len()).filter(|&seat| self.seats[seat].harmed).collect();
-                if harmed.is_empty() {
-                    return true;
-                }
-                let seat = harmed[self.next(harmed.len() as u64) as usize];
+                let Some(seat) = self.some_place(|seat| self.harmed(seat)) else { return true };
                 self.harm_seat(seat);
                 return false;
             }
@@ -198,15 +199,19 @@ impl Bed {
         true
     }
 
-    /// Sees which device stands in which place.
+    /// Sees which places there are, and which device stands in which.
     pub fn settle_in(&mut self) {
         let pool = self.pool();
-        for (seat, place) in self.seats.iter_mut().enumerate() {
-            let member = pool.members().get(DeviceIndex::new(seat as u16));
+        let mut seats = std::mem::take(&mut self.seats);
+        for member in pool.members().iter().filter(|member| member.stands_for.is_none()) {
+            let known = seats.remove(&member.index).or_else(|| self.left.remove(&member.index));
+            let mut seat = known.unwrap_or_default();
             if let Some(device) = number_of(&member.name()) {
-                place.device = device;
+                seat.device = device;
             }
+            self.seats.insert(member.index, seat);
         }
+        self.left.extend(seats);
     }
 
     /// Nothing is wrong any more: a second scrub finds nothing, the check neither, and what was harmed can be relied on.
@@ -219,18 +224,24 @@ impl Bed {
         self.assert_whole("after a repair");
         self.verify();
         // The whole tolerance is there again, whichever devices go now.
-        let devices = self.seats.len();
-        let (first, step) = (self.next(devices as u64) as usize, [1, devices - 1][self.next(2) as usize]);
-        let mut gone = 0u32;
-        for seat in (0..devices).map(|i| (first + i * step) % devices) {
-            if self.shape.survives(|other| other == seat || is_lost(gone, other)) {
-                gone |= 1 << seat;
+        let by_rule =
+            pool.groups().into_iter().filter_map(|group| group.rule.layout.losses_survived(|_| false));
+        assert_eq!(Some(pool.losses_survived()), by_rule.min(), "what the shape allows");
+        let mut order = self.places(|_| true);
+        order.rotate_left(self.next(self.seats.len() as u64) as usize);
+        if self.next(2) == 0 {
+            order.reverse();
+        }
+        let mut gone = BTreeSet::new();
+        for seat in order {
+            if self.survives(|other| other == seat || gone.contains(&other)) {
+                gone.insert(seat);
             }
         }
         let copy = SimWorld::from_images(self.sim.images());
-        let seats = self.seats.iter().enumerate().filter(|(seat, _)| !is_lost(gone, *seat));
+        let seats = self.seats.iter().filter(|(seat, _)| !gone.contains(seat));
         let left = seats.map(|(_, place)| Arc::new(copy.device(place.device)) as Arc<dyn Device>);
-        let pool = import_from(left.collect(), 1).unwrap_or_else(|error| panic!("without {gone:b}: {error}"));
+        let pool = import_from(left.collect(), 1).unwrap_or_else(|error| panic!("without {gone:?}: {error}"));
         verify(&pool, self.model());
     }
 }

@@ -8,6 +8,7 @@ mod common;
 mod enumeration;
 mod flips;
 mod heal;
+mod reshaping;
 mod seeds;
 mod shape;
 mod structures;

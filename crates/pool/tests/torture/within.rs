@@ -5,6 +5,7 @@ use crate::bed::{Bed, Coverage};
 use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
 use larder_format::{DeviceIndex, DeviceOffset};
+use larder_pool::PoolError;
 use larder_sim::Fault;
 
 /// The pools that are tortured.
@@ -25,9 +26,8 @@ const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
 impl Bed {
     /// A device that may be harmed, by chance one that is harmed already.
-    fn victim(&self) -> Option<usize> {
-        let victims: Vec<usize> = (0..self.seats.len()).filter(|&seat| self.may_harm(seat)).collect();
-        (!victims.is_empty()).then(|| victims[self.next(victims.len() as u64) as usize])
+    fn victim(&self) -> Option<DeviceIndex> {
+        self.some_place(|seat| self.may_harm(seat))
     }
 
     /// Something bad happens to a device.
@@ -39,9 +39,9 @@ impl Bed {
     }
 
     /// Something bad happens to this device.
-    pub fn harm_seat(&mut self, seat: usize) {
+    pub fn harm_seat(&mut self, seat: DeviceIndex) {
         let device = self.sim_of(seat);
-        self.seats[seat].harmed = true;
+        self.note_harm(seat);
         let (spare, strikes) = (self.next(20), 1 + self.next(12));
         let end = device.image().size().get();
         let place = |bed: &Self| bed.next(end / 4096) * 4096;
@@ -86,7 +86,7 @@ impl Bed {
                 "stale reads"
             }
             9 => {
-                let past = &self.seats[seat].past;
+                let past = &self.seats[&seat].past;
                 if past.is_empty() {
                     return self.count("no harm");
                 }
@@ -108,10 +108,11 @@ impl Bed {
     }
 
     /// Bits flip in some structures of a device.
-    fn rot(&mut self, seat: usize) {
+    fn rot(&mut self, seat: DeviceIndex) {
         let pool = self.pool();
         let pieces = structures(&pool, &self.sim);
-        let mut mine: Vec<Piece> = pieces.into_iter().filter(|piece| piece.device == seat).collect();
+        let mut mine: Vec<Piece> =
+            pieces.into_iter().filter(|piece| piece.device == usize::from(seat.get())).collect();
         let what = Structure::ALL[self.next(Structure::ALL.len() as u64) as usize];
         if self.next(4) > 0 {
             mine.retain(|piece| piece.what == what);
@@ -129,7 +130,7 @@ impl Bed {
 
     /// A device stops misbehaving. What it did stays done, and what it was asked to do long ago may be done only now.
     fn calm(&mut self) {
-        let seat = self.next(self.seats.len() as u64) as usize;
+        let seat = self.some_place(|_| true).expect("a pool has devices");
         if self.next(2) == 0 {
             self.sim_of(seat).resume();
         }
@@ -139,26 +140,28 @@ impl Bed {
 
     /// What a device holds now may come back later.
     fn remember(&mut self) {
-        let seat = self.next(self.seats.len() as u64) as usize;
+        let seat = self.some_place(|_| true).expect("a pool has devices");
         let image = self.sim_of(seat).image();
-        self.seats[seat].past.push(image);
+        self.seats.entry(seat).or_default().past.push(image);
     }
 
     /// The pool goes and comes back; devices may be away, cut short, or as they were long ago.
     fn export_and_import(&mut self) {
+        self.commit();
+        let victim = self.victim();
         self.export();
-        for seat in 0..self.seats.len() {
+        for seat in self.places(|_| true) {
             self.sim_of(seat).clear_faults();
         }
         self.away.clear();
-        match (self.next(4), self.victim()) {
+        match (self.next(4), victim) {
             (0, Some(seat)) => {
-                self.seats[seat].harmed = true;
-                self.away.insert(self.seats[seat].device);
+                self.note_harm(seat);
+                self.away.insert(self.seats[&seat].device);
                 self.count("away");
             }
             (1, Some(seat)) => {
-                self.seats[seat].harmed = true;
+                self.note_harm(seat);
                 let device = self.sim_of(seat);
                 let image = device.image();
                 let size = larder_format::ByteLen::new(image.size().get() / 4096 / (2 + self.next(8)) * 4096);
@@ -174,19 +177,24 @@ impl Bed {
 
     /// A device is taken out of use.
     fn offline(&mut self) {
+        let online = |seat| self.pool().members().get(seat).is_online();
+        let needed = |seat| !self.survives(|other| other == seat || !online(other));
+        if let Some(seat) = self.some_place(needed) {
+            let refused = self.pool().offline(seat, true);
+            assert!(matches!(refused, Err(PoolError::Invalid(_))), "only it has a part: {refused:?}");
+        }
         let Some(seat) = self.victim() else { return self.count("no harm") };
         let pool = self.pool();
-        let index = DeviceIndex::new(seat as u16);
-        if pool.members().get(index).is_online() {
-            self.seats[seat].harmed = true;
-            pool.offline(index, self.next(2) == 0).unwrap();
+        if pool.members().get(seat).is_online() {
+            self.note_harm(seat);
+            pool.offline(seat, self.next(2) == 0).unwrap();
             self.count("offline");
         }
     }
 
     fn step(&mut self) {
         let pool = self.pool();
-        match self.next(43) {
+        match self.next(50) {
             0..=9 => self.put(),
             10..=11 => self.remove(),
             12..=15 => self.sync(),
@@ -213,6 +221,11 @@ impl Bed {
                 while pool.heal_step().unwrap() > 0 {}
                 self.count("reads heal");
             }
+            41 => self.attach(),
+            42..=43 => self.detach(),
+            44 => self.add_group(),
+            45 => self.replace_and_detach(),
+            46..=47 => self.reshape_some(),
             _ => {
                 let since = self.sim.trace().len();
                 for _ in 0..self.next(4) {

@@ -165,13 +165,13 @@ impl Memory {
         node
     }
 
-    /// Returns when two requests are here at once; in vain after ten seconds.
+    /// Returns when two requests are here at once; in vain after a minute.
     fn meet(&self) -> Result<()> {
         let mut waiting = self.waiting.lock();
         *waiting += 1;
         self.arrived.notify_all();
         let alone =
-            self.arrived.wait_while_for(&mut waiting, |n| *n < 2, Duration::from_secs(10)).timed_out();
+            self.arrived.wait_while_for(&mut waiting, |n| *n < 2, Duration::from_secs(60)).timed_out();
         if alone { Err(FsError::Busy) } else { Ok(()) }
     }
 

@@ -1,0 +1,180 @@
+//! A pool whose index has far more fingerprints than its memory has room for.
+
+use crate::corpus::Corpus;
+use crate::report::{Asked, Report, Unit};
+use crate::runs::{Bed, RAIDZ2, Site, copy, find, warm, write_unique};
+use larder_benches::content::Content;
+use larder_benches::daemon::{POOL, pause};
+use larder_benches::{MIB, usage};
+use larder_device::{
+    Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemClock, SystemEntropy, SystemWorkers,
+};
+use larder_format::{Fingerprint, HostId};
+use larder_pool::open::{ImportOptions, Scan, assemble, scan};
+use larder_pool::{Pool, World};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Fingerprints between two commits.
+const COMMIT: u64 = 1 << 20;
+/// How long the index may take after an import, in looks.
+const PATIENCE: usize = 1200;
+const GLANCE: Duration = Duration::from_millis(100);
+/// Bytes of a record.
+const RECORD: usize = 128 << 10;
+
+/// The word for a pool with `mib` of memory.
+fn memory(mib: u64) -> String {
+    format!("memory={mib}M")
+}
+
+/// Puts `count` fingerprints that no record has into the index of a pool that nobody has imported.
+fn load(files: &[PathBuf], count: u64) {
+    let found = files.iter().map(|path| {
+        let device = FileDevice::open(path, OpenMode::Exclusive).expect("the file can be used");
+        let device: Arc<dyn Device> = Arc::new(device);
+        match scan(&device) {
+            Scan::Member(found) => *found,
+            _ => panic!("{} belongs to the pool", path.display()),
+        }
+    });
+    let plan = assemble(found.collect()).pop().expect("the files are a pool");
+    let world = World {
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy),
+        workers: Arc::new(SystemWorkers::new().expect("threads can be made")),
+        host: HostId::new(1),
+        host_name: "bench".into(),
+    };
+    let pool = Pool::import(world, plan, &ImportOptions::default()).expect("it can be imported");
+    assert!(pool.dedup_figures().awake, "a dataset has dedup on");
+    let dice = SeededEntropy::new(1);
+    let print = || {
+        let halves = u128::from(dice.next_u64()) << 64 | u128::from(dice.next_u64());
+        Fingerprint::new(halves.to_be_bytes())
+    };
+    let mut left = count;
+    while left > 0 {
+        let prints: Vec<_> = (0..left.min(COMMIT)).map(|_| print()).collect();
+        pool.index_absent(&prints).expect("there is room");
+        pool.commit().expect("a commit");
+        pool.tend().expect("it is cleaned");
+        left -= prints.len() as u64;
+        if left.is_multiple_of(16 * COMMIT) || left == 0 {
+            let figures = pool.dedup_figures();
+            eprintln!("{} fingerprints to go: {} entries, 1 of {}", left, figures.entries, figures.sampling);
+        }
+    }
+    assert_eq!(pool.dedup_figures().dropped, 0);
+    pool.commit_export().expect("a commit");
+}
+
+/// A figure of the index.
+fn index(bed: &Bed, name: &str) -> f64 {
+    status(bed)[name].as_f64().expect("a number")
+}
+
+/// What is told of the index.
+fn status(bed: &Bed) -> serde_json::Value {
+    let told = bed.daemon().run(&["pool", "dedup", "-n", "-j", POOL]);
+    let told: serde_json::Value = serde_json::from_str(&told).expect("it tells JSON");
+    find(&told, "index").cloned().expect("it tells of the index")
+}
+
+/// Exports and imports the pool: no neighbourhood is in memory any more, the index alone leads to what is there. Waits
+/// until it has taken up what was stored last.
+fn forget(bed: &Bed) {
+    bed.daemon().import_again(&bed.mountpoint);
+    let is_behind = || status(bed)["catching_up"].as_bool().expect("a yes or no");
+    for _ in 0..PATIENCE {
+        if !is_behind() {
+            return;
+        }
+        pause(GLANCE);
+    }
+    panic!("the index still takes up what was stored before");
+}
+
+/// Streams into datasets with and without `dedup` of one pool with `count` fingerprints and `mib` of memory, and the
+/// corpus into it and into one that has none.
+pub fn indexed(
+    site: &Site,
+    (count, mib): (u64, u64),
+    stream_mib: usize,
+    corpus: &Corpus,
+    report: &mut Report,
+) {
+    let bytes = stream_mib * MIB;
+    // An entry of the index is in three replicated segments, and may be in some that are rewritten; of records nothing
+    // stays but the corpus.
+    let room = 2 * corpus.bytes + 8 * bytes as u64 + (4 << 30) + 60 * count;
+    // Counted since import: by the first copy, and by the second.
+    let saved = |bed: &Bed| {
+        ["corpus", "corpus-again"].map(|name| {
+            forget(bed);
+            warm(&corpus.path);
+            copy(&corpus.path, &bed.mountpoint.join(name));
+            bed.daemon().sync();
+            index(bed, "saved")
+        })
+    };
+    let properties = ["compression=lz4", "dedup=on"];
+    let all = {
+        let bed = Bed::new(site, RAIDZ2, 4 * corpus.bytes + (2 << 30), &properties);
+        bed.daemon().run(&["pool", "set", &memory(mib), POOL]);
+        saved(&bed)
+    };
+    let bed = Bed::new(site, RAIDZ2, room, &properties);
+    bed.daemon().run(&["pool", "set", &memory(mib), POOL]);
+    bed.daemon().run(&["fs", "create", "-o", "dedup=off", &format!("{POOL}/off")]);
+    bed.daemon().run(&["pool", "export", POOL]);
+    load(&bed.devices, count);
+    bed.daemon().run(&["pool", "import", "-d", bed.folder.to_str().expect("our own path"), POOL]);
+    report.add("fingerprints of which the index keeps one", Unit::Times, index(&bed, "sampling"));
+    report.add("memory of the index", Unit::Bytes, index(&bed, "memory"));
+    report.add("disk of the index", Unit::Bytes, index(&bed, "disk"));
+    let base = Content::Random.bytes(64 * MIB);
+    for round in 0..site.rounds {
+        let store = |name: &str| {
+            usage::of(Some(bed.daemon().pid()), || {
+                write_unique(&bed.mountpoint.join(name), &base, stream_mib, 1 + round as u64);
+                bed.daemon().sync();
+            })
+            .1
+        };
+        let mut order = [("off/first", "indexed: random, off"), ("first", "indexed: random, on")];
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for (name, figure) in order {
+            report.rate(figure, bytes, store(name));
+        }
+        forget(&bed);
+        report.rate("indexed: random again, on", bytes, store("again"));
+        let found = index(&bed, "hits") * RECORD as f64 / bytes as f64;
+        report.add("indexed: duplicates of a stream found", Unit::Part, found);
+        for name in ["off/first", "first", "again"] {
+            std::fs::remove_file(bed.mountpoint.join(name)).expect("it is there");
+        }
+        bed.daemon().sync();
+    }
+    let [first, again] = saved(&bed);
+    report.add("indexed: of the savings within the corpus", Unit::Part, first / all[0]);
+    report.add("indexed: of the savings in its second copy", Unit::Part, again / all[1]);
+    report.add("look-ups left out", Unit::Times, index(&bed, "refused"));
+    use Asked::Least;
+    report.compare("large index: on / off", "indexed: random, on", "indexed: random, off", Least(0.9));
+    report.compare(
+        "large index: second copy / first",
+        "indexed: random again, on",
+        "indexed: random, on",
+        Least(2.0),
+    );
+    report.ask("large index: duplicates found", "indexed: duplicates of a stream found", Least(0.95));
+    report.ask(
+        "large index: savings in the corpus",
+        "indexed: of the savings with all fingerprints",
+        Least(0.95),
+    );
+}

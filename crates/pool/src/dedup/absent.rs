@@ -1,0 +1,31 @@
+//! A large index without the records: for benchmarks.
+
+use crate::error::Result;
+use crate::pool::Pool;
+use larder_format::{BlockId, Fingerprint};
+
+/// Fingerprints between two steps of writing and merging, and the pages of a step, with which merges keep up.
+const AT_ONCE: usize = 4096;
+const PAGES: usize = 128;
+
+impl Pool {
+    /// Has the index take up fingerprints as if records with them had just been stored, of which the map knows nothing:
+    /// so a benchmark has an index of 10^8 in minutes, without 10^8 records. Each takes an id; the caller commits
+    /// every few million. Where the index leads to one of them it is stale, which costs a read and no more.
+    ///
+    /// # Errors
+    /// When nothing may be written, or there is no room.
+    #[doc(hidden)]
+    pub fn index_absent(&self, prints: &[Fingerprint]) -> Result<()> {
+        self.check_writable()?;
+        for prints in prints.chunks(AT_ONCE) {
+            let first = self.core.lock().take_ids(prints.len()).get();
+            if let Some(index) = &mut self.duplicates.indexed.lock().index {
+                (first..).zip(prints).for_each(|(id, &print)| index.insert(print, BlockId::new(id)));
+            }
+            let _commits_wait = self.commit_lock.lock();
+            self.tend_index(PAGES)?;
+        }
+        Ok(())
+    }
+}
