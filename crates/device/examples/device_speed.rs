@@ -2,8 +2,8 @@
 //!
 //! Writes MIB (default 1024) mebibytes in order, 1 MiB a request, 16 in flight, then flushes; then reads 4 KiB at random
 //! places, 32 in flight. Then it reads one request at a time, three ways side by side: by `pread`, which cannot be
-//! limited; by [`Device::perform`], which can; and by the queue's threads. **Overwrites what PATH holds.** A regular
-//! file is grown to that size first.
+//! limited; by [`Device::perform`], which can; and by the queue's threads. At last it makes small writes durable, one
+//! after the other, the same three ways. **Overwrites what PATH holds.** A regular file is grown to that size first.
 
 use larder_device::{
     AlignedBuf, Clock, Device, Entropy, FileDevice, OpenMode, Pending, Request, SeededEntropy, SystemClock,
@@ -74,6 +74,44 @@ fn single(
     Ok(seconds.map(|seconds| count as f64 / seconds))
 }
 
+/// Writes of 8 KiB with a flush a second, one at a time: by `pwrite` and `fdatasync`, by [`Device::start`], by the queue.
+fn durable(
+    path: &str,
+    device: &FileDevice,
+    count: usize,
+    place: impl Fn() -> DeviceOffset,
+) -> Result<[f64; 3], Box<dyn Error>> {
+    let flags = if device.is_direct() { OFlags::DIRECT } else { OFlags::empty() };
+    let fd = rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty())?;
+    let data = Arc::new(AlignedBuf::zeroed(8 << 10));
+    let mut seconds = [0.0; 3];
+    for _ in 0..ROUNDS {
+        for (way, seconds) in seconds.iter_mut().enumerate() {
+            let clock = SystemClock::new();
+            for _ in 0..count / ROUNDS {
+                let offset = place();
+                let write = Request::Write { offset, data: Arc::clone(&data) };
+                match way {
+                    0 => {
+                        assert_eq!(rustix::io::pwrite(&fd, &data, offset.get())?, data.len());
+                        rustix::fs::fdatasync(&fd)?;
+                    }
+                    1 => {
+                        device.start(write).wait()?;
+                        device.start(Request::Flush).wait()?;
+                    }
+                    _ => {
+                        device.submit(write).wait()?;
+                        device.submit(Request::Flush).wait()?;
+                    }
+                }
+            }
+            *seconds += clock.monotonic().as_secs_f64();
+        }
+    }
+    Ok(seconds.map(|seconds| count as f64 / seconds))
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let path = args.next().ok_or("usage: device_speed PATH [MIB]")?;
@@ -116,5 +154,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (by_perform, by_queue) = (perform / pread, queue / pread);
         println!("{name:22} {pread:11.0} {perform:11.0} {by_perform:.2}x {queue:12.0} {by_queue:.2}x");
     }
+    let random = || DeviceOffset::new(dice.next_u64() % (end << 7) * (8 << 10));
+    let [own, start, queue] = durable(&path, &device, 4000, random)?;
+    let (by_start, by_queue) = (start / own, queue / own);
+    println!(
+        "{:22} {own:11.0} {start:11.0} {by_start:.2}x {queue:12.0} {by_queue:.2}x",
+        "write 8 KiB and flush"
+    );
     Ok(())
 }

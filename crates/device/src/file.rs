@@ -195,7 +195,10 @@ impl Device for FileDevice {
 
     fn start(&self, request: Request) -> Pending<Outcome> {
         let Some(mut flight) = self.prepare(&request) else { return self.submit(request) };
-        if flight.take_off() {
+        if let Some(outcome) = flight.take_off() {
+            return Pending::done(outcome);
+        }
+        if flight.is_under_way() {
             return ring::Own::pending(flight);
         }
         flight.cancel();
