@@ -14,8 +14,8 @@
 //! `flock` is only shared (udev takes such locks when it looks at a disk, and must go on doing so) and
 //! tells another daemon why the claim failed.
 //!
-//! What its caller waits for itself, a single read or a copy of the intent log and its flush, goes by a ring of that
-//! thread ([`ring`]) instead.
+//! What its caller waits for itself, a single read or a copy of the intent log, goes by a ring of that thread
+//! ([`ring`]) instead.
 //!
 //! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
@@ -98,17 +98,8 @@ pub(crate) struct Shared {
     direct: bool,
     queue: Mutex<Queue>,
     ready: Condvar,
-    flushes: Mutex<Flushes>,
-    flush_over: Condvar,
-}
-
-/// Flushes run one at a time.
-#[derive(Default)]
-struct Flushes {
-    /// One is under way.
-    busy: bool,
-    /// The error of the first that failed.
-    failed: Option<DeviceError>,
+    /// The error of the first flush that failed.
+    flush_failed: Mutex<Option<DeviceError>>,
 }
 
 struct Queue {
@@ -335,45 +326,14 @@ impl Shared {
 
     fn flush(&self) -> Outcome {
         let fd = self.fd()?;
-        let mut flushes = self.flushes.lock();
-        while flushes.busy {
-            self.flush_over.wait(&mut flushes);
+        let mut failed = self.flush_failed.lock();
+        if failed.is_none() {
+            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(device_error);
         }
-        if let Some(error) = &flushes.failed {
-            return Err(error.clone());
+        match &*failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(AlignedBuf::zeroed(0)),
         }
-        flushes.busy = true;
-        drop(flushes);
-        self.flush_in_turn(&fd)
-    }
-
-    /// Takes the turn to flush, without waiting for it; false when another has it, or none may flush any more.
-    pub(crate) fn begin_flush(&self) -> bool {
-        let mut flushes = self.flushes.lock();
-        let free = !flushes.busy && flushes.failed.is_none();
-        flushes.busy |= free;
-        free
-    }
-
-    /// Flushes; the turn is the caller's, and over then.
-    pub(crate) fn flush_in_turn(&self, fd: &OwnedFd) -> Outcome {
-        self.end_flush(retry_on_intr(|| rustix::fs::fdatasync(fd)).map_err(device_error))
-    }
-
-    /// Ends the turn with what came of it.
-    pub(crate) fn end_flush(&self, result: Result<(), DeviceError>) -> Outcome {
-        let mut flushes = self.flushes.lock();
-        flushes.busy = false;
-        flushes.failed = result.clone().err();
-        drop(flushes);
-        self.flush_over.notify_all();
-        result.map(|()| AlignedBuf::zeroed(0))
-    }
-
-    /// Gives the turn away unused.
-    pub(crate) fn leave_flush(&self) {
-        self.flushes.lock().busy = false;
-        self.flush_over.notify_all();
     }
 
     pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, DeviceError> {
@@ -436,8 +396,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
         direct,
         queue: Mutex::new(Queue { waiting: VecDeque::new(), open: true }),
         ready: Condvar::new(),
-        flushes: Mutex::default(),
-        flush_over: Condvar::new(),
+        flush_failed: Mutex::new(None),
     })
 }
 

@@ -1,5 +1,4 @@
-//! Requests by a ring of the thread that wants them, with a limit: `pread` and `fdatasync` cannot be left before they
-//! are done.
+//! Reads and writes by a ring of the thread that wants them, with a limit: `pread` cannot be left before it is done.
 //!
 //! Each thread keeps a few io_urings, and each takes one request at a time. A read that is waited for at once
 //! ([`crate::Device::perform`]) is one system call, as `pread` is, and nothing is lost against it
@@ -7,10 +6,11 @@
 //! to 0.8). Requests to several devices are started first and waited for then ([`crate::Device::start`]): the copies
 //! of the intent log. A direct write is on its way when it is submitted, as a read is; one that cannot be, for want of
 //! room in a sparse file most often, is given back and goes to the queue, since two threads of the kernel would have to
-//! do with it. A flush is done by a thread of the kernel, which has no other way; a write and its flush are done 0.5 to
-//! 0.6 times as often as by `pwrite` and `fdatasync` in place, and 0.4 times by the queue. (A flush linked to the write
-//! gains nothing: the kernel hands it out in the thread that waits, which wakes for it either way. `RWF_DSYNC` costs a
-//! thread of the kernel as well, unless the disk has FUA.)
+//! do with it.
+//!
+//! Flushes go to the queue. By io_uring, alone or linked to the write, a thread of the kernel performs them, which costs
+//! what our own does; those of several devices it takes one after the other. `RWF_DSYNC` costs such a thread, too,
+//! unless the disk has FUA.
 //!
 //! In the rare case that the time is over, the ring moves into a thread that does nothing but wait for it and keep
 //! the promise, and the next request makes a new ring.
@@ -25,8 +25,8 @@
 //! threads do the work.
 
 use crate::file::{Shared, device_error};
-use crate::{AlignedBuf, Clock, Outcome, Pending, Promise, Request, SystemClock};
-use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use crate::{AlignedBuf, Clock, DeviceError, Outcome, Pending, Promise, Request, SystemClock};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -77,35 +77,24 @@ fn give_back(ring: IoUring) {
 
 /// What a request is for, with what the kernel needs of it.
 enum Job {
-    Read {
-        offset: u64,
-        bytes: AlignedBuf,
-    },
-    Write {
-        offset: u64,
-        data: Arc<AlignedBuf>,
-    },
-    /// It has the file's turn to flush.
-    Flush,
+    Read { offset: u64, bytes: AlignedBuf },
+    Write { offset: u64, data: Arc<AlignedBuf> },
 }
 
-/// A request within the file, in a ring of this thread; it is not under way yet. None when it cannot be done here.
+/// A read or write within the file, in a ring of this thread; it is not under way yet. None when it cannot be done
+/// here.
 pub(crate) fn prepare(file: &Arc<Shared>, request: &Request) -> Option<Flight> {
-    let fd = file.fd().ok()?;
-    let ring = ring()?;
     let job = match request {
         Request::Read { offset, len } => {
             let len = usize::try_from(len.get()).expect("a request fits memory");
             Job::Read { offset: offset.get(), bytes: AlignedBuf::stale(len) }
         }
         Request::Write { offset, data } => Job::Write { offset: offset.get(), data: Arc::clone(data) },
-        Request::Flush if file.begin_flush() => Job::Flush,
-        Request::Flush => {
-            give_back(ring);
-            return None;
-        }
+        Request::Flush => return None,
     };
-    let mut flight = Flight { ring: Some(ring), fd, file: Arc::clone(file), job, stage: Stage::Ground };
+    let fd = file.fd().ok()?;
+    let ring = Some(ring()?);
+    let mut flight = Flight { ring, fd, file: Arc::clone(file), job: Some(job), stage: Stage::Ground };
     flight.push();
     Some(flight)
 }
@@ -127,7 +116,8 @@ pub(crate) struct Flight {
     ring: Option<IoUring>,
     fd: Arc<OwnedFd>,
     file: Arc<Shared>,
-    job: Job,
+    /// There until it is dropped.
+    job: Option<Job>,
     stage: Stage,
 }
 
@@ -136,19 +126,22 @@ impl Flight {
         self.ring.as_mut().expect("it has not landed")
     }
 
+    fn job(&mut self) -> &mut Job {
+        self.job.as_mut().expect("it is not dropped yet")
+    }
+
     fn push(&mut self) {
         let fd = Fd(self.fd.as_raw_fd());
         let len = |bytes: &[u8]| u32::try_from(bytes.len()).expect("a request fits a slot");
-        let entry = match &mut self.job {
+        let entry = match self.job() {
             Job::Read { offset, bytes } => {
                 opcode::Read::new(fd, bytes.as_mut_ptr(), len(bytes)).offset(*offset).build()
             }
             Job::Write { offset, data } => {
                 opcode::Write::new(fd, data.as_ptr(), len(data)).offset(*offset).rw_flags(NOWAIT).build()
             }
-            Job::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         };
-        // SAFETY: the entry points to all of the job's bytes, or to nothing, and has their length. `self` owns them (of
+        // SAFETY: the entry points to all of the job's bytes, and has their length. `self` owns them (of
         // those that are written, which nobody changes, a share), and neither moves nor touches them while in the air;
         // if it is dropped then, they are leaked. `fd` stays open as long.
         unsafe { self.ring().submission().push(&entry) }.expect("a ring that was kept is empty");
@@ -214,22 +207,20 @@ impl Flight {
 
     /// What came of it: the outcome, unless something is left to be done.
     fn step(&mut self, result: i32) -> Option<Outcome> {
-        let outcome = match (usize::try_from(result), &mut self.job) {
+        let outcome = match (usize::try_from(result), self.job()) {
             (Err(_), job) => {
                 let errno = Errno::from_raw_os_error(-result);
                 let unable = errno == Errno::OPNOTSUPP && matches!(job, Job::Write { .. });
                 if unable || matches!(errno, Errno::INTR | Errno::AGAIN | Errno::CANCELED) {
                     return None;
                 }
-                let error = device_error(errno);
-                if matches!(job, Job::Flush) { self.file.end_flush(Err(error)) } else { Err(error) }
+                Err(device_error(errno))
             }
-            (Ok(got), Job::Read { .. }) if Shared::is_cut_short(got) => Err(crate::DeviceError::Range),
+            (Ok(got), Job::Read { .. }) if Shared::is_cut_short(got) => Err(DeviceError::Range),
             (Ok(got), Job::Read { bytes, .. }) if got < bytes.len() => return None,
             (Ok(_), Job::Read { bytes, .. }) => Ok(mem::replace(bytes, AlignedBuf::zeroed(0))),
             (Ok(put), Job::Write { data, .. }) if put < data.len() => return None,
             (Ok(_), Job::Write { .. }) => Ok(AlignedBuf::zeroed(0)),
-            (Ok(_), Job::Flush) => self.file.end_flush(Ok(())),
         };
         self.stage = Stage::Landed;
         self.ring.take().into_iter().for_each(give_back);
@@ -261,10 +252,9 @@ impl Flight {
         // What the ring may still hold is not to be submitted.
         self.ring.take();
         self.stage = Stage::Landed;
-        match &self.job {
+        match self.job.as_ref().expect("it is not dropped yet") {
             Job::Read { offset, bytes } => self.file.read(*offset, bytes.len()),
             Job::Write { offset, data } => self.file.write(*offset, data),
-            Job::Flush => self.file.flush_in_turn(&self.fd),
         }
     }
 
@@ -274,16 +264,13 @@ impl Flight {
         if self.ring().submission().is_empty() {
             self.ring.take().into_iter().for_each(give_back);
         }
-        if matches!(self.job, Job::Flush) {
-            self.file.leave_flush();
-        }
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.stage == Stage::Air {
-            mem::forget(mem::replace(&mut self.job, Job::Flush));
+            mem::forget(self.job.take());
         }
     }
 }

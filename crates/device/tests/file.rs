@@ -313,7 +313,6 @@ fn writes_and_flushes_that_are_left_complete_all_the_same() {
     let mut late = Vec::new();
     for page in 0..32 {
         late.push(device.start(write(page * 4096, &[page as u8 + 1; 4096])));
-        // A flush that is under way here does not hold up the next for good.
         late.push(device.start(Request::Flush));
         late.push(device.submit(Request::Flush));
         late = late.into_iter().filter_map(|pending| pending.wait_for(Duration::ZERO).err()).collect();
