@@ -440,6 +440,8 @@ impl Pool {
             self.members.flush_all();
         }
         self.keep_rebuilt(rebuilt);
+        // Also of who fails from here on it is known, and need not be resilvered, what it holds.
+        self.members.iter().for_each(|member| member.completed(commit));
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);

@@ -338,11 +338,11 @@ impl Pool {
             }
         })?;
         for old in leaving.iter().filter(|old| self.members.by_guid(old.guid).is_none()) {
+            let taken = self.members.find(old.index);
             // What it holds may be all that there is of something.
-            if given {
+            if given && taken.as_ref().is_some_and(|new| new.is_online()) {
                 wipe(old);
             }
-            let taken = self.members.find(old.index);
             // Its label's number is for people; the root has it by its GUID.
             let _ = taken.map(|member| member.relabel(|label| label.index = member.index));
         }

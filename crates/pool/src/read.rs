@@ -155,23 +155,37 @@ impl Pool {
 
     /// A block's header and plain content, with whatever is worth keeping around it put into the cache.
     fn read_missed(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
-        let (segment, place) = self.locate(ptr)?;
-        let ptr = BlockPtr { id: ptr.id, place };
-        let (header, bytes) = match self.read_around(&segment, ptr) {
-            Some(found) => found,
-            None => self.read_stored(&segment, ptr)?,
-        };
+        let (header, bytes) = self.read_where_it_is(ptr, |segment, ptr| {
+            self.read_around(segment, ptr).map_or_else(|| self.read_stored(segment, ptr), Ok)
+        })?;
         let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
     }
 
     /// A block's header and plain content, past the cache.
     pub(crate) fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
-        let (segment, place) = self.locate(ptr)?;
-        let ptr = BlockPtr { id: ptr.id, place };
-        let (header, bytes) = self.read_stored(&segment, ptr)?;
+        let (header, bytes) = self.read_where_it_is(ptr, |segment, ptr| self.read_stored(segment, ptr))?;
         let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
+    }
+
+    /// Reads a block by its hint, else where the block map has it. A hint may name a segment that was emptied and
+    /// waits for the commit that frees it: nobody resilvers that, so it can be unreadable while the block is not.
+    fn read_where_it_is<T>(
+        &self,
+        ptr: BlockPtr,
+        read: impl Fn(&Arc<Segment>, BlockPtr) -> Result<T>,
+    ) -> Result<T> {
+        let (segment, place) = self.locate(ptr)?;
+        let failed = match read(&segment, BlockPtr { id: ptr.id, place }) {
+            Err(failed @ PoolError::Unreadable { .. }) => failed,
+            read => return read,
+        };
+        let Ok(Some(moved)) = Core::look_up(self, ptr.id) else { return Err(failed) };
+        match self.readable.get(moved.segment) {
+            Some(segment) if moved != place => read(&segment, BlockPtr { id: ptr.id, place: moved }),
+            _ => Err(failed),
+        }
     }
 
     /// The segment a block is in, pinned, and its place: the hint while its segment is alive, else what

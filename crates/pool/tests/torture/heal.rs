@@ -171,14 +171,17 @@ impl Bed {
                 return false;
             }
             8 if !calm && self.next(4) == 0 => {
-                // A device that is being rebuilt goes away.
+                // A device that is being rebuilt goes away, perhaps when it has just taken its place.
                 let members = self.pool().members().iter().collect::<Vec<_>>();
-                let Some(new) = members.iter().find(|member| member.stands_for.is_some()) else {
+                let new = members.iter().find_map(|member| Some((member, member.stands_for?)));
+                let Some((new, place)) = new.filter(|(_, place)| self.may_harm(*place)) else {
                     return true;
                 };
                 if let Some(device) = number_of(&new.name()) {
                     self.sim.device(device).inject_window(larder_sim::Fault::Gone, self.next(5), 20);
+                    self.note_harm(place);
                     self.count("new device fails");
+                    return false;
                 }
             }
             9 => drop(self.pool().clean_step(true).unwrap()),
