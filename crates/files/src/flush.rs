@@ -2,7 +2,10 @@
 //!
 //! A flush takes dirty records of one or several inodes, whose turns it holds, stores them in one call
 //! of the pool, and then puts their extents into the tree, inode by inode. Meanwhile writers go on:
-//! they write new pieces over those that are being stored. What cannot be stored becomes dirty again,
+//! they write new pieces over those that are being stored. A flush ends with the last record that was dirty when it
+//! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
+//!
+//! What cannot be stored becomes dirty again,
 //! except pieces of a record whose rest cannot be read: as a failed write-back of any file system they
 //! are dropped, and the next fsync of the file says so.
 //!
@@ -24,6 +27,7 @@ use larder_pool::cache::Record;
 use larder_pool::codec::Codec;
 use larder_pool::{Look, NewRecord, Op, PoolError};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of records that all batches under way store at most, but for one record each: whole ones, however little of
@@ -36,8 +40,11 @@ const LOG_AT_MOST: u64 = 1 << 20;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
 
-/// Where to go on with each inode: the first record not looked at.
-pub(crate) type Todo = BTreeMap<InodeId, u64>;
+/// The records of each inode that have not been looked at.
+pub(crate) type Todo = BTreeMap<InodeId, Range<u64>>;
+
+/// All records of an inode.
+const ALL: Range<u64> = 0..u64::MAX;
 
 /// Dirty records taken from an inode.
 struct Taken {
@@ -46,11 +53,13 @@ struct Taken {
     item: items::Inode,
     record_size: u64,
     records: Vec<(u64, Arc<Pieces>)>,
-    unlogged: Vec<std::ops::Range<u64>>,
+    unlogged: Vec<Range<u64>>,
     /// Room that was taken for it, bytes.
     room: u64,
-    /// Where the next one begins that was written to and not taken.
+    /// Where the next one begins that is to be stored and was not taken.
     more: Option<u64>,
+    /// None is to be stored from this one on.
+    until: u64,
 }
 
 impl Taken {
@@ -106,7 +115,7 @@ impl Volume {
                 next
             };
             let Some(next) = next else { return Ok(()) };
-            let mut todo = Todo::from([(next, 0)]);
+            let mut todo = Todo::from([(next, ALL)]);
             while !todo.is_empty() {
                 let op = self.pool.enter()?;
                 match self.flush_batch(&op, &mut todo) {
@@ -125,7 +134,7 @@ impl Volume {
 
     /// Stores all that was dirty when it was called.
     pub fn flush_all(&self) -> Result<()> {
-        let mut todo = self.dirty.lock().iter().map(|&id| (id, 0)).collect::<Todo>();
+        let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
         while !todo.is_empty() {
             self.flush_batch(&self.pool.enter()?, &mut todo)?;
         }
@@ -134,7 +143,7 @@ impl Volume {
 
     /// Stores all that was dirty of one inode.
     pub(crate) fn flush_one(&self, id: InodeId) -> Result<()> {
-        let mut todo = Todo::from([(id, 0)]);
+        let mut todo = Todo::from([(id, ALL)]);
         while !todo.is_empty() {
             self.flush_batch(&self.pool.enter()?, &mut todo)?;
         }
@@ -144,7 +153,7 @@ impl Volume {
     /// Stores what is dirty of the inodes whose data is in the log.
     pub fn flush_logged(&self, op: &Op<'_>) -> Result<()> {
         let logged = std::mem::take(&mut *self.logged.lock());
-        let mut todo = logged.iter().map(|&id| (id, 0)).collect::<Todo>();
+        let mut todo = logged.iter().map(|&id| (id, ALL)).collect::<Todo>();
         while !todo.is_empty() {
             if let Err(error) = self.flush_batch(op, &mut todo) {
                 self.logged.lock().extend(logged);
@@ -169,7 +178,7 @@ impl Volume {
         let mut room = self.pool.dirty().room(most, record_size.into());
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
-        for (&id, &from) in todo.iter() {
+        for (&id, records) in todo.iter() {
             if expected >= room.bytes() || inodes.len() as u64 >= nodes {
                 break;
             }
@@ -184,7 +193,7 @@ impl Volume {
                 found => {
                     let inode = found?;
                     expected += inode.state.lock().data.bytes;
-                    inodes.push((inode, from));
+                    inodes.push((inode, records.clone()));
                 }
             }
         }
@@ -193,8 +202,8 @@ impl Volume {
         let mut left = room.bytes();
         let mut taken = Vec::new();
         let mut rest = Todo::new();
-        for (inode, from) in &inodes {
-            let (records, next) = self.take(inode, *from, &mut left);
+        for (inode, records) in &inodes {
+            let (records, next) = self.take(inode, records.clone(), &mut left);
             taken.extend(records);
             if let Some(next) = next {
                 rest.insert(inode.id, next);
@@ -228,8 +237,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes dirty records from `from` on while there is room; also says where to go on.
-    fn take(&self, inode: &Arc<Inode>, from: u64, room: &mut u64) -> (Option<Taken>, Option<u64>) {
+    /// Takes dirty records of those given while there is room; also says which are left.
+    fn take(
+        &self,
+        inode: &Arc<Inode>,
+        within: Range<u64>,
+        room: &mut u64,
+    ) -> (Option<Taken>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
         if state.live.nlink == 0 && state.open == 0 {
             self.discard(inode.id, &mut state);
@@ -244,11 +258,14 @@ impl Volume {
             unlogged: Vec::new(),
             room: 0,
             more: None,
+            until: state.data.records.last_key_value().map_or(0, |(last, _)| within.end.min(last + 1)),
         };
         let mut next = None;
-        while let Some((&record, pieces)) = state.data.records.range(from..).next() {
+        while let Some((&record, pieces)) = state.data.records.range(within.start..).next()
+            && record < taken.until
+        {
             if *room == 0 {
-                next = Some(record);
+                next = Some(record..taken.until);
                 taken.more =
                     pieces.parts(0..u32::MAX).next().map(|part| record * record_size + u64::from(part.start));
                 break;
@@ -327,7 +344,7 @@ impl Volume {
             let (mine, others) = left.split_at(left.partition_point(|record| record.inode == index));
             let rest = rests.get(&index);
             self.settle(op, from, mine, rest)?;
-            todo.extend(rest.map(|rest| (from.inode.id, rest.from / from.record_size)));
+            todo.extend(rest.map(|rest| (from.inode.id, rest.from / from.record_size..from.until)));
             left = others;
         }
         Ok(todo)

@@ -1,6 +1,6 @@
 //! A pool on simulated devices with a mount on top.
 
-use larder_device::{Inline, SeededEntropy};
+use larder_device::{Inline, SeededEntropy, Workers};
 use larder_files::*;
 use larder_format::items;
 use larder_format::node::Key;
@@ -32,11 +32,11 @@ pub struct Bed {
     pub mount: Arc<Mount>,
 }
 
-fn world(clock: &Arc<SimClock>, seed: u64) -> World {
+fn world(clock: &Arc<SimClock>, seed: u64, workers: Arc<dyn Workers>) -> World {
     World {
         clock: Arc::clone(clock) as _,
         entropy: Arc::new(SeededEntropy::new(seed)),
-        workers: Arc::new(Inline),
+        workers,
         host: HostId::new(1),
         host_name: "sim".into(),
     }
@@ -58,12 +58,22 @@ impl Bed {
 
     /// A fresh pool of one group of `word`.
     pub fn with_layout(word: &str, devices: &[ByteLen], properties: &[(&str, &str)]) -> Self {
+        Self::with_workers(Arc::new(Inline), word, devices, properties)
+    }
+
+    /// The same, whose work these do.
+    pub fn with_workers(
+        workers: Arc<dyn Workers>,
+        word: &str,
+        devices: &[ByteLen],
+        properties: &[(&str, &str)],
+    ) -> Self {
         let sim = SimWorld::new(devices);
         let clock = Arc::new(SimClock::new());
         let rule = rule_for(word, devices.len()).unwrap();
         let groups = vec![GroupSpec { rule, devices: sim.devices() }];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
-        let pool = Pool::create(world(&clock, 1), spec).unwrap();
+        let pool = Pool::create(world(&clock, 1, workers), spec).unwrap();
         for (name, value) in properties {
             pool.set_property(ROOT_DATASET, name, value).unwrap();
         }
@@ -79,7 +89,8 @@ impl Bed {
             _ => None,
         });
         let plan = assemble(found.collect()).pop().expect("a pool is there");
-        let pool = Pool::import(world(&clock, seed), plan, &ImportOptions::default()).unwrap();
+        let pool =
+            Pool::import(world(&clock, seed, Arc::new(Inline)), plan, &ImportOptions::default()).unwrap();
         let mount = mount(&pool);
         Self { sim, clock, pool, mount }
     }

@@ -1,9 +1,12 @@
 //! Several callers at once, with commits and flushes under way: nobody waits for ever, nothing is lost.
 
 use crate::bed::{Bed, READ_WRITE, ROOT, USER};
-use larder_device::{Entropy, SeededEntropy};
+use larder_device::{Entropy, Inline, SeededEntropy, Workers};
 use larder_files::*;
-use larder_pool::ROOT_DATASET;
+use larder_format::ByteLen;
+use larder_pool::{Pool, ROOT_DATASET};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const CALLERS: u64 = 4;
 const STEPS: u64 = 2500;
@@ -82,4 +85,69 @@ fn callers_and_commits_do_not_wait_for_each_other_for_ever() {
     bed.pool.commit().unwrap();
     bed.check();
     assert_eq!(bed.pool.dirty().get(), 0);
+}
+
+/// Appends to a file whenever there is work, as much as may be dirty: faster than anybody stores.
+#[derive(Default)]
+struct Appending {
+    to: OnceLock<(Arc<Pool>, Arc<Mount>, NodeId)>,
+    /// Pieces to come.
+    left: AtomicUsize,
+}
+
+const PIECE: usize = 4096;
+
+impl Appending {
+    fn append(&self, pool: &Pool, mount: &Mount, node: NodeId) {
+        while pool.dirty().get() + PIECE as u64 <= pool.dirty_limit()
+            && self
+                .left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok()
+        {
+            let size = mount.getattr(node).unwrap().size;
+            mount.write(node, Handle(0), size, &[size as u8 + 1; PIECE], false).unwrap();
+        }
+    }
+}
+
+impl Workers for Appending {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.to.get().into_iter().for_each(|(pool, mount, node)| self.append(pool, mount, *node));
+        Inline.for_each(count, job);
+    }
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        Inline.later(job);
+    }
+}
+
+#[test]
+fn a_flush_does_not_follow_who_appends_as_fast_as_it_stores() {
+    for chunking in ["fixed", "content"] {
+        let workers = Arc::new(Appending::default());
+        let properties = [("recordsize", "4096"), ("chunking", chunking)];
+        let devices = [ByteLen::new(64 << 20); 2];
+        let bed = Bed::with_workers(Arc::clone(&workers) as _, "mirror", &devices, &properties);
+        bed.pool.set_pool_property("memory", "2097152").unwrap();
+        let most = bed.pool.dirty_limit() as usize / PIECE;
+        let node = bed.file(ROOT, "file");
+        let before = vec![7; (most - 1) * PIECE];
+        bed.write(node, 0, &before);
+        assert!(workers.to.set((Arc::clone(&bed.pool), Arc::clone(&bed.mount), node)).is_ok());
+        workers.left.store(100 * most, Ordering::Relaxed);
+        // Others are storing as well, and leave it little at a time.
+        let others = bed.pool.dirty().room(bed.pool.dirty_limit(), 0);
+        bed.mount.volume(ROOT_DATASET).unwrap().flush_all().unwrap();
+        let came = 100 * most - workers.left.swap(0, Ordering::Relaxed);
+        drop(others);
+        assert!(came <= 2 * most, "{chunking}: it was led on by {came} pieces, {most} of which may be dirty");
+        let stored = (most - 1 + came) * PIECE - bed.pool.dirty().get() as usize;
+        assert!(stored >= before.len(), "{chunking}: what was dirty is stored");
+        let content = bed.content(node);
+        assert_eq!(content.len(), (most - 1 + came) * PIECE);
+        assert_eq!(content[..before.len()], before);
+        bed.pool.commit().unwrap();
+        assert_eq!(bed.content(node), content);
+        bed.check();
+    }
 }
