@@ -22,7 +22,7 @@ const CHUNK: usize = 1 << 20;
 /// Writes in flight.
 const DEPTH: usize = 8;
 /// Bytes that others are left on the disk.
-const KEPT_FREE: u64 = 8 << 30;
+const KEPT_FREE: u64 = 2 << 30;
 /// Requests that the device performs at once.
 const THREADS: usize = 8;
 
