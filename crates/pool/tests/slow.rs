@@ -300,8 +300,9 @@ fn a_segment_two_of_whose_devices_are_out_is_emptied_by_large_reads() {
     for version in 1..=2 {
         let first: Vec<_> = (0..600).map(|i| (10 + i, version, 60_000)).collect();
         // Every other file is replaced.
-        let some = first.into_iter().step_by(version as usize);
-        commit(&pool, &mut model, &some.collect::<Vec<_>>());
+        let some: Vec<_> = first.into_iter().step_by(version as usize).collect();
+        // Short rows, as of programs that sync.
+        some.chunks(8).for_each(|few| commit(&pool, &mut model, few));
     }
     for device in [1, 4] {
         pool.offline(index(device), true).unwrap();
@@ -315,9 +316,7 @@ fn a_segment_two_of_whose_devices_are_out_is_emptied_by_large_reads() {
     }
     assert!(moved > 10 << 20, "{moved} bytes were moved");
     let reads: Vec<u64> = (0..6).map(|device| sim.device(device).counters().reads).collect();
-    println!("{moved} bytes by {reads:?} reads");
-    let most = moved / (32 << 10);
-    assert!(reads.iter().all(|&reads| reads < most), "{reads:?} reads where {most} are many");
+    assert!(reads.iter().all(|&reads| reads <= 40), "{moved} bytes by {reads:?} reads");
     pool.drop_caches();
     verify(&pool, &model);
     assert_whole(&pool, "emptied");
