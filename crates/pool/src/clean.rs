@@ -41,12 +41,15 @@ use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
 const STEP: u64 = 4 << 20;
 const STEPS: u64 = 4;
 /// Bytes that [`Pool::tend`] moves in one call, at least and at most.
 const TEND: (u64, u64) = (4 << 20, 64 << 20);
+/// For how long a commit that lacks room cleans before it looks whether it has enough.
+const ROUND: Duration = Duration::from_secs(1);
 /// Bytes of one read of a segment that is emptied, and of all that is read ahead.
 const CHUNK: u32 = 512 << 10;
 const AHEAD: u64 = 4 << 20;
@@ -260,18 +263,20 @@ impl Pool {
         Ok(Some(moved))
     }
 
-    /// What is read of a segment that is emptied: a copy of each data column, and as much parity as computes those
-    /// that no device gives.
+    /// What is read of a segment that is emptied: a copy of each data column, and all parity where a device is out or
+    /// slow: what that has, and what others give wrong beside it, is computed then.
     fn columns_to_empty(&self, segment: &Segment) -> Vec<usize> {
         let layout = segment.layout;
-        let is_there = |&column: &usize| self.members.get(segment.slots[column].device).is_online();
+        let member = |column: usize| self.members.get(segment.slots[column].device);
+        let is_there = |&column: &usize| member(column).is_online();
         let data = (0..layout.k()).map(|i| {
             let any = || (0..layout.r()).map(|j| layout.replica(i, j)).find(is_there);
             self.prompt_replica(segment, i, 0).or_else(any).unwrap_or_else(|| layout.replica(i, 0))
         });
         let mut columns: Vec<usize> = data.collect();
-        let lacking = columns.iter().filter(|column| !is_there(column)).count();
-        columns.extend((0..layout.m()).map(|p| layout.parity(p)).filter(is_there).take(lacking));
+        if (0..layout.columns()).any(|column| !is_there(&column) || member(column).is_slow()) {
+            columns.extend((0..layout.m()).map(|p| layout.parity(p)).filter(is_there));
+        }
         columns
     }
 
@@ -600,8 +605,11 @@ impl Pool {
         let sealed_before = self.sealed.load(Ordering::Relaxed);
         self.commit_what_fits()?;
         let sealed = self.sealed.load(Ordering::Relaxed) > sealed_before;
-        let mut moved = 0;
+        let (mut moved, began) = (0, self.world.clock.monotonic());
+        // Where it goes slowly, the commit is tried again soon: perhaps little was lacking.
+        let is_soon = || self.world.clock.monotonic().saturating_sub(began) < ROUND;
         while moved < TEND.1
+            && (moved == 0 || is_soon())
             && let Some(bytes) = self.clean_step(true)?
         {
             moved += bytes.max(1);
