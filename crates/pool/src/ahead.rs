@@ -85,6 +85,16 @@ impl Ahead {
         Self { segment, end: range.end, chunk, depth: depth.max(2), lanes }
     }
 
+    /// How many columns are read.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The column that is number `lane` of those read.
+    pub(crate) fn column(&self, lane: usize) -> usize {
+        self.lanes[lane].column
+    }
+
     /// Has as much under way as is to be read ahead.
     pub(crate) fn fill(&mut self, pool: &Pool) {
         (0..self.lanes.len()).for_each(|lane| self.ask(pool, lane, 0));

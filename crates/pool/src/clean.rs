@@ -23,12 +23,14 @@ use crate::core::Core;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::map::{Entry, Location, Update};
+use crate::parity;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::row::Encoded;
 use crate::runs::RunIo;
 use crate::segments::{Segment, SegmentEntry};
 use crate::write::{Appender, Purse};
+use bytes::Bytes;
 use larder_device::ALIGN;
 use larder_format::block::{self, CheckedHeader};
 use larder_format::checksum::fast128;
@@ -36,14 +38,18 @@ use larder_format::node::NODE_MAX;
 use larder_format::run::Places;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
 const STEP: u64 = 4 << 20;
 const STEPS: u64 = 4;
 /// Bytes that [`Pool::tend`] moves in one call, at least and at most.
 const TEND: (u64, u64) = (4 << 20, 64 << 20);
+/// For how long a commit that lacks room cleans before it looks whether it has enough.
+const ROUND: Duration = Duration::from_secs(1);
 /// Bytes of one read of a segment that is emptied, and of all that is read ahead.
 const CHUNK: u32 = 512 << 10;
 const AHEAD: u64 = 4 << 20;
@@ -235,10 +241,7 @@ impl Pool {
             return Ok(Some(0));
         };
         let ahead = ahead.get_or_insert_with(|| {
-            let columns = (0..segment.layout.k()).map(|i| {
-                let replica = self.prompt_replica(&segment, i, 0);
-                replica.unwrap_or_else(|| segment.layout.replica(i, 0))
-            });
+            let columns = self.columns_to_empty(&segment);
             Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
         });
         let op = self.enter()?;
@@ -258,6 +261,56 @@ impl Pool {
             *cleaning = None;
         }
         Ok(Some(moved))
+    }
+
+    /// What is read of a segment that is emptied: a copy of each data column, and all parity where a device is out or
+    /// slow: what that has, and what others give wrong beside it, is computed then.
+    fn columns_to_empty(&self, segment: &Segment) -> Vec<usize> {
+        let layout = segment.layout;
+        let member = |column: usize| self.members.get(segment.slots[column].device);
+        let is_there = |&column: &usize| member(column).is_online();
+        let data = (0..layout.k()).map(|i| {
+            let any = || (0..layout.r()).map(|j| layout.replica(i, j)).find(is_there);
+            self.prompt_replica(segment, i, 0).or_else(any).unwrap_or_else(|| layout.replica(i, 0))
+        });
+        let mut columns: Vec<usize> = data.collect();
+        if (0..layout.columns()).any(|column| !is_there(&column) || member(column).is_slow()) {
+            columns.extend((0..layout.m()).map(|p| layout.parity(p)).filter(is_there));
+        }
+        columns
+    }
+
+    /// The data columns of a row as they were read, or computed from what was, as far as their sums prove them.
+    fn read_row(
+        &self,
+        segment: &Segment,
+        row: &RowHeader,
+        body: Range<u32>,
+        ahead: &mut Ahead,
+    ) -> Vec<Option<Bytes>> {
+        let layout = segment.layout;
+        let (k, m) = (layout.k(), layout.m());
+        let right = |column: usize, bytes: &[u8]| row.sums.get(column) == Some(&fast128(self.guid, bytes));
+        let mut columns = vec![None; k + m];
+        for lane in 0..ahead.lanes() {
+            let column = ahead.column(lane);
+            let parity = (0..m).find(|&p| layout.parity(p) == column).map(|p| k + p);
+            let bytes = ahead.get(self, lane, body.clone());
+            columns[parity.unwrap_or(lane)] = bytes.filter(|bytes| right(column, bytes));
+        }
+        let lacking: Vec<usize> = (0..k).filter(|&i| columns[i].is_none()).collect();
+        if m > 0 && !lacking.is_empty() {
+            let present: Vec<_> = columns.iter().map(Option::as_deref).collect();
+            let mut computed = vec![vec![0; body.len()]; lacking.len()];
+            let mut out: Vec<&mut [u8]> = computed.iter_mut().map(Vec::as_mut_slice).collect();
+            if parity::reconstruct(k, m, &present, &lacking, &mut out).is_ok() {
+                for (i, bytes) in lacking.into_iter().zip(computed) {
+                    columns[i] = Some(Bytes::from(bytes)).filter(|bytes| right(layout.replica(i, 0), bytes));
+                }
+            }
+        }
+        columns.truncate(k);
+        columns
     }
 
     /// Moves what lives in a row; the bytes moved.
@@ -312,7 +365,8 @@ impl Pool {
     ) -> Result<Vec<Moved>> {
         let start = row_header_len(segment.layout.columns());
         let mut found = Vec::new();
-        for column in 0..segment.layout.k() {
+        let read = self.read_row(segment, row, offset + start..offset + row.height, ahead);
+        for (column, read) in read.into_iter().enumerate() {
             // The column as it is, or computed: its own header may be lost, so blocks end where none follows.
             let whole = Place {
                 segment: segment.id,
@@ -322,9 +376,7 @@ impl Pool {
             };
             let sum = row.sums.get(segment.layout.replica(column, 0));
             let right = |bytes: &[u8]| sum == Some(&fast128(self.guid, bytes));
-            let read = ahead.get(self, column, whole.offset..offset + row.height);
-            let bytes =
-                read.filter(|bytes| right(bytes)).unwrap_or_else(|| self.read_range(segment, whole, right));
+            let bytes = read.unwrap_or_else(|| self.read_range(segment, whole, right));
             let mut at = 0usize;
             while let Some(header) =
                 bytes.get(at..).and_then(|rest| CheckedHeader::check(self.guid, rest).ok())
@@ -367,7 +419,13 @@ impl Pool {
             let row = RowHeader::check(self.guid, bytes).ok()?;
             (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
         };
-        let read = ahead.get(self, 0, offset..offset + ALIGN as u32);
+        let range = offset..offset + ALIGN as u32;
+        let mut wrong = false;
+        let read = (0..ahead.lanes()).find_map(|lane| {
+            let found = check(&ahead.get(self, lane, range.clone())?);
+            wrong |= found.is_none();
+            found
+        });
         let elsewhere = || {
             (0..segment.layout.columns()).find_map(|column| {
                 let slot = segment.slots[column];
@@ -376,11 +434,11 @@ impl Pool {
                 check(&member.wait(pending).ok()?)
             })
         };
-        let found = read.and_then(|bytes| check(&bytes)).or_else(|| {
-            let found = elsewhere()?;
+        let found = read.or_else(elsewhere);
+        // What a device does not give as long as it is out is not mended either.
+        if wrong && found.is_some() {
             self.heal_later(segment.id, offset, 0);
-            Some(found)
-        });
+        }
         found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }
 
@@ -547,8 +605,11 @@ impl Pool {
         let sealed_before = self.sealed.load(Ordering::Relaxed);
         self.commit_what_fits()?;
         let sealed = self.sealed.load(Ordering::Relaxed) > sealed_before;
-        let mut moved = 0;
+        let (mut moved, began) = (0, self.world.clock.monotonic());
+        // Where it goes slowly, the commit is tried again soon: perhaps little was lacking.
+        let is_soon = || self.world.clock.monotonic().saturating_sub(began) < ROUND;
         while moved < TEND.1
+            && (moved == 0 || is_soon())
             && let Some(bytes) = self.clean_step(true)?
         {
             moved += bytes.max(1);

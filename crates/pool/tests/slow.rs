@@ -291,3 +291,33 @@ fn a_device_ten_times_slower_than_its_peers_is_read_around_named_and_taken_back_
         assert!(read_all(20)[slow] > 0, "{word}: it is read again");
     }
 }
+
+#[test]
+fn a_segment_two_of_whose_devices_are_out_is_emptied_by_large_reads() {
+    let sim = SimWorld::new(&[ByteLen::new(256 << 20); 6]);
+    let pool = create(&sim, "raidz2");
+    let mut model = Model::new();
+    for version in 1..=2 {
+        let first: Vec<_> = (0..600).map(|i| (10 + i, version, 60_000)).collect();
+        // Every other file is replaced.
+        let some: Vec<_> = first.into_iter().step_by(version as usize).collect();
+        // Short rows, as of programs that sync.
+        some.chunks(8).for_each(|few| commit(&pool, &mut model, few));
+    }
+    for device in [1, 4] {
+        pool.offline(index(device), true).unwrap();
+    }
+    pool.drop_caches();
+    (0..6).for_each(|device| sim.device(device).reset_counters());
+    let mut moved = 0;
+    while let Some(bytes) = pool.clean_step(true).unwrap() {
+        moved += bytes;
+        pool.commit().unwrap();
+    }
+    assert!(moved > 10 << 20, "{moved} bytes were moved");
+    let reads: Vec<u64> = (0..6).map(|device| sim.device(device).counters().reads).collect();
+    assert!(reads.iter().all(|&reads| reads <= 40), "{moved} bytes by {reads:?} reads");
+    pool.drop_caches();
+    verify(&pool, &model);
+    assert_whole(&pool, "emptied");
+}
