@@ -135,7 +135,8 @@ pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
         for (of, path) in &stand_ins {
             if name == "writes" {
                 let mine = entries.iter().filter(|entry| entry.path == **of);
-                written_file(path, size, mine.map(|entry| entry.offset..entry.offset + entry.len));
+                let end = mine.map(|entry| entry.offset + entry.len).max().unwrap_or(0);
+                written_file(path, size, end);
                 fresh.push(path.clone());
             }
             writeln!(log, "{0} add\n{0} open", path.display()).expect("a string takes what is written");

@@ -12,7 +12,6 @@ use larder_pool::create::rule_for;
 use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World};
 
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -180,10 +179,10 @@ impl Bed {
         }
     }
 
-    /// A new device, beside the others, of which these ranges were written before.
-    pub fn fresh(&self, name: &str, written: impl Iterator<Item = Range<u64>>) -> (PathBuf, Arc<dyn Device>) {
+    /// A new device, beside the others, whose first `whole` bytes were written before.
+    pub fn fresh(&self, name: &str, whole: u64) -> (PathBuf, Arc<dyn Device>) {
         let path = self.folder.join(name);
-        written_file(&path, self.size, written);
+        written_file(&path, self.size, whole);
         let device = TapedDevice::open(&path, &self.tape);
         (path, Arc::new(device))
     }

@@ -109,11 +109,9 @@ fn lose(bed: &Bed, round: usize) -> (u64, PathBuf) {
     bed.pool.offline(LOST, false).expect("the layout survives it");
     let member = bed.pool.members().get(LOST);
     let slots = bed.pool.segments().into_iter().flat_map(|segment| segment.slots);
-    let mine = slots.filter(|slot| slot.device == LOST);
-    let ranges = mine.map(|slot| {
-        member.slot_offset(slot.index, 0).get()..member.slot_offset(slot.index, member.slot_size).get()
-    });
-    let (_, new) = bed.fresh(&format!("new-{round}"), ranges);
+    let last = slots.filter(|slot| slot.device == LOST).map(|slot| slot.index).max();
+    let end = last.map_or(0, |slot| member.slot_offset(slot, member.slot_size).get());
+    let (_, new) = bed.fresh(&format!("new-{round}"), end);
     bed.pool.replace(LOST, new).expect("it can be replaced");
     (bed.pool.resilver_progress().map_or(0, |progress| progress.total), old)
 }
