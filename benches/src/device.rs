@@ -7,7 +7,6 @@ use larder_device::{
 use larder_format::{ByteLen, DeviceOffset};
 use std::collections::VecDeque;
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,18 +29,6 @@ pub struct DeviceSpeed {
 /// Makes a sparse file.
 pub fn sparse_file(path: &Path, bytes: u64) {
     fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a file of this size can be made");
-}
-
-/// Makes a sparse file whose first `whole` bytes have been written: what is rewritten there is, as on a disk, no hole that
-/// the file system has to fill, one request at a time.
-pub fn written_file(path: &Path, bytes: u64, whole: u64) {
-    sparse_file(path, bytes);
-    let mut file = fs::OpenOptions::new().write(true).open(path).expect("it was just made");
-    let zeros = vec![0; MIB];
-    for _ in 0..whole.min(bytes).div_ceil(MIB as u64) {
-        file.write_all(&zeros).expect("there is room");
-    }
-    file.sync_all().expect("it can be synced");
 }
 
 /// Performs requests with [`DEPTH`] of them in flight.

@@ -1,6 +1,6 @@
 //! What a pool asks of its devices, on tape; and the same requests made by fio: the ceiling of whatever made them.
 
-use crate::device::written_file;
+use crate::device::sparse_file;
 use crate::peer::run;
 use larder_device::{Device, FileDevice, OpenMode, Outcome, Pending, Request};
 use larder_format::ByteLen;
@@ -132,11 +132,9 @@ pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
         let stand_ins: BTreeMap<&Arc<Path>, PathBuf> =
             paths.iter().map(|path| (*path, stand_in(path))).collect();
         let mut log = String::from("fio version 2 iolog\n");
-        for (of, path) in &stand_ins {
+        for path in stand_ins.values() {
             if name == "writes" {
-                let mine = entries.iter().filter(|entry| entry.path == **of);
-                let end = mine.map(|entry| entry.offset + entry.len).max().unwrap_or(0);
-                written_file(path, size, end);
+                sparse_file(path, size);
                 fresh.push(path.clone());
             }
             writeln!(log, "{0} add\n{0} open", path.display()).expect("a string takes what is written");

@@ -3,7 +3,7 @@
 use larder_benches::MIB;
 use larder_benches::committer::Committer;
 use larder_benches::content::Content;
-use larder_benches::device::{sparse_file, written_file};
+use larder_benches::device::sparse_file;
 use larder_benches::tape::{Tape, TapedDevice};
 use larder_device::{Device, FaultDevice, OpenMode, SystemClock, SystemEntropy, SystemWorkers};
 use larder_files::{Caller, FileKind, Handle, Mount, NodeId, Ops};
@@ -179,10 +179,10 @@ impl Bed {
         }
     }
 
-    /// A new device, beside the others, whose first `whole` bytes were written before.
-    pub fn fresh(&self, name: &str, whole: u64) -> (PathBuf, Arc<dyn Device>) {
+    /// A new device, beside the others.
+    pub fn fresh(&self, name: &str) -> (PathBuf, Arc<dyn Device>) {
         let path = self.folder.join(name);
-        written_file(&path, self.size, whole);
+        sparse_file(&path, self.size);
         let device = TapedDevice::open(&path, &self.tape);
         (path, Arc::new(device))
     }

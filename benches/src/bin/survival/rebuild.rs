@@ -107,11 +107,7 @@ fn rounds(
 fn lose(bed: &Bed, round: usize) -> (u64, PathBuf) {
     let old = bed.path_of(LOST);
     bed.pool.offline(LOST, false).expect("the layout survives it");
-    let member = bed.pool.members().get(LOST);
-    let slots = bed.pool.segments().into_iter().flat_map(|segment| segment.slots);
-    let last = slots.filter(|slot| slot.device == LOST).map(|slot| slot.index).max();
-    let end = last.map_or(0, |slot| member.slot_offset(slot, member.slot_size).get());
-    let (_, new) = bed.fresh(&format!("new-{round}"), end);
+    let (_, new) = bed.fresh(&format!("new-{round}"));
     bed.pool.replace(LOST, new).expect("it can be replaced");
     (bed.pool.resilver_progress().map_or(0, |progress| progress.total), old)
 }

@@ -66,8 +66,8 @@ impl Report {
     pub fn new(machine: &str, mib: usize, device_gib: u64, rounds: usize, seconds: f64) -> Self {
         let head = format!(
             "{machine}\n\nThe engine without FUSE, on sparse files of {device_gib} GiB with direct I/O, all on one disk; \
-             incompressible records. {mib} MiB are alive on each device; 40 % of what was written was removed. New \
-             devices, and the files that fio writes, were written before, as disks have no holes. {rounds} rounds, in which the order turns round; speeds are of medians, ratios medians of pairs. Reads were measured \
+             incompressible records. {mib} MiB are alive on each device; 40 % of what was written was removed. {rounds} \
+             rounds, in which the order turns round; speeds are of medians, ratios medians of pairs. Reads were measured \
              for {seconds} s each, in each round."
         );
         Self {
