@@ -9,6 +9,7 @@
 #              root. DIR=FOLDER, DEDUP="--only streams" for a part, "--mib 2400" for a larger corpus
 # make survival resilver and scrub beside fio making the same requests, reading while devices are lost or slow:
 #              docs/survival.md and docs/survival.svg. DIR=FOLDER, SURVIVAL="--only resilver" for a part
+# make index   the dedup index alone, with 10^7 fingerprints: bytes of memory and of disk (part of `make test`)
 # make soak    the same with every count in full (hours)
 #
 # Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.

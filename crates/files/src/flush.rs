@@ -5,9 +5,8 @@
 //! they write new pieces over those that are being stored. A flush ends with the last record that was dirty when it
 //! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
 //!
-//! What cannot be stored becomes dirty again,
-//! except pieces of a record whose rest cannot be read: as a failed write-back of any file system they
-//! are dropped, and the next fsync of the file says so.
+//! What cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as a failed
+//! write-back of any file system they are dropped, and the next fsync of the file says so.
 //!
 //! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that
 //! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data

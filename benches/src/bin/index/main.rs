@@ -18,7 +18,8 @@ use std::process::{Command, ExitCode};
 /// Drives the dedup index and tells what it does a second, and what a fingerprint costs.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Numbers of fingerprints, ascending; 50 bytes each have to be free in the folder, and 2 GiB beside: with less it stops early and measures what is there
+    /// Numbers of fingerprints, ascending; 50 bytes each have to be free in the folder, and 2 GiB beside: with less it
+    /// stops early and measures what is there
     #[arg(long, value_delimiter = ',', default_value = "1e6,1e7")]
     counts: Vec<f64>,
     /// MiB of the pool's memory, of which the index has its share [default: 8 bytes a fingerprint, 512 at least]

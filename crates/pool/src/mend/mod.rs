@@ -14,8 +14,8 @@
 //! in batches; sums and parity of a batch run on the workers; writes are submitted and settled behind. What goes
 //! wrong is done by itself: columns of the row that nobody asked for are read as well, and what no whole column gives
 //! is put together block by block ([`row::Row::salvage`]). Where no header of a row is left, the next one is looked
-//! for, and what lies between is rebuilt ([`headless`]), or told as lost, as far as no block in it is sound. When all reads of a segment were sent,
-//! those of the next are: its driver [`Mend::start`]s it, and the devices are not idle in between.
+//! for, and what lies between is rebuilt ([`headless`]), or told as lost, as far as no block in it is sound. When all
+//! reads of a segment were sent, those of the next are: its driver [`Mend::start`]s it, and the devices are not idle in between.
 //!
 //! # Beside traffic
 //! The segment is pinned, so its slots stay what they are. Rows of commits that are not durable may be under way;
