@@ -15,10 +15,25 @@ pub mod tape;
 pub mod usage;
 pub mod work;
 
+use larder_device::{SystemClock, SystemEntropy, Workers};
+use larder_format::HostId;
+use larder_pool::World;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// One mebibyte: the block of sequential work.
 pub const MIB: usize = 1 << 20;
+
+/// The world of a pool that a benchmark has in its own process.
+pub fn world(workers: Arc<dyn Workers>) -> World {
+    World {
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy),
+        workers,
+        host: HostId::new(1),
+        host_name: "bench".into(),
+    }
+}
 
 /// The time that `work` takes, once.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]

@@ -8,11 +8,10 @@ use fastcdc::v2020::{FastCDC, Normalization};
 use larder_benches::content::Content;
 use larder_benches::device::sparse_file;
 use larder_benches::{MIB, mb_per_s, process, race, timing};
-use larder_device::{Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy};
+use larder_device::{Device, FileDevice, Inline, OpenMode};
 use larder_files::{Caller, Cutter, FileKind, Handle, Mount, NodeId, Ops};
-use larder_format::HostId;
 use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,12 +134,6 @@ fn pool(folder: &Path) -> Arc<Pool> {
     let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
     let rule = rule_for("single", 1).expect("enough devices");
     let groups = vec![GroupSpec { rule, devices: vec![Arc::new(device) as Arc<dyn Device>] }];
-    let world = World {
-        clock: Arc::new(SystemClock::new()),
-        entropy: Arc::new(SystemEntropy),
-        workers: Arc::new(Inline),
-        host: HostId::new(1),
-        host_name: "bench".into(),
-    };
+    let world = larder_benches::world(Arc::new(Inline));
     Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool")
 }

@@ -8,13 +8,13 @@ use clap::Parser;
 use larder_benches::content::Content;
 use larder_benches::device::{sparse_file, write_all};
 use larder_benches::{MIB, gb_per_s, no_op, process, timing};
-use larder_device::{ALIGN, Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy};
+use larder_device::{ALIGN, Device, FileDevice, Inline, OpenMode};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, Incarnation, PoolGuid,
-    SegmentId, SlotIndex,
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, PoolGuid, SegmentId,
+    SlotIndex,
 };
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
@@ -22,7 +22,7 @@ use larder_pool::dedup::Dedup;
 use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;
-use larder_pool::{GroupSpec, NewRecord, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{GroupSpec, NewRecord, Pool, PoolSpec, ROOT_DATASET};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
@@ -254,13 +254,7 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
             as Arc<dyn Device>
     };
     let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
-    let world = World {
-        clock: Arc::new(SystemClock::new()),
-        entropy: Arc::new(SystemEntropy),
-        workers: Arc::new(Inline),
-        host: HostId::new(1),
-        host_name: "bench".into(),
-    };
+    let world = larder_benches::world(Arc::new(Inline));
     let pool = Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
     let bytes = args.mib * MIB;
     let name = |what: &str| format!("{what}: {word} {codec} {}", content.name());

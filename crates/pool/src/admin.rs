@@ -8,7 +8,7 @@ use crate::property;
 use crate::quota::{Limits, is_limit, parse_limit};
 use crate::read::TableNodes;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
-use larder_format::{BlockId, DatasetId};
+use larder_format::{BlockId, DatasetId, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,29 @@ pub enum Source {
     Default,
     /// Set on this ancestor.
     Inherited(DatasetId),
+}
+
+/// Takes the words of a note apart that keeps numbers with spaces between; `None` where there is none.
+pub(crate) struct NoteReader<'t>(std::str::Split<'t, char>);
+
+impl<'t> NoteReader<'t> {
+    pub(crate) fn new(text: &'t str) -> Self {
+        Self(text.split(' '))
+    }
+
+    pub(crate) fn word(&mut self) -> Option<&'t str> {
+        self.0.next()
+    }
+
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        self.word()?.parse().ok()
+    }
+
+    /// Seconds and nanoseconds.
+    pub(crate) fn time(&mut self) -> Option<Timestamp> {
+        let secs = i64::try_from(self.number()?).ok()?;
+        Some(Timestamp { secs, nanos: u32::try_from(self.number()?).ok()? })
+    }
 }
 
 impl Pool {

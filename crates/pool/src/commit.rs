@@ -440,8 +440,6 @@ impl Pool {
             self.members.flush_all();
         }
         self.keep_rebuilt(rebuilt);
-        // Also of who fails from here on it is known, and need not be resilvered, what it holds.
-        self.members.iter().for_each(|member| member.completed(commit));
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);
@@ -455,6 +453,8 @@ impl Pool {
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
         self.check_tolerance()?;
         let commit = root.commit;
+        // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
+        self.members.iter().for_each(|member| member.completed(commit));
         root.devices = self.members.to_root(commit);
         let Some(bytes) = root.encode() else {
             return Err(self.suspend("the root record outgrew its place".into()));
@@ -465,7 +465,6 @@ impl Pool {
         }
         self.check_tolerance()?;
         self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
-        self.members.iter().for_each(|member| member.completed(commit));
         Ok(())
     }
 

@@ -15,6 +15,7 @@
 //! offline, until somebody has it begin anew, and the old one goes on, since what could not be read of it today may be
 //! read tomorrow.
 
+use crate::admin::NoteReader;
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
@@ -80,15 +81,16 @@ impl ResilverResult {
     }
 
     fn decode(text: &str) -> Option<Self> {
-        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
-        let mut number = || numbers.next().flatten();
-        let mut time = || {
-            let secs = i64::try_from(number()?).ok()?;
-            Some(Timestamp { secs, nanos: u32::try_from(number()?).ok()? })
-        };
-        let (started, finished) = (time()?, time()?);
-        let (total, examined, written, lost) = (number()?, number()?, number()?, number()?);
-        Some(Self { started, finished, total, examined, written, lost, complete: number()? == 1 })
+        let mut note = NoteReader::new(text);
+        Some(Self {
+            started: note.time()?,
+            finished: note.time()?,
+            total: note.number()?,
+            examined: note.number()?,
+            written: note.number()?,
+            lost: note.number()?,
+            complete: note.number()? == 1,
+        })
     }
 }
 

@@ -171,6 +171,22 @@ fn what_died_is_not_found_and_what_is_dying_comes_back() {
 }
 
 #[test]
+fn an_index_that_leads_to_nothing_costs_no_data() {
+    let (sim, pool) = pool_with("on");
+    let record = |n: u64| content(n, 1, LEN);
+    let prints: Vec<_> = (0..20).map(|n| pool.fingerprint(&record(n))).collect();
+    pool.index_absent(&prints).unwrap();
+    put(&pool, "tank", 10, 0..20);
+    let figures = pool.dedup_figures();
+    assert_eq!((figures.hits, figures.stale), (0, 20), "{figures:?}");
+    pool.commit().unwrap();
+    let pool = import_again(&sim, pool, 2);
+    assert_eq!(blocks(&pool), 20);
+    put(&pool, "tank", 40, 0..20);
+    assert_eq!(blocks(&pool), 20);
+}
+
+#[test]
 fn verify_stores_anew_what_cannot_be_compared() {
     let (sim, pool) = pool_with("verify");
     pool.set_property(ROOT_DATASET, "compression", "off").unwrap();

@@ -6,11 +6,10 @@ use larder_benches::committer::Committer;
 use larder_benches::content::Content;
 use larder_benches::device::sparse_file;
 use larder_benches::pattern::Picker;
-use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode, SystemClock, SystemEntropy};
+use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode};
 use larder_files::{Caller, FileKind, FsError, Handle, Mount, NodeId, Ops};
-use larder_format::HostId;
 use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World, Writes};
+use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, Writes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,13 +32,7 @@ impl Bed {
         let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
         let rule = rule_for("single", 1).expect("one device is enough");
         let groups = vec![GroupSpec { rule, devices: vec![Arc::new(device) as Arc<dyn Device>] }];
-        let world = World {
-            clock: Arc::new(SystemClock::new()),
-            entropy: Arc::new(SystemEntropy),
-            workers: Arc::new(Inline),
-            host: HostId::new(1),
-            host_name: "bench".into(),
-        };
+        let world = larder_benches::world(Arc::new(Inline));
         let pool =
             Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
         let set = |name, value: String| pool.set_property(ROOT_DATASET, name, &value).expect("a property");

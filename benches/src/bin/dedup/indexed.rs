@@ -6,12 +6,10 @@ use crate::runs::{Bed, RAIDZ2, Site, copy, find, warm, write_unique};
 use larder_benches::content::Content;
 use larder_benches::daemon::{POOL, pause};
 use larder_benches::{MIB, usage};
-use larder_device::{
-    Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemClock, SystemEntropy, SystemWorkers,
-};
-use larder_format::{Fingerprint, HostId};
+use larder_device::{Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemWorkers};
+use larder_format::Fingerprint;
+use larder_pool::Pool;
 use larder_pool::open::{ImportOptions, Scan, assemble, scan};
-use larder_pool::{Pool, World};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,13 +38,7 @@ fn load(files: &[PathBuf], count: u64) {
         }
     });
     let plan = assemble(found.collect()).pop().expect("the files are a pool");
-    let world = World {
-        clock: Arc::new(SystemClock::new()),
-        entropy: Arc::new(SystemEntropy),
-        workers: Arc::new(SystemWorkers::new().expect("threads can be made")),
-        host: HostId::new(1),
-        host_name: "bench".into(),
-    };
+    let world = larder_benches::world(Arc::new(SystemWorkers::new().expect("threads can be made")));
     let pool = Pool::import(world, plan, &ImportOptions::default()).expect("it can be imported");
     assert!(pool.dedup_figures().awake, "a dataset has dedup on");
     let dice = SeededEntropy::new(1);

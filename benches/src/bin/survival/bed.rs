@@ -5,11 +5,11 @@ use larder_benches::committer::Committer;
 use larder_benches::content::Content;
 use larder_benches::device::sparse_file;
 use larder_benches::tape::{Tape, TapedDevice};
-use larder_device::{Device, FaultDevice, OpenMode, SystemClock, SystemEntropy, SystemWorkers};
+use larder_device::{Device, FaultDevice, OpenMode, SystemWorkers};
 use larder_files::{Caller, FileKind, Handle, Mount, NodeId, Ops};
-use larder_format::{DeviceIndex, HostId};
+use larder_format::DeviceIndex;
 use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,13 +96,7 @@ impl Bed {
         });
         let rule = rule_for(shape.word, shape.devices).expect("as many devices as it needs");
         let groups = vec![GroupSpec { rule, devices: devices.collect() }];
-        let world = World {
-            clock: Arc::new(SystemClock::new()),
-            entropy: Arc::new(SystemEntropy),
-            workers: Arc::new(SystemWorkers::new().expect("threads can be made")),
-            host: HostId::new(1),
-            host_name: "bench".into(),
-        };
+        let world = larder_benches::world(Arc::new(SystemWorkers::new().expect("threads can be made")));
         let pool =
             Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
         pool.set_property(ROOT_DATASET, "compression", "off").expect("a property");

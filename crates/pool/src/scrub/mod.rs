@@ -16,6 +16,7 @@
 
 mod labels;
 
+use crate::admin::NoteReader;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::mend::{Mend, Targets};
@@ -114,24 +115,19 @@ impl Course {
     }
 
     fn decode(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let started =
-            Timestamp { secs: i64::try_from(number()?).ok()?, nanos: u32::try_from(number()?).ok()? };
-        let before = match words.next()? {
-            "-" => None,
-            secs => Some(secs.parse().ok()?),
-        };
-        let mut number = || words.next()?.parse::<u64>().ok();
+        let mut note = NoteReader::new(text);
         Some(Self {
-            started,
-            before,
-            next: SegmentId::new(number()?),
-            until: SegmentId::new(number()?),
-            examined: number()?,
-            repaired: number()?,
-            lost: number()?,
-            paused: number()? == 1,
+            started: note.time()?,
+            before: match note.word()? {
+                "-" => None,
+                secs => Some(secs.parse().ok()?),
+            },
+            next: SegmentId::new(note.number()?),
+            until: SegmentId::new(note.number()?),
+            examined: note.number()?,
+            repaired: note.number()?,
+            lost: note.number()?,
+            paused: note.number()? == 1,
         })
     }
 
@@ -151,16 +147,15 @@ impl ScrubResult {
     }
 
     fn decode(text: &str) -> Option<Self> {
-        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
-        let mut number = || numbers.next().flatten();
-        let mut time = || {
-            let secs = i64::try_from(number()?).ok()?;
-            Some(Timestamp { secs, nanos: u32::try_from(number()?).ok()? })
-        };
-        let (started, finished) = (time()?, time()?);
-        let (examined, repaired, lost) = (number()?, number()?, number()?);
-        let outcome = if number()? == 1 { ScrubOutcome::Done } else { ScrubOutcome::Stopped };
-        Some(Self { started, finished, examined, repaired, lost, outcome })
+        let mut note = NoteReader::new(text);
+        Some(Self {
+            started: note.time()?,
+            finished: note.time()?,
+            examined: note.number()?,
+            repaired: note.number()?,
+            lost: note.number()?,
+            outcome: if note.number()? == 1 { ScrubOutcome::Done } else { ScrubOutcome::Stopped },
+        })
     }
 }
 
