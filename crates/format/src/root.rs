@@ -99,6 +99,8 @@ layout! {
         stands_for: DeviceIndex = 6,
         /// Number of slots.
         slot_count: u32 = 8,
+        /// 1 when something of what it is being rebuilt from could not be had.
+        partial: u8 = 12,
         /// Its GUID.
         guid: DeviceGuid = 16,
         /// The last commit whose writes it is known to hold.
@@ -129,6 +131,9 @@ pub enum DeviceState {
     Offline = 4,
     /// It holds nothing and belongs to no group.
     Spare = 5,
+    /// It has every new write, and all that could be had of the device that it stands for. It takes that one's place
+    /// as soon as somebody accepts that the rest is lost, or the other one is gone.
+    Waiting = 6,
 }
 
 /// A device as the root knows it.
@@ -149,6 +154,9 @@ pub struct RootDevice {
     pub stands_for: Option<DeviceIndex>,
     /// Number of slots.
     pub slot_count: u32,
+    /// It stands for another, of which something could not be had; for [`DeviceState::Rebuilding`] and
+    /// [`DeviceState::Waiting`].
+    pub partial: bool,
     /// Its GUID.
     pub guid: DeviceGuid,
     /// The last commit whose writes it is known to hold.
@@ -168,6 +176,7 @@ impl RootDevice {
             leaving: u8::from(self.leaving),
             stands_for: self.stands_for.unwrap_or(NOBODY),
             slot_count: self.slot_count,
+            partial: u8::from(self.partial),
             guid: self.guid,
             good_through: self.good_through,
             since: self.since,
@@ -186,13 +195,15 @@ impl RootDevice {
             3 => DeviceState::Rebuilding,
             4 => DeviceState::Offline,
             5 => DeviceState::Spare,
+            6 => DeviceState::Waiting,
             _ => return Err(Corrupt::new(WHAT, Reason::Kind)),
         };
         ensure(entry.good_through <= commit && entry.since <= commit, WHAT, Reason::Range)?;
         ensure_countable(&[entry.cursor.get()], WHAT)?;
-        ensure(entry.index != NOBODY && entry.leaving <= 1, WHAT, Reason::Range)?;
+        ensure(entry.index != NOBODY && entry.leaving <= 1 && entry.partial <= 1, WHAT, Reason::Range)?;
         ensure((state == DeviceState::Spare) == (entry.group == NO_GROUP), WHAT, Reason::Identity)?;
         let stands_for = (entry.stands_for != NOBODY).then_some(entry.stands_for);
+        ensure(state != DeviceState::Waiting || stands_for.is_some(), WHAT, Reason::Identity)?;
         Ok(Self {
             index: entry.index,
             group: entry.group,
@@ -200,6 +211,7 @@ impl RootDevice {
             leaving: entry.leaving != 0,
             stands_for,
             slot_count: entry.slot_count,
+            partial: entry.partial != 0,
             guid: entry.guid,
             good_through: entry.good_through,
             since: entry.since,

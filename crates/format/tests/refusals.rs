@@ -56,6 +56,7 @@ fn root() -> Root {
         state: DeviceState::Current,
         leaving: false,
         slot_count: 60,
+        partial: false,
         guid: DeviceGuid::new(u64::from(i)),
         good_through: CommitId::new(5),
         since: CommitId::new(0),

@@ -9,6 +9,11 @@
 //! A new device *stands for* the one that it is to replace, be that missing, failing or healthy; when it is rebuilt,
 //! it takes its number, in the root first. So segment records, which name devices by number, never change. A spare
 //! that takes over does the same, without being asked.
+//!
+//! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write, the
+//! old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
+//! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new one takes
+//! its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
 use crate::create::{DATA_START, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
@@ -187,7 +192,7 @@ impl Pool {
         let (clock, slot_size) = (Arc::clone(&self.world.clock), member.slot_size);
         self.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
-            (known.since, known.cursor) = (commit, SegmentId::new(0));
+            (known.since, known.cursor, known.partial) = (commit, SegmentId::new(0), false);
             if planted(Bug::BoundaryMissed) {
                 known.since = CommitId::new(commit.get() - 1);
             }
@@ -308,28 +313,37 @@ impl Pool {
         })
     }
 
-    /// Whoever was rebuilt counts from the next commit on; who stood for another takes its place. When not all could be
-    /// `given`, whoever stands for a device that is in use steps back, since that one may still give it.
-    pub(crate) fn complete(&self, mut rebuilt: Vec<Arc<Member>>, given: bool) -> Result<()> {
-        if !given {
-            let in_use = |place| self.members.find(place).is_some_and(|old| old.is_online());
-            let steps_back = |member: &mut Arc<Member>| member.stands_for.is_some_and(in_use);
-            for member in rebuilt.extract_if(.., steps_back) {
-                member.take_offline(false);
-            }
+    /// Whoever was rebuilt counts from the next commit on; who stood for another takes its place. One that could not be
+    /// given all waits, as long as the device that it stands for is in use, since that one may still give it.
+    pub(crate) fn complete(&self, mut rebuilt: Vec<Arc<Member>>) -> Result<()> {
+        for member in rebuilt.extract_if(.., |member| member.is_partial() && !self.is_bereft(member)) {
+            member.set_state(MemberState::Waiting);
         }
-        let leaving: Vec<_> =
-            rebuilt.iter().filter_map(|member| self.members.find(member.stands_for?)).collect();
+        self.settle(rebuilt)
+    }
+
+    /// Whether nobody is in use any more in whose place `member` is to be.
+    pub(crate) fn is_bereft(&self, member: &Member) -> bool {
+        member.stands_for.is_some_and(|place| self.members.find(place).is_none_or(|old| !old.is_online()))
+    }
+
+    /// Members take their places at the next boundary.
+    pub(crate) fn settle(&self, rebuilt: Vec<Arc<Member>>) -> Result<()> {
+        let leaving: Vec<_> = rebuilt
+            .iter()
+            .filter_map(|member| Some((self.members.find(member.stands_for?)?, member.is_partial())))
+            .collect();
         let (clock, named) = (Arc::clone(&self.world.clock), rebuilt.clone());
         self.change_members(move |pool, commit| {
-            for member in named.into_iter().filter(|member| member.state() == MemberState::Rebuilding) {
+            let stays = |member: &Arc<Member>| member.is_written() && !member.is_online();
+            for member in named.into_iter().filter(stays) {
                 let Some(place) = member.stands_for else {
                     member.set_state(MemberState::Online);
                     continue;
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };
                 let mut known = member.to_root(commit);
-                (known.index, known.stands_for) = (place, None);
+                (known.index, known.stands_for, known.partial) = (place, None, false);
                 let state = MemberState::Online;
                 let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
                 pool.event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()));
@@ -337,15 +351,36 @@ impl Pool {
                 pool.members.put(Arc::new(settled));
             }
         })?;
-        for old in leaving.iter().filter(|old| self.members.by_guid(old.guid).is_none()) {
+        for (old, partial) in leaving.iter().filter(|(old, _)| self.members.by_guid(old.guid).is_none()) {
             let taken = self.members.find(old.index);
             // What it holds may be all that there is of something.
-            if given && taken.as_ref().is_some_and(|new| new.is_online()) {
+            if !partial && taken.as_ref().is_some_and(|new| new.is_online()) {
                 wipe(old);
             }
             // Its label's number is for people; the root has it by its GUID.
             let _ = taken.map(|member| member.relabel(|label| label.index = member.index));
         }
+        Ok(())
+    }
+
+    /// The device that waits to take the place of `old` takes it: what could not be had of `old` is lost. That one is
+    /// left as it is, and is no member any more.
+    ///
+    /// # Errors
+    /// When nobody waits to take its place.
+    pub fn accept_loss(&self, old: DeviceIndex) -> Result<()> {
+        let _mine = self.change_turn();
+        let member = self.known(old)?;
+        let waiting = self.members.stand_in(old).filter(|new| new.state() == MemberState::Waiting);
+        let Some(new) = waiting else {
+            return Err(PoolError::Invalid(format!(
+                "no device waits to take the place of {}. Nothing was changed",
+                member.name()
+            )));
+        };
+        self.settle(vec![new])?;
+        // What of it is lost is to be named by what can be read now.
+        self.recheck_damage();
         Ok(())
     }
 
@@ -359,6 +394,9 @@ impl Pool {
         let member = self.known(device)?;
         if member.stands_for.is_none() {
             let text = match self.members.stand_in(device) {
+                Some(other) if other.state() == MemberState::Waiting => {
+                    format!("has something that {}, which is to replace it, could not be given", other.name())
+                }
                 Some(other) => {
                     format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
                 }

@@ -1,9 +1,10 @@
 //! The pool's devices as members: where their slots are, whether they may be trusted, what went wrong.
 //!
 //! A member starts online, missing (no device was found), stale (found, but it missed commits), offline (so
-//! wanted) or rebuilding. A member that fails a write or a flush is faulted: it is neither read nor written, and
+//! wanted), rebuilding or waiting. A member that fails a write or a flush is faulted: it is neither read nor written, and
 //! the next root says through which commit it is good. One that is being rebuilt ([`crate::resilver`]) is written
-//! and not read; everything from the commit after [`Member::since`] on is on it. Its device never changes: who
+//! and not read; everything from the commit after [`Member::since`] on is on it. One that waits has all that
+//! could be had besides, and is otherwise the same. Its device never changes: who
 //! opens a device anew makes another member of the same number.
 
 use crate::slow::Pace;
@@ -36,6 +37,9 @@ pub enum MemberState {
     Offline = 4,
     /// It gets every write and what it lacks, and is not read.
     Rebuilding = 5,
+    /// It gets every write and has all that could be had of the device that it stands for: somebody is to say whether
+    /// it is to do without the rest.
+    Waiting = 6,
 }
 
 impl MemberState {
@@ -46,6 +50,7 @@ impl MemberState {
             2 => Self::Stale,
             4 => Self::Offline,
             5 => Self::Rebuilding,
+            6 => Self::Waiting,
             _ => Self::Faulted,
         }
     }
@@ -89,6 +94,7 @@ pub struct Member {
     good_through: AtomicU64,
     since: AtomicU64,
     cursor: AtomicU64,
+    partial: AtomicBool,
     /// It is offline until the next import only.
     until_import: AtomicBool,
     leaving: AtomicBool,
@@ -128,6 +134,7 @@ impl Member {
             good_through: AtomicU64::new(root.good_through.get()),
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
+            partial: AtomicBool::new(root.partial),
             until_import: AtomicBool::new(false),
             leaving: AtomicBool::new(root.leaving),
             counters: Counters::default(),
@@ -157,6 +164,7 @@ impl Member {
             leaving: false,
             stands_for,
             slot_count: label.slot_count,
+            partial: false,
             guid: label.device,
             good_through: CommitId::new(0),
             since: CommitId::new(0),
@@ -172,6 +180,7 @@ impl Member {
             _ if self.group == NO_GROUP => DeviceState::Spare,
             MemberState::Online => DeviceState::Current,
             MemberState::Rebuilding => DeviceState::Rebuilding,
+            MemberState::Waiting => DeviceState::Waiting,
             MemberState::Offline if !self.until_import.load(Ordering::Relaxed) => DeviceState::Offline,
             _ => DeviceState::Behind,
         };
@@ -182,6 +191,7 @@ impl Member {
             leaving: self.is_leaving(),
             stands_for: self.stands_for,
             slot_count: self.slot_count,
+            partial: self.is_partial(),
             guid: self.guid,
             good_through: if state == DeviceState::Current { commit } else { self.good_through() },
             since: self.since(),
@@ -240,6 +250,16 @@ impl Member {
         self.cursor.store(segment.get(), Ordering::Release);
     }
 
+    /// Whether something of what it is rebuilt from could not be had; for one that stands for another.
+    pub fn is_partial(&self) -> bool {
+        self.partial.load(Ordering::Acquire)
+    }
+
+    /// Notes that.
+    pub(crate) fn set_partial(&self, partial: bool) {
+        self.partial.store(partial, Ordering::Release);
+    }
+
     /// The last commit whose writes it is known to hold.
     pub fn good_through(&self) -> CommitId {
         CommitId::new(self.good_through.load(Ordering::Acquire))
@@ -259,7 +279,7 @@ impl Member {
 
     /// Whether it is written.
     pub fn is_written(&self) -> bool {
-        matches!(self.state(), MemberState::Online | MemberState::Rebuilding)
+        matches!(self.state(), MemberState::Online | MemberState::Rebuilding | MemberState::Waiting)
     }
 
     /// Whether its device hung and was abandoned: nothing that it has under way is waited for, and it comes back only
@@ -320,6 +340,12 @@ impl Member {
         self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
         self.submit(RequestKind::Read, request)
+    }
+
+    /// Reads what was written to a member that does not count yet; `None` when it is not there.
+    pub(crate) fn read_back(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
+        let request = Request::Read { offset, len: ByteLen::new(len as u64) };
+        self.is_written().then(|| self.submit(RequestKind::Read, request)).flatten().map(|read| self.wait(read))
     }
 
     /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member
@@ -442,7 +468,7 @@ impl Member {
     /// Takes the member out of use; missing, stale and offline ones stay what they are.
     pub fn fault(&self) {
         let faulted = MemberState::Faulted as u8;
-        for from in [MemberState::Online, MemberState::Rebuilding] {
+        for from in [MemberState::Online, MemberState::Rebuilding, MemberState::Waiting] {
             let _ = self.state.compare_exchange(from as u8, faulted, Ordering::AcqRel, Ordering::Acquire);
         }
     }

@@ -33,7 +33,7 @@ use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
 };
-use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
+use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
@@ -208,6 +208,8 @@ pub enum Standing {
     Current,
     /// It gets every write, and what it lacks; it does not count yet.
     Rebuilding,
+    /// It gets every write, and has what could be had of the device that it stands for.
+    Waiting,
     /// It missed commits: the last it holds is told.
     Stale(CommitId),
     /// It was taken out of use, and missed commits since: the last it holds is told.
@@ -330,6 +332,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
                 (Some(device), DeviceState::Offline) => Standing::Offline(through(device)),
                 (Some(device), DeviceState::Current) if missed_none(device) => Standing::Current,
                 (Some(device), DeviceState::Rebuilding) if missed_none(device) => Standing::Rebuilding,
+                (Some(device), DeviceState::Waiting) if missed_none(device) => Standing::Waiting,
                 (Some(device), _) => {
                     let through = through(device);
                     remarks.push(format!(
@@ -343,17 +346,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
             Candidate { index: known.index, found, standing }
         })
         .collect();
-    let complete = root.groups.iter().all(|group| {
-        let members: Vec<_> = root
-            .devices
-            .iter()
-            .zip(&devices)
-            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none() && !known.leaving)
-            .map(|(_, candidate)| candidate)
-            .collect();
-        members.len() >= group.rule.layout.columns()
-            && group.rule.layout.survives(|column| members[column].standing != Standing::Current)
-    });
+    let complete = suffice(&root, &devices);
     let mut only_reading = None;
     let current = || devices.iter().filter(|device| device.standing == Standing::Current);
     let found = || current().filter_map(|device| device.found.as_ref());
@@ -377,6 +370,56 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
     remarks.extend(only_reading.clone());
     let held_by = (!root.exported).then(|| holder(&root, &devices));
     Some(Importable { guid, name, root, devices, complete, remarks, refusal, only_reading, held_by })
+}
+
+/// Whether every group can do without the devices that are not there, or not current.
+fn suffice(root: &Root, devices: &[Candidate]) -> bool {
+    root.groups.iter().all(|group| {
+        let members: Vec<_> = root
+            .devices
+            .iter()
+            .zip(devices)
+            .filter(|(known, _)| known.group == group.index && known.stands_for.is_none() && !known.leaving)
+            .map(|(_, candidate)| candidate)
+            .collect();
+        members.len() >= group.rule.layout.columns()
+            && group.rule.layout.survives(|column| members[column].standing != Standing::Current)
+    })
+}
+
+impl Importable {
+    /// Which devices wait to take the place of others that are not there, or not current: both numbers.
+    pub fn bereft(&self) -> Vec<(DeviceIndex, DeviceIndex)> {
+        let all = || self.root.devices.iter().zip(&self.devices);
+        let current = |index| all().any(|(known, it)| known.index == index && it.standing == Standing::Current);
+        let waiting = all().filter(|(_, it)| it.standing == Standing::Waiting);
+        let bereft = waiting.filter_map(|(known, _)| Some((known.index, known.stands_for?)));
+        bereft.filter(|(_, old)| !current(*old)).collect()
+    }
+
+    /// Has those devices take these places, for an import that could not be without: what could not be had of the
+    /// devices that they stand for is lost.
+    pub fn accept_loss(&mut self) {
+        for (new, old) in self.bereft() {
+            let Root { devices: known, commit, .. } = &mut self.root;
+            let at = |known: &[RootDevice], index| known.iter().position(|device| device.index == index);
+            let (Some(from), Some(to)) = (at(known, new), at(known, old)) else { continue };
+            let settled = RootDevice {
+                index: old,
+                stands_for: None,
+                partial: false,
+                state: DeviceState::Current,
+                good_through: *commit,
+                ..known[from].clone()
+            };
+            let found = self.devices[from].found.take();
+            known[to] = settled;
+            self.devices[to] = Candidate { index: old, found, standing: Standing::Current };
+            known.remove(from);
+            self.devices.remove(from);
+        }
+        self.complete = suffice(&self.root, &self.devices);
+    }
 }
 
 /// Who has the pool: the heartbeat of the root's own import, else of its host at an earlier one. Beats
@@ -456,7 +499,7 @@ impl Pool {
             return Err(PoolError::Invalid(reason));
         }
         if !plan.complete {
-            let present = [Standing::Current, Standing::Spare, Standing::Rebuilding];
+            let present = [Standing::Current, Standing::Spare, Standing::Rebuilding, Standing::Waiting];
             let lost: Vec<_> = plan.devices.iter().filter(|d| !present.contains(&d.standing)).collect();
             return Err(PoolError::Invalid(format!(
                 "{} of {} devices of {} are missing or too old, more than its layout survives. Nothing was changed. \
@@ -479,7 +522,9 @@ impl Pool {
         let lacking: Vec<(DeviceIndex, [bool; 2])> = plan
             .devices
             .iter()
-            .filter(|device| matches!(device.standing, Standing::Current | Standing::Rebuilding))
+            .filter(|device| {
+                matches!(device.standing, Standing::Current | Standing::Rebuilding | Standing::Waiting)
+            })
             .filter_map(|device| Some((device.index, device.found.as_ref()?.lacks(root.commit))))
             .collect();
         let incarnation = Incarnation::new(world.entropy.next_u64());
@@ -495,6 +540,7 @@ impl Pool {
             let state = match candidate.standing {
                 Standing::Current | Standing::Spare => MemberState::Online,
                 Standing::Rebuilding => MemberState::Rebuilding,
+                Standing::Waiting => MemberState::Waiting,
                 Standing::Missing => MemberState::Missing,
                 Standing::Stale(through) => {
                     known.good_through = through;

@@ -11,9 +11,8 @@
 //!
 //! When nothing is lacking the device becomes current at the boundary of a commit ([`crate::devices`]), which holds what
 //! came of the resilver too. What the others could not give is told, and tried again by healing its segment; a device
-//! that was away counts nevertheless. One that stands for a device in use does not take its place then: it steps back,
-//! offline, until somebody has it begin anew, and the old one goes on, since what could not be read of it today may be
-//! read tomorrow.
+//! that was away counts nevertheless. One that stands for another is partial then, from the first segment on of which
+//! something was not to be had, and gets what is left of it; it waits at the end if the other one is in use.
 
 use crate::admin::NoteReader;
 use crate::error::Result;
@@ -68,16 +67,18 @@ pub struct ResilverResult {
     pub written: u64,
     /// Ranges that could not be had from the other devices.
     pub lost: u64,
+    /// Bytes in them.
+    pub lost_bytes: u64,
     /// Devices were rebuilt; else they failed or left before.
     pub complete: bool,
 }
 
 impl ResilverResult {
     fn encode(&self) -> String {
-        let Self { started, finished, total, examined, written, lost, complete } = self;
+        let Self { started, finished, total, examined, written, lost, lost_bytes, complete } = self;
         let (from, to, complete) = (started.secs, finished.secs, u8::from(*complete));
         let nanos = (started.nanos, finished.nanos);
-        format!("{from} {} {to} {} {total} {examined} {written} {lost} {complete}", nanos.0, nanos.1)
+        format!("{from} {} {to} {} {total} {examined} {written} {lost} {complete} {lost_bytes}", nanos.0, nanos.1)
     }
 
     fn decode(text: &str) -> Option<Self> {
@@ -90,6 +91,7 @@ impl ResilverResult {
             written: note.number()?,
             lost: note.number()?,
             complete: note.number()? == 1,
+            lost_bytes: note.number().unwrap_or(0),
         })
     }
 }
@@ -159,6 +161,7 @@ impl Running {
             examined: if complete { total } else { self.examined },
             written: self.written,
             lost: self.lost.len() as u64,
+            lost_bytes: self.lost.iter().map(|lost| lost.range.len() as u64).sum(),
             complete,
         }
     }
@@ -187,6 +190,11 @@ impl Pool {
         for member in self.members.iter().filter(|member| member.state() == MemberState::Stale) {
             self.online(member.index, None)?;
         }
+        // What they waited for is gone.
+        let bereft: Vec<_> = self.bereft().collect();
+        if !bereft.is_empty() {
+            self.settle(bereft)?;
+        }
         let targets = self.rebuilding();
         if targets.is_empty() {
             let mut state = self.resilver.state.lock();
@@ -210,7 +218,6 @@ impl Pool {
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
-            self.keep_lost(&running.lost);
             running.lost.iter().for_each(|lost| self.heal_segment_later(lost.segment));
             // What was lost may have come back with a device.
             self.recheck_damage();
@@ -219,6 +226,16 @@ impl Pool {
         }
         drop(state);
         stepped
+    }
+
+    /// Members that wait for what nobody in use has any more.
+    fn bereft(&self) -> impl Iterator<Item = Arc<Member>> {
+        self.members.iter().filter(|member| member.state() == MemberState::Waiting && self.is_bereft(member))
+    }
+
+    /// Whether a device is to join, or to take a place, with the next step.
+    pub fn resilver_is_due(&self) -> bool {
+        self.bereft().next().is_some() || self.members.iter().any(|member| member.state() == MemberState::Stale)
     }
 
     /// The members that are being rebuilt. Of one that is just joining, rows of the commit at the boundary may be under
@@ -274,11 +291,12 @@ impl Pool {
                 // Another may have joined in the meantime.
                 let more = rebuilt.len() < targets.len() || self.rebuilding().len() > rebuilt.len();
                 // The commit that completes it tells of it.
-                let (written, lost) = (running.written, running.lost.len());
-                let text = format!("{written} bytes written, {lost} ranges could not be had");
+                let result = running.result(self, !rebuilt.is_empty());
+                let ResilverResult { written, lost, lost_bytes, .. } = result;
+                let text = format!("{written} bytes written, {lost} ranges could not be had ({lost_bytes} bytes)");
                 self.event(Event::new(Class::ResilverFinish).text(text));
-                self.set_note(RESULT, &running.result(self, !rebuilt.is_empty()).encode())?;
-                self.complete(rebuilt, lost == 0)?;
+                self.set_note(RESULT, &result.encode())?;
+                self.complete(rebuilt)?;
                 return Ok(more);
             };
             mend.start(self);
@@ -308,7 +326,12 @@ impl Pool {
         let finished = mend.finish(self);
         running.written += mend.tally().written - before;
         finished?;
-        running.lost.extend_from_slice(&mend.tally().lost);
+        let lost = &mend.tally().lost;
+        running.lost.extend_from_slice(lost);
+        self.keep_lost(lost);
+        // In the root no later than that the segment is done.
+        let stand_ins = members.iter().filter(|member| member.stands_for.is_some() && !lost.is_empty());
+        stand_ins.for_each(|member| member.set_partial(true));
         let height = self.core.lock().entries.get(&id).map_or(0, |entry| u64::from(entry.height));
         running.examined += height * members.len() as u64;
         // Of who failed meanwhile nothing is kept.
@@ -399,14 +422,20 @@ impl Pool {
         ResilverResult::decode(&self.note(RESULT)?)
     }
 
-    /// Has all devices that are being rebuilt begin anew.
+    /// Has all devices that are being rebuilt begin anew, also those that wait: what could not be had is tried again,
+    /// and what was had before stays.
     ///
     /// # Errors
     /// When the pool cannot be written.
     pub fn resilver_restart(&self) -> Result<()> {
         let _nobody_steps = self.resilver.running.lock();
         self.check_writable()?;
-        self.rebuilding().iter().for_each(|member| member.rebuilt_to(SegmentId::new(0)));
+        let waiting = |member: &Arc<Member>| member.state() == MemberState::Waiting;
+        for member in self.rebuilding().into_iter().chain(self.members.iter().filter(waiting)) {
+            member.rebuilt_to(SegmentId::new(0));
+            member.set_partial(false);
+            member.set_state(MemberState::Rebuilding);
+        }
         let mut state = self.resilver.state.lock();
         (state.running, state.progress) = (None, None);
         state.done.clear();

@@ -4,12 +4,16 @@ mod common;
 
 use common::*;
 use larder_device::Device;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::rule_for;
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
-use larder_pool::{Pool, PoolError, ROOT_DATASET};
+use larder_pool::scrub::ScrubSince;
+use larder_pool::{ImportOptions, Look, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Layouts that survive the loss of a device.
@@ -371,6 +375,250 @@ fn a_device_that_was_taken_out_of_use_stays_out_over_imports_also_without_it() {
     assert_full_tolerance(&images_of(&pool, &sim), "raidz1", &model, "back in use");
 }
 
+/// Where the block of a file lies: the device's number and the offset there.
+fn where_is(pool: &Pool, inode: u64) -> (usize, u64) {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there");
+    let place = pool.whereabouts(Extent::decode(&value).unwrap().ptr.id).unwrap().unwrap().place;
+    let segment = pool.segments().into_iter().find(|segment| segment.id == place.segment).unwrap();
+    let slot = segment.slots[segment.layout.replica(place.column.into(), 0)];
+    let member = pool.members().get(slot.device);
+    (slot.device.get().into(), member.slot_offset(slot.index, place.offset).get())
+}
+
+/// The sector in the middle of a file's block, if that is longer than one.
+fn sector_of(pool: &Pool, inode: u64) -> std::ops::Range<u64> {
+    let (_, at) = where_is(pool, inode);
+    let start = (at + 5000) / 4096 * 4096;
+    start..start + 4096
+}
+
+/// The files that cannot be read, of those in the model; all others are what they must be.
+fn unreadable(pool: &Pool, model: &Model) -> BTreeSet<u64> {
+    pool.drop_caches();
+    let view = pool.dataset(ROOT_DATASET).unwrap().view().unwrap();
+    let lost = |(&inode, &(version, len)): (&u64, &(u64, usize))| {
+        let value = view.get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there");
+        match pool.read(Extent::decode(&value).unwrap().ptr) {
+            Ok(found) => {
+                assert!(found[..] == content(inode, version, len), "file {inode} is another");
+                None
+            }
+            Err(PoolError::Unreadable { .. }) => Some(inode),
+            Err(error) => panic!("file {inode}: {error}"),
+        }
+    };
+    model.iter().filter_map(lost).collect()
+}
+
+fn named(pool: &Pool) -> BTreeSet<u64> {
+    while pool.name_lost_step(64).unwrap() {}
+    pool.damage().iter().map(|damage| damage.inode).collect()
+}
+
+/// A device alone, two of whose sectors cannot be read, and a new one that waits to take its place; the files that are hit.
+fn waiting(sim: &SimWorld, model: &mut Model) -> (Arc<Pool>, DeviceIndex, BTreeSet<u64>) {
+    let pool = create(sim, "single");
+    commit(&pool, model, &files(10, 60, 1));
+    let hit = BTreeSet::from([19, 44]);
+    for &inode in &hit {
+        sim.device(0).inject(Fault::FailReads(sector_of(&pool, inode)));
+    }
+    let new = pool.replace(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    while pool.resilver_step(256 << 10).unwrap() {}
+    (pool, new, hit)
+}
+
+#[test]
+fn a_device_with_sectors_that_cannot_be_read_is_replaced_but_for_the_blocks_in_them() {
+    let sim = SimWorld::new(&[SIZE]);
+    let mut model = Model::new();
+    let (pool, new, hit) = waiting(&sim, &mut model);
+    let result = pool.resilver_result().unwrap();
+    assert!(result.complete && result.lost == 2 && result.lost_bytes < 130_000, "{result:?}");
+    assert_eq!(pool.members().get(device(0)).name(), "sim0", "the old one goes on");
+    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    assert!(pool.resilver_progress().is_none() && !pool.resilver_is_due());
+    assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit.clone()));
+
+    // Both are written, and all of it stays so over an import.
+    commit(&pool, &mut model, &files(80, 10, 2));
+    assert!(matches!(pool.detach(device(0)), Err(PoolError::Invalid(_))));
+    assert!(matches!(pool.replace(device(0), Arc::new(sim.add_device(SIZE))), Err(PoolError::Invalid(_))));
+    pool.commit_export().unwrap();
+    drop(pool);
+    let pool = open(&sim, 5);
+    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    assert!(!pool.resilver_step(1 << 20).unwrap());
+    sync(&pool, &mut model, &files(100, 5, 3));
+    commit(&pool, &mut model, &files(110, 5, 3));
+
+    pool.accept_loss(device(0)).unwrap();
+    assert!(matches!(pool.accept_loss(device(0)), Err(PoolError::Invalid(_))), "nobody waits");
+    assert_eq!(pool.members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
+    let old: Arc<dyn Device> = Arc::new(sim.device(0));
+    assert!(matches!(scan(&old), Scan::Member(_)), "its label is left alone");
+    assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit.clone()));
+    pool.commit_export().unwrap();
+    drop(pool);
+
+    let pool = import_from(vec![Arc::new(sim.device(1))], 8).unwrap();
+    assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit.clone()));
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(u64::MAX).unwrap() {}
+    assert_eq!(pool.scrub_result().unwrap().lost, 2);
+    let gone: Vec<u64> = hit.into_iter().collect();
+    try_remove(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &gone).unwrap();
+    model.retain(|inode, _| !gone.contains(inode));
+    pool.commit().unwrap();
+    assert_eq!(pool.damage(), []);
+    verify(&pool, &model);
+}
+
+#[test]
+fn what_waits_is_kept_over_a_power_cut_at_any_time() {
+    let sim = SimWorld::new(&[SIZE]);
+    let mut model = Model::new();
+    let start = sim.trace().len();
+    let (pool, _, hit) = waiting(&sim, &mut model);
+    let replaced = sim.trace().len();
+    pool.accept_loss(device(0)).unwrap();
+    drop(pool);
+    let trace = sim.trace();
+    let mut sweep = trace.sweep();
+    let (mut rebuilding, mut waited, mut accepted) = (0, 0, 0);
+    let step = ((trace.len() - start) / if full() { 400 } else { 60 }).max(1);
+    let rough = (start..replaced).step_by(step);
+    for cut in rough.chain(replaced..=trace.len()) {
+        sweep.advance_to(cut);
+        let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
+        let case = format!("cut at {cut} of {}", trace.len());
+        let Ok(pool) = import(&after, 7) else {
+            assert!(cut < replaced, "{case}");
+            continue;
+        };
+        let stands_in = |pool: &Pool| pool.members().iter().find(|member| member.stands_for.is_some());
+        // Nothing to be replaced yet.
+        if pool.members().get(device(0)).name() == "sim0" && stands_in(&pool).is_none() {
+            assert!(cut < replaced, "{case}");
+            continue;
+        }
+        // The sectors are as bad as they were.
+        for &inode in &hit {
+            after.device(0).inject(Fault::FailReads(sector_of(&pool, inode)));
+        }
+        if let Some(new) = stands_in(&pool) {
+            match new.state() {
+                MemberState::Waiting => waited += 1,
+                _ => rebuilding += 1,
+            }
+            while pool.resilver_step(256 << 10).unwrap() {}
+            assert_eq!(stands_in(&pool).unwrap().state(), MemberState::Waiting, "{case}");
+            pool.accept_loss(device(0)).unwrap();
+        } else {
+            accepted += 1;
+        }
+        assert_eq!(unreadable(&pool, &model), hit, "{case}");
+        pool.commit_export().unwrap();
+        drop(pool);
+        let pool = import_from(vec![Arc::new(after.device(1))], 8).unwrap();
+        assert_eq!(unreadable(&pool, &model), hit, "{case}, the new one alone");
+    }
+    assert!(rebuilding > 0 && waited > 0 && accepted > 0, "{rebuilding}, {waited}, {accepted}");
+}
+
+#[test]
+fn what_was_read_once_is_kept_when_it_cannot_be_read_another_day() {
+    let sim = SimWorld::new(&[SIZE]);
+    let mut model = Model::new();
+    let (pool, new, _) = waiting(&sim, &mut model);
+    let other = sector_of(&pool, 30);
+    sim.device(0).clear_faults();
+    sim.device(0).inject(Fault::FailReads(other));
+    // What lies in the same row was read before, what could not be is read now.
+    pool.resilver_restart().unwrap();
+    assert_eq!(pool.resilver_progress().unwrap().devices, [new]);
+    resilver(&pool);
+    assert_eq!(pool.resilver_result().unwrap().lost, 0);
+    assert_eq!(pool.members().get(device(0)).name(), "sim1");
+    let old: Arc<dyn Device> = Arc::new(sim.device(0));
+    assert!(matches!(scan(&old), Scan::NotOurs), "nothing is lost: it is free for other uses");
+    assert_whole(&pool, "both days together");
+    verify(&pool, &model);
+    assert_eq!(named(&pool), BTreeSet::new());
+}
+
+#[test]
+fn who_waits_takes_the_place_of_a_device_that_is_gone_when_the_pool_can_do_without_or_is_told_to() {
+    let sim = SimWorld::new(&[SIZE]);
+    let mut model = Model::new();
+    let (pool, _, hit) = waiting(&sim, &mut model);
+    commit(&pool, &mut model, &files(80, 10, 2));
+    drop(pool);
+    let alone = || vec![Arc::new(sim.device(1)) as Arc<dyn Device>];
+    let refused = import_from(alone(), 8).map(drop).unwrap_err();
+    assert!(matches!(refused, PoolError::Invalid(_)), "{refused}");
+    let mut plan = plan(alone());
+    assert!(!plan.complete);
+    assert_eq!(plan.bereft().len(), 1);
+    plan.accept_loss();
+    assert!(plan.complete);
+    let pool = Pool::import(world(9), plan, &ImportOptions::default()).unwrap();
+    assert_eq!(unreadable(&pool, &model), hit);
+    commit(&pool, &mut model, &files(90, 10, 3));
+    pool.commit_export().unwrap();
+    drop(pool);
+    // The old one is not needed, nor believed, when it is there again.
+    let pool = open(&sim, 10);
+    assert_eq!(pool.members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
+    assert_eq!(unreadable(&pool, &model), hit);
+    drop(pool);
+
+    // A mirror whose other half is out of use, and comes back.
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    pool.offline(device(1), false).unwrap();
+    sim.device(0).inject(Fault::FailReads(sector_of(&pool, 30)));
+    let new = pool.replace(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    while pool.resilver_step(256 << 10).unwrap() {}
+    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    pool.online(device(1), None).unwrap();
+    while pool.resilver_step(256 << 10).unwrap() {}
+    assert_eq!(pool.members().get(new).state(), MemberState::Waiting, "the old one is in use");
+    pool.offline(device(0), false).unwrap();
+    assert!(pool.resilver_is_due());
+    while pool.resilver_step(256 << 10).unwrap() {}
+    assert_eq!(pool.members().get(device(0)).name(), "sim2");
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(u64::MAX).unwrap() {}
+    let result = pool.scrub_result().unwrap();
+    assert!(result.lost == 0 && result.repaired > 0, "its twin gives what was not to be had: {result:?}");
+    verify(&pool, &model);
+    assert_whole(&pool, "with its twin");
+}
+
+#[test]
+fn a_sector_that_holds_a_rows_header_costs_the_blocks_in_it() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    for i in 0..4 {
+        commit(&pool, &mut model, &files(10 + i * 20, 20, 1));
+    }
+    // The first file of a commit begins a row.
+    let (_, at) = where_is(&pool, 30);
+    let header = at / 4096 * 4096;
+    sim.device(0).inject(Fault::FailReads(header..header + 4096));
+    let hit = unreadable(&pool, &model);
+    assert!(hit.len() <= 2 && !hit.is_empty(), "{hit:?}");
+    pool.replace(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    while pool.resilver_step(1 << 20).unwrap() {}
+    pool.accept_loss(device(0)).unwrap();
+    assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit));
+}
+
 #[test]
 fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
     let sim = SimWorld::new(&[SIZE]);
@@ -382,13 +630,13 @@ fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
     while pool.resilver_step(256 << 10).unwrap() {}
     assert!(pool.resilver_result().unwrap().lost > 0);
     assert_eq!(pool.members().get(device(0)).name(), "sim0", "the old one goes on");
-    assert_eq!(pool.members().get(new).state(), MemberState::Offline);
+    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
     let old: Arc<dyn Device> = Arc::new(sim.device(0));
     assert!(matches!(scan(&old), Scan::Member(_)), "its label is left alone");
     // Another day it can be read.
     sim.device(0).clear_faults();
     commit(&pool, &mut model, &files(12, 4, 2));
-    pool.online(new, None).unwrap();
+    pool.resilver_restart().unwrap();
     resilver(&pool);
     assert_eq!(pool.members().get(device(0)).name(), "sim1");
     assert_whole(&pool, "at last");

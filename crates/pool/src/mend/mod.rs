@@ -13,7 +13,7 @@
 //! Columns are read in large chunks, several of each on their way at any time ([`Ahead`]). Rows are taken out of them
 //! in batches; sums and parity of a batch run on the workers; writes are submitted and settled behind. What goes
 //! wrong is done by itself: columns of the row that nobody asked for are read as well, and what no whole column gives
-//! is put together block by block ([`row::Row::salvage`]). Where no header of a row is left, the next one is looked
+//! is put together block by block ([`row::Row::salvage`]); what is left even so is kept as it is ([`remains`]). Where no header of a row is left, the next one is looked
 //! for, and what lies between is rebuilt ([`headless`]), or told as lost, as far as no block in it is sound. When all
 //! reads of a segment were sent, those of the next are: its driver [`Mend::start`]s it, and the devices are not idle in between.
 //!
@@ -27,6 +27,7 @@
 
 mod headless;
 mod output;
+mod remains;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -492,10 +493,13 @@ impl Mend {
         let heads: Vec<Option<Bytes>> =
             (0..self.sources.len()).map(|lane| ahead.get(pool, lane, range.clone())).collect();
         let expected = self.expected(pool);
+        // Of what a chunk did not bring, this may be had.
+        let came = self.sources.iter().zip(&heads).filter(|(_, bytes)| bytes.is_some());
+        let came: Vec<usize> = came.map(|(column, _)| *column).collect();
         let headers = self.sources.iter().zip(heads);
         let found = headers.filter_map(|(&column, bytes)| expected.header(column, offset, &bytes?));
         let elsewhere = || {
-            let others = (0..self.segment.layout.columns()).filter(|column| !self.sources.contains(column));
+            let others = (0..self.segment.layout.columns()).filter(|column| !came.contains(column));
             let place = Place { segment: self.segment.id, column: 0, offset, stored: ALIGN as u32 };
             row::newest(others.filter(|&column| self.is_readable(pool, column)).filter_map(|column| {
                 let bytes = pool.read_part(&self.segment, column, place)?.ok()?;
@@ -538,18 +542,16 @@ impl Mend {
             let stored = (self.offset - start).min(GAP);
             for i in 0..self.segment.layout.k() {
                 let mut salvage = Salvage::new(stored as usize, stored as usize);
-                let place = Place { segment: self.segment.id, column: i as u8, offset: start, stored };
                 for j in 0..self.segment.layout.r() {
                     let column = self.segment.layout.replica(i, j);
-                    if !self.is_readable(pool, column) {
-                        continue;
-                    }
-                    if let Some(Ok(bytes)) = pool.read_part(&self.segment, column, place) {
+                    let mut bytes = AlignedBuf::zeroed(stored as usize);
+                    if self.read_around(pool, column, start..start + stored, &mut bytes) {
                         salvage.add(pool.guid, &bytes);
                     }
                 }
                 self.tally.lost.extend(salvage.lost(pool, &self.segment, i, start));
             }
+            self.leave_as_it_is(pool, &(start..start + stored));
         }
         if matches!(self.targets, Targets::All) {
             for column in self.sources.clone() {
@@ -675,8 +677,8 @@ impl Mend {
         };
     }
 
-    /// Columns that the sources did not give: all others are read as well, and what is wrong is put together by
-    /// blocks. What is lost is told.
+    /// Columns that the sources did not give: all others are read as well, what cannot be read whole in pieces, and what
+    /// is wrong is put together by blocks. What is lost is told.
     fn rescue(&mut self, pool: &Pool, row: &mut Row, lacking: &mut [(usize, &mut [u8])]) -> BTreeSet<usize> {
         for column in 0..self.segment.layout.columns() {
             if matches!(row.columns[column], Column::Unread) {
@@ -691,9 +693,13 @@ impl Mend {
         if done.len() == lacking.len() {
             return done;
         }
+        (0..segment.layout.columns()).for_each(|column| self.read_in_pieces(pool, row, column));
         let lost = row.salvage(pool, &segment);
         self.tally.lost.extend(lost);
-        row.compute(pool.guid, &segment, lacking)
+        let done = row.compute(pool.guid, &segment, lacking);
+        let lacking: Vec<usize> = lacking.iter().map(|(column, _)| *column).collect();
+        self.leave_remains(pool, row, &lacking, &done);
+        done
     }
 
     /// Writes so many rows of a column to whoever is to get them.

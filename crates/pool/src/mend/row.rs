@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::race::search;
 use crate::segments::Segment;
 use bytes::Bytes;
+use larder_device::AlignedBuf;
 use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
 use larder_format::checksum::fast128;
 use larder_format::root::RootImport;
@@ -73,13 +74,16 @@ pub(super) struct Row {
     pub columns: Vec<Column>,
     /// Data columns that were put together from parts, without their headers.
     salvaged: Vec<Option<Bytes>>,
+    /// What there is of those that stayed incomplete.
+    partial: Vec<Option<Salvage>>,
 }
 
 impl Row {
     /// The row that `header` tells of, of which nothing was read yet.
     pub(super) fn new(segment: &Segment, header: RowHeader) -> Self {
         let columns = (0..segment.layout.columns()).map(|_| Column::Unread).collect();
-        Self { header, columns, salvaged: vec![None; segment.layout.k()] }
+        let k = segment.layout.k();
+        Self { header, columns, salvaged: vec![None; k], partial: (0..k).map(|_| None).collect() }
     }
 
     /// Its bytes, from the start of the slot.
@@ -198,12 +202,13 @@ impl Row {
                 let salvage = self.salvage_column(pool.guid, segment, i);
                 match salvage.finish(pool.guid, self.header.sums[layout.replica(i, 0)]) {
                     Some(body) => {
-                        self.salvaged[i] = Some(body);
+                        (self.salvaged[i], self.partial[i]) = (Some(body), None);
                         progress = true;
                     }
                     None => {
                         let start = self.header.offset + self.head_len() as u32;
                         lost.extend(salvage.lost(pool, segment, i, start));
+                        self.partial[i] = Some(salvage);
                     }
                 }
             }
@@ -212,6 +217,38 @@ impl Row {
             }
         }
         lost
+    }
+
+    /// What is left of a column that nothing gives whole, after [`Row::salvage`]: its header, what its device gave,
+    /// and over that the blocks that were found.
+    pub(super) fn remains(&self, pool: PoolGuid, segment: &Segment, column: usize) -> Option<AlignedBuf> {
+        let (layout, head) = (segment.layout, self.head_len());
+        let height = self.header.height as usize;
+        let own = match &self.columns[column] {
+            Column::Wrong(found) => found.as_ref().filter(|bytes| bytes.len() == height),
+            _ => None,
+        };
+        let data = (column < layout.k() * layout.r()).then(|| self.partial[column / layout.r()].as_ref());
+        let blocks = data.flatten().filter(|salvage| !salvage.blocks.is_empty());
+        if own.is_none() && blocks.is_none() {
+            return None;
+        }
+        let mut bytes = own.map_or_else(|| AlignedBuf::zeroed(height), |own| AlignedBuf::padded(own));
+        if let Some(salvage) = blocks {
+            for (.., range) in &salvage.blocks {
+                bytes[head..][range.clone()].copy_from_slice(&salvage.bytes[range.clone()]);
+            }
+        }
+        let own = own.and_then(|own| self.own_header(pool, own));
+        let most = if data.is_some() { (height - head) as u32 } else { 0 };
+        let used = own.map_or(most, |own| own.used);
+        RowHeader { column: column as u8, used, ..self.header.clone() }.put(pool, &mut bytes);
+        Some(bytes)
+    }
+
+    /// The header that a column has, when it is this row's.
+    fn own_header(&self, pool: PoolGuid, bytes: &[u8]) -> Option<RowHeader> {
+        RowHeader::check(pool, bytes).ok().filter(|header| header.sums == self.header.sums)
     }
 
     fn salvage_column(&self, pool: PoolGuid, segment: &Segment, i: usize) -> Salvage {
@@ -225,9 +262,7 @@ impl Row {
         };
         let sum = self.header.sums[layout.replica(i, 0)];
         let own_header = |column: usize| match &self.columns[column] {
-            Column::Wrong(Some(bytes)) => {
-                RowHeader::check(pool, bytes).ok().filter(|header| header.sums == self.header.sums)
-            }
+            Column::Wrong(Some(bytes)) => self.own_header(pool, bytes),
             _ => None,
         };
         let replicas = (0..layout.r()).map(|j| layout.replica(i, j));
