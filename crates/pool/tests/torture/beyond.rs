@@ -8,10 +8,12 @@ use crate::shape::Shape;
 use crate::structures::{Piece, Structure, structures};
 use larder_format::segment::SegmentRecord;
 use larder_format::{DeviceOffset, Place};
+use larder_pool::member::MemberState;
 use larder_pool::scrub::ScrubSince;
 use larder_pool::{ImportOptions, Pool, PoolError, parity};
 use larder_sim::DeviceImage;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 const SHAPES: [Shape; 9] = [
     Shape { word: "single", width: 1, groups: 1 },
@@ -146,6 +148,118 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
     assert_eq!(bed.pool().suspended(), None);
 }
 
+/// Files that cannot be read; the others are what they must be.
+fn unreadable(bed: &Bed) -> BTreeSet<u64> {
+    let pool = bed.pool();
+    pool.drop_caches();
+    let lost = |(&inode, &(version, len)): (&u64, &(u64, usize))| match pool.read(extent(&pool, inode).unwrap().ptr) {
+        Ok(found) => {
+            assert!(found[..] == bytes_of(inode, version, len), "file {inode} is another");
+            None
+        }
+        Err(PoolError::Unreadable { .. }) => Some(inode),
+        Err(error) => panic!("file {inode}: {error}"),
+    };
+    bed.model().iter().filter_map(lost).collect()
+}
+
+/// Sectors of what files hold, on a device that others cannot stand in for: each in some row, as many as chance has it.
+fn bad_sectors(bed: &Bed, device: usize) -> Vec<u64> {
+    let pieces = structures(&bed.pool(), &bed.sim);
+    let records = [Structure::Data, Structure::Parity, Structure::Small];
+    let mine: Vec<_> = pieces.iter().filter(|piece| piece.device == device && records.contains(&piece.what)).collect();
+    let sector = |piece: &&Piece| (piece.at.get() + bed.next(piece.len.max(1) as u64)) / 4096 * 4096;
+    let some: BTreeSet<u64> = (0..1 + bed.next(6))
+        .filter_map(|_| mine.get(bed.next(mine.len().max(1) as u64) as usize))
+        .map(sector)
+        .collect();
+    some.into_iter().collect()
+}
+
+/// The last good disk of a group has sectors that cannot be read, and is replaced: all but what lies in them comes along,
+/// over power cuts, and once the loss is accepted just that is named.
+fn replace_the_last(seed: u64, coverage: &mut Coverage) {
+    let mut bed = worked(seed, coverage);
+    let pool = bed.pool();
+    let old = bed.some_place(|_| true).expect("a pool has devices");
+    // Nobody is left who could give what it does not.
+    for seat in bed.places(|seat| seat != old) {
+        let out = |other| other == seat || !pool.members().get(other).is_online();
+        if bed.survives(out) {
+            pool.offline(seat, false).unwrap();
+        }
+    }
+    let device = usize::from(old.get());
+    let bad = bad_sectors(&bed, device);
+    let spoil = |bed: &Bed| {
+        bad.iter().for_each(|&at| bed.sim.device(device).inject(larder_sim::Fault::FailReads(at..at + 4096)));
+    };
+    spoil(&bed);
+    let blocks = |bed: &Bed, files: &BTreeSet<u64>| -> BTreeSet<_> {
+        files.iter().map(|&inode| extent(&bed.pool(), inode).unwrap().ptr.id).collect()
+    };
+    let before = blocks(&bed, &unreadable(&bed));
+    pool.replace(old, Arc::new(bed.sim.add_device(bed.shape.device_size()))).unwrap();
+    drop(pool);
+    let mut since = bed.sim.trace().len();
+    let mut cuts = bed.next(3);
+    let new = loop {
+        let pool = bed.pool();
+        let more = pool.resilver_step([30_000, 300_000, 3_000_000][bed.next(3) as usize]).unwrap();
+        let new = pool.members().stand_in(old);
+        if bed.next(4) == 0 && cuts > 0 && new.is_some() {
+            cuts -= 1;
+            drop((pool, new));
+            // What cannot be read now may not have to be, when it is over.
+            bed.sim.device(device).clear_faults();
+            bed.cut(since);
+            since = bed.sim.trace().len();
+            spoil(&bed);
+            bed.count("power cut");
+            continue;
+        }
+        if !more {
+            break new;
+        }
+        if bed.next(4) == 0 {
+            bed.put();
+        }
+    };
+    bed.commit();
+    let pool = bed.pool();
+    match new {
+        None => bed.count("nothing was lost"),
+        Some(new) => {
+            assert_eq!(new.state(), MemberState::Waiting);
+            assert!(!matches!(pool.accept_loss(new.index), Ok(())), "it stands for another");
+            pool.accept_loss(old).unwrap();
+            bed.count("loss accepted");
+        }
+    }
+    assert!(pool.members().stand_in(old).is_none());
+    // What was overwritten meanwhile is well; a duplicate of what is lost is not.
+    let hit = unreadable(&bed);
+    assert!(blocks(&bed, &hit).is_subset(&before), "{hit:?} cannot be read, {before:?} could not before");
+    while pool.name_lost_step(64).unwrap() {}
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(u64::MAX).unwrap() {}
+    while pool.name_lost_step(64).unwrap() {}
+    let named: BTreeSet<u64> = pool.damage().iter().map(|damage| damage.inode).collect();
+    assert_eq!((&named, &unreadable(&bed)), (&hit, &hit), "named are others than those that are hit");
+    bed.count(if hit.is_empty() { "no file is hit" } else { "files are hit" });
+    bed.change(Vec::new(), hit.into_iter().collect());
+    bed.commit();
+    assert_eq!(pool.damage(), []);
+    bed.verify();
+    drop(pool);
+    bed.export();
+    bed.import().unwrap();
+    bed.verify();
+    std::mem::take(&mut bed.coverage)
+        .into_iter()
+        .for_each(|(what, times)| *coverage.entry(what).or_default() += times);
+}
+
 /// Rot in everything: what is served is right.
 fn ruin_all(seed: u64, coverage: &mut Coverage) {
     let mut bed = worked(seed, coverage);
@@ -238,4 +352,9 @@ fn beyond_tolerance_exactly_the_files_that_are_hit_are_named_and_the_rest_is_ser
 #[test]
 fn beyond_tolerance_nothing_wrong_is_served_and_nothing_panics() {
     many("beyond_tolerance_nothing_wrong", 30, ruin_all);
+}
+
+#[test]
+fn beyond_tolerance_the_last_good_disk_is_replaced_but_for_what_it_does_not_give() {
+    many("beyond_tolerance_the_last_good_disk", 30, replace_the_last);
 }

@@ -52,8 +52,19 @@ impl Bed {
         let pool = self.pool();
         let member = pool.members().get(index);
         if let Some(other) = pool.members().stand_in(index) {
-            if other.state() == MemberState::Rebuilding {
-                return;
+            match other.state() {
+                MemberState::Rebuilding => return,
+                // What the old one did not give the others do, in the end.
+                MemberState::Waiting if self.harmed(index) && self.next(2) == 0 => {
+                    pool.accept_loss(index).unwrap();
+                    self.settle_in();
+                    return self.count("loss accepted");
+                }
+                MemberState::Waiting if self.next(2) == 0 => {
+                    pool.resilver_restart().unwrap();
+                    return self.count("tried again");
+                }
+                _ => {}
             }
             // The new one failed: it is tried once more, or given up.
             if self.next(2) == 0 && pool.online(other.index, None).is_ok() {
