@@ -326,7 +326,14 @@ impl Pool {
         let finished = mend.finish(self);
         running.written += mend.tally().written - before;
         finished?;
-        let lost = &mend.tally().lost;
+        let mut lost = mend.tally().lost.clone();
+        if let Some(mut rest) = mend.left_over() {
+            self.commit()?;
+            while !rest.step(self, PIECE)? {}
+            running.written += rest.tally().written;
+            lost.extend_from_slice(&rest.tally().lost);
+        }
+        let lost = &lost;
         running.lost.extend_from_slice(lost);
         self.keep_lost(lost);
         // In the root no later than that the segment is done.

@@ -77,6 +77,7 @@ pub(crate) enum Targets {
 }
 
 /// Columns on members that lack rows: nothing is read from these members.
+#[derive(Clone)]
 pub(crate) struct Missing {
     /// Each column with the member that gets it, be that the slot's own or one that stands in for it.
     pub columns: Vec<(usize, Arc<Member>)>,
@@ -128,6 +129,10 @@ pub(crate) struct Mend {
     end: u32,
     /// That rows end at `end` is certain: what is missing before is lost.
     end_is_known: bool,
+    /// All rows up to `end` have settled, later ones too.
+    settled: bool,
+    /// Rows ended here, but whether those that no header tells of were under way was not to be told.
+    unclear: Option<u32>,
     /// Rows of later commits are left alone.
     through: CommitId,
     history: Vec<RootImport>,
@@ -160,6 +165,8 @@ impl Mend {
             offset: DESCRIPTOR_LEN,
             end: height,
             end_is_known: false,
+            settled: false,
+            unclear: None,
             through: CommitId::new(0),
             history: Vec::new(),
             sources: Vec::new(),
@@ -181,6 +188,14 @@ impl Mend {
         let mut new = Self::new(segment, range.end, Targets::All);
         (new.offset, new.rows_only, new.counted) = (range.start, true, counted);
         new
+    }
+
+    /// What was left out since no header tells of it and it may have been under way: to be gone through after a commit.
+    pub(crate) fn left_over(&self) -> Option<Self> {
+        let (end, Targets::Missing(missing)) = (self.unclear?, &self.targets) else { return None };
+        let mut rest = Self::new(Arc::clone(&self.segment), end, Targets::Missing(missing.clone()));
+        (rest.offset, rest.rows_only, rest.settled) = (self.offset, true, true);
+        Some(rest)
     }
 
     /// What came of it so far.
@@ -523,11 +538,13 @@ impl Mend {
             .step_by(ROW_STEP as usize)
             .find_map(|offset| self.header(pool, offset, !is_log));
         match next {
-            Some(ref header) if header.commit <= self.through => self.offset = header.offset,
-            // What is missing may be under way.
-            Some(_) => return self.end = from,
+            Some(ref header) if header.commit <= self.through || self.settled => self.offset = header.offset,
             None if self.end_is_known => self.offset = self.end,
-            None => return self.end = from,
+            // What is missing may be under way.
+            _ => {
+                self.unclear = (!is_log).then_some(self.end);
+                return self.end = from;
+            }
         }
         if matches!(self.targets, Targets::All) {
             let filled =
@@ -546,6 +563,9 @@ impl Mend {
                     let column = self.segment.layout.replica(i, j);
                     let mut bytes = AlignedBuf::zeroed(stored as usize);
                     if self.read_around(pool, column, start..start + stored, &mut bytes) {
+                        salvage.add(pool.guid, &bytes);
+                    }
+                    if let Some(bytes) = self.read_stand_in(column, &(start..start + stored)) {
                         salvage.add(pool.guid, &bytes);
                     }
                 }

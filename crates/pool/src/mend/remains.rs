@@ -53,7 +53,7 @@ impl Mend {
     }
 
     /// What the device that is to stand for a column's own has there by now.
-    fn read_stand_in(&self, column: usize, range: &Range<u32>) -> Option<AlignedBuf> {
+    pub(super) fn read_stand_in(&self, column: usize, range: &Range<u32>) -> Option<AlignedBuf> {
         let Targets::Missing(missing) = &self.targets else { return None };
         let mut members = missing.columns.iter().filter(|(of, member)| *of == column && member.stands_for.is_some());
         let (_, member) = members.next()?;
