@@ -452,3 +452,87 @@ fn what_a_read_finds_wrong_is_written_anew_and_a_device_that_fails_is_told_about
     bed.ok("pool import -d DIR/disks tank");
     read();
 }
+
+/// Where 4 KiB that a file holds lie on a device: the sector that they are in.
+fn sector_of(device: &str, bytes: &[u8]) -> u64 {
+    let image = fs::read(device).unwrap();
+    let at = image.windows(4096).position(|window| window == bytes).expect("they are there");
+    at as u64 / 4096 * 4096
+}
+
+#[test]
+fn the_last_good_disk_is_replaced_but_for_what_cannot_be_read_and_somebody_accepts_that() {
+    let name = "the_last_good_disk_is_replaced_but_for_what_cannot_be_read_and_somebody_accepts_that";
+    let Some(bed) = Bed::new(name) else { return };
+    let (old, new) = (bed.devices("disks", 1, 128).remove(0), bed.devices("other", 1, 128).remove(0));
+    bed.ok(&format!("pool create -m DIR/mnt tank fault:{old}"));
+    fill(&bed, 0..12);
+    bed.ok("pool export tank");
+    let bad = sector_of(&old, &noise(7, MIB as usize)[300 << 10..304 << 10]);
+    fs::write(format!("{old}.faults"), format!("error read at={bad}..{}\n", bad + 4096)).unwrap();
+    bed.ok(&format!("pool import -d fault:{old} tank"));
+    // One record of one file.
+    let read = || {
+        for seed in 0..12 {
+            let (file, held) =
+                (File::open(bed.path(&format!("mnt/{seed}"))).unwrap(), noise(seed, MIB as usize));
+            for at in (0..MIB).step_by(128 << 10) {
+                let mut bytes = vec![0; 128 << 10];
+                let (lost, read) = (seed == 7 && at == 256 << 10, file.read_exact_at(&mut bytes, at));
+                assert_eq!(read.is_err(), lost, "file {seed} at {at}");
+                assert!(lost || bytes == held[at as usize..][..128 << 10], "file {seed} at {at}");
+            }
+        }
+    };
+    let output = bed.run(&format!("pool replace -w tank {old} {new}"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let way_out = format!("larder pool detach --accept-loss tank fault:{old}");
+    assert!(told.contains("could not be read") && told.contains(&way_out), "{told}");
+    until(&bed, "named", |status| status.contains("errors: 1 data errors"));
+    let status = bed.ok("pool status -v tank");
+    for part in ["state: ONLINE", "replacing-0 ", "(waiting: ", "with 1 errors on ", &way_out, "/mnt/7\n"] {
+        assert!(status.contains(part), "{part} is not in {status}");
+    }
+    read();
+    fill(&bed, 20..22);
+    let error = bed.fails(1, &format!("pool detach tank {old}"));
+    assert!(error.contains("has all of it but ") && error.contains("--accept-loss"), "{error}");
+    let error = bed.fails(2, &format!("pool detach --accept-loss tank {new}"));
+    assert!(error.contains("nothing replaces it"), "{error}");
+
+    // It waits over an import, and is as good as the old one where that is gone.
+    bed.ok("pool export tank");
+    let error = bed.fails(1, &format!("pool import -d {new} tank"));
+    assert!(
+        error.contains("waits to replace") && error.contains("larder pool import --accept-loss tank"),
+        "{error}"
+    );
+    assert!(bed.ok(&format!("pool import -d {new}")).contains("--accept-loss tank"));
+    fs::copy(&new, bed.path("copy")).unwrap();
+    bed.ok("pool import --accept-loss -d DIR/copy tank");
+    read();
+    bed.ok("pool export tank");
+    fs::remove_file(bed.path("copy")).unwrap();
+
+    let told = bed.ok(&format!("pool import -d fault:{old} -d {new} tank"));
+    assert!(told.contains("waits to replace a device that could not be read whole"), "{told}");
+    bed.ok("pool resilver tank");
+    bed.ok("pool wait -t resilver tank");
+    assert!(bed.ok("pool status tank").contains("(waiting: "), "tried again, in vain");
+    let plan = bed.ok(&format!("pool detach -n --accept-loss tank {old}"));
+    assert!(plan.contains("that could not be read") && plan.contains("is left as it is"), "{plan}");
+    bed.ok(&format!("pool detach --accept-loss tank {old}"));
+    let status = bed.ok("pool status -P tank");
+    assert!(status.contains(&new) && !status.contains("replacing") && !status.contains(&old), "{status}");
+    read();
+    bed.ok("pool export tank");
+    bed.ok(&format!("pool import -d {new} tank"));
+    read();
+    let told = bed.run("pool scrub -w tank");
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    fs::remove_file(bed.path("mnt/7")).unwrap();
+    bed.ok("pool sync tank");
+    assert!(bed.ok("pool status tank").contains("errors: No known data errors"));
+    bed.ok(&format!("pool labelclear {old}"));
+}

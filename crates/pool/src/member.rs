@@ -345,7 +345,10 @@ impl Member {
     /// Reads what was written to a member that does not count yet; `None` when it is not there.
     pub(crate) fn read_back(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
-        self.is_written().then(|| self.submit(RequestKind::Read, request)).flatten().map(|read| self.wait(read))
+        self.is_written()
+            .then(|| self.submit(RequestKind::Read, request))
+            .flatten()
+            .map(|read| self.wait(read))
     }
 
     /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member

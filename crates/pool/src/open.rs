@@ -33,7 +33,7 @@ use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
 };
-use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootImport, ring_slot};
+use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
@@ -373,7 +373,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
 }
 
 /// Whether every group can do without the devices that are not there, or not current.
-fn suffice(root: &Root, devices: &[Candidate]) -> bool {
+pub(crate) fn suffice(root: &Root, devices: &[Candidate]) -> bool {
     root.groups.iter().all(|group| {
         let members: Vec<_> = root
             .devices
@@ -385,41 +385,6 @@ fn suffice(root: &Root, devices: &[Candidate]) -> bool {
         members.len() >= group.rule.layout.columns()
             && group.rule.layout.survives(|column| members[column].standing != Standing::Current)
     })
-}
-
-impl Importable {
-    /// Which devices wait to take the place of others that are not there, or not current: both numbers.
-    pub fn bereft(&self) -> Vec<(DeviceIndex, DeviceIndex)> {
-        let all = || self.root.devices.iter().zip(&self.devices);
-        let current = |index| all().any(|(known, it)| known.index == index && it.standing == Standing::Current);
-        let waiting = all().filter(|(_, it)| it.standing == Standing::Waiting);
-        let bereft = waiting.filter_map(|(known, _)| Some((known.index, known.stands_for?)));
-        bereft.filter(|(_, old)| !current(*old)).collect()
-    }
-
-    /// Has those devices take these places, for an import that could not be without: what could not be had of the
-    /// devices that they stand for is lost.
-    pub fn accept_loss(&mut self) {
-        for (new, old) in self.bereft() {
-            let Root { devices: known, commit, .. } = &mut self.root;
-            let at = |known: &[RootDevice], index| known.iter().position(|device| device.index == index);
-            let (Some(from), Some(to)) = (at(known, new), at(known, old)) else { continue };
-            let settled = RootDevice {
-                index: old,
-                stands_for: None,
-                partial: false,
-                state: DeviceState::Current,
-                good_through: *commit,
-                ..known[from].clone()
-            };
-            let found = self.devices[from].found.take();
-            known[to] = settled;
-            self.devices[to] = Candidate { index: old, found, standing: Standing::Current };
-            known.remove(from);
-            self.devices.remove(from);
-        }
-        self.complete = suffice(&self.root, &self.devices);
-    }
 }
 
 /// Who has the pool: the heartbeat of the root's own import, else of its host at an earlier one. Beats

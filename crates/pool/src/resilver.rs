@@ -78,7 +78,10 @@ impl ResilverResult {
         let Self { started, finished, total, examined, written, lost, lost_bytes, complete } = self;
         let (from, to, complete) = (started.secs, finished.secs, u8::from(*complete));
         let nanos = (started.nanos, finished.nanos);
-        format!("{from} {} {to} {} {total} {examined} {written} {lost} {complete} {lost_bytes}", nanos.0, nanos.1)
+        format!(
+            "{from} {} {to} {} {total} {examined} {written} {lost} {complete} {lost_bytes}",
+            nanos.0, nanos.1
+        )
     }
 
     fn decode(text: &str) -> Option<Self> {
@@ -235,7 +238,8 @@ impl Pool {
 
     /// Whether a device is to join, or to take a place, with the next step.
     pub fn resilver_is_due(&self) -> bool {
-        self.bereft().next().is_some() || self.members.iter().any(|member| member.state() == MemberState::Stale)
+        self.bereft().next().is_some()
+            || self.members.iter().any(|member| member.state() == MemberState::Stale)
     }
 
     /// The members that are being rebuilt. Of one that is just joining, rows of the commit at the boundary may be under
@@ -293,7 +297,8 @@ impl Pool {
                 // The commit that completes it tells of it.
                 let result = running.result(self, !rebuilt.is_empty());
                 let ResilverResult { written, lost, lost_bytes, .. } = result;
-                let text = format!("{written} bytes written, {lost} ranges could not be had ({lost_bytes} bytes)");
+                let text =
+                    format!("{written} bytes written, {lost} ranges could not be had ({lost_bytes} bytes)");
                 self.event(Event::new(Class::ResilverFinish).text(text));
                 self.set_note(RESULT, &result.encode())?;
                 self.complete(rebuilt)?;

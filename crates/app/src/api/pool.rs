@@ -369,6 +369,9 @@ pub struct Import {
     pub no_mount: bool,
     /// Write nothing at all.
     pub readonly: bool,
+    /// A device that waits to replace one that is missing takes its place: what could not be read of that one is lost.
+    #[serde(default)]
+    pub accept_loss: bool,
     /// Properties to set: `memory`, `comment`, …
     pub properties: Properties,
 }

@@ -68,10 +68,13 @@ pub enum Change {
         /// The path of the new one.
         new: String,
     },
-    /// A mirror loses a device, or a replacing ends early: either of the two goes.
+    /// A mirror loses a device, or a replacing ends: either of the two goes.
     Detach {
         /// The device that goes.
         device: String,
+        /// It is the old one of a replacing, and what could not be read of it is lost.
+        #[serde(default)]
+        accept_loss: bool,
     },
     /// The pool gets further groups, or spares.
     Add {

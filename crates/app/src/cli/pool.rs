@@ -61,8 +61,14 @@ Example: larder pool replace tank ata-DISK3 /dev/disk/by-id/ata-DISK7"
     /// Adds a device to a mirror, or makes a mirror of a single device
     #[command(after_help = "Example: larder pool attach tank ata-DISK1 /dev/disk/by-id/ata-DISK2")]
     Attach(pool_devices::Attach),
-    /// Takes a device out of a mirror for good, or ends a replacing early
-    #[command(after_help = "Example: larder pool detach tank ata-DISK2")]
+    /// Takes a device out of a mirror for good, or ends a replacing
+    #[command(
+        after_help = "Of two that are being replaced by one another, detaching the new one calls it off. The old one leaves by
+itself; when something of it could not be read, it stays, and --accept-loss lets it go without. It is not wiped then.
+Examples:
+  larder pool detach tank ata-DISK2
+  larder pool detach --accept-loss tank ata-DISK4"
+    )]
     Detach(pool_devices::Detach),
     /// Adds groups of devices, or spares
     #[command(after_help = "Groups must be as safe as those that are there.

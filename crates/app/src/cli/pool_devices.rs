@@ -7,7 +7,7 @@
 use super::args::{self, Force, Json};
 use super::{Session, out, vdevs};
 use crate::api::Result;
-use crate::api::pool::{Activity, Wait};
+use crate::api::pool::{Activity, PoolStatus, ScanKind, Status, Wait};
 use crate::api::repair;
 use crate::render;
 use clap::Args;
@@ -82,6 +82,9 @@ pub struct Attach {
 pub struct Detach {
     #[command(flatten)]
     reshape: Reshape,
+    /// Of a device that is being replaced, something could not be read: go on without it
+    #[arg(long)]
+    accept_loss: bool,
     name: String,
     device: String,
 }
@@ -153,7 +156,7 @@ pub fn attach(args: Attach, session: &Session) -> Result<u8> {
 
 /// `detach`.
 pub fn detach(args: Detach, session: &Session) -> Result<u8> {
-    let change = repair::Change::Detach { device: named(&args.device)? };
+    let change = repair::Change::Detach { device: named(&args.device)?, accept_loss: args.accept_loss };
     reshape("detach", &args.name, change, &args.reshape, session)
 }
 
@@ -189,9 +192,20 @@ fn reshape(
     Ok(0)
 }
 
+/// Waits for the resilver; 1 when something could not be had.
 fn wait(wanted: bool, name: String, session: &Session) -> Result<u8> {
-    if wanted {
-        session.client.call(Wait { name, activities: vec![Activity::Resilver] })?;
+    if !wanted {
+        return Ok(0);
     }
-    Ok(0)
+    session.client.call(Wait { name: name.clone(), activities: vec![Activity::Resilver] })?;
+    let pools = session.client.call(Status { names: vec![name] })?.pools;
+    let lossy = |pool: &&PoolStatus| {
+        let resilver = pool.scans.iter().find(|scan| scan.kind == ScanKind::Resilver);
+        resilver.is_some_and(|scan| scan.errors > 0)
+    };
+    let lossy: Vec<_> = pools.iter().filter(lossy).collect();
+    for pool in &lossy {
+        [&pool.status, &pool.action].into_iter().flatten().for_each(|text| out::complain(text));
+    }
+    Ok(u8::from(!lossy.is_empty()))
 }

@@ -22,6 +22,9 @@ pub struct Args {
     /// Leave its datasets unmounted
     #[arg(short = 'N')]
     no_mount: bool,
+    /// Where a device is missing, go on with the one that was to replace it, without what that one could not be given
+    #[arg(long)]
+    accept_loss: bool,
     #[command(flatten)]
     force: Force,
     /// readonly=on writes nothing at all; else properties of the pool
@@ -52,6 +55,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         new_name: args.new_name,
         no_mount: args.no_mount,
         readonly,
+        accept_loss: args.accept_loss,
         properties,
     };
     let imported = session.client.call(request)?;

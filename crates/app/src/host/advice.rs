@@ -38,6 +38,7 @@ impl Advice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ailing {
     Resilvering,
+    Waiting,
     Offline,
     Faulted,
     Missing,
@@ -56,7 +57,7 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
         )
         .see();
     }
-    if let Some(advice) = about_devices(pool, root) {
+    if let Some(advice) = about_devices(pool, root, damaged) {
         return advice.see();
     }
     if damaged > 0 {
@@ -108,7 +109,7 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
     Advice::default()
 }
 
-fn about_devices(pool: &Pool, root: &Vdev) -> Option<Advice> {
+fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
     let name = &root.name;
     let mut ailing: Vec<_> =
         pool.members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
@@ -122,11 +123,16 @@ fn about_devices(pool: &Pool, root: &Vdev) -> Option<Advice> {
             Ailing::Faulted => format!("{named} failed and is not used"),
             Ailing::Offline => format!("{named} was taken offline"),
             Ailing::Resilvering => format!("{named} is being resilvered"),
+            Ailing::Waiting => {
+                format!("{named} has all of {} but {}", replaced(pool, member), repair::lost_text(pool))
+            }
         }
     };
     let mut status = ailing.iter().map(sentence).collect::<Vec<_>>().join("; ");
     status += match (root.state, pool.is_read_only()) {
         (State::Faulted, _) => ". These are more than the layout survives: some data cannot be read.",
+        (_, true) if damaged > 0 => ". All other data can be read.",
+        (_, false) if damaged > 0 => ". All other data can be read and written.",
         (_, true) => ". All data can be read.",
         (_, false) => ". All data can be read and written.",
     };
@@ -144,8 +150,19 @@ fn about_devices(pool: &Pool, root: &Vdev) -> Option<Advice> {
         ),
         Ailing::Offline => format!("larder pool online {name} {device}"),
         Ailing::Resilvering => format!("larder pool wait -t resilver {name}"),
+        Ailing::Waiting => format!(
+            "larder pool status -v {name} names the files; larder pool resilver {name} tries again; to go on without \
+             what is lost: larder pool detach --accept-loss {name} {}",
+            replaced(pool, member)
+        ),
     };
     Some(Advice::new(status, action))
+}
+
+/// The device that another is to replace.
+fn replaced(pool: &Pool, new: &Member) -> String {
+    let old = new.stands_for.and_then(|old| pool.members().find(old));
+    old.map_or_else(|| "the old device".to_owned(), |old| roster::called(pool, &old))
 }
 
 /// What a device ails; nothing of one whose place another is about to take.
@@ -159,6 +176,7 @@ fn what(pool: &Pool, member: &Member) -> Option<Ailing> {
         MemberState::Faulted => Some(Ailing::Faulted),
         MemberState::Offline => Some(Ailing::Offline),
         MemberState::Stale | MemberState::Rebuilding => Some(Ailing::Resilvering),
+        MemberState::Waiting => Some(Ailing::Waiting),
     }
 }
 

@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -262,12 +261,8 @@ impl Healer<'_> {
     fn scan(&mut self, bytes: u64) -> Result<Option<(u64, u32)>> {
         let pool = self.pool;
         let before = pool.resilver_progress();
-        let is_stale = |member: Arc<Member>| member.state() == MemberState::Stale;
         // One that was under way and is not any more is over with the next step.
-        if before.is_some()
-            || self.pace.resilvering.load(Ordering::Acquire)
-            || pool.members().iter().any(is_stale)
-        {
+        if before.is_some() || self.pace.resilvering.load(Ordering::Acquire) || pool.resilver_is_due() {
             self.pace.resilvering.store(true, Ordering::Release);
             let more = pool.resilver_step(bytes)?;
             let examined = before.map_or(0, |before| before.examined);

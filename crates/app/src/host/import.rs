@@ -94,7 +94,7 @@ impl Host {
             .hint("name the folder or the devices with -d; larder pool import shows what there is")
     }
 
-    fn import_one(&self, plan: Importable, request: &Import, imported: &mut Imported) -> Result<()> {
+    fn import_one(&self, mut plan: Importable, request: &Import, imported: &mut Imported) -> Result<()> {
         let name = request.new_name.clone().unwrap_or_else(|| plan.name.clone());
         if self.live.read().contains_key(&name) {
             return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported")
@@ -103,10 +103,13 @@ impl Host {
         if request.readonly && request.new_name.is_some() {
             return Err(ApiError::usage("a pool that is imported for reading only keeps its name"));
         }
+        let accept_loss = |plan: &mut Importable| request.accept_loss.then(|| plan.accept_loss());
+        accept_loss(&mut plan);
         check(&plan, &self.remembered.lock())?;
         let mut notes = plan.remarks.clone();
         let host_is_gone = self.make_sure_that_nobody_has(&plan)?;
-        let plan = reopen(plan, request.readonly)?;
+        let mut plan = reopen(plan, request.readonly)?;
+        accept_loss(&mut plan);
         check(&plan, &self.remembered.lock())?;
         notes.extend(self.lacking(&plan, &name, request.readonly));
         let options =
@@ -159,6 +162,10 @@ impl Host {
                     ));
                 }
                 (Standing::Stale(_) | Standing::Rebuilding, _) => behind = true,
+                (Standing::Waiting, Some(found)) => notes.push(format!(
+                    "{name}: {} waits to replace a device that could not be read whole; larder pool status {name}",
+                    error::named(&found.device.name())
+                )),
                 _ => {}
             }
         }
@@ -259,7 +266,13 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
         ),
     )
     .safe("everything that the missing devices hold; nothing was written")
-    .hint("attach them, or name where they are with -d, and import again"))
+    .hint(match plan.bereft().is_empty() {
+        true => "attach them, or name where they are with -d, and import again",
+        false => {
+            "attach them, or name where they are with -d, and import again; to go on without what could not be read \
+             of the one that was being replaced: larder pool import --accept-loss POOL"
+        }
+    }))
 }
 
 /// One device that cannot be used, and why.
@@ -279,6 +292,12 @@ fn tell(
         }
         (Standing::Rebuilding, Some(found)) => {
             format!("{} is not rebuilt yet", error::named(&found.device.name()))
+        }
+        (Standing::Waiting, Some(found)) => {
+            format!(
+                "{} waits to replace one that could not be read whole",
+                error::named(&found.device.name())
+            )
         }
         (Standing::Offline(_), Some(found)) => {
             format!("{} was taken offline", error::named(&found.device.name()))

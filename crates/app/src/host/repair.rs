@@ -6,7 +6,7 @@
 use super::create::{free_device, no_device_twice};
 use super::devices::{self, file_of, identity};
 use super::live::Live;
-use super::{Host, error, healer, roster};
+use super::{Host, chronicle, error, healer, roster};
 use crate::api::pool::{Group, Word};
 use crate::api::repair::{
     Change, Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, ScrubAction, Shape, Told,
@@ -18,6 +18,7 @@ use larder_format::{DeviceIndex, GroupIndex};
 use larder_pool::create::DEFAULT_ASHIFT;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Found, Scan, scan};
+use larder_pool::property::format_size;
 use larder_pool::{GroupSpec, Pool, PoolError, PoolSpec, ScrubSince};
 use std::fs;
 use std::sync::Arc;
@@ -136,7 +137,7 @@ impl Host {
             Change::Replace { old, new: Some(new) } => format!("cannot replace {old} with {new}"),
             Change::Replace { old, new: None } => format!("cannot replace {old}"),
             Change::Attach { to, new } => format!("cannot attach {new} to {to}"),
-            Change::Detach { device } => format!("cannot detach {device}"),
+            Change::Detach { device, .. } => format!("cannot detach {device}"),
             Change::Add { .. } => format!("cannot add to '{}'", request.name),
             Change::Remove { devices } => format!("cannot remove {}", devices.join(", ")),
         };
@@ -200,10 +201,48 @@ impl Host {
                 notes.push(format!("what is stored is being copied to {new}"));
                 Box::new(move || Ok(vec![pool.attach(member.index, device).map_err(refused)?]))
             }
-            Change::Detach { device } => {
+            Change::Detach { device, accept_loss: true } => {
+                let member = roster::find(pool, device)?;
+                let new = pool.members().stand_in(member.index);
+                let new = new.ok_or_else(|| {
+                    ApiError::usage("nothing replaces it, so there is no loss to accept")
+                        .safe(NOTHING_CHANGED)
+                })?;
+                let called = roster::called(pool, &new);
+                if new.state() != MemberState::Waiting {
+                    let message = format!("{called}, which is to replace it, is still being resilvered");
+                    return Err(ApiError::new(ErrorKind::Busy, message)
+                        .safe(NOTHING_CHANGED)
+                        .hint("larder pool wait -t resilver POOL; what is lost is known then"));
+                }
+                after.put(member.index, &called);
+                let lost = lost_text(pool);
+                notes.push(format!(
+                    "{called} takes the place of {device} without {lost}: {} of data errors are known \
+                     (larder pool status -v {} names the files)",
+                    chronicle::damaged(live).len(),
+                    request.name
+                ));
+                notes.push(format!(
+                    "{device} is left as it is: larder pool labelclear frees it for other uses"
+                ));
+                Box::new(move || pool.accept_loss(member.index).map_err(refused).map(|()| Vec::new()))
+            }
+            Change::Detach { device, accept_loss: false } => {
                 let member = roster::find(pool, device)?;
                 if let Some(new) = pool.members().stand_in(member.index) {
+                    let waits = new.state() == MemberState::Waiting;
                     let new = roster::called(pool, &new);
+                    if waits {
+                        let message =
+                            format!("{new}, which is to replace it, has all of it but {}", lost_text(pool));
+                        return Err(ApiError::new(ErrorKind::Device, message).safe(NOTHING_CHANGED).hint(
+                            format!(
+                                "larder pool status -v POOL names the files; larder pool resilver POOL tries again; to \
+                                 go on without what is lost: larder pool detach --accept-loss POOL {device}"
+                            ),
+                        ));
+                    }
                     let message =
                         format!("it is being replaced by {new}, and leaves when that has everything");
                     return Err(ApiError::new(ErrorKind::Busy, message)
@@ -355,7 +394,8 @@ impl Host {
         for name in &request.names {
             let live = self.writable(name)?;
             let doing = format!("cannot restart resilver of {name}");
-            if live.pool.resilver_progress().is_none() {
+            let waits = live.pool.members().iter().any(|member| member.state() == MemberState::Waiting);
+            if live.pool.resilver_progress().is_none() && !waits {
                 let error =
                     ApiError::new(ErrorKind::NotFound, "no device lacks anything").safe(NOTHING_CHANGED);
                 return Err(error
@@ -429,6 +469,14 @@ fn same_file(a: &str, b: &str) -> bool {
 fn no_place(text: &str) -> ApiError {
     ApiError::usage(format!("{text} has no place in a group: it is a spare, or replaces another device"))
         .safe(NOTHING_CHANGED)
+}
+
+/// What could not be read of a device that is being replaced.
+pub fn lost_text(pool: &Pool) -> String {
+    match pool.resilver_result().filter(|result| result.lost > 0) {
+        Some(result) => format!("{} that could not be read", format_size(result.lost_bytes)),
+        None => "what could not be read".to_owned(),
+    }
 }
 
 /// Refuses to do without a device that others need.

@@ -65,6 +65,9 @@ impl Host {
     }
 }
 
+/// What is told of a device that waits for what nobody can give it.
+const WAITING: &str = "(waiting: the old device could not be read whole)";
+
 /// The devices that wait to take the place of others, and those that are doing so.
 fn spares(pool: &Pool) -> Vec<Vdev> {
     let waiting = pool.members().spares().into_iter().map(|spare| {
@@ -143,6 +146,7 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
         MemberState::Online if member.is_leaving() => (State::Online, Some("(leaving)".to_owned())),
         MemberState::Online => (State::Online, member.reason()),
         MemberState::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
+        MemberState::Waiting => (State::Online, Some(WAITING.to_owned())),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
         MemberState::Stale => (
             State::Unavail,
@@ -310,6 +314,10 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         action = Some("the pool cannot be imported as it is".to_owned());
     } else if !plan.complete {
         action = Some(format!("attach the missing devices, then: {command}{}", plan.name));
+        if !plan.bereft().is_empty() {
+            let text = "to go on without what could not be read of the one that is missing";
+            action = action.map(|action| format!("{action}; {text}: {command}--accept-loss {}", plan.name));
+        }
     } else if let Some(holder) = plan.held_by.as_ref().filter(|holder| holder.host != host) {
         remarks.push(format!("it was last used by the host {}, and not exported there", holder.host_name));
         action = Some(format!(
@@ -352,6 +360,7 @@ fn importable_device(candidate: &Candidate, was: Option<&str>, guid: DeviceGuid)
         Standing::Current => (State::Online, None),
         Standing::Spare => (State::Avail, None),
         Standing::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
+        Standing::Waiting => (State::Online, Some(WAITING.to_owned())),
         Standing::Offline(_) => (State::Offline, None),
         Standing::Stale(through) => {
             (State::Unavail, Some(format!("out of date: it holds all up to commit {through}")))

@@ -55,14 +55,21 @@ impl Mend {
     /// What the device that is to stand for a column's own has there by now.
     pub(super) fn read_stand_in(&self, column: usize, range: &Range<u32>) -> Option<AlignedBuf> {
         let Targets::Missing(missing) = &self.targets else { return None };
-        let mut members = missing.columns.iter().filter(|(of, member)| *of == column && member.stands_for.is_some());
+        let mut members =
+            missing.columns.iter().filter(|(of, member)| *of == column && member.stands_for.is_some());
         let (_, member) = members.next()?;
         let at = member.slot_offset(self.segment.slots[column].index, range.start);
         member.read_back(at, range.len())?.ok()
     }
 
     /// Puts what can be read of a range of a column into `bytes`, to the sector; whether anything could.
-    pub(super) fn read_around(&self, pool: &Pool, column: usize, range: Range<u32>, bytes: &mut [u8]) -> bool {
+    pub(super) fn read_around(
+        &self,
+        pool: &Pool,
+        column: usize,
+        range: Range<u32>,
+        bytes: &mut [u8],
+    ) -> bool {
         if range.is_empty() || !self.is_readable(pool, column) {
             return false;
         }
@@ -79,7 +86,9 @@ impl Mend {
             Some(Err(_)) => {
                 let piece = stored.div_ceil(PIECES).next_multiple_of(ALIGN as u32);
                 let mut had = false;
-                for (start, part) in range.clone().step_by(piece as usize).zip(bytes.chunks_mut(piece as usize)) {
+                for (start, part) in
+                    range.clone().step_by(piece as usize).zip(bytes.chunks_mut(piece as usize))
+                {
                     had |= self.read_around(pool, column, start..start + part.len() as u32, part);
                 }
                 had
@@ -88,7 +97,13 @@ impl Mend {
     }
 
     /// Of the columns `lacking` in a row that were not given: what is left of them goes to who stands for their devices.
-    pub(super) fn leave_remains(&mut self, pool: &Pool, row: &Row, lacking: &[usize], given: &BTreeSet<usize>) {
+    pub(super) fn leave_remains(
+        &mut self,
+        pool: &Pool,
+        row: &Row,
+        lacking: &[usize],
+        given: &BTreeSet<usize>,
+    ) {
         for &column in lacking.iter().filter(|column| !given.contains(column)) {
             if let Some(bytes) = row.remains(pool.guid, &self.segment, column) {
                 self.write_to_stand_ins(column, row.range().start, bytes);
@@ -111,7 +126,8 @@ impl Mend {
 
     fn write_to_stand_ins(&mut self, column: usize, offset: u32, bytes: AlignedBuf) {
         let Targets::Missing(missing) = &self.targets else { return };
-        let of_column = missing.columns.iter().filter(|(of, member)| *of == column && member.stands_for.is_some());
+        let of_column =
+            missing.columns.iter().filter(|(of, member)| *of == column && member.stands_for.is_some());
         let members: Vec<_> = of_column.map(|(_, member)| Arc::clone(member)).collect();
         let bytes = Arc::new(bytes);
         for member in members {

@@ -152,7 +152,9 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
 fn unreadable(bed: &Bed) -> BTreeSet<u64> {
     let pool = bed.pool();
     pool.drop_caches();
-    let lost = |(&inode, &(version, len)): (&u64, &(u64, usize))| match pool.read(extent(&pool, inode).unwrap().ptr) {
+    let lost = |(&inode, &(version, len)): (&u64, &(u64, usize))| match pool
+        .read(extent(&pool, inode).unwrap().ptr)
+    {
         Ok(found) => {
             assert!(found[..] == bytes_of(inode, version, len), "file {inode} is another");
             None
@@ -167,7 +169,8 @@ fn unreadable(bed: &Bed) -> BTreeSet<u64> {
 fn bad_sectors(bed: &Bed, device: usize) -> Vec<u64> {
     let pieces = structures(&bed.pool(), &bed.sim);
     let records = [Structure::Data, Structure::Parity, Structure::Small];
-    let mine: Vec<_> = pieces.iter().filter(|piece| piece.device == device && records.contains(&piece.what)).collect();
+    let mine: Vec<_> =
+        pieces.iter().filter(|piece| piece.device == device && records.contains(&piece.what)).collect();
     let sector = |piece: &&Piece| (piece.at.get() + bed.next(piece.len.max(1) as u64)) / 4096 * 4096;
     let some: BTreeSet<u64> = (0..1 + bed.next(6))
         .filter_map(|_| mine.get(bed.next(mine.len().max(1) as u64) as usize))
