@@ -218,7 +218,7 @@ impl Host {
                 after.put(member.index, &called);
                 let lost = lost_text(pool);
                 notes.push(format!(
-                    "{called} takes the place of {device} without {lost}: {} of data errors are known \
+                    "{called} takes the place of {device} without {lost}: {} data errors are known \
                      (larder pool status -v {} names the files)",
                     chronicle::damaged(live).len(),
                     request.name
