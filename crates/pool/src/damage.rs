@@ -276,6 +276,12 @@ impl Pool {
         self.damage.ledger.lock().entries.contains_key(&name)
     }
 
+    /// Whether a block is known to be damaged, whoever refers to it; at once where nothing is.
+    pub(crate) fn is_block_lost(&self, block: BlockId) -> bool {
+        self.damage.count.load(Ordering::Acquire) > 0
+            && self.damage.ledger.lock().entries.keys().any(|name| name.5 == block)
+    }
+
     /// What can neither be read nor rebuilt, as far as it is known, by dataset and inode. What was overwritten or
     /// removed meanwhile is not among it.
     pub fn damage(&self) -> Vec<DamageRecord> {

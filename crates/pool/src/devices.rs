@@ -343,10 +343,11 @@ impl Pool {
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };
                 let mut known = member.to_root(commit);
+                let text = if known.partial { "without what could not be read of the old one" } else { "" };
                 (known.index, known.stands_for, known.partial) = (place, None, false);
                 let state = MemberState::Online;
                 let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
-                pool.event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()));
+                pool.event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()).text(text));
                 pool.members.take(member.index);
                 pool.members.put(Arc::new(settled));
             }

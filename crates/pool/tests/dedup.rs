@@ -221,3 +221,32 @@ fn rebuilding_takes_up_what_was_stored_before_dedup_was_on() {
     put(&pool, "tank", 500, 0..90);
     assert_eq!(blocks(&pool), 90, "{:?}", pool.dedup_figures());
 }
+
+#[test]
+fn what_is_known_to_be_lost_is_stored_anew_when_it_is_written_again() {
+    let (sim, pool) = pool_with("on");
+    put(&pool, "tank", 10, 0..4);
+    pool.commit().unwrap();
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let extent = |inode| {
+        let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap();
+        Extent::decode(&value.expect("a file")).unwrap()
+    };
+    let lost = extent(12).ptr;
+    let segment = pool.segments().into_iter().find(|segment| segment.id == lost.place.segment).unwrap();
+    let slot = segment.slots[usize::from(lost.place.column)];
+    let at = pool.members().get(slot.device).slot_offset(slot.index, lost.place.offset).get();
+    sim.device(0).inject(larder_sim::Fault::FailReads(at..at + 4096));
+    pool.drop_caches();
+    assert!(pool.read(lost).is_err());
+    // As whoever read it tells.
+    pool.note_unreadable(dataset.id(), 12, 0, LEN as u64, lost.id);
+    // From a backup, over the old one.
+    put(&pool, "tank", 12, 2..3);
+    put(&pool, "tank", 20, 0..2);
+    pool.commit().unwrap();
+    pool.drop_caches();
+    assert_eq!(&pool.read(extent(12).ptr).unwrap()[..], content(2, 1, LEN));
+    assert_eq!(extent(20).ptr.id, extent(10).ptr.id, "what is not lost is found as ever");
+    assert_eq!(pool.damage(), []);
+}

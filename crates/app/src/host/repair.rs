@@ -90,6 +90,12 @@ impl Host {
         if member.state() == MemberState::Online {
             return Ok(Some(format!("{text} is in use already")));
         }
+        if member.state() == MemberState::Waiting {
+            let how = format!("larder pool resilver {} tries again", pool.name());
+            return Ok(Some(format!(
+                "{text} waits for what could not be read of the device that it is to replace: {how}"
+            )));
+        }
         let named = text.contains('/') && fs::metadata(file_of(text)).is_ok();
         let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member) };
         let found = match path.as_deref().map(|path| open_again(pool, &member, path)) {

@@ -210,8 +210,16 @@ impl Pool {
         self.duplicates.tokens.earned(bytes.into());
     }
 
-    /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found.
+    /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found. Nor was
+    /// what is known to be lost: whoever writes it again has it.
     fn verify_found(&self, search: &mut Search<'_>) {
+        for found in &mut search.found {
+            if found.is_some_and(|ptr| self.is_block_lost(ptr.id)) {
+                *found = None;
+                count(&self.duplicates.counts.refuted, 1);
+                self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
         let doubted: Vec<(usize, BlockPtr)> = (0..search.records.len())
             .filter(|&i| search.records[i].dedup == Dedup::Verify)
             .filter_map(|i| Some((i, search.found[i]?)))
