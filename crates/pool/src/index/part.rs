@@ -46,7 +46,7 @@ impl Part {
         self.descriptor.run.last.get()
     }
     pub(super) fn filter_bytes(&self) -> u64 {
-        self.filter.as_ref().map_or(0, |filter| filter.bytes().len() as u64)
+        self.filter.as_ref().map_or(0, |filter| filter.shape().bytes())
     }
     pub(super) fn memory_bytes(&self) -> u64 {
         // Besides this, the pool's tables have the descriptor on disk only.
@@ -110,7 +110,7 @@ fn read_filter<R: PageReader>(descriptor: &PartDescriptor, reader: &R) -> Option
         let page = page.ok()?;
         bytes.extend_from_slice(decode_filter_page(&page, descriptor.run.run, number as u32).ok()?);
     }
-    Filter::from_bytes(descriptor.filter, bytes)
+    Filter::from_bytes(descriptor.filter, &bytes)
 }
 
 /// What a part's descriptor says beside its pages.
@@ -187,10 +187,9 @@ impl PartWriter {
     ) -> Result<(Part, usize), W::Error> {
         self.write_page(io)?;
         let run = self.out.run;
-        // Where there are few entries, good filters are cheap, and the base's alone decides how often one errs.
-        let filter = Filter::build(&self.highs, if stamp.base { 1 } else { 2 });
+        let filter = Filter::build(&self.highs, stamp.base);
         let mut filter_pages = Vec::new();
-        for (number, bytes) in filter.bytes().chunks(FILTER_PER_PAGE).enumerate() {
+        for (number, bytes) in filter.to_bytes().chunks(FILTER_PER_PAGE).enumerate() {
             filter_pages.push(self.out.write(&encode_filter_page(run, number as u32, bytes), io)?);
         }
         let (height, refs) = self.out.write_refs(self.index.clone(), io)?;
@@ -214,7 +213,7 @@ impl PartWriter {
             covered: stamp.covered,
             sampling: stamp.sampling,
             base: stamp.base,
-            filter: filter.shape,
+            filter: filter.shape(),
             filter_pages,
         };
         let pages = 2 + descriptor.filter_pages.len();
