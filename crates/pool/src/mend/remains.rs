@@ -20,8 +20,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A range that cannot be read is read in so many pieces, each of which may be read in as many again: few enough that
-/// a bad sector is met only three times in a row of common height, since a disk that tries hard takes seconds each time.
+/// A range that cannot be read is read in so many pieces, each of which may be read in as many again: many enough that
+/// a bad sector is met a few times only, since a disk that tries hard takes seconds each time.
 const PIECES: u32 = 16;
 
 impl Mend {
