@@ -231,7 +231,7 @@ pub(super) struct Run {
     /// What look-ups need of each part, side by side.
     firsts: Vec<u64>,
     filters: Vec<Option<Filter>>,
-    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so few steps remain
+    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none remains
     /// where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
@@ -242,7 +242,7 @@ impl Run {
     pub(super) fn new(oldest: RunId, newest: RunId, parts: Vec<Arc<Part>>) -> Self {
         let firsts: Vec<_> = parts.iter().map(|part| part.first()).collect();
         let filters = parts.iter().map(|part| part.filter.clone()).collect();
-        let shift = u64::BITS - (2 * parts.len()).next_power_of_two().max(2).ilog2();
+        let shift = u64::BITS - (8 * parts.len()).next_power_of_two().max(2).ilog2();
         let below = |jump: u64| firsts.partition_point(|first| first >> shift < jump) as u32;
         let jumps = (0..1u64 << (u64::BITS - shift)).map(below).collect();
         Self { oldest, newest, parts, firsts, filters, jumps, shift }

@@ -36,10 +36,10 @@ fn spot(lines: usize, key: u64) -> Spot {
 }
 
 impl Spot {
-    /// The bit in each word.
+    /// The number of its bit in a word.
     #[inline]
-    fn bits(&self) -> [u64; WORDS] {
-        std::array::from_fn(|word| 1 << (self.bits >> (6 * word) & 63))
+    fn bit(&self, word: usize) -> u64 {
+        self.bits >> (6 * word) & 63
     }
 }
 
@@ -49,7 +49,7 @@ impl Lines {
         for &key in keys {
             let spot = spot(lines.len(), key);
             let line = &mut lines[spot.line as usize].0;
-            line.iter_mut().zip(spot.bits()).for_each(|(word, bit)| *word |= bit);
+            line.iter_mut().enumerate().for_each(|(word, bits)| *bits |= 1 << spot.bit(word));
         }
         Self(lines.into())
     }
@@ -85,6 +85,7 @@ impl Lines {
     pub(super) fn may_hold(&self, spot: &Spot) -> bool {
         let line = &self.0[spot.line as usize].0;
         // All words are looked at: whether one says no is not to be foreseen, and a wrong guess costs more.
-        line.iter().zip(spot.bits()).fold(0, |missing, (word, bit)| missing | (!word & bit)) == 0
+        let all = line.iter().enumerate().fold(u64::MAX, |all, (word, bits)| all & bits >> spot.bit(word));
+        all & 1 != 0
     }
 }
