@@ -1,12 +1,12 @@
 #!/bin/bash
 # healing.sh: real files on a raidz2 of six while its devices rot, leave, return and are replaced, beside a copy that
 # goes on; the daemon is killed in the midst of a resilver. At the end all files are read without each pair of devices.
-# Then the last good disk of a pool, with sectors that cannot be read, is replaced.
+# Then the last good disk of a pool, with sectors that cannot be read, is replaced; and folders whose names are lost are removed.
 # MIB (200): of files from /usr. PAIRS (15): how many pairs are lost. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 need root fuse sha256sum
 MIB=${MIB:-200} PAIRS=${PAIRS:-15}
-PARTS=${PARTS:-devices last}
+PARTS=${PARTS:-devices last names}
 room 6
 make_bed 6 700M
 
@@ -195,6 +195,52 @@ part_last() {
     healthy "the pool is healthy without them"
     "$LARDER" pool export tank
     told+="4 bad sectors of the last good disk cost 4 records; "
+    rm "$DEVICES"/*
+}
+
+# --- Names that nothing gives back.
+part_names() {
+    local disk=$DEVICES/disk dir i lost=0
+    rm -f "$DEVICES"/*
+    truncate -s 700M "$disk"
+    "$LARDER" pool create -m "$MNT" tank "fault:$disk"
+    mounted
+    for dir in a b c d e; do
+        mkdir "$MNT/$dir" "$MNT/$dir/sub"
+        for i in $(seq 800); do echo "$dir $i" >"$MNT/$dir/needle-$dir-$i-$RANDOM-and-a-long-name-so-that-there-are-many-nodes"; done
+        for i in $(seq 20); do echo "$dir $i" >"$MNT/$dir/sub/$i"; done
+    done
+    (cd "$MNT" && find a e -type f -print0 | xargs -0 sha256sum) >"$BED/names.sums"
+    "$LARDER" pool export tank
+    # Wherever names of that folder lie, old nodes as well.
+    { LC_ALL=C grep -obUa 'needle-c-[0-9]*' "$disk" || true; } |
+        awk -F: '{ print int($1 / 4096) * 4096 }' | sort -un | awk '{ printf "error read at=%d..%d\n", $1, $1 + 4096 }' >"$BED/out/faults"
+    check "nodes with names are found" test -s "$BED/out/faults"
+    mv "$BED/out/faults" "$disk.faults"
+    check "import with names that are lost" "$LARDER" pool import -d "fault:$disk" tank
+    mounted
+    check "the folder cannot be listed" sh -c "! ls '$MNT/c'"
+    named() { "$LARDER" pool status -v tank | grep -q "^ *$MNT/c\|<metadata>"; }
+    check "it is named" within 60 named
+    others() { (cd "$MNT" && sha256sum --quiet --strict -c "$BED/names.sums"); }
+    check "what lies apart from it is whole" others
+    lost=$({ find "$MNT"/[bd] -type f -exec cat {} + 2>&1 >/dev/null || true; } | wc -l)
+    # What is below stops the first.
+    for i in 1 2 3; do rm -rf "$MNT"/[bcd] 2>/dev/null || true; done
+    check "all of it is removed" test -z "$(ls -d "$MNT"/[bcd] 2>/dev/null)"
+    "$LARDER" pool sync tank
+    # The node stays, with what it held beside.
+    clean() { ! "$LARDER" pool status -v tank | grep -q "^ *$MNT/"; }
+    check "no file is named any more" within 60 clean
+    mkdir "$MNT/c" && echo new >"$MNT/c/new"
+    check "others are whole still" others
+    "$LARDER" pool export tank
+    check "import" "$LARDER" pool import -d "fault:$disk" tank
+    mounted
+    check "others are whole after an import" others
+    same "and what came anew" <(echo new) "$MNT/c/new"
+    "$LARDER" pool export tank
+    told+="beside a folder without names $lost files were lost; "
     rm "$DEVICES"/*
 }
 
