@@ -31,6 +31,34 @@ pub fn sparse_file(path: &Path, bytes: u64) {
     fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a file of this size can be made");
 }
 
+/// What a new file is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ground {
+    /// Holes: the file system finds room for each write, one after the other.
+    Holes,
+    /// Written before, as far as it will be written: as on a disk, nothing has to be found.
+    Written,
+}
+
+impl Ground {
+    /// What people would say.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Holes => "sparse",
+            Self::Written => "written before",
+        }
+    }
+
+    /// Makes a file of `bytes`, of which the first `end` will be written.
+    pub fn make(self, path: &Path, bytes: u64, end: u64) {
+        sparse_file(path, bytes);
+        if self == Self::Written {
+            let device = FileDevice::open(path, OpenMode::Exclusive).expect("the file can be used");
+            write_all(&device, &[0; MIB], end.min(bytes).div_ceil(MIB as u64) as usize);
+        }
+    }
+}
+
 /// Performs requests with [`DEPTH`] of them in flight.
 pub fn perform(device: &FileDevice, requests: impl Iterator<Item = Request>) {
     let done = |pending: Pending<Outcome>| drop(pending.wait().expect("the device works"));

@@ -1,9 +1,10 @@
 //! What a pool asks of its devices, on tape; and the same requests made by fio: the ceiling of whatever made them.
 
-use crate::device::sparse_file;
+use crate::device::Ground;
 use crate::peer::run;
 use larder_device::{Device, FileDevice, OpenMode, Outcome, Pending, Request};
 use larder_format::ByteLen;
+use larder_format::label::LABEL_AREA;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -114,8 +115,8 @@ pub fn bytes_by_file(entries: &[Entry], kind: Kind) -> BTreeMap<Arc<Path>, u64> 
 
 /// The time that fio takes for the same requests: all reads in their order, and beside them all writes and flushes
 /// in theirs, with as many in flight as the devices concerned perform at once. Reads go to the same files, writes to
-/// new sparse ones of `size` bytes in `folder`.
-pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
+/// new ones of `size` bytes in `folder`.
+pub fn replay(entries: &[Entry], ground: Ground, size: u64, folder: &Path) -> Duration {
     let mut job = String::from("[global]\nioengine=libaio\ndirect=1\nreplay_no_stall=1\n");
     let mut fresh: Vec<PathBuf> = Vec::new();
     let kinds: [(&str, &[Kind]); 2] = [("reads", &[Kind::Read]), ("writes", &[Kind::Write, Kind::Flush])];
@@ -132,9 +133,13 @@ pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
         let stand_ins: BTreeMap<&Arc<Path>, PathBuf> =
             paths.iter().map(|path| (*path, stand_in(path))).collect();
         let mut log = String::from("fio version 2 iolog\n");
-        for path in stand_ins.values() {
+        for (of, path) in &stand_ins {
             if name == "writes" {
-                sparse_file(path, size);
+                let mine = entries.iter().filter(|entry| entry.path == **of);
+                let ends = mine.map(|entry| entry.offset + entry.len);
+                // Beside the labels at the device's end.
+                let end = ends.filter(|end| *end <= size - LABEL_AREA).max().unwrap_or(0);
+                ground.make(path, size, end);
                 fresh.push(path.clone());
             }
             writeln!(log, "{0} add\n{0} open", path.display()).expect("a string takes what is written");
@@ -156,6 +161,7 @@ pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
         write!(job, "[{name}]\nread_iolog={}\niodepth={depth}\n", path.display())
             .expect("a string takes what is written");
     }
+    rustix::fs::sync();
     let path = folder.join("ceiling.fio");
     fs::write(&path, job).expect("the folder can be written");
     let told = run("fio", ["--output-format=json", &path.display().to_string()]);

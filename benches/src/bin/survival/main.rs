@@ -12,6 +12,7 @@ mod report;
 use bed::{Bed, Devices, SHAPES, Shape};
 use clap::Parser;
 use larder_benches::MIB;
+use larder_benches::device::Ground;
 use larder_benches::litter::{self, Item};
 use larder_benches::machine::machine;
 use report::Report;
@@ -19,6 +20,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tempfile::TempDir;
+
+/// What a new device is made of.
+const GROUNDS: [Ground; 2] = [Ground::Written, Ground::Holes];
 
 /// Measures resilver, scrub, and reading while devices are lost or slow.
 #[derive(Debug, Parser)]
@@ -105,7 +109,9 @@ fn measure(args: &Args, shape: Shape, folder: &Path, report: &mut Report) {
             report.scrub(rebuild::scrub(&bed, shape, args.rounds));
         }
         if args.does("resilver") {
-            report.resilver(rebuild::resilver(&bed, shape, args.rounds, &large));
+            for ground in GROUNDS {
+                report.resilver(rebuild::resilver(&bed, shape, ground, args.rounds, &large));
+            }
         }
         if args.does("beside") && shape.word == "raidz2" {
             report.beside(rebuild::beside(&bed, &large, 6.0 * args.seconds));

@@ -3,6 +3,7 @@
 use crate::degraded::{CELLS, Cell, Figure, Table, wait};
 use crate::rebuild::{Beside, Resilver, Rounds, Scrub, median, mib_per_s};
 use larder_benches::MIB;
+use larder_benches::device::Ground;
 use larder_benches::plot::{Anchor, Page, colour};
 use std::fmt::Write;
 use std::fs;
@@ -87,7 +88,7 @@ impl Report {
 
     /// Adds resilvers of a shape.
     pub fn resilver(&mut self, resilver: Resilver) {
-        eprintln!("{}: resilver | {}", resilver.shape, resilver.rounds.row());
+        eprintln!("{}, {}: resilver | {}", resilver.shape, resilver.ground.name(), resilver.rounds.row());
         self.resilvers.push(resilver);
         self.note_load();
     }
@@ -133,8 +134,9 @@ impl Report {
             );
             for of in &self.resilvers {
                 line(&format!(
-                    "| {} | {} | ≥ {ASKED} | {} | reads {}, writes {} |",
+                    "| {}, {} | {} | ≥ {ASKED} | {} | reads {}, writes {} |",
                     of.shape,
+                    of.ground.name(),
                     of.rounds.row(),
                     mark(of.rounds.ratio()),
                     of.request.0 >> 10,
@@ -147,7 +149,7 @@ impl Report {
                  | | device | held | alive | written | written / held | written / alive | read, by device |\n\
                  |---|---|---|---|---|---|---|---|",
             );
-            for of in &self.resilvers {
+            for of in self.resilvers.iter().filter(|of| of.ground == Ground::Written) {
                 let read: Vec<_> =
                     of.read.iter().map(|&bytes| format!("{:.1}", bytes as f64 / MIB as f64)).collect();
                 line(&format!(
@@ -219,10 +221,10 @@ impl Report {
             y += 17.0;
         };
         for of in &self.resilvers {
-            bar(&mut bars, &format!("resilver, {} / fio", of.shape), of.rounds.ratio(), Some(ASKED));
+            bar(&mut bars, &format!("resilver, {}, {}", of.shape, of.ground.name()), of.rounds.ratio(), Some(ASKED));
         }
         for of in &self.scrubs {
-            bar(&mut bars, &format!("scrub, {} / fio", of.shape), of.rounds.ratio(), Some(ASKED));
+            bar(&mut bars, &format!("scrub, {}", of.shape), of.rounds.ratio(), Some(ASKED));
         }
         for table in &self.tables {
             for state in 1..table.states.len() {
