@@ -1,5 +1,6 @@
 //! What a file in a folder gives by itself: the measure of everything that is stored in that folder.
 
+use crate::content::Content;
 use crate::{Latencies, MIB, mb_per_s, timed};
 use larder_device::{
     AlignedBuf, Device, Entropy, FileDevice, OpenMode, Outcome, Pending, Request, SeededEntropy,
@@ -54,7 +55,8 @@ impl Ground {
         sparse_file(path, bytes);
         if self == Self::Written {
             let device = FileDevice::open(path, OpenMode::Exclusive).expect("the file can be used");
-            write_all(&device, &[0; MIB], end.min(bytes).div_ceil(MIB as u64) as usize);
+            // What lies below may make holes of zeros.
+            write_all(&device, &Content::Random.bytes(MIB), end.min(bytes).div_ceil(MIB as u64) as usize);
         }
     }
 }

@@ -113,6 +113,9 @@ pub fn bytes_by_file(entries: &[Entry], kind: Kind) -> BTreeMap<Arc<Path>, u64> 
     by_file
 }
 
+/// What fio leaves uncounted at most, bytes.
+const IN_FLIGHT: u64 = 48 << 20;
+
 /// The time that fio takes for the same requests: all reads in their order, and beside them all writes and flushes
 /// in theirs, with as many in flight as the devices concerned perform at once. Reads go to the same files, writes to
 /// new ones of `size` bytes in `folder`.
@@ -169,6 +172,12 @@ pub fn replay(entries: &[Entry], ground: Ground, size: u64, folder: &Path) -> Du
     let json = &told[told.find('{').unwrap_or(0)..];
     let told: serde_json::Value = serde_json::from_str(json).expect("fio gives JSON");
     let jobs = told["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // What is in flight at the end is waited for and not counted.
+    for (kind, name) in [(Kind::Read, "read"), (Kind::Write, "write")] {
+        let done: u64 = jobs.iter().filter_map(|job| job[name]["io_bytes"].as_u64()).sum();
+        let asked = bytes(entries, kind);
+        assert!(done <= asked && asked - done < IN_FLIGHT, "fio did {done} bytes of {name}, not {asked}");
+    }
     let longest = jobs.iter().filter_map(|job| job["job_runtime"].as_u64()).max();
     Duration::from_millis(longest.expect("fio tells how long it took").max(1))
 }

@@ -114,7 +114,7 @@ fn lose(bed: &Bed, ground: Ground, round: usize) -> (u64, PathBuf) {
     let slots = bed.pool.segments().into_iter().flat_map(|segment| segment.slots);
     let last = slots.filter(|slot| slot.device == LOST).map(|slot| slot.index).max();
     let end = last.map_or(0, |slot| member.slot_offset(slot, member.slot_size).get());
-    let (_, new) = bed.fresh(&format!("new-{}-{round}", ground.name()), ground, end);
+    let (_, new) = bed.fresh(&format!("new-{round}-{ground:?}"), ground, end);
     bed.pool.replace(LOST, new).expect("it can be replaced");
     // Room that removed files had is given back now, not while something is measured.
     rustix::fs::sync();
