@@ -113,6 +113,8 @@ pub fn bytes_by_file(entries: &[Entry], kind: Kind) -> BTreeMap<Arc<Path>, u64> 
     by_file
 }
 
+/// Before each measurement, so that what came before it does not tell in it.
+pub const REST: Duration = Duration::from_secs(2);
 /// What fio leaves uncounted at most, bytes.
 const IN_FLIGHT: u64 = 48 << 20;
 
@@ -167,6 +169,7 @@ pub fn replay(entries: &[Entry], ground: Ground, size: u64, folder: &Path) -> Du
     rustix::fs::sync();
     let path = folder.join("ceiling.fio");
     fs::write(&path, job).expect("the folder can be written");
+    rest();
     let told = run("fio", ["--output-format=json", &path.display().to_string()]);
     fresh.iter().for_each(|path| fs::remove_file(path).expect("our own file"));
     let json = &told[told.find('{').unwrap_or(0)..];
@@ -180,4 +183,10 @@ pub fn replay(entries: &[Entry], ground: Ground, size: u64, folder: &Path) -> Du
     }
     let longest = jobs.iter().filter_map(|job| job["job_runtime"].as_u64()).max();
     Duration::from_millis(longest.expect("fio tells how long it took").max(1))
+}
+
+/// Lets the disk rest: a virtual one may give more for a while to who asked for little before.
+#[allow(clippy::disallowed_methods, reason = "nothing is to happen")]
+pub fn rest() {
+    std::thread::sleep(REST);
 }

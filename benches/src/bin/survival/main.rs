@@ -37,7 +37,7 @@ struct Args {
     #[arg(long, default_value_t = 64)]
     device_gib: u64,
     /// How often each is done, an even number: half of the times the pool comes first, half of the times fio
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// Seconds of each cell of reading, in each round
     #[arg(long, default_value_t = 0.5)]
@@ -123,7 +123,7 @@ fn measure(args: &Args, shape: Shape, folder: &Path, report: &mut Report) {
             let small = vec![bed.write((args.mib / 4).max(1), 4)];
             bed.settle();
             let files = degraded::Files { large, small };
-            report.table(degraded::lost(&bed, shape, &files, args.rounds.min(4), args.seconds));
+            report.table(degraded::lost(&bed, shape, &files, args.rounds, args.seconds));
         }
     }
     if args.does("slow") && reads {

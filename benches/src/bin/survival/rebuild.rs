@@ -3,7 +3,7 @@
 use crate::bed::{Bed, Shape, Written};
 use larder_benches::device::Ground;
 use larder_benches::process::{children_cpu_time, cpu_time};
-use larder_benches::tape::{Entry, Kind, bytes, bytes_by_file, replay};
+use larder_benches::tape::{Entry, Kind, bytes, bytes_by_file, replay, rest};
 use larder_benches::{MIB, timed};
 use larder_device::{Counts, Entropy, Histogram, SeededEntropy};
 use larder_files::{Handle, Ops};
@@ -127,6 +127,7 @@ pub fn resilver(bed: &Bed, shape: Shape, ground: Ground, count: usize, kept: &[W
     let mut old = PathBuf::new();
     let (rounds, entries) = rounds(bed, ground, count, |round, cpu| {
         (held, old) = lose(bed, ground, round);
+        rest();
         bed.tape.start();
         let before = cpu();
         let time = timed(|| while bed.pool.resilver_step(STEP).expect("it is rebuilt") {});
@@ -160,6 +161,7 @@ pub fn resilver(bed: &Bed, shape: Shape, ground: Ground, count: usize, kept: &[W
 pub fn scrub(bed: &Bed, shape: Shape, count: usize) -> Scrub {
     let (rounds, _) = rounds(bed, Ground::Holes, count, |_, cpu| {
         bed.pool.scrub_start(ScrubSince::All).expect("none is under way");
+        rest();
         bed.tape.start();
         let before = cpu();
         let time = timed(|| while bed.pool.scrub_step(STEP).expect("it goes on") {});

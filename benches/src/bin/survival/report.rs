@@ -5,6 +5,7 @@ use crate::rebuild::{Beside, Resilver, Rounds, Scrub, median, mib_per_s};
 use larder_benches::MIB;
 use larder_benches::device::Ground;
 use larder_benches::plot::{Anchor, Page, colour};
+use larder_benches::tape::REST;
 use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
@@ -77,9 +78,10 @@ impl Report {
             "{machine}\n\nThe engine without FUSE, on sparse files of {device_gib} GiB with direct I/O, all on one disk; \
              incompressible records. {mib} MiB are alive on each device; 40 % of what was written was removed. {rounds} \
              rounds: in the first of each two the pool came first, in the second fio; speeds are of medians, ratios of each \
-             two rounds, and their median. New devices, and the files that fio writes, are sparse, or were written before \
+             two rounds, and their median. The disk rests for {} s before each. New devices, and the files that fio writes, are sparse, or were written before \
              as disks are, which have no holes. Reads were measured \
-             for {seconds} s each, in each round."
+             for {seconds} s each, in each round.",
+            REST.as_secs()
         );
         Self {
             head,
@@ -138,8 +140,7 @@ impl Report {
         if !self.resilvers.is_empty() {
             line(
                 "\n## Resilver\n\nOne device is gone and a new one takes its place: MiB/s read and written at full speed, \
-                 beside fio making the same requests of the same files at the same time, reads and writes apart, as \
-                 many in flight as the pool's devices perform at once.\n\n\
+                 beside fio making the same requests of the same files at the same time, reads and writes apart, four in flight for each device concerned.\n\n\
                  | | pool | fio | pool / fio (pairs of rounds) | processor s/GiB | asked | | requests, KiB |\n|---|---|---|---|---|---|---|---|",
             );
             for of in &self.resilvers {
