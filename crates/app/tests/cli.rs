@@ -425,6 +425,31 @@ fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down()
 }
 
 #[test]
+fn what_deduplication_found_is_told_to_people_and_to_programs() {
+    let Some(bed) = Bed::new("what_deduplication_found_is_told_to_people_and_to_programs") else { return };
+    bed.create("tank", "", &bed.devices("disks", 1, 256));
+    let dedup = || {
+        let told: serde_json::Value = serde_json::from_str(&bed.ok("pool status -j tank")).unwrap();
+        told["pools"]["tank"]["dedup"].clone()
+    };
+    assert!(dedup().is_null() && !bed.ok("pool status tank").contains("\n dedup: "));
+    bed.ok("fs set dedup=on tank");
+    let content = noise(7, 10 * (128 << 10));
+    for name in ["one", "two", "three"] {
+        fs::write(bed.path("mnt").join(name), &content).unwrap();
+        bed.ok("pool sync tank");
+    }
+    let told = dedup();
+    assert_eq!((&told["looked_up"], &told["hits"], &told["sampling"]), (&30.into(), &20.into(), &1.into()));
+    assert!(bed.ok("pool status tank").contains("\n dedup: 10 fingerprints, "));
+    bed.ok("pool trace -w tank");
+    let histogram = bed.ok("pool dedup tank");
+    assert!(histogram.contains(" index: 10 duplicate and 0 unique entries, "), "{histogram}");
+    assert!(histogram.contains("\ndedup = 3.00, "), "{histogram}");
+    bed.ok("daemon stop");
+}
+
+#[test]
 fn a_trace_tells_what_it_found_and_goes_on_after_a_crash() {
     let Some(bed) = Bed::new("a_trace_tells_what_it_found_and_goes_on_after_a_crash") else { return };
     bed.create("tank", "", &bed.devices("disks", 1, 256));

@@ -22,6 +22,8 @@ pub const FILTER_PER_PAGE: usize = PAGE_MAX - PageHead::SIZE;
 pub const MAX_FILTER_PAGES: usize = 64;
 /// The most values in a window of a filter.
 pub const MAX_WINDOW: u32 = 1 << 18;
+/// Bytes of a line of a filter.
+pub const LINE: usize = 64;
 
 const WHAT: &str = "index page";
 const CHECK: usize = size_of::<u32>();
@@ -259,44 +261,60 @@ impl<'a> PrintsPage<'a> {
     }
 }
 
-/// What a filter is made with. It is a binary fuse filter of three places (Graf and Lemire, *Binary Fuse Filters*,
-/// 2022): `windows` + 2 windows of `window` values. `SPEC.md` has its hash.
+/// What a filter is. `SPEC.md` has the hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FilterShape {
-    /// Seed of its hash.
-    pub seed: u64,
-    /// Windows in which the first place may be.
-    pub windows: u32,
-    /// Values in a window, a power of two.
-    pub window: u32,
-    /// Bytes of a value: 1 or 2.
-    pub width: u8,
+pub enum FilterShape {
+    /// A binary fuse filter of three places (Graf and Lemire, *Binary Fuse Filters*, 2022): `windows` + 2 windows of
+    /// `window` values of a byte.
+    Fuse {
+        /// Seed of its hash.
+        seed: u64,
+        /// Windows in which the first place may be.
+        windows: u32,
+        /// Values in a window, a power of two.
+        window: u32,
+    },
+    /// A Bloom filter whose bits of one fingerprint are in one line of [`LINE`] bytes (Putze, Sanders and Singler,
+    /// *Cache-, Hash- and Space-Efficient Bloom Filters*, 2007).
+    Lines {
+        /// How many.
+        lines: u32,
+    },
 }
 
+const FUSE: u8 = 1;
+const LINES: u8 = 2;
+
 impl FilterShape {
-    /// Values in it.
-    pub fn values(&self) -> u64 {
-        (u64::from(self.windows) + 2) * u64::from(self.window)
-    }
     /// Its bytes.
     pub fn bytes(&self) -> u64 {
-        self.values() * u64::from(self.width)
+        match *self {
+            Self::Fuse { windows, window, .. } => (u64::from(windows) + 2) * u64::from(window),
+            Self::Lines { lines } => u64::from(lines) * LINE as u64,
+        }
     }
     /// Pages that hold it.
     pub fn pages(&self) -> u64 {
         self.bytes().div_ceil(FILTER_PER_PAGE as u64)
     }
 
-    fn checked(self, entries: u64) -> Result<Self, Corrupt> {
-        let fits = self.window.is_power_of_two()
-            && self.window <= MAX_WINDOW
-            && self.windows > 0
-            && matches!(self.width, 1 | 2)
-            // 1.125 values an entry, and more in small ones.
-            && self.values() <= 64 + 4 * entries
-            && self.pages() <= MAX_FILTER_PAGES as u64;
+    fn of(head: &PartHead, entries: u64) -> Result<Self, Corrupt> {
+        let shape = match head.filter {
+            FUSE => Self::Fuse { seed: head.seed, windows: head.windows, window: head.window },
+            _ => Self::Lines { lines: head.windows },
+        };
+        let of_kind = match head.filter {
+            FUSE => head.window.is_power_of_two() && head.window <= MAX_WINDOW,
+            LINES => (head.seed, head.window) == (0, 0),
+            _ => false,
+        };
+        let fits = of_kind
+            && head.windows > 0
+            // One byte and an eighth an entry, or three; more in small ones.
+            && shape.bytes() <= 64 + 4 * entries
+            && shape.pages() <= MAX_FILTER_PAGES as u64;
         ensure(fits, "index descriptor", Reason::Range)?;
-        Ok(self)
+        Ok(shape)
     }
 }
 
@@ -338,14 +356,14 @@ layout! {
     pub struct PartHead[32] {
         /// Ids below this were in the index when the newest of the part's entries was written.
         covered: BlockId = 0,
-        /// Seed of the filter.
+        /// Seed of the filter, if it has one.
         seed: u64 = 8,
-        /// Windows of the filter.
+        /// Windows or lines of the filter.
         windows: u32 = 16,
-        /// Values in a window of the filter: a power of two.
+        /// Values in a window of the filter, if it has windows: a power of two.
         window: u32 = 20,
-        /// Bytes of a value of the filter: 1 or 2.
-        width: u8 = 24,
+        /// 1 when the filter has windows, 2 when it has lines.
+        filter: u8 = 24,
         /// Only fingerprints whose lowest `sampling` bits are 0 are in it.
         sampling: u8 = 25,
         /// 1 when the part belongs to the base.
@@ -376,12 +394,16 @@ impl PartDescriptor {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let at = out.len();
         out.resize(at + PartHead::SIZE, 0);
+        let (filter, seed, windows, window) = match self.filter {
+            FilterShape::Fuse { seed, windows, window } => (FUSE, seed, windows, window),
+            FilterShape::Lines { lines } => (LINES, 0, lines, 0),
+        };
         PartHead {
             covered: self.covered,
-            seed: self.filter.seed,
-            windows: self.filter.windows,
-            window: self.filter.window,
-            width: self.filter.width,
+            seed,
+            windows,
+            window,
+            filter,
             sampling: self.sampling,
             base: u8::from(self.base),
         }
@@ -402,9 +424,7 @@ impl PartDescriptor {
         ensure(head.base <= 1 && u32::from(head.sampling) <= u32::BITS, WHAT, Reason::Range)?;
         ensure_countable(&[head.covered.get()], WHAT)?;
         let (run, run_len) = RunDescriptor::decode(&bytes[PartHead::SIZE..])?;
-        let shape =
-            FilterShape { seed: head.seed, windows: head.windows, window: head.window, width: head.width };
-        let filter = shape.checked(run.entries)?;
+        let filter = FilterShape::of(&head, run.entries)?;
         let at = PartHead::SIZE + run_len;
         let end = at + filter.pages() as usize * BlockPtr::SIZE;
         let pages = bytes.get(at..end).ok_or(short)?.chunks_exact(BlockPtr::SIZE);

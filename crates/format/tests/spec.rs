@@ -248,6 +248,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         ids::MAX_COUNT,
         index::FILTER_PER_PAGE,
         index::MAX_FILTER_PAGES,
+        index::LINE,
         index::MAX_PRINTS,
         index::MAX_WINDOW,
         index::PRINTS_PAGE,

@@ -382,26 +382,26 @@ pub fn filter_pages() -> Vec<Vec<u8>> {
 }
 
 pub fn part_descriptors() -> Vec<Vec<u8>> {
-    let build = |run: Vec<u8>, windows, width| {
+    let build = |run: Vec<u8>, filter: FilterShape| {
         let (run, _) = RunDescriptor::decode(&run).expect("a sample");
-        let filter = FilterShape { seed: 77, windows, window: 512, width };
         let mut out = Vec::new();
         PartDescriptor {
             run,
             covered: BlockId::new(99),
             sampling: 2,
-            base: width == 1,
+            base: matches!(filter, FilterShape::Fuse { .. }),
             filter,
             filter_pages: (0..filter.pages()).map(ptr).collect(),
         }
         .encode(&mut out);
         out
     };
-    run_descriptors()
-        .into_iter()
-        .zip([(10, 1), (12, 2), (34, 2)])
-        .map(|(run, (n, w))| build(run, n, w))
-        .collect()
+    let filters = [
+        FilterShape::Fuse { seed: 77, windows: 10, window: 512 },
+        FilterShape::Lines { lines: 12 },
+        FilterShape::Lines { lines: 250 },
+    ];
+    run_descriptors().into_iter().zip(filters).map(|(run, filter)| build(run, filter)).collect()
 }
 
 pub fn items() -> Vec<Vec<u8>> {

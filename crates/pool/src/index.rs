@@ -16,9 +16,9 @@
 //!
 //! **Look-ups** ask a filter a run, in memory, and read one page for each filter that says yes: the first
 //! fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence now and then, as a
-//! design of ours had it, would save that and cost a fifth of a read more. Upper runs have filters of two bytes an
-//! entry (18 bits), the base of one (9.2 bits): so one new fingerprint in 256 costs a read, however many runs there
-//! are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together; it holds
+//! design of ours had it, would save that and cost a fifth of a read more. Upper runs have filters of three bytes an
+//! entry, of which a look-up touches one line of memory, the base of one (9.2 bits): so one new fingerprint in some 240 costs a
+//! read, however many runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together; it holds
 //! parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken

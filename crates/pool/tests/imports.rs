@@ -402,7 +402,7 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     }
     let sim = SimWorld::from_images(vec![newer]);
     let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
-    assert!(text.contains("format version 7") && text.contains("reads version 4"), "{text}");
+    assert!(text.contains("format version 7") && text.contains("reads version 5"), "{text}");
 }
 
 #[test]

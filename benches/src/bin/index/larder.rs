@@ -223,7 +223,8 @@ impl Larder {
         });
         let hits_in_order = self.map.is_some().then(|| self.in_order(self.most / 5));
         let mut fresh = 0;
-        let look_up_and_insert = self.rate(self.most / 5 * 2, |this| {
+        // Few enough for what is compared with others afterwards to be of this size still.
+        let look_up_and_insert = self.rate((self.most / 5 * 2).min(count / 10), |this| {
             let prints: Vec<_> = (this.count..this.count + BATCH).map(print).collect();
             fresh += this.probe(&prints).iter().filter(|found| found.is_none()).count() as u64;
             (0..BATCH).for_each(|_| this.insert_next());

@@ -53,6 +53,10 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    // Its filters lie in large pages as the daemon's do.
+    if let Err(error) = larder_app::heap::share_one() {
+        eprintln!("not with the heap that the daemon has: {error}");
+    }
     let temporary = tempfile::tempdir_in(args.dir.clone().unwrap_or_else(std::env::temp_dir));
     let temporary = temporary.expect("a folder can be made there");
     let dir = temporary.path();

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 3;
+const MINOR: u32 = 4;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -99,6 +99,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "cleaned": pool.cleaned,
             "write_amplification": pool.write_amplification as f64 / 100.0,
             "trace": pool.trace,
+            "dedup": pool.dedup,
             "reshaping": pool.reshaping,
             "survives": pool.survives,
             "risk": risk(pool.survives),
@@ -283,6 +284,7 @@ mod tests {
         let shown = statuses(&[pool()]);
         let tank = &shown["tank"];
         assert_eq!((&tank["state"], &tank["error_count"]), (&json!("DEGRADED"), &json!(0)));
+        assert_eq!(tank["dedup"], Value::Null);
         let missing = &tank["vdevs"]["tank"]["vdevs"]["mirror-0"]["vdevs"]["/srv/b"];
         assert_eq!((&missing["state"], &missing["read_errors"]), (&json!("UNAVAIL"), &json!(1240)));
     }

@@ -125,7 +125,7 @@ fn descriptor() -> PartDescriptor {
         covered: BlockId::new(77),
         sampling: 3,
         base: true,
-        filter: FilterShape { seed: 0, windows: 20, window: 2048, width: 1 },
+        filter: FilterShape::Fuse { seed: 0, windows: 20, window: 2048 },
         filter_pages: vec![ptr; 2],
     }
 }
@@ -136,6 +136,15 @@ fn descriptors_come_back() {
     descriptor().encode(&mut bytes);
     bytes.push(4);
     assert_eq!(PartDescriptor::decode(&bytes[3..]), Ok((descriptor(), bytes.len() - 4)));
+    let upper = PartDescriptor { base: false, filter: FilterShape::Lines { lines: 953 }, ..descriptor() };
+    let mut bytes = Vec::new();
+    upper.encode(&mut bytes);
+    assert_eq!(PartDescriptor::decode(&bytes), Ok((upper, bytes.len())));
+    for (at, value) in [(8, 1), (20, 1), (24, 0), (24, 3)] {
+        let mut broken = bytes.clone();
+        broken[at] = value;
+        assert_eq!(PartDescriptor::decode(&broken).unwrap_err().reason, Reason::Range, "byte {at}");
+    }
 }
 
 #[test]
@@ -146,10 +155,22 @@ fn descriptors_of_what_cannot_be_are_refused() {
         descriptor.encode(&mut bytes);
         PartDescriptor::decode(&bytes).unwrap_err().reason
     };
-    assert_eq!(refused(|part| part.filter.window = 2047), Reason::Range);
-    assert_eq!(refused(|part| part.filter.windows = 0), Reason::Range);
-    assert_eq!(refused(|part| part.filter.windows = u32::MAX), Reason::Range);
-    assert_eq!(refused(|part| part.filter.width = 3), Reason::Range);
+    const FUSE: FilterShape = FilterShape::Fuse { seed: 0, windows: 20, window: 2048 };
+    assert_eq!(descriptor().filter, FUSE);
+    assert_eq!(
+        refused(|part| part.filter = FilterShape::Fuse { seed: 0, windows: 20, window: 2047 }),
+        Reason::Range
+    );
+    assert_eq!(
+        refused(|part| part.filter = FilterShape::Fuse { seed: 0, windows: 0, window: 2048 }),
+        Reason::Range
+    );
+    assert_eq!(
+        refused(|part| part.filter = FilterShape::Fuse { seed: 0, windows: u32::MAX, window: 2048 }),
+        Reason::Range
+    );
+    assert_eq!(refused(|part| part.filter = FilterShape::Lines { lines: 0 }), Reason::Range);
+    assert_eq!(refused(|part| part.filter = FilterShape::Lines { lines: 2000 }), Reason::Range);
     assert_eq!(refused(|part| part.sampling = 33), Reason::Range);
     assert_eq!(refused(|part| part.covered = BlockId::new(u64::MAX)), Reason::Range);
     assert_eq!(refused(|part| part.filter_pages.truncate(part.filter_pages.len() - 1)), Reason::Short);

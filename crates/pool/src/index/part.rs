@@ -46,7 +46,7 @@ impl Part {
         self.descriptor.run.last.get()
     }
     pub(super) fn filter_bytes(&self) -> u64 {
-        self.filter.as_ref().map_or(0, |filter| filter.bytes().len() as u64)
+        self.filter.as_ref().map_or(0, |filter| filter.shape().bytes())
     }
     pub(super) fn memory_bytes(&self) -> u64 {
         // Besides this, the pool's tables have the descriptor on disk only.
@@ -110,7 +110,7 @@ fn read_filter<R: PageReader>(descriptor: &PartDescriptor, reader: &R) -> Option
         let page = page.ok()?;
         bytes.extend_from_slice(decode_filter_page(&page, descriptor.run.run, number as u32).ok()?);
     }
-    Filter::from_bytes(descriptor.filter, bytes)
+    Filter::from_bytes(descriptor.filter, &bytes)
 }
 
 /// What a part's descriptor says beside its pages.
@@ -187,10 +187,9 @@ impl PartWriter {
     ) -> Result<(Part, usize), W::Error> {
         self.write_page(io)?;
         let run = self.out.run;
-        // Where there are few entries, good filters are cheap, and the base's alone decides how often one errs.
-        let filter = Filter::build(&self.highs, if stamp.base { 1 } else { 2 });
+        let filter = Filter::build(&self.highs, stamp.base);
         let mut filter_pages = Vec::new();
-        for (number, bytes) in filter.bytes().chunks(FILTER_PER_PAGE).enumerate() {
+        for (number, bytes) in filter.to_bytes().chunks(FILTER_PER_PAGE).enumerate() {
             filter_pages.push(self.out.write(&encode_filter_page(run, number as u32, bytes), io)?);
         }
         let (height, refs) = self.out.write_refs(self.index.clone(), io)?;
@@ -214,7 +213,7 @@ impl PartWriter {
             covered: stamp.covered,
             sampling: stamp.sampling,
             base: stamp.base,
-            filter: filter.shape,
+            filter: filter.shape(),
             filter_pages,
         };
         let pages = 2 + descriptor.filter_pages.len();
@@ -232,7 +231,7 @@ pub(super) struct Run {
     /// What look-ups need of each part, side by side.
     firsts: Vec<u64>,
     filters: Vec<Option<Filter>>,
-    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so few steps remain
+    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none remains
     /// where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
@@ -243,7 +242,7 @@ impl Run {
     pub(super) fn new(oldest: RunId, newest: RunId, parts: Vec<Arc<Part>>) -> Self {
         let firsts: Vec<_> = parts.iter().map(|part| part.first()).collect();
         let filters = parts.iter().map(|part| part.filter.clone()).collect();
-        let shift = u64::BITS - (2 * parts.len()).next_power_of_two().max(2).ilog2();
+        let shift = u64::BITS - (8 * parts.len()).next_power_of_two().max(2).ilog2();
         let below = |jump: u64| firsts.partition_point(|first| first >> shift < jump) as u32;
         let jumps = (0..1u64 << (u64::BITS - shift)).map(below).collect();
         Self { oldest, newest, parts, firsts, filters, jumps, shift }

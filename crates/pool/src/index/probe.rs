@@ -91,11 +91,12 @@ impl Probe {
                     spots.push((at, part, filter, found));
                 }
             }
-            let through = spots.iter().filter(|(_, _, filter, spots)| filter.may_hold(spots));
-            candidates.extend(through.map(|&(ask, part, ..)| {
-                let part: &Part = &run.parts()[part];
-                Candidate { ask, age, part, page: part.page_of(asks[ask].high) }
-            }));
+            for &(ask, part, filter, ref spots) in &spots {
+                if filter.may_hold(spots) {
+                    let part: &Part = &run.parts()[part];
+                    candidates.push(Candidate { ask, age, part, page: part.page_of(asks[ask].high) });
+                }
+            }
         }
         candidates.sort_unstable_by_key(|candidate| (candidate.ask, candidate.age));
         candidates
