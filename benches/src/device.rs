@@ -1,5 +1,6 @@
 //! What a file in a folder gives by itself: the measure of everything that is stored in that folder.
 
+use crate::content::Content;
 use crate::{Latencies, MIB, mb_per_s, timed};
 use larder_device::{
     AlignedBuf, Device, Entropy, FileDevice, OpenMode, Outcome, Pending, Request, SeededEntropy,
@@ -29,6 +30,35 @@ pub struct DeviceSpeed {
 /// Makes a sparse file.
 pub fn sparse_file(path: &Path, bytes: u64) {
     fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a file of this size can be made");
+}
+
+/// What a new file is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ground {
+    /// Holes: the file system finds room for each write, one after the other.
+    Holes,
+    /// Written before, as far as it will be written: as on a disk, nothing has to be found.
+    Written,
+}
+
+impl Ground {
+    /// What people would say.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Holes => "sparse",
+            Self::Written => "written before",
+        }
+    }
+
+    /// Makes a file of `bytes`, of which the first `end` will be written.
+    pub fn make(self, path: &Path, bytes: u64, end: u64) {
+        sparse_file(path, bytes);
+        if self == Self::Written {
+            let device = FileDevice::open(path, OpenMode::Exclusive).expect("the file can be used");
+            // What lies below may make holes of zeros.
+            write_all(&device, &Content::Random.bytes(MIB), end.min(bytes).div_ceil(MIB as u64) as usize);
+        }
+    }
 }
 
 /// Performs requests with [`DEPTH`] of them in flight.

@@ -1,9 +1,10 @@
 //! What a pool asks of its devices, on tape; and the same requests made by fio: the ceiling of whatever made them.
 
-use crate::device::sparse_file;
+use crate::device::Ground;
 use crate::peer::run;
 use larder_device::{Device, FileDevice, OpenMode, Outcome, Pending, Request};
 use larder_format::ByteLen;
+use larder_format::label::LABEL_AREA;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -112,10 +113,15 @@ pub fn bytes_by_file(entries: &[Entry], kind: Kind) -> BTreeMap<Arc<Path>, u64> 
     by_file
 }
 
+/// Before each measurement, so that what came before it does not tell in it.
+pub const REST: Duration = Duration::from_secs(2);
+/// What fio leaves uncounted at most, bytes.
+const IN_FLIGHT: u64 = 48 << 20;
+
 /// The time that fio takes for the same requests: all reads in their order, and beside them all writes and flushes
 /// in theirs, with as many in flight as the devices concerned perform at once. Reads go to the same files, writes to
-/// new sparse ones of `size` bytes in `folder`.
-pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
+/// new ones of `size` bytes in `folder`.
+pub fn replay(entries: &[Entry], ground: Ground, size: u64, folder: &Path) -> Duration {
     let mut job = String::from("[global]\nioengine=libaio\ndirect=1\nreplay_no_stall=1\n");
     let mut fresh: Vec<PathBuf> = Vec::new();
     let kinds: [(&str, &[Kind]); 2] = [("reads", &[Kind::Read]), ("writes", &[Kind::Write, Kind::Flush])];
@@ -132,9 +138,13 @@ pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
         let stand_ins: BTreeMap<&Arc<Path>, PathBuf> =
             paths.iter().map(|path| (*path, stand_in(path))).collect();
         let mut log = String::from("fio version 2 iolog\n");
-        for path in stand_ins.values() {
+        for (of, path) in &stand_ins {
             if name == "writes" {
-                sparse_file(path, size);
+                let mine = entries.iter().filter(|entry| entry.path == **of);
+                let ends = mine.map(|entry| entry.offset + entry.len);
+                // Beside the labels at the device's end.
+                let end = ends.filter(|end| *end <= size - LABEL_AREA).max().unwrap_or(0);
+                ground.make(path, size, end);
                 fresh.push(path.clone());
             }
             writeln!(log, "{0} add\n{0} open", path.display()).expect("a string takes what is written");
@@ -156,13 +166,27 @@ pub fn replay(entries: &[Entry], size: u64, folder: &Path) -> Duration {
         write!(job, "[{name}]\nread_iolog={}\niodepth={depth}\n", path.display())
             .expect("a string takes what is written");
     }
+    rustix::fs::sync();
     let path = folder.join("ceiling.fio");
     fs::write(&path, job).expect("the folder can be written");
+    rest();
     let told = run("fio", ["--output-format=json", &path.display().to_string()]);
     fresh.iter().for_each(|path| fs::remove_file(path).expect("our own file"));
     let json = &told[told.find('{').unwrap_or(0)..];
     let told: serde_json::Value = serde_json::from_str(json).expect("fio gives JSON");
     let jobs = told["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // What is in flight at the end is waited for and not counted.
+    for (kind, name) in [(Kind::Read, "read"), (Kind::Write, "write")] {
+        let done: u64 = jobs.iter().filter_map(|job| job[name]["io_bytes"].as_u64()).sum();
+        let asked = bytes(entries, kind);
+        assert!(done <= asked && asked - done < IN_FLIGHT, "fio did {done} bytes of {name}, not {asked}");
+    }
     let longest = jobs.iter().filter_map(|job| job["job_runtime"].as_u64()).max();
     Duration::from_millis(longest.expect("fio tells how long it took").max(1))
+}
+
+/// Lets the disk rest: a virtual one may give more for a while to who asked for little before.
+#[allow(clippy::disallowed_methods, reason = "nothing is to happen")]
+pub fn rest() {
+    std::thread::sleep(REST);
 }

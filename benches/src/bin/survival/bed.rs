@@ -3,7 +3,7 @@
 use larder_benches::MIB;
 use larder_benches::committer::Committer;
 use larder_benches::content::Content;
-use larder_benches::device::sparse_file;
+use larder_benches::device::{Ground, sparse_file};
 use larder_benches::tape::{Tape, TapedDevice};
 use larder_device::{Device, FaultDevice, OpenMode, SystemWorkers};
 use larder_files::{Caller, FileKind, Handle, Mount, NodeId, Ops};
@@ -173,10 +173,10 @@ impl Bed {
         }
     }
 
-    /// A new device, beside the others.
-    pub fn fresh(&self, name: &str) -> (PathBuf, Arc<dyn Device>) {
+    /// A new device, beside the others, of which no more than `end` bytes will be written.
+    pub fn fresh(&self, name: &str, ground: Ground, end: u64) -> (PathBuf, Arc<dyn Device>) {
         let path = self.folder.join(name);
-        sparse_file(&path, self.size);
+        ground.make(&path, self.size, end);
         let device = TapedDevice::open(&path, &self.tape);
         (path, Arc::new(device))
     }

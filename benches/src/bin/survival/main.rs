@@ -12,6 +12,7 @@ mod report;
 use bed::{Bed, Devices, SHAPES, Shape};
 use clap::Parser;
 use larder_benches::MIB;
+use larder_benches::device::Ground;
 use larder_benches::litter::{self, Item};
 use larder_benches::machine::machine;
 use report::Report;
@@ -19,6 +20,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tempfile::TempDir;
+
+/// What a new device is made of.
+const GROUNDS: [Ground; 2] = [Ground::Written, Ground::Holes];
 
 /// Measures resilver, scrub, and reading while devices are lost or slow.
 #[derive(Debug, Parser)]
@@ -32,8 +36,8 @@ struct Args {
     /// Gibibytes of a device, a sparse file. Slots are a 1024th of it, at most 64 MiB, as on all disks of 64 GiB and more
     #[arg(long, default_value_t = 64)]
     device_gib: u64,
-    /// How often each is done
-    #[arg(long, default_value_t = 3)]
+    /// How often each is done, an even number: half of the times the pool comes first, half of the times fio
+    #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// Seconds of each cell of reading, in each round
     #[arg(long, default_value_t = 0.5)]
@@ -63,6 +67,9 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if !args.rounds.is_multiple_of(2) || args.rounds == 0 {
+        return refuse("--rounds is to be an even number");
+    }
     match rustix::fs::statvfs(&args.dir) {
         Ok(stat) if stat.f_bavail * stat.f_frsize > args.needed() => {}
         Ok(_) => {
@@ -105,7 +112,9 @@ fn measure(args: &Args, shape: Shape, folder: &Path, report: &mut Report) {
             report.scrub(rebuild::scrub(&bed, shape, args.rounds));
         }
         if args.does("resilver") {
-            report.resilver(rebuild::resilver(&bed, shape, args.rounds, &large));
+            for ground in GROUNDS {
+                report.resilver(rebuild::resilver(&bed, shape, ground, args.rounds, &large));
+            }
         }
         if args.does("beside") && shape.word == "raidz2" {
             report.beside(rebuild::beside(&bed, &large, 6.0 * args.seconds));

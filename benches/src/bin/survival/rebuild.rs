@@ -1,8 +1,9 @@
 //! Resilver and scrub beside fio, and a resilver beside readers and writers.
 
 use crate::bed::{Bed, Shape, Written};
+use larder_benches::device::Ground;
 use larder_benches::process::{children_cpu_time, cpu_time};
-use larder_benches::tape::{Entry, Kind, bytes, bytes_by_file, replay};
+use larder_benches::tape::{Entry, Kind, bytes, bytes_by_file, replay, rest};
 use larder_benches::{MIB, timed};
 use larder_device::{Counts, Entropy, Histogram, SeededEntropy};
 use larder_files::{Handle, Ops};
@@ -35,6 +36,7 @@ pub struct Rounds {
 #[derive(Debug, Clone)]
 pub struct Resilver {
     pub shape: Shape,
+    pub ground: Ground,
     pub rounds: Rounds,
     /// Bytes of a device, of segments on it, and of what is alive in them.
     pub size: u64,
@@ -71,6 +73,7 @@ pub struct Beside {
 /// fio makes the requests of the pool's first round, which comes before all others.
 fn rounds(
     bed: &Bed,
+    ground: Ground,
     count: usize,
     mut ours: impl FnMut(usize, &dyn Fn() -> f64) -> (Duration, Vec<Entry>, f64),
 ) -> (Rounds, Vec<Entry>) {
@@ -86,7 +89,7 @@ fn rounds(
     rounds.bytes = bytes(&entries, Kind::Read) + bytes(&entries, Kind::Write);
     let fio = |rounds: &mut Rounds| {
         let before = children_cpu_time();
-        rounds.fio.push(replay(&entries, bed.size, &bed.folder).as_secs_f64());
+        rounds.fio.push(replay(&entries, ground, bed.size, &bed.folder).as_secs_f64());
         rounds.cpu.1.push((children_cpu_time() - before).as_secs_f64());
     };
     fio(&mut rounds);
@@ -104,20 +107,27 @@ fn rounds(
 
 /// Loses a device and puts a new one in its place: what is to be rebuilt, bytes, and the file that is of no more use.
 /// As long as that has a name, nobody waits for its removal.
-fn lose(bed: &Bed, round: usize) -> (u64, PathBuf) {
+fn lose(bed: &Bed, ground: Ground, round: usize) -> (u64, PathBuf) {
     let old = bed.path_of(LOST);
     bed.pool.offline(LOST, false).expect("the layout survives it");
-    let (_, new) = bed.fresh(&format!("new-{round}"));
+    let member = bed.pool.members().get(LOST);
+    let slots = bed.pool.segments().into_iter().flat_map(|segment| segment.slots);
+    let last = slots.filter(|slot| slot.device == LOST).map(|slot| slot.index).max();
+    let end = last.map_or(0, |slot| member.slot_offset(slot, member.slot_size).get());
+    let (_, new) = bed.fresh(&format!("new-{round}-{ground:?}"), ground, end);
     bed.pool.replace(LOST, new).expect("it can be replaced");
+    // Room that removed files had is given back now, not while something is measured.
+    rustix::fs::sync();
     (bed.pool.resilver_progress().map_or(0, |progress| progress.total), old)
 }
 
 /// Rebuilds a device `count` times.
-pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resilver {
+pub fn resilver(bed: &Bed, shape: Shape, ground: Ground, count: usize, kept: &[Written]) -> Resilver {
     let mut held = 0;
     let mut old = PathBuf::new();
-    let (rounds, entries) = rounds(bed, count, |round, cpu| {
-        (held, old) = lose(bed, round);
+    let (rounds, entries) = rounds(bed, ground, count, |round, cpu| {
+        (held, old) = lose(bed, ground, round);
+        rest();
         bed.tape.start();
         let before = cpu();
         let time = timed(|| while bed.pool.resilver_step(STEP).expect("it is rebuilt") {});
@@ -136,6 +146,7 @@ pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resi
     };
     Resilver {
         shape,
+        ground,
         rounds,
         size: bed.size,
         held,
@@ -148,8 +159,9 @@ pub fn resilver(bed: &Bed, shape: Shape, count: usize, kept: &[Written]) -> Resi
 
 /// Scrubs everything `count` times.
 pub fn scrub(bed: &Bed, shape: Shape, count: usize) -> Scrub {
-    let (rounds, _) = rounds(bed, count, |_, cpu| {
+    let (rounds, _) = rounds(bed, Ground::Holes, count, |_, cpu| {
         bed.pool.scrub_start(ScrubSince::All).expect("none is under way");
+        rest();
         bed.tape.start();
         let before = cpu();
         let time = timed(|| while bed.pool.scrub_step(STEP).expect("it goes on") {});
@@ -184,7 +196,7 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
     ];
     let all = paces.map(|(what, pace)| {
         while bed.pool.resilver_step(STEP).expect("it is rebuilt") {}
-        let (_, old) = lose(bed, 90 + pace as usize);
+        let (_, old) = lose(bed, Ground::Holes, 90 + pace as usize);
         fs::remove_file(old).expect("our own file");
         let before = bed.pool.resilver_progress().map_or(0, |progress| progress.examined);
         let stop = AtomicBool::new(false);

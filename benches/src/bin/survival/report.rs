@@ -3,7 +3,9 @@
 use crate::degraded::{CELLS, Cell, Figure, Table, wait};
 use crate::rebuild::{Beside, Resilver, Rounds, Scrub, median, mib_per_s};
 use larder_benches::MIB;
+use larder_benches::device::Ground;
 use larder_benches::plot::{Anchor, Page, colour};
+use larder_benches::tape::REST;
 use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
@@ -23,13 +25,21 @@ pub struct Report {
 }
 
 impl Rounds {
-    /// Our speed over fio's: of each pair of rounds, and of those the median.
+    /// Our speed over fio's: of each two rounds that follow each other, in one of which the pool came first, in the
+    /// other fio.
+    fn ratios(&self) -> Vec<f64> {
+        let both = |seconds: &[f64]| seconds.iter().sum::<f64>();
+        let pairs = self.ours.chunks_exact(2).zip(self.fio.chunks_exact(2));
+        pairs.map(|(ours, fio)| both(fio) / both(ours)).collect()
+    }
+
+    /// The median of these.
     fn ratio(&self) -> f64 {
-        median(&self.ours.iter().zip(&self.fio).map(|(ours, fio)| fio / ours).collect::<Vec<_>>())
+        median(&self.ratios())
     }
 
     fn row(&self) -> String {
-        let each = self.ours.iter().zip(&self.fio).map(|(ours, fio)| format!("{:.2}", fio / ours));
+        let each = self.ratios().into_iter().map(|ratio| format!("{ratio:.2}"));
         let thrift = |cpu: &[f64]| median(cpu) / (self.bytes as f64 / f64::from(1 << 30));
         format!(
             "{:.0} | {:.0} | **{:.2}** ({}) | {:.2}, {:.2}",
@@ -67,8 +77,11 @@ impl Report {
         let head = format!(
             "{machine}\n\nThe engine without FUSE, on sparse files of {device_gib} GiB with direct I/O, all on one disk; \
              incompressible records. {mib} MiB are alive on each device; 40 % of what was written was removed. {rounds} \
-             rounds, in which the order turns round; speeds are of medians, ratios medians of pairs. Reads were measured \
-             for {seconds} s each, in each round."
+             rounds: in the first of each two the pool came first, in the second fio; speeds are of medians, ratios of each \
+             two rounds, and their median. The disk rests for {} s before each. New devices, and the files that fio writes, are sparse, or were written before \
+             as disks are, which have no holes. Reads were measured \
+             for {seconds} s each, in each round.",
+            REST.as_secs()
         );
         Self {
             head,
@@ -87,7 +100,7 @@ impl Report {
 
     /// Adds resilvers of a shape.
     pub fn resilver(&mut self, resilver: Resilver) {
-        eprintln!("{}: resilver | {}", resilver.shape, resilver.rounds.row());
+        eprintln!("{}, {}: resilver | {}", resilver.shape, resilver.ground.name(), resilver.rounds.row());
         self.resilvers.push(resilver);
         self.note_load();
     }
@@ -127,14 +140,14 @@ impl Report {
         if !self.resilvers.is_empty() {
             line(
                 "\n## Resilver\n\nOne device is gone and a new one takes its place: MiB/s read and written at full speed, \
-                 beside fio making the same requests of the same files at the same time, reads and writes apart, as \
-                 many in flight as the pool's devices perform at once.\n\n\
-                 | | pool | fio | pool / fio (rounds) | processor s/GiB | asked | | requests, KiB |\n|---|---|---|---|---|---|---|---|",
+                 beside fio making the same requests of the same files at the same time, reads and writes apart, four in flight for each device concerned.\n\n\
+                 | | pool | fio | pool / fio (pairs of rounds) | processor s/GiB | asked | | requests, KiB |\n|---|---|---|---|---|---|---|---|",
             );
             for of in &self.resilvers {
                 line(&format!(
-                    "| {} | {} | ≥ {ASKED} | {} | reads {}, writes {} |",
+                    "| {}, {} | {} | ≥ {ASKED} | {} | reads {}, writes {} |",
                     of.shape,
+                    of.ground.name(),
                     of.rounds.row(),
                     mark(of.rounds.ratio()),
                     of.request.0 >> 10,
@@ -147,7 +160,7 @@ impl Report {
                  | | device | held | alive | written | written / held | written / alive | read, by device |\n\
                  |---|---|---|---|---|---|---|---|",
             );
-            for of in &self.resilvers {
+            for of in self.resilvers.iter().filter(|of| of.ground == Ground::Written) {
                 let read: Vec<_> =
                     of.read.iter().map(|&bytes| format!("{:.1}", bytes as f64 / MIB as f64)).collect();
                 line(&format!(
@@ -186,7 +199,7 @@ impl Report {
         if !self.scrubs.is_empty() {
             line(
                 "\n## Scrub\n\nMiB/s read, all columns, beside fio making the same reads.\n\n\
-                 | | pool | fio | pool / fio (rounds) | processor s/GiB | 0.8 of fio |\n|---|---|---|---|---|---|",
+                 | | pool | fio | pool / fio (pairs of rounds) | processor s/GiB | 0.8 of fio |\n|---|---|---|---|---|---|",
             );
             for of in &self.scrubs {
                 line(&format!("| {} | {} | {} |", of.shape, of.rounds.row(), mark(of.rounds.ratio())));
@@ -219,10 +232,15 @@ impl Report {
             y += 17.0;
         };
         for of in &self.resilvers {
-            bar(&mut bars, &format!("resilver, {} / fio", of.shape), of.rounds.ratio(), Some(ASKED));
+            bar(
+                &mut bars,
+                &format!("resilver, {}, {}", of.shape, of.ground.name()),
+                of.rounds.ratio(),
+                Some(ASKED),
+            );
         }
         for of in &self.scrubs {
-            bar(&mut bars, &format!("scrub, {} / fio", of.shape), of.rounds.ratio(), Some(ASKED));
+            bar(&mut bars, &format!("scrub, {}", of.shape), of.rounds.ratio(), Some(ASKED));
         }
         for table in &self.tables {
             for state in 1..table.states.len() {
