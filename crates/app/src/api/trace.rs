@@ -67,9 +67,11 @@ pub struct TraceStatus {
 }
 
 impl TraceStatus {
-    /// Things that are wrong: blocks that had leaked, blocks that are missing, nodes that cannot be read.
+    /// Things that are wrong: blocks that had leaked, blocks that are missing, nodes that cannot be read. What nothing
+    /// refers to may be below such a node.
     pub fn errors(&self) -> u64 {
-        self.unreachable.blocks + self.missing + self.lost
+        let leaked = if self.lost == 0 { self.unreachable.blocks } else { 0 };
+        leaked + self.missing + self.lost
     }
 
     /// Whether it has counted all references.

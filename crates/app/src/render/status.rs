@@ -184,8 +184,12 @@ pub fn trace_line(trace: &TraceStatus) -> String {
             };
             let mut text =
                 format!("found {live} blocks{dead} in {} with {errors} errors on {when}", duration(took));
+            let unreachable = match trace.lost {
+                0 => "had leaked and are freed",
+                _ => "are referred to by nothing that can be read",
+            };
             for (count, what) in [
-                (trace.unreachable.blocks, "had leaked and are freed"),
+                (trace.unreachable.blocks, unreachable),
                 (trace.missing, "are referred to and missing"),
                 (trace.lost, "are nodes that cannot be read, so that nothing was freed"),
             ] {
@@ -457,6 +461,18 @@ pub mod tests {
             "{text}"
         );
         assert!(text.ends_with("\n\t3 are referred to and missing"), "{text}");
+        trace.unreachable.blocks = 9;
+        let text = trace_line(&trace);
+        assert!(
+            text.contains(" with 12 errors on ") && text.contains("\n\t9 had leaked and are freed\n"),
+            "{text}"
+        );
+        trace.lost = 1;
+        let text = trace_line(&trace);
+        assert!(
+            text.contains(" with 4 errors on ")
+                && text.contains("\n\t9 are referred to by nothing that can be read\n")
+        );
         let shown = text_of(&PoolStatus { trace: Some(trace), ..pool() });
         assert!(shown.contains("\n trace: found 7 blocks"), "{shown}");
     }
