@@ -67,6 +67,10 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    // The pool's buffers lie in large pages as the daemon's do.
+    if let Err(error) = larder_app::heap::share_one() {
+        eprintln!("not with the heap that the daemon has: {error}");
+    }
     if !args.rounds.is_multiple_of(2) || args.rounds == 0 {
         return refuse("--rounds is to be an even number");
     }
