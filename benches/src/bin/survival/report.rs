@@ -75,7 +75,7 @@ impl Report {
     /// Nothing yet.
     pub fn new(machine: &str, mib: usize, device_gib: u64, rounds: usize, seconds: f64) -> Self {
         let head = format!(
-            "{machine}\n\nThe engine without FUSE, on sparse files of {device_gib} GiB with direct I/O, all on one disk; \
+            "{machine}\n\nThe engine without FUSE, with the heap of the daemon, on sparse files of {device_gib} GiB with direct I/O, all on one disk; \
              incompressible records. {mib} MiB are alive on each device; 40 % of what was written was removed. {rounds} \
              rounds: in the first of each two the pool came first, in the second fio; speeds are of medians, ratios of each \
              two rounds, and their median. The disk rests for {} s before each. New devices, and the files that fio writes, are sparse, or were written before \
