@@ -19,12 +19,12 @@ use crate::create::{DATA_START, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Candidate, Found, Importable, Standing, contains, suffice};
+use crate::open::{Found, contains};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Request};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MIN_DEVICE};
-use larder_format::root::{DeviceState, NO_GROUP, Root, RootDevice};
+use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
 use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
@@ -517,42 +517,6 @@ impl Pool {
             self.stand_in(member.index, device, label, Some(spare.index))?;
         }
         Ok(())
-    }
-}
-
-impl Importable {
-    /// Which devices wait to take the place of others that are not there, or not current: both numbers.
-    pub fn bereft(&self) -> Vec<(DeviceIndex, DeviceIndex)> {
-        let all = || self.root.devices.iter().zip(&self.devices);
-        let current =
-            |index| all().any(|(known, it)| known.index == index && it.standing == Standing::Current);
-        let waiting = all().filter(|(_, it)| it.standing == Standing::Waiting);
-        let bereft = waiting.filter_map(|(known, _)| Some((known.index, known.stands_for?)));
-        bereft.filter(|(_, old)| !current(*old)).collect()
-    }
-
-    /// Has those devices take these places, for an import that could not be without: what could not be had of the
-    /// devices that they stand for is lost.
-    pub fn accept_loss(&mut self) {
-        for (new, old) in self.bereft() {
-            let Root { devices: known, commit, .. } = &mut self.root;
-            let at = |known: &[RootDevice], index| known.iter().position(|device| device.index == index);
-            let (Some(from), Some(to)) = (at(known, new), at(known, old)) else { continue };
-            let settled = RootDevice {
-                index: old,
-                stands_for: None,
-                partial: false,
-                state: DeviceState::Current,
-                good_through: *commit,
-                ..known[from].clone()
-            };
-            let found = self.devices[from].found.take();
-            known[to] = settled;
-            self.devices[to] = Candidate { index: old, found, standing: Standing::Current };
-            known.remove(from);
-            self.devices.remove(from);
-        }
-        self.complete = suffice(&self.root, &self.devices);
     }
 }
 

@@ -434,8 +434,9 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ImportOptions;
     use crate::create::{GroupSpec, PoolSpec, rule_for};
-    use crate::open::{ImportOptions, Scan, assemble, scan};
+    use crate::open::{Scan, assemble, scan};
     use crate::pool::World;
     use larder_device::{Inline, SeededEntropy};
     use larder_format::{ByteLen, HostId};

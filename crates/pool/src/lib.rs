@@ -25,6 +25,7 @@ pub mod foreign;
 mod free;
 mod heal;
 mod heat;
+mod import;
 pub mod index;
 pub mod intent;
 pub mod map;
@@ -60,8 +61,9 @@ pub use dataset::{Atime, Chunking, Dataset, Look, Settings, Update, Usage, View}
 pub use dedup::{Dedup, DedupFigures};
 pub use error::{PoolError, Result};
 pub use events::{Class, Event};
+pub use import::ImportOptions;
 pub use mend::{Lost, Tally};
-pub use open::{ImportOptions, Importable};
+pub use open::Importable;
 pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
 pub use quota::{Limits, Share};
 pub use resilver::{ResilverProgress, ResilverResult};

@@ -183,9 +183,15 @@ impl Findings {
         sum
     }
 
-    /// Whether something is wrong with the pool.
+    /// Things that are wrong with the pool. What nothing refers to may be below a node that cannot be read.
+    pub fn errors(&self) -> u64 {
+        let leaked = if self.lost == 0 { self.unreachable.blocks } else { 0 };
+        leaked + self.missing + self.lost
+    }
+
+    /// Whether something is.
     pub fn is_bad(&self) -> bool {
-        self.missing > 0 || self.lost > 0 || self.unreachable.blocks > 0
+        self.errors() > 0
     }
 
     /// As a line of text: numbers by name, the histogram's classes, and last why it failed.

@@ -573,11 +573,8 @@ impl Pool {
         *self.trace.told.lock() = Told::default();
         let Some(Trace { mut findings, sharing, .. }) = slot.take() else { return Ok(()) };
         self.note_lost_in(&findings.lost_in);
-        // What nothing refers to may be below a node that cannot be read.
-        let leaked = if findings.lost == 0 { findings.unreachable.blocks } else { 0 };
-        let wrong = leaked + findings.missing + findings.lost;
         let text = match &outcome {
-            Outcome::Done => format!("{wrong} errors"),
+            Outcome::Done => format!("{} errors", findings.errors()),
             Outcome::Failed(why) => format!("failed: {why}"),
             _ => "stopped".to_owned(),
         };
