@@ -238,6 +238,8 @@ impl Flight {
             let landed = if self.stage == Stage::Air { self.land(None) } else { None };
             let outcome = landed.unwrap_or_else(|| self.again());
             LATE.fetch_sub(1, Relaxed);
+            // Who waits may want to open the device anew, and this still holds the file.
+            drop(self);
             promise.keep(outcome);
         };
         // Without a thread the flight is dropped: its memory stays behind, and the promise is never kept, which is what

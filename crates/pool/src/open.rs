@@ -359,7 +359,7 @@ fn suffice(root: &Root, devices: &[Candidate]) -> bool {
 
 /// Who has the pool: the heartbeat of the root's own import, else of its host at an earlier one. Beats
 /// start anew with each import and devices that were away keep old ones, so their number says nothing.
-pub(crate) fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
+fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     let beats = || devices.iter().filter_map(|device| device.found.as_ref()?.heartbeat.as_ref());
     let own = beats().filter(|beat| beat.incarnation == root.incarnation).max_by_key(|beat| beat.beats);
     own.or_else(|| beats().find(|beat| beat.host == root.host)).cloned().unwrap_or_else(|| Heartbeat {
