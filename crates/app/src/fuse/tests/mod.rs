@@ -19,6 +19,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Makes a test of each for both transports.
 macro_rules! over_both {
@@ -77,6 +78,37 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         drop(self.handle.take());
     }
+}
+
+/// Tries again while a mount is in use: a file in it may stay open for a moment, in a child of another test's between
+/// its fork and its exec.
+fn once_free<T, E: std::fmt::Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
+    for _ in 0..10_000 {
+        if let Ok(done) = attempt() {
+            return done;
+        }
+        #[expect(clippy::disallowed_methods, reason = "a test of real mounts waits for others")]
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    attempt().unwrap()
+}
+
+/// Unmounts as the system does.
+fn unmount_outside(path: &Path) {
+    once_free(|| rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()));
+}
+
+/// Unmounts as the daemon does.
+fn unmount(handle: MountHandle) {
+    let mut handle = Some(handle);
+    once_free(|| {
+        let refused = handle.take().expect("it was given back").unmount();
+        refused.map_err(|refused| {
+            let why = refused.to_string();
+            handle = Some(*refused.handle);
+            why
+        })
+    });
 }
 
 fn can_mount(test: &str) -> bool {
@@ -442,7 +474,7 @@ fn a_mount_in_use_stays_and_one_that_is_not_goes(over: Transport) {
     assert_eq!(Errno::from_io_error(&refused.error), Some(Errno::BUSY), "{refused}");
     assert!(refused.handle.is_alive());
     drop(kept);
-    refused.handle.unmount().unwrap();
+    unmount(*refused.handle);
     assert_eq!(mount_line(m.dir.path()), None);
 
     // Dropped while in use: out of the tree, but served until the file is closed.
@@ -455,12 +487,12 @@ fn a_mount_in_use_stays_and_one_that_is_not_goes(over: Transport) {
 
 fn unmounting_from_outside_ends_the_session(over: Transport) {
     let Some(mut m) = mounted(over, "unmounting_from_outside") else { return };
-    rustix::mount::unmount(m.dir.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+    unmount_outside(m.dir.path());
     let handle = m.handle.take().unwrap();
     handle.wait().unwrap();
     let again = mount(m.ops.clone(), MountOptions { read_only: true, ..options(over, &m) }).unwrap();
     assert_eq!(errno_of(fs::write(m.path("f"), b"")), Errno::ROFS);
-    again.unmount().unwrap();
+    unmount(again);
 }
 
 fn what_is_in_the_way_of_mounting_is_said_in_plain_words(over: Transport) {
@@ -548,7 +580,7 @@ fn a_connection_that_is_aborted_ends_every_thread(over: Transport) {
     let (none, no_flags) = (c"", rustix::mount::MountFlags::empty());
     rustix::mount::mount("none", control.path(), "fusectl", no_flags, none).unwrap();
     let aborted = fs::write(control.path().join(format!("{number}/abort")), b"1");
-    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+    unmount_outside(control.path());
     aborted.unwrap();
     m.handle.take().unwrap().wait().unwrap();
     assert!(kept.sync_all().is_err());
