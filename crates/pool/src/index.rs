@@ -10,16 +10,17 @@
 //! each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything; it is
 //! rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs) are
 //! merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have an
-//! eighth of the base's entries they become one, which is *folded* into it. An entry is one upper half of a fingerprint, 32 bits of the
+//! eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a fingerprint, 32 bits of the
 //! lower half as a check, and an id; there is one a run. An entry of a block that is *gone* hides the same block in
 //! older runs and no other, and disappears in the base.
 //!
-//! **Look-ups** ask a filter a run, in memory, and read one page for each filter that says yes: the first
-//! fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence now and then, as a
-//! design of ours had it, would save that and cost a fifth of a read more. Upper runs have filters of three bytes an
-//! entry, of which a look-up touches one line of memory, the base of one (9.2 bits): so one new fingerprint in some 240 costs a
-//! read, however many runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together; it holds
-//! parts by `Arc` and needs no lock.
+//! **Look-ups** ask first whether anything newer than the base may have the fingerprint ([`young`]): one line of memory for
+//! the tables and all upper runs together. Then they ask a filter a run, and read one page for each filter that says
+//! yes: the first fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence now and then, as a
+//! design of ours had it, would save that and cost a fifth of a read more. So a new fingerprint costs one or two lines of
+//! memory, the three places of the base's filter (9.2 bits an entry), and in one of some 240 cases a read, however many
+//! runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together;
+//! it holds parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
 //! the upper ones in; upper parts that lie below leave at once. So a fold goes on after a restart where it was.
@@ -29,7 +30,7 @@
 //! looked for; parts are rewritten, one by one, without them. It does not fall again: build a new index for that.
 //! An index into which nothing was put has no memory and does no I/O.
 //!
-//! **Writes.** An entry is written about 13 times until it rests (once from the table, 2 to 4 times among upper runs,
+//! **Writes.** An entry is written about 12 times until it rests (once from the table, 1 to 3 times among upper runs,
 //! 9 times with the base) at 15 bytes, and read as often: with 16 pages of [`Index::merge_step`] for each thousand
 //! entries the merges keep up. A table that is full while the one before is not written yet takes nothing more,
 //! and counts what it did not take.
@@ -45,6 +46,7 @@ mod probe;
 mod table;
 #[cfg(test)]
 mod tests;
+mod young;
 
 pub use probe::Probe;
 
@@ -59,15 +61,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table::Table;
+use young::Young;
 
 /// The most entries of a part, about.
 pub const PART_PRINTS: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
-/// Upper runs that stay unmerged, but for one that is being folded.
+/// Upper runs that stay unmerged, but for those that are being folded.
 const UPPERS: usize = 3;
 /// Upper runs at which the table is not written before some are merged.
 const UPPERS_MOST: usize = 12;
 /// Upper runs are folded into the base when they have one entry to so many of it.
 const FOLD_RATIO: u64 = 8;
+/// One of so many bytes of filters is for what is [`young`].
+const YOUNG_SHARE: usize = 4;
 /// The check has so many bits, and sampling goes by them.
 const MAX_SAMPLING: u8 = 32;
 
@@ -224,7 +229,9 @@ pub struct Index {
     /// The table that is being written, and what will then be covered.
     frozen: Option<(Arc<Table>, Stamp)>,
     runs: Arc<Runs>,
-    /// The upper run that is being folded, by its `newest`: the oldest one.
+    /// What the tables and the upper runs hold, but for those of an earlier import.
+    young: Young,
+    /// The upper runs up to this one are being folded.
     folding: Option<RunId>,
     /// Parts to be rewritten for the sake of their places.
     leaving: BTreeSet<RunId>,
@@ -247,6 +254,7 @@ impl Index {
             table: Table::default(),
             frozen: None,
             runs: Arc::default(),
+            young: Young::default(),
             folding: None,
             leaving: BTreeSet::new(),
             jobs: Default::default(),
@@ -357,7 +365,32 @@ impl Index {
             self.dropped += 1;
             return;
         }
+        if self.young.is_full() {
+            self.begin_generation(0);
+        }
+        self.young.put(entry.high);
         self.table.put(entry);
+    }
+
+    /// From now on what comes belongs to the next fold; `taken` entries are about to go into the base.
+    fn begin_generation(&mut self, taken: u64) {
+        let frozen = self.frozen.as_ref();
+        let next = || RunId::new(1 + self.counters.next_run.load(Ordering::Relaxed));
+        let from = frozen.map_or_else(next, |(_, stamp)| stamp.newest);
+        let tables = || frozen.map(|(table, _)| &**table).into_iter().chain([&self.table]);
+        // As many as will be worth a fold, and those that come while they are taken in.
+        let expected = (self.runs.base.entries() + taken) / FOLD_RATIO * 9 / 8;
+        let expected = expected as usize + 2 * tables().map(Table::len).sum::<usize>();
+        let max_bytes = self.limits.filters / YOUNG_SHARE / young::MOST;
+        self.young.begin(from, expected, max_bytes, tables().flat_map(Table::highs));
+        self.forget_generations();
+    }
+
+    fn forget_generations(&mut self) {
+        // A table that is not frozen yet is in the newest.
+        let frozen = self.frozen.iter().map(|(_, stamp)| stamp.newest);
+        let uppers = self.runs.uppers.iter().map(|run| run.oldest);
+        self.young.forget_before(uppers.chain(frozen).min().unwrap_or(RunId::new(u64::MAX)));
     }
 
     fn keeps(&self, check: u32) -> bool {
@@ -369,17 +402,17 @@ impl Index {
     pub fn probe(&self, prints: &[Fingerprint]) -> Probe {
         let ask = |print: &Fingerprint| {
             let check = print.low() as u32;
-            let kept = self.keeps(check);
-            let mut ask = Ask::new(print.high(), check, kept);
-            if kept {
-                ask.hear(self.table.get(print.high()));
-            }
-            ask
+            Ask::new(print.high(), check, self.keeps(check))
         };
+        let mut asks: Vec<_> = prints.iter().map(ask).collect();
+        self.young.tell(&mut asks);
+        let asked = asks.iter_mut().filter(|ask| ask.young && !ask.settled);
+        asked.for_each(|ask| ask.hear(self.table.get(ask.high)));
         Probe {
-            asks: prints.iter().map(ask).collect(),
+            asks,
             frozen: self.frozen.as_ref().map(|(table, _)| Arc::clone(table)),
             runs: Arc::clone(&self.runs),
+            young_from: self.young.from(),
             counters: Arc::clone(&self.counters),
         }
     }
@@ -506,7 +539,7 @@ impl Index {
         Figures {
             entries: sum(Part::entries) + tables().map(|table| table.len() as u64).sum::<u64>(),
             disk_bytes: sum(Part::disk_bytes),
-            filter_bytes: sum(Part::filter_bytes),
+            filter_bytes: sum(Part::filter_bytes) + self.young.memory_bytes() as u64,
             table_bytes: tables().map(|table| table.memory_bytes() as u64).sum(),
             page_index_bytes: sum(Part::memory_bytes),
             merge_bytes: merges.sum(),
@@ -535,8 +568,13 @@ impl Index {
         }
         let of_one_part = matches!(self.jobs[BASE], Some(Job { replaces: Replaces::Part(_), .. }));
         if self.folding.is_none() && self.jobs[UPPER].is_none() && !of_one_part {
-            let oldest = self.runs.uppers.last().filter(|run| self.is_worth_a_fold(run.entries()));
-            self.folding = oldest.map(|run| run.newest);
+            let entries = self.runs.uppers.iter().map(Run::entries).sum();
+            if let Some(newest) = self.runs.uppers.first().map(|run| run.newest)
+                && entries * FOLD_RATIO >= self.runs.base.entries()
+            {
+                self.folding = Some(newest);
+                self.begin_generation(entries);
+            }
         }
         if self.jobs[UPPER].is_none() && !of_one_part {
             self.plan_upper();
@@ -555,27 +593,22 @@ impl Index {
     fn sample(&mut self) {
         let followed = self.runs.parts().all(|part| part.descriptor.sampling == self.sampling);
         let filters: u64 = self.runs.parts().map(|part| part.descriptor.filter.bytes()).sum();
-        if filters > self.limits.filters as u64 && followed && self.sampling < MAX_SAMPLING {
+        let share = self.limits.filters - self.limits.filters / YOUNG_SHARE;
+        if filters > share as u64 && followed && self.sampling < MAX_SAMPLING {
             self.sampling += 1;
         }
     }
 
-    fn is_worth_a_fold(&self, entries: u64) -> bool {
-        entries * FOLD_RATIO >= self.runs.base.entries()
-    }
-
-    /// Merges the newest runs, and older ones as long as they are not much larger than those before; or all, when
-    /// together they are worth a fold.
+    /// Merges the newest runs, and older ones as long as they are not much larger than those before.
     fn plan_upper(&mut self) {
         let uppers = &self.runs.uppers;
         let free = uppers.iter().take_while(|run| self.folding.is_none_or(|newest| run.newest > newest));
         let free: Vec<_> = free.map(Run::entries).collect();
-        let all = self.folding.is_none() && free.len() > 1 && self.is_worth_a_fold(free.iter().sum());
-        if free.len() <= UPPERS && !all {
+        if free.len() <= UPPERS {
             return;
         }
         let (mut take, mut sum) = (1, free[0]);
-        while take < free.len() && (all || take < 2 || free[take] <= 2 * sum) {
+        while take < free.len() && (take < 2 || free[take] <= 2 * sum) {
             sum += free[take];
             take += 1;
         }
@@ -623,15 +656,16 @@ impl Index {
         true
     }
 
-    /// Takes the next parts of the base together with what the folding run has in their range.
+    /// Takes the next parts of the base together with what the folding runs have in their range.
     fn plan_fold(&mut self) {
         let Some(newest) = self.folding else { return };
         let base = self.runs.base.parts();
-        let Some(folding) = self.runs.uppers.last().filter(|run| run.newest <= newest) else {
-            // It was empty, or lost.
+        let folding: Vec<_> = self.runs.uppers.iter().filter(|run| run.newest <= newest).collect();
+        if folding.is_empty() {
+            // They were lost.
             self.folding = None;
             return;
-        };
+        }
         let is_folded = |part: &Arc<Part>| part.descriptor.run.newest >= newest;
         let first = base.iter().position(|part| !is_folded(part)).unwrap_or(base.len());
         if first == base.len() && first > 0 {
@@ -644,17 +678,18 @@ impl Index {
         let end_of = |end: usize| base.get(end).map_or(u64::MAX, |part| part.first() - 1);
         let mut end = (first + 1).min(base.len());
         let mut entries: u64 = base[first..end].iter().map(|part| part.entries()).sum();
+        let within = |from, to| folding.iter().map(|run| run.entries_within(from, to)).sum::<u64>();
         // Parts that have become small are put together.
         while let Some(next) = base.get(end)
             && !is_folded(next)
-            && entries + next.entries() + folding.entries_within(from, end_of(end + 1)) <= PART_PRINTS as u64
+            && entries + next.entries() + within(from, end_of(end + 1)) <= PART_PRINTS as u64
         {
             entries += next.entries();
             end += 1;
         }
         let to = end_of(end);
         let taken: Vec<_> = base[first..end].to_vec();
-        let covered = taken.iter().chain(folding.parts());
+        let covered = taken.iter().chain(folding.iter().flat_map(|run| run.parts()));
         let stamp = Stamp {
             oldest: RunId::new(1),
             newest,
@@ -664,12 +699,17 @@ impl Index {
         };
         let parts = taken.iter().map(|part| part.run()).collect();
         let taken = Run::new(stamp.oldest, newest, taken);
-        let inputs = Inputs::of_runs([folding, &taken].into_iter(), (from, to));
+        let inputs = Inputs::of_runs(folding.into_iter().chain([&taken]), (from, to));
         self.start(BASE, Replaces::Base { parts, to }, inputs, stamp);
     }
 
     /// Puts what a job wrote in the place of what it read.
     fn install(&mut self, job: Job) {
+        self.replace(job);
+        self.forget_generations();
+    }
+
+    fn replace(&mut self, job: Job) {
         let stamp = job.merge.stamp();
         let new = job.merge.into_parts();
         self.unreported.added.extend(new.iter().map(|part| part.descriptor.clone()));
@@ -704,12 +744,12 @@ impl Index {
         }
     }
 
-    /// All up to `to` is folded: what lies there leaves the upper run.
+    /// All up to `to` is folded: what lies there leaves the upper runs.
     fn finish_fold(&mut self, to: u64) {
         let Some(newest) = self.folding else { return };
         let runs = Arc::make_mut(&mut self.runs);
-        let folding = runs.uppers.iter_mut().find(|run| run.newest <= newest);
-        let old = folding.map(|run| run.replace(|part| part.last() <= to, Vec::new())).unwrap_or_default();
+        let folding = runs.uppers.iter_mut().filter(|run| run.newest <= newest);
+        let old: Vec<_> = folding.flat_map(|run| run.replace(|part| part.last() <= to, Vec::new())).collect();
         runs.uppers.retain(|run| !run.parts().is_empty());
         self.forget(&old);
         if to == u64::MAX {

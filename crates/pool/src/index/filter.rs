@@ -1,9 +1,8 @@
 //! Filters: whether a part may hold a fingerprint.
 //!
 //! Two kinds, for two ends. The base has nearly all entries, so its filters are to be small: binary [`fuse`] filters,
-//! three places a key. Upper runs have few entries, but every new fingerprint asks the filters of all of them: these have
-//! [`lines`], one place a key, at twice the bytes. With 10^8 fingerprints in a base and five upper runs a look-up so
-//! touches 8 lines of memory and not 18.
+//! three places a key. Upper runs have few entries, but there are several: these have [`lines`], one place a key, at
+//! nearly twice the bytes, and what is [`young`](super::young) is known by lines of its own.
 //!
 //! A batch's look-ups are in two halves, so that the processor has the memory of all of them in flight: it is asked for
 //! that of each in the first half ([`Filter::fetch`]). Filters of 10^8 keys and more are larger than any cache, and
@@ -16,6 +15,7 @@ mod lines;
 use fuse::Fuse;
 use larder_format::index::FilterShape;
 use lines::Lines;
+pub(super) use lines::{Line, spot};
 
 /// A filter in memory.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub(super) enum Spots {
 }
 
 /// MurmurHash3's finalizer.
-fn mix(mut key: u64) -> u64 {
+pub(super) fn mix(mut key: u64) -> u64 {
     key = (key ^ (key >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     key = (key ^ (key >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     key ^ (key >> 33)
@@ -40,7 +40,7 @@ fn mix(mut key: u64) -> u64 {
 
 /// Asks the processor for what is at `at`, and does not wait.
 #[inline]
-fn fetch(at: *const u8) {
+pub(super) fn fetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -134,7 +134,7 @@ mod tests {
             let filter = Filter::build(&all, base);
             assert!(all.iter().all(|key| filter.may_hold(&filter.spots(*key))), "{keys} keys");
             let wrong = (keys..keys + 1_000_000).filter(|n| filter.may_hold(&filter.spots(key(*n)))).count();
-            assert!(wrong < if base { 4_500 } else { 200 }, "{wrong} of a million with {keys} keys");
+            assert!(wrong < if base { 4_500 } else { 1_000 }, "{wrong} of a million with {keys} keys");
             let bytes = filter.to_bytes();
             assert_eq!(bytes.len() as u64, filter.shape().bytes());
             assert!(Filter::from_bytes(filter.shape(), &bytes[1..]).is_none());
@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_key_costs_little_more_than_nine_bits_or_three_bytes() {
+    fn a_key_costs_little_more_than_nine_bits_or_two_bytes() {
         let all: Vec<_> = (0..1 << 18).map(key).collect();
-        for (base, least, most) in [(true, 9.0, 9.4), (false, 24.0, 24.5)] {
+        for (base, least, most) in [(true, 9.0, 9.4), (false, 16.0, 16.5)] {
             let bits = 8.0 * Filter::build(&all, base).shape().bytes() as f64 / all.len() as f64;
             assert!((least..most).contains(&bits), "{bits} bits a key");
         }
@@ -163,7 +163,7 @@ mod tests {
             let filter = Filter::build(&all, base);
             assert!(all.iter().all(|key| filter.may_hold(&filter.spots(*key))));
             let wrong = (10_000..110_000).filter(|key| filter.may_hold(&filter.spots(*key))).count();
-            assert!(wrong < if base { 500 } else { 40 }, "{wrong}");
+            assert!(wrong < if base { 500 } else { 120 }, "{wrong}");
         }
     }
 }

@@ -6,6 +6,7 @@ use super::table::Table;
 use super::{Counters, Runs};
 use crate::map::PageReader;
 use larder_format::index::PrintEntry;
+use larder_format::run::RunId;
 use larder_format::{BlockId, BlockPtr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,24 +17,28 @@ pub struct Probe {
     pub(super) asks: Vec<Ask>,
     pub(super) frozen: Option<Arc<Table>>,
     pub(super) runs: Arc<Runs>,
+    /// The first run of which [`Ask::young`] says anything.
+    pub(super) young_from: Option<RunId>,
     pub(super) counters: Arc<Counters>,
 }
 
 /// A fingerprint that is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
-    high: u64,
+    pub(super) high: u64,
     check: u32,
+    /// It may be in a table, or in one of the runs that [`super::young`] knows.
+    pub(super) young: bool,
     /// A block that is gone, which no older run can mean.
     gone: Option<BlockId>,
     answer: Option<BlockId>,
-    settled: bool,
+    pub(super) settled: bool,
 }
 
 impl Ask {
     /// `kept`: whether the index has such fingerprints at all.
     pub(super) fn new(high: u64, check: u32, kept: bool) -> Self {
-        Self { high, check, gone: None, answer: None, settled: !kept }
+        Self { high, check, young: false, gone: None, answer: None, settled: !kept }
     }
 
     /// Takes what the next older run says.
@@ -69,7 +74,8 @@ impl Probe {
     pub fn finish<R: PageReader>(mut self, reader: &R, tokens: &mut u64) -> Vec<Option<BlockId>> {
         let mut asks = std::mem::take(&mut self.asks);
         if let Some(table) = &self.frozen {
-            asks.iter_mut().filter(|ask| !ask.settled).for_each(|ask| ask.hear(table.get(ask.high)));
+            let asked = asks.iter_mut().filter(|ask| ask.young && !ask.settled);
+            asked.for_each(|ask| ask.hear(table.get(ask.high)));
         }
         let mut candidates = self.candidates(&asks);
         while !candidates.is_empty() {
@@ -83,8 +89,12 @@ impl Probe {
         let mut candidates = Vec::new();
         let mut spots: Vec<(usize, usize, &Filter, Spots)> = Vec::with_capacity(asks.len());
         for (age, run) in self.runs.newest_first().enumerate() {
+            let is_young =
+                age < self.runs.uppers.len() && self.young_from.is_some_and(|from| from <= run.oldest);
             spots.clear();
-            for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| !ask.settled) {
+            for (at, ask) in
+                asks.iter().enumerate().filter(|(_, ask)| !ask.settled && (ask.young || !is_young))
+            {
                 if let Some((part, filter)) = run.part_of(ask.high) {
                     let found = filter.spots(ask.high);
                     filter.fetch(&found);

@@ -65,6 +65,11 @@ impl Table {
         self.len += usize::from(new);
     }
 
+    /// The upper halves of all fingerprints in it, in any order.
+    pub(super) fn highs(&self) -> impl Iterator<Item = u64> {
+        self.ranges.iter().flat_map(|range| range.keys().copied())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }

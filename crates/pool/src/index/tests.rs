@@ -344,6 +344,48 @@ fn a_look_up_reads_one_page_and_a_new_fingerprint_few() {
 }
 
 #[test]
+fn a_new_fingerprint_asks_no_run_above_the_base_however_many_there_are() {
+    let count = 100 * PART_PRINTS as u64;
+    let mut bench = Bench::new(Limits { filters: 1 << 20, ..LIMITS });
+    let mut most_runs = 0;
+    for n in 0..count {
+        bench.insert(n);
+        if n % 500 == 499 {
+            while !bench.flush() {
+                bench.step(10);
+            }
+        }
+        bench.step(usize::from(n % 50 == 0));
+        if n % 5000 == 0 {
+            most_runs = most_runs.max(bench.index.figures().runs);
+            let prints: Vec<_> = (count..count + 1000).map(print).collect();
+            let probe = bench.index.probe(&prints);
+            let young = probe.asks.iter().filter(|ask| ask.young).count();
+            assert!(young < 60, "{young} of 1000 with {n}");
+            bench.check((0..=n).step_by(37));
+        }
+    }
+    assert!(most_runs > 3, "{most_runs}");
+    let young = bench.index.young.memory_bytes();
+    assert!(young <= count as usize / 2, "{young}");
+    // Runs of an earlier import are asked themselves.
+    bench.reopen();
+    bench.insert(count);
+    bench.check((0..=count).step_by(37));
+}
+
+#[test]
+fn what_is_young_keeps_to_its_share_and_finds_everything_even_so() {
+    let mut bench = filled(Limits { filters: 40_000, ..LIMITS }, 20_000, 10_000);
+    for _ in 0..5 {
+        let young = bench.index.young.memory_bytes();
+        assert!(young <= 40_000 / YOUNG_SHARE, "{young}");
+        bench.check(0..20_000);
+        bench.step(30);
+    }
+}
+
+#[test]
 fn tokens_bound_the_pages_that_are_read() {
     let mut bench = filled(LIMITS, 10_000, 5_000);
     bench.settle();
