@@ -71,8 +71,6 @@ const UPPERS: usize = 3;
 const UPPERS_MOST: usize = 12;
 /// Upper runs are folded into the base when they have one entry to so many of it.
 const FOLD_RATIO: u64 = 8;
-/// One of so many bytes of filters is for what is [`young`].
-const YOUNG_SHARE: usize = 4;
 /// The check has so many bits, and sampling goes by them.
 const MAX_SAMPLING: u8 = 32;
 
@@ -381,8 +379,8 @@ impl Index {
         // As many as will be worth a fold, and those that come while they are taken in.
         let expected = (self.runs.base.entries() + taken) / FOLD_RATIO * 9 / 8;
         let expected = expected as usize + 2 * tables().map(Table::len).sum::<usize>();
-        let max_bytes = self.limits.filters / YOUNG_SHARE / young::MOST;
-        self.young.begin(from, expected, max_bytes, tables().flat_map(Table::highs));
+        let room = self.limits.filters.saturating_sub(self.part_filters() as usize);
+        self.young.begin(from, expected, room / young::MOST, tables().flat_map(Table::highs));
         self.forget_generations();
     }
 
@@ -592,11 +590,18 @@ impl Index {
     /// Doubles the sampling when filters are beyond their share and all parts have followed the last time.
     fn sample(&mut self) {
         let followed = self.runs.parts().all(|part| part.descriptor.sampling == self.sampling);
-        let filters: u64 = self.runs.parts().map(|part| part.descriptor.filter.bytes()).sum();
-        let share = self.limits.filters - self.limits.filters / YOUNG_SHARE;
-        if filters > share as u64 && followed && self.sampling < MAX_SAMPLING {
+        let (filters, limit) = (self.part_filters(), self.limits.filters as u64);
+        if filters + self.young.memory_bytes() as u64 > limit {
+            // It has what parts leave; the next entry begins it anew.
+            self.young = Young::default();
+        }
+        if filters > limit && followed && self.sampling < MAX_SAMPLING {
             self.sampling += 1;
         }
+    }
+
+    fn part_filters(&self) -> u64 {
+        self.runs.parts().map(|part| part.descriptor.filter.bytes()).sum()
     }
 
     /// Merges the newest runs, and older ones as long as they are not much larger than those before.

@@ -6,7 +6,7 @@ use larder_benches::{process, timing};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::run::Places;
 use larder_format::{BlockId, Fingerprint, Place, SegmentId};
-use larder_pool::dedup::{FILTERS_SHARE_PERCENT, TABLE_SHARE_PER_MILLE};
+use larder_pool::dedup::index_limits;
 use larder_pool::index::{Changes, Index, Limits};
 use larder_pool::map::{BlockMap, Update};
 use std::collections::HashMap;
@@ -74,11 +74,9 @@ pub struct Larder {
 }
 
 fn limits(memory: u64) -> Limits {
-    Limits {
-        filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
-        // Between two steps there has to be room.
-        table: ((memory / 1000 * TABLE_SHARE_PER_MILLE) as usize).max(1 << 20),
-    }
+    let limits = index_limits(memory);
+    // Between two steps there has to be room.
+    Limits { table: limits.table.max(1 << 20), ..limits }
 }
 
 fn id(n: u64) -> BlockId {

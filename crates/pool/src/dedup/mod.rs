@@ -60,11 +60,21 @@ use tokens::Tokens;
 pub use rebuild::RebuildProgress;
 
 /// Share of the budget for the index's filters, percent.
-pub const FILTERS_SHARE_PERCENT: u64 = 25;
+const FILTERS_SHARE_PERCENT: u64 = 25;
 /// Share of the budget for the index's table, per mille, the one that is being written included: half of what merges have.
-pub const TABLE_SHARE_PER_MILLE: u64 = 25;
+const TABLE_SHARE_PER_MILLE: u64 = 25;
+/// The table never takes more bytes: larger ones save hardly any merges.
+const TABLE_MOST: u64 = 64 << 20;
 /// Share of the budget for neighbourhoods, percent.
 pub const NEAR_SHARE_PERCENT: u64 = 2;
+
+/// What the index may use in a pool with a budget of `memory` bytes.
+pub fn index_limits(memory: u64) -> Limits {
+    Limits {
+        filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
+        table: (memory / 1000 * TABLE_SHARE_PER_MILLE).min(TABLE_MOST) as usize,
+    }
+}
 
 /// Whether records that are there already are stored again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -185,11 +195,7 @@ impl Duplicates {
     }
 
     fn limits(&self) -> Limits {
-        let memory = self.memory.load(Ordering::Relaxed);
-        Limits {
-            filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
-            table: (memory / 1000 * TABLE_SHARE_PER_MILLE) as usize,
-        }
+        index_limits(self.memory.load(Ordering::Relaxed))
     }
 
     /// Another budget from now on, bytes.

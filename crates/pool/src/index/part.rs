@@ -60,9 +60,19 @@ impl Part {
         self.descriptor.run.footprints.iter().map(|footprint| footprint.bytes).sum()
     }
 
-    /// The page that holds fingerprints with this upper half, if one does.
+    /// The page that holds fingerprints with this upper half, if one does. They are spread evenly, so it is where it is
+    /// to be expected or next to it; a bisection would wait for memory eight times.
     pub(super) fn page_of(&self, high: u64) -> usize {
-        self.index.partition_point(|page| page.first.get() <= high).saturating_sub(1)
+        let (first, last) = (self.first(), self.last());
+        let part = high.saturating_sub(first) as f64 / (last - first).max(1) as f64;
+        let mut at = ((part * self.index.len() as f64) as usize).min(self.index.len() - 1);
+        while at > 0 && self.index[at].first.get() > high {
+            at -= 1;
+        }
+        while self.index.get(at + 1).is_some_and(|next| next.first.get() <= high) {
+            at += 1;
+        }
+        at
     }
 
     /// How many entries lie from `from` to `to`, about: fingerprints are spread evenly over a page.

@@ -96,11 +96,11 @@ impl Probe {
                 asks.iter().enumerate().filter(|(_, ask)| !ask.settled && (ask.young || !is_young))
             {
                 if let Some((part, filter)) = run.part_of(ask.high) {
-                    let found = filter.spots(ask.high);
-                    filter.fetch(&found);
-                    spots.push((at, part, filter, found));
+                    spots.push((at, part, filter, filter.spots(ask.high)));
                 }
             }
+            // In a loop of its own: the fewer instructions between, the more of them are under way at once.
+            spots.iter().for_each(|(_, _, filter, spots)| filter.fetch(spots));
             for &(ask, part, filter, ref spots) in &spots {
                 if filter.may_hold(spots) {
                     let part: &Part = &run.parts()[part];

@@ -375,13 +375,17 @@ fn a_new_fingerprint_asks_no_run_above_the_base_however_many_there_are() {
 }
 
 #[test]
-fn what_is_young_keeps_to_its_share_and_finds_everything_even_so() {
-    let mut bench = filled(Limits { filters: 40_000, ..LIMITS }, 20_000, 10_000);
-    for _ in 0..5 {
-        let young = bench.index.young.memory_bytes();
-        assert!(young <= 40_000 / YOUNG_SHARE, "{young}");
-        bench.check(0..20_000);
+fn what_is_young_takes_what_parts_leave_and_finds_everything_even_so() {
+    let mut bench = filled(LIMITS, 20_000, 10_000);
+    for n in 0..20 {
+        bench.limits.filters = 40_000 - 1_000 * n;
+        bench.index.set_limits(bench.limits);
         bench.step(30);
+        let figures = bench.index.figures();
+        let of_parts = bench.index.part_filters();
+        assert!(figures.filter_bytes <= bench.limits.filters as u64 || figures.filter_bytes == of_parts);
+        bench.check(0..20_000 + n as u64);
+        bench.insert(20_000 + n as u64);
     }
 }
 
