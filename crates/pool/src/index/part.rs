@@ -270,14 +270,26 @@ impl Run {
         self.parts.iter().map(|part| part.entries_within(from, to)).sum()
     }
 
-    /// The part that holds fingerprints with this upper half, if one does, and its filter.
-    pub(super) fn part_of(&self, high: u64) -> Option<(usize, &Filter)> {
+    /// The last part that begins at or before this upper half.
+    fn at(&self, high: u64) -> Option<usize> {
         let mut end = *self.jumps.get((high >> self.shift) as usize)? as usize;
         while self.firsts.get(end).is_some_and(|first| *first <= high) {
             end += 1;
         }
-        let at = end.checked_sub(1)?;
+        end.checked_sub(1)
+    }
+
+    /// The part that holds fingerprints with this upper half, if one does, and its filter.
+    pub(super) fn part_of(&self, high: u64) -> Option<(usize, &Filter)> {
+        let at = self.at(high)?;
         Some((at, self.filters[at].as_ref()?))
+    }
+
+    /// Of the base: whether it has taken in what the upper run `newest` said of this upper half. It does so in order of
+    /// fingerprint.
+    pub(super) fn has_taken(&self, newest: RunId, high: u64) -> bool {
+        let has = |at: usize| self.parts.get(at).is_some_and(|part| part.descriptor.run.newest >= newest);
+        has(0) && has(self.at(high).unwrap_or(0))
     }
 
     /// Puts `new` in the place of the parts that `leaves`; gives those.

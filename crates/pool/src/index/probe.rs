@@ -89,12 +89,13 @@ impl Probe {
         let mut candidates = Vec::new();
         let mut spots: Vec<(usize, usize, &Filter, Spots)> = Vec::with_capacity(asks.len());
         for (age, run) in self.runs.newest_first().enumerate() {
-            let is_young =
-                age < self.runs.uppers.len() && self.young_from.is_some_and(|from| from <= run.oldest);
+            let is_upper = age < self.runs.uppers.len();
+            let is_young = is_upper && self.young_from.is_some_and(|from| from <= run.oldest);
+            // What is left of a run where it was folded is older than what the base says.
+            let is_folded = |ask: &Ask| is_upper && self.runs.base.has_taken(run.newest, ask.high);
             spots.clear();
-            for (at, ask) in
-                asks.iter().enumerate().filter(|(_, ask)| !ask.settled && (ask.young || !is_young))
-            {
+            let asked = asks.iter().enumerate().filter(|(_, ask)| !ask.settled && (ask.young || !is_young));
+            for (at, ask) in asked.filter(|(_, ask)| !is_folded(ask)) {
                 if let Some((part, filter)) = run.part_of(ask.high) {
                     spots.push((at, part, filter, filter.spots(ask.high)));
                 }

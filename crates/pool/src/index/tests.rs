@@ -392,20 +392,27 @@ fn what_is_young_takes_what_parts_leave_and_finds_everything_even_so() {
 #[test]
 fn what_is_folded_is_not_hidden_by_what_an_older_run_still_has() {
     const PART: u64 = PART_PRINTS as u64;
-    let mut bench = filled(LIMITS, 20 * PART, PART);
+    let mut bench = filled(LIMITS, 40 * PART, PART);
     bench.settle();
-    // The newer run has more parts, which end before those of the older one.
-    for every in [2, 1] {
-        (0..4 * PART).step_by(every).for_each(|n| bench.insert(n));
+    let put = |bench: &mut Bench| {
         assert!(bench.flush());
         while bench.index.frozen.is_some() {
             bench.step(1);
         }
-    }
+    };
+    // The newest run has more parts, which end before those of the older ones.
+    (0..4 * PART).step_by(2).for_each(|n| bench.insert(n));
+    put(&mut bench);
+    (0..4 * PART).step_by(3).for_each(|n| bench.remove(n));
+    put(&mut bench);
+    (0..4 * PART).for_each(|n| bench.insert(n));
+    put(&mut bench);
+    assert_eq!(bench.index.runs.uppers.len(), 3);
     let mut steps = 0;
     while bench.step(5) {
-        bench.check((0..20 * PART).step_by(13));
+        bench.check((0..40 * PART).step_by(13));
         steps += 1;
+        (0..4 * PART).skip(steps).step_by(97).for_each(|n| bench.remove(n));
     }
     assert!(steps > 10 && bench.index.runs.uppers.is_empty(), "{steps} steps");
 }
