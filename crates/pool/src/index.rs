@@ -23,8 +23,8 @@
 //! it holds parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
-//! the upper ones in; upper parts that lie below leave at once, and those that
-//! reach beyond are not asked there any more. So a fold goes on after a restart where it was.
+//! the upper ones in; upper parts that lie below leave, newer ones not
+//! before older ones, and those that reach beyond are not asked there any more. So a fold goes on after a restart where it was.
 //!
 //! **Memory** is what [`Limits`] say, at most, and 10 MiB while a part is written. When filters pass their share,
 //! the *sampling* doubles: fingerprints count only if their lowest bits are zero, others are neither taken nor
@@ -754,8 +754,16 @@ impl Index {
     fn finish_fold(&mut self, to: u64) {
         let Some(newest) = self.folding else { return };
         let runs = Arc::make_mut(&mut self.runs);
-        let folding = runs.uppers.iter_mut().filter(|run| run.newest <= newest);
-        let old: Vec<_> = folding.flat_map(|run| run.replace(|part| part.last() <= to, Vec::new())).collect();
+        let mut old = Vec::new();
+        // A newer run stays where an older one does, which would say something else.
+        let mut leaves = Some(to);
+        for run in runs.uppers.iter_mut().rev().filter(|run| run.newest <= newest) {
+            let Some(to) = leaves else { break };
+            old.extend(run.replace(|part| part.last() <= to, Vec::new()));
+            if let Some(left) = run.parts().first() {
+                leaves = left.first().checked_sub(1).map(|end| end.min(to));
+            }
+        }
         runs.uppers.retain(|run| !run.parts().is_empty());
         self.forget(&old);
         if to == u64::MAX {

@@ -286,10 +286,10 @@ impl Run {
     }
 
     /// Of the base: whether it has taken in what the upper run `newest` said of this upper half. It does so in order of
-    /// fingerprint.
+    /// fingerprint; between its parts that holds only if it has of both.
     pub(super) fn has_taken(&self, newest: RunId, high: u64) -> bool {
         let has = |at: usize| self.parts.get(at).is_some_and(|part| part.descriptor.run.newest >= newest);
-        has(0) && has(self.at(high).unwrap_or(0))
+        has(0) && self.at(high).is_none_or(|at| has(at) && (high <= self.parts[at].last() || has(at + 1)))
     }
 
     /// Puts `new` in the place of the parts that `leaves`; gives those.
