@@ -242,7 +242,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("LARDER_FULL").is_some() { 400 } else { 40 }))]
 
     #[test]
     fn every_fingerprint_is_found_that_should_be(
