@@ -10,8 +10,8 @@
 //! each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything; it is
 //! rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs) are
 //! merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have an
-//! eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a fingerprint, 32 bits of the
-//! lower half as a check, and an id; there is one a run. An entry of a block that is *gone* hides the same block in
+//! eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a fingerprint,
+//! 32 bits of the lower half as a check, and an id; there is one a run. An entry of a block that is *gone* hides the same block in
 //! older runs and no other, and disappears in the base.
 //!
 //! **Look-ups** ask first whether anything newer than the base may have the fingerprint ([`young`]): one line of memory for
@@ -23,8 +23,8 @@
 //! it holds parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
-//! the upper ones in; upper parts that lie below leave, newer ones not
-//! before older ones, and those that reach beyond are not asked there any more. So a fold goes on after a restart where it was.
+//! the upper ones in. Upper parts that lie below leave, newer ones not before older ones, and those that reach beyond
+//! are not asked there any more. So a fold goes on after a restart where it was.
 //!
 //! **Memory** is what [`Limits`] say, at most, and 10 MiB while a part is written. When filters pass their share,
 //! the *sampling* doubles: fingerprints count only if their lowest bits are zero, others are neither taken nor

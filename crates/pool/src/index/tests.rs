@@ -241,8 +241,12 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn cases() -> u32 {
+    if std::env::var_os("LARDER_FULL").is_some() { 400 } else { 40 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("LARDER_FULL").is_some() { 400 } else { 40 }))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn every_fingerprint_is_found_that_should_be(

@@ -7,8 +7,8 @@
 //! were taken for a fold, and they go as wholes with the last of those runs. There are two while the base is folded and,
 //! as a rule, one at other times.
 //!
-//! All of it is in memory only, and has what the filters of parts leave of their share. Runs of an earlier import are in no generation; they are
-//! asked as if this were not there, until they are folded.
+//! All of it is in memory only, and has what the filters of parts leave of their share. Runs of an earlier import are
+//! in no generation; they are asked as if this were not there, until they are folded.
 
 use super::filter::{Line, fetch, mix, spot};
 use super::probe::Ask;
@@ -89,10 +89,10 @@ impl Young {
     /// Notes of each that is asked for whether it may be in a table or a run that this knows; without a generation all
     /// may.
     pub(super) fn tell(&self, asks: &mut [Ask]) {
-        let mut spots = Vec::with_capacity(asks.len());
         if self.generations.is_empty() {
-            asks.iter_mut().for_each(|ask| ask.young = true);
+            return asks.iter_mut().for_each(|ask| ask.young = true);
         }
+        let mut spots = Vec::with_capacity(asks.len());
         for Generation { lines, .. } in &self.generations {
             spots.clear();
             spots.extend(asks.iter().map(|ask| spot(lines.len(), mix(ask.high))));
