@@ -65,11 +65,14 @@ fn read_files(folder: &Path, room: &mut usize, files: &mut Vec<Vec<u8>>) {
 fn speed(codec: Codec, records: &[&[u8]], plain: usize) {
     let (mut compressing, mut decompressing) = (Duration::ZERO, Duration::ZERO);
     let (mut stored, mut stored_plain) = (0, 0);
-    let (mut payload, mut back) = (Vec::new(), vec![0; RECORD]);
+    let mut back = vec![0; RECORD];
     for record in records {
-        let mut kind = CodecKind::Off;
-        compressing += timed(|| kind = codec::compress(codec, record, &mut payload));
-        let bytes = if kind == CodecKind::Off { record } else { &payload[..] };
+        let mut payload = None;
+        compressing += timed(|| payload = codec::compress(codec, record));
+        let (kind, bytes) = match &payload {
+            Some(payload) => (codec.kind(), &payload[..]),
+            None => (CodecKind::Off, *record),
+        };
         let back = &mut back[..record.len()];
         decompressing += timed(|| codec::decompress_into(kind, bytes, back).expect("our own payload"));
         assert!(back == *record, "{codec} returned other bytes");
@@ -91,17 +94,17 @@ fn speed(codec: Codec, records: &[&[u8]], plain: usize) {
 fn given_up(codec: Codec, records: &[&[u8]], mut library: impl FnMut(&[u8], &mut [u8]) -> Option<usize>) {
     let (mut refused, mut missed, mut saved, mut lost) = (0, 0, 0, 0);
     let (mut looking, mut trying) = (Duration::ZERO, Duration::ZERO);
-    let (mut payload, mut unprobed) = (Vec::new(), vec![0; RECORD]);
+    let mut unprobed = vec![0; RECORD];
     for record in records {
         let limit = record.len() - record.len().div_ceil(8);
         let mut len = None;
         let library_time = timed(|| len = library(record, &mut unprobed[..limit]));
-        let mut kind = CodecKind::Off;
-        let time = timed(|| kind = codec::compress(codec, record, &mut payload));
+        let mut payload = None;
+        let time = timed(|| payload = codec::compress(codec, record));
         match len {
             Some(len) => {
                 saved += record.len() - len;
-                if kind == CodecKind::Off {
+                if payload.is_none() {
                     missed += 1;
                     lost += record.len() - len;
                 }

@@ -144,19 +144,18 @@ fn by_record(content: Content, source: &[u8], bytes: usize) {
         });
     }
     for codec in [Codec::Lz4, Codec::Zstd(1), Codec::Zstd(3)] {
-        let (mut payload, mut plain) = (Vec::new(), vec![0; RECORD]);
+        let mut plain = vec![0; RECORD];
         let mut packed = Vec::new();
         stage(&name(&format!("{codec}")), bytes, || {
             over(source, bytes, |record| {
-                if codec::compress(codec, record, &mut payload) != CodecKind::Off && packed.len() < 64 {
-                    packed.push((codec::compress(codec, record, &mut payload), payload.clone()));
-                }
+                let payload = codec::compress(codec, record);
+                packed.extend(payload.filter(|_| packed.len() < 64));
             });
         });
         if !packed.is_empty() {
             stage(&name(&format!("{codec} back")), bytes, || {
-                for (kind, payload) in packed.iter().cycle().take(bytes / RECORD) {
-                    codec::decompress_into(*kind, payload, &mut plain).expect("our own payload");
+                for payload in packed.iter().cycle().take(bytes / RECORD) {
+                    codec::decompress_into(codec.kind(), payload, &mut plain).expect("our own payload");
                 }
             });
         }

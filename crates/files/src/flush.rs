@@ -173,7 +173,7 @@ impl Volume {
             return Err(FsError::NoSpace);
         }
         let storable = storable.min(nodes.saturating_mul(record_size.into()));
-        let most = BATCH.min(self.pool.dirty_limit() / 2).min(storable);
+        let most = BATCH.min(self.pool.dirty_limit() / 4).min(storable);
         let mut room = self.pool.dirty().room(most, record_size.into());
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());

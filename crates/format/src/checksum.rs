@@ -41,6 +41,27 @@ pub fn fast128(pool: PoolGuid, bytes: &[u8]) -> u128 {
     twox_hash::XxHash3_128::oneshot_with_seed(pool.get(), bytes)
 }
 
+/// [`fast128`] of bytes that come piece by piece.
+#[derive(Clone)]
+pub struct Fast128(twox_hash::xxhash3_128::Hasher);
+
+impl Fast128 {
+    /// The sum of no bytes.
+    pub fn new(pool: PoolGuid) -> Self {
+        Self(twox_hash::xxhash3_128::Hasher::with_seed(pool.get()))
+    }
+
+    /// More bytes.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    /// The sum of all of them.
+    pub fn finish(&self) -> u128 {
+        self.0.finish_128()
+    }
+}
+
 /// The checksum of a block's stored payload.
 pub fn payload_sum(kind: ChecksumKind, pool: PoolGuid, payload: &[u8]) -> [u8; SUM_LEN] {
     let mut sum = [0; SUM_LEN];

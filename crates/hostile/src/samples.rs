@@ -538,9 +538,10 @@ pub fn properties() -> Vec<Vec<u8>> {
 pub fn payloads() -> Vec<Vec<u8>> {
     let plain: Vec<u8> = (0..6000u32).flat_map(|i| (i / 7).to_le_bytes()).collect();
     let encode = |codec: Codec| {
-        let mut payload = Vec::new();
-        let kind = codec::compress(codec, &plain, &mut payload);
-        let payload = if kind == CodecKind::Off { plain.clone() } else { payload };
+        let (kind, payload) = match codec::compress(codec, &plain) {
+            Some(payload) => (codec.kind(), payload),
+            None => (CodecKind::Off, plain.clone()),
+        };
         let mut out = vec![kind as u8];
         out.extend_from_slice(&(plain.len() as u32).to_le_bytes()[..3]);
         out.extend(payload);

@@ -121,23 +121,15 @@ impl FromStr for Codec {
     }
 }
 
-/// Encodes `plain` into `out`, replacing what was there, and returns how the payload is encoded.
-///
-/// [`CodecKind::Off`] leaves `out` empty: the codec did not save an eighth, and the caller stores `plain`
-/// itself. A caller that keeps `out` from record to record saves an allocation and its zeroing.
+/// The payload that `plain` becomes, of kind [`Codec::kind`]; `None` when the codec does not save an eighth, and the
+/// caller stores `plain` itself.
 ///
 /// # Panics
 /// When the codec's level is out of its range.
-pub fn compress(codec: Codec, plain: &[u8], out: &mut Vec<u8>) -> CodecKind {
-    CONTEXTS.with_borrow_mut(|contexts| match contexts.compress(codec, plain, out) {
-        Some(len) => {
-            out.truncate(len);
-            codec.kind()
-        }
-        None => {
-            out.clear();
-            CodecKind::Off
-        }
+pub fn compress(codec: Codec, plain: &[u8]) -> Option<Vec<u8>> {
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let len = contexts.compress(codec, plain)?;
+        Some(contexts.out[..len].to_vec())
     })
 }
 
@@ -178,69 +170,81 @@ thread_local! {
     static CONTEXTS: RefCell<Contexts> = const { RefCell::new(Contexts::new()) };
 }
 
-/// What the libraries keep from call to call; compressors of the level that was used last.
+/// What the libraries keep from call to call, and where they write; compressors of the level that was used last.
 struct Contexts {
     lz4: Option<CompressTable>,
     gzip: Option<(u8, libdeflater::Compressor)>,
     gunzip: Option<libdeflater::Decompressor>,
     zstd: Option<(u8, zstd::bulk::Compressor<'static>)>,
     unzstd: Option<zstd::bulk::Decompressor<'static>>,
+    out: Vec<u8>,
 }
 
 impl Contexts {
     const fn new() -> Self {
-        Self { lz4: None, gzip: None, gunzip: None, zstd: None, unzstd: None }
+        Self { lz4: None, gzip: None, gunzip: None, zstd: None, unzstd: None, out: Vec::new() }
     }
 
     /// Encodes into the start of `out` and returns the payload's length if that saves an eighth.
-    fn compress(&mut self, codec: Codec, plain: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    fn compress(&mut self, codec: Codec, plain: &[u8]) -> Option<usize> {
         let limit = plain.len() - plain.len().div_ceil(8);
-        if limit == 0 || (codec.probes() && self.is_hopeless(plain, out)) {
+        if limit == 0 || (codec.probes() && self.is_hopeless(plain)) {
             return None;
         }
         let len = match codec {
             Codec::Off => None,
-            Codec::Lz4 => Some(self.lz4(plain, out)),
+            Codec::Lz4 => Some(self.lz4(plain)),
             Codec::Gzip(level) => {
-                out.resize(limit, 0);
-                self.gzip(level).deflate_compress(plain, out).ok()
+                self.make_room(limit);
+                let (gzip, out) = self.gzip(level);
+                gzip.deflate_compress(plain, &mut out[..limit]).ok()
             }
             Codec::Zstd(level) => {
-                out.resize(limit, 0);
-                self.zstd(level).compress_to_buffer(plain, &mut out[..]).ok()
+                self.make_room(limit);
+                let (zstd, out) = self.zstd(level);
+                zstd.compress_to_buffer(plain, &mut out[..limit]).ok()
             }
         };
         len.filter(|&len| len <= limit)
     }
 
-    /// Whether a look at the record finds nothing to win; see the module's theory. Uses `out` as scratch.
-    fn is_hopeless(&mut self, plain: &[u8], out: &mut Vec<u8>) -> bool {
-        is_flat(plain) && self.lz4(plain, out) > plain.len() - plain.len() / 16
+    /// The buffer holds at least so many bytes, whatever they are: zeroing it for each record would cost as much as
+    /// summing the record does.
+    fn make_room(&mut self, len: usize) {
+        if self.out.len() < len {
+            self.out.resize(len, 0);
+        }
+    }
+
+    /// Whether a look at the record finds nothing to win; see the module's theory.
+    fn is_hopeless(&mut self, plain: &[u8]) -> bool {
+        is_flat(plain) && self.lz4(plain) > plain.len() - plain.len() / 16
     }
 
     /// Encodes all of `plain`, however long that gets.
-    fn lz4(&mut self, plain: &[u8], out: &mut Vec<u8>) -> usize {
+    fn lz4(&mut self, plain: &[u8]) -> usize {
         // The library wants room for the worst case beforehand; it skips ahead where nothing repeats.
-        out.resize(lz4_flex::block::get_maximum_output_size(plain.len()), 0);
+        self.make_room(lz4_flex::block::get_maximum_output_size(plain.len()));
         let table = self.lz4.get_or_insert_with(CompressTable::large);
-        lz4_flex::block::compress_into_with_table(plain, out, table).expect("room for the worst case")
+        lz4_flex::block::compress_into_with_table(plain, &mut self.out, table)
+            .expect("room for the worst case")
     }
 
-    fn gzip(&mut self, level: u8) -> &mut libdeflater::Compressor {
+    fn gzip(&mut self, level: u8) -> (&mut libdeflater::Compressor, &mut [u8]) {
         assert!((1..=9).contains(&level), "gzip has no level {level}");
         if self.gzip.as_ref().is_none_or(|(of, _)| *of != level) {
             let library_level = CompressionLvl::new(level.into()).expect("the library has these levels too");
             self.gzip = Some((level, libdeflater::Compressor::new(library_level)));
         }
-        &mut self.gzip.as_mut().expect("set above").1
+        (&mut self.gzip.as_mut().expect("set above").1, &mut self.out)
     }
 
-    fn zstd(&mut self, level: u8) -> &mut zstd::bulk::Compressor<'static> {
+    fn zstd(&mut self, level: u8) -> (&mut zstd::bulk::Compressor<'static>, &mut [u8]) {
         assert!((1..=19).contains(&level), "zstd has no level {level}");
         if self.zstd.as_ref().is_none_or(|(of, _)| *of != level) {
             self.zstd = Some((level, zstd::bulk::Compressor::new(level.into()).expect(MEMORY)));
         }
-        &mut self.zstd.as_mut().expect("set above").1
+        (&mut self.zstd.as_mut().expect("set above").1, &mut self.out)
     }
 }
 

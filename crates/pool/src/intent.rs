@@ -177,7 +177,7 @@ impl Pool {
         let id = self.core.lock().take_ids(1);
         let stamp = Stamp { pool: self.guid, id, incarnation, birth: CommitId::new(durable.get() + 1) };
         let info = own_info(BlockKind::Log, DatasetId::new(0));
-        let block = frame(&stamp, draft(info, crate::codec::Codec::Off, payload.clone().into()));
+        let block = frame(&stamp, draft(self.guid, info, crate::codec::Codec::Off, payload.clone().into()));
         let footprint = row::footprint(block.len());
         let (segment, offset, plan) = loop {
             let Some(&id) = intent.segments.front() else { return Ok(false) };

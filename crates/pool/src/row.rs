@@ -10,10 +10,14 @@ use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
 use larder_format::block::BLOCK_OVERHEAD;
-use larder_format::checksum::fast128;
+use larder_format::checksum::Fast128;
 use larder_format::segment::{Layout, RowHeader, row_header_len};
 use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place, PoolGuid};
 use std::sync::Arc;
+
+/// Bytes of each column that are filled, given their parity and summed before the next: all of them together stay in a
+/// processor's cache of the second level.
+const TILE: usize = 32 << 10;
 
 /// A block ready to be stored.
 #[derive(Debug, Clone)]
@@ -34,15 +38,11 @@ impl Encoded {
         }
     }
 
-    /// Writes all of it to `out`, which has just that length.
-    fn put(&self, out: &mut [u8]) {
+    /// Its bytes, one after the other.
+    fn pieces(&self) -> [&[u8]; 2] {
         match self {
-            Self::Whole(bytes) => out.copy_from_slice(bytes),
-            Self::Parts(header, payload) => {
-                let (head, rest) = out.split_at_mut(header.len());
-                head.copy_from_slice(header);
-                rest.copy_from_slice(payload);
-            }
+            Self::Whole(bytes) => [bytes, &[]],
+            Self::Parts(header, payload) => [header, payload],
         }
     }
 }
@@ -85,6 +85,36 @@ pub fn plan(layout: Layout, step: u32, room: u32, target: u32, footprints: &[u32
     Some(RowPlan { spots, used, height: (header + highest).next_multiple_of(step) })
 }
 
+/// What of a data column comes from blocks: where each piece begins, ascending. The rest is zero.
+#[derive(Clone, Default)]
+struct Content<'a> {
+    pieces: Vec<(usize, &'a [u8])>,
+    /// The first piece that is not all in the column.
+    next: usize,
+}
+
+impl Content<'_> {
+    /// Fills `out`, which lies `from` bytes into the column; called in ascending order.
+    fn fill(&mut self, out: &mut [u8], from: usize) {
+        let mut done = 0;
+        while let Some(&(start, bytes)) = self.pieces.get(self.next)
+            && start < from + out.len()
+        {
+            let begin = start.max(from + done);
+            out[done..begin - from].fill(0);
+            let left = &bytes[begin - start..];
+            let taken = left.len().min(from + out.len() - begin);
+            done = begin - from + taken;
+            out[begin - from..done].copy_from_slice(&left[..taken]);
+            if taken < left.len() {
+                return;
+            }
+            self.next += 1;
+        }
+        out[done..].fill(0);
+    }
+}
+
 /// The columns of a planned row at `offset` of `segment`, ready to be written.
 pub fn build(
     pool: PoolGuid,
@@ -97,32 +127,40 @@ pub fn build(
     let layout = segment.layout;
     let header = row_header_len(layout.columns()) as usize;
     let height = plan.height as usize;
-    let mut data: Vec<AlignedBuf> = (0..layout.k()).map(|_| AlignedBuf::stale(height)).collect();
-    // What no block covers must be zero; blocks come in ascending order of places within a column.
-    let mut filled = vec![0; layout.k()];
+    let mut contents = vec![Content::default(); layout.k()];
     for (&(column, at), block) in plan.spots.iter().zip(blocks) {
-        let at = at as usize;
-        data[column][filled[column]..at].fill(0);
-        filled[column] = at + block.len();
-        block.put(&mut data[column][at..filled[column]]);
+        let [head, rest] = block.pieces();
+        contents[column].pieces.extend([(at as usize, head), (at as usize + head.len(), rest)]);
     }
-    for (column, filled) in data.iter_mut().zip(filled) {
-        column[filled..].fill(0);
+    // The rest is overwritten below, but what is put of the header need not be all of it.
+    let stale = |_| {
+        let mut column = AlignedBuf::stale(height);
+        column[..header].fill(0);
+        column
+    };
+    let mut data: Vec<AlignedBuf> = (0..layout.k()).map(stale).collect();
+    let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(stale).collect();
+    let mut sums = vec![Fast128::new(pool); layout.k() + layout.m()];
+    for from in (header..height).step_by(TILE) {
+        let tile = from..height.min(from + TILE);
+        for (column, content) in data.iter_mut().zip(&mut contents) {
+            content.fill(&mut column[tile.clone()], from);
+        }
+        if planted(Bug::NoParity) {
+            parity.iter_mut().for_each(|column| column[tile.clone()].fill(0));
+        } else if !parity.is_empty() {
+            let data: Vec<&[u8]> = data.iter().map(|column| &column[tile.clone()]).collect();
+            let mut parity: Vec<&mut [u8]> =
+                parity.iter_mut().map(|column| &mut column[tile.clone()]).collect();
+            parity::encode(&data, &mut parity);
+        }
+        for (column, sum) in data.iter().chain(&parity).zip(&mut sums) {
+            sum.write(&column[tile.clone()]);
+        }
     }
-    let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(|_| AlignedBuf::stale(height)).collect();
-    // The rest is overwritten with parity.
-    parity.iter_mut().for_each(|column| column[..header].fill(0));
-    if planted(Bug::NoParity) {
-        parity.iter_mut().for_each(|column| column.fill(0));
-    } else if !parity.is_empty() {
-        let data: Vec<&[u8]> = data.iter().map(|column| &column[header..]).collect();
-        let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(|column| &mut column[header..]).collect();
-        parity::encode(&data, &mut parity);
-    }
-    let data_sums: Vec<u128> = data.iter().map(|column| fast128(pool, &column[header..])).collect();
-    let parity_sums = parity.iter().map(|column| fast128(pool, &column[header..]));
-    let sums: Vec<u128> =
-        data_sums.iter().flat_map(|&sum| std::iter::repeat_n(sum, layout.r())).chain(parity_sums).collect();
+    let (of_data, of_parity) = sums.split_at(layout.k());
+    let of_data = of_data.iter().flat_map(|sum| std::iter::repeat_n(sum, layout.r()));
+    let sums: Vec<u128> = of_data.chain(of_parity).map(Fast128::finish).collect();
 
     let mut columns = Vec::with_capacity(layout.columns());
     for (i, column) in data.into_iter().enumerate() {

@@ -22,15 +22,14 @@ use crate::space::ROW_TARGET;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, Outcome, Pending};
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
-use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::checksum::{ChecksumKind, SUM_LEN, payload_sum};
 use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, PoolGuid, SegmentId,
 };
 use parking_lot::Mutex;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -78,28 +77,24 @@ struct Stream {
 pub(crate) struct Draft {
     info: BlockInfo,
     payload: Bytes,
+    sum: [u8; SUM_LEN],
 }
 
-/// Compresses `plain` and says what became of it.
-pub(crate) fn draft(mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
-    thread_local! {
-        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
+/// Compresses `plain`, sums that and says what became of it.
+pub(crate) fn draft(pool: PoolGuid, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
     info.logical = plain.len() as u32;
-    SCRATCH.with_borrow_mut(|out| {
-        info.codec = codec::compress(codec, &plain, out);
-        let payload = match info.codec {
-            block::CodecKind::Off => plain,
-            _ => Bytes::copy_from_slice(out),
-        };
-        Draft { info, payload }
-    })
+    let (kind, payload) = match codec::compress(codec, &plain) {
+        Some(payload) => (codec.kind(), payload.into()),
+        None => (block::CodecKind::Off, plain),
+    };
+    info.codec = kind;
+    let sum = payload_sum(info.checksum, pool, &payload);
+    Draft { info, payload, sum }
 }
 
 /// Frames a draft as block `stamp.id`.
 pub(crate) fn frame(stamp: &Stamp, draft: Draft) -> Encoded {
-    let Draft { info, payload } = draft;
-    let sum = payload_sum(info.checksum, stamp.pool, &payload);
+    let Draft { info, payload, sum } = draft;
     Encoded::Parts(block::encode_header(stamp, &info, sum, payload.len() as u32), payload)
 }
 
@@ -302,14 +297,33 @@ impl Pool {
             return self.store_unless_there(op, records);
         }
         let prints = vec![None; records.len()];
-        self.store_new(op, records, &prints)
+        let drafts = records.iter().map(|_| None).collect();
+        self.store_new(op, records, drafts, &prints)
     }
 
-    /// As [`Pool::store`], whatever is there already; what fingerprints are known are kept with the blocks.
+    /// A record's block before it has an id.
+    pub(crate) fn draft_record(&self, record: &NewRecord) -> Draft {
+        let info = BlockInfo {
+            kind: BlockKind::Record,
+            codec: block::CodecKind::Off,
+            checksum: record.checksum,
+            level: 0,
+            logical: 0,
+            dataset: record.dataset,
+            object: record.inode,
+            offset: record.offset,
+            key_kind: 0,
+        };
+        draft(self.guid, info, record.codec, record.plain.clone())
+    }
+
+    /// As [`Pool::store`], whatever is there already; of each record its draft and its fingerprint, where they are known.
+    /// Fingerprints are kept with the blocks.
     pub(crate) fn store_new(
         &self,
         _op: &Op<'_>,
         records: Vec<NewRecord>,
+        drafts: Vec<Option<Draft>>,
         prints: &[Option<Fingerprint>],
     ) -> Result<Vec<BlockPtr>> {
         if records.is_empty() {
@@ -317,26 +331,10 @@ impl Pool {
         }
         let ids = self.core.lock().take_ids(records.len());
         let (birth, incarnation) = self.stamp_now();
-        let slots: Vec<OnceLock<Encoded>> = records.iter().map(|_| OnceLock::new()).collect();
-        self.world.workers.for_each(records.len(), &|i| {
-            let record = &records[i];
-            let info = BlockInfo {
-                kind: BlockKind::Record,
-                codec: block::CodecKind::Off,
-                checksum: record.checksum,
-                level: 0,
-                logical: 0,
-                dataset: record.dataset,
-                object: record.inode,
-                offset: record.offset,
-                key_kind: 0,
-            };
-            let stamp = Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth };
-            // Each index comes once.
-            let _ = slots[i].set(frame(&stamp, draft(info, record.codec, record.plain.clone())));
-        });
-        let each = slots.into_iter().map(|slot| slot.into_inner().expect("every record was encoded"));
-        let blocks: Vec<Encoded> = each.collect();
+        let drafts = self.fill_gaps(drafts, |i| self.draft_record(&records[i]));
+        let framed =
+            |(i, draft)| frame(&Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth }, draft);
+        let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
         let places = self.append_by_class(&classes, &blocks, Purse::Accepted)?;
         self.stored.fetch_add(blocks.iter().map(|block| block.len() as u64).sum(), Ordering::Relaxed);
@@ -347,6 +345,18 @@ impl Pool {
             self.cache.keep_record(ptr.id, record.plain);
         }
         Ok(pointers)
+    }
+
+    /// Fills the gaps, all workers together.
+    fn fill_gaps<T: Send + Sync>(&self, known: Vec<Option<T>>, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let gaps: Vec<usize> = (0..known.len()).filter(|&i| known[i].is_none()).collect();
+        let slot = |known: Option<T>| known.map_or_else(OnceLock::new, OnceLock::from);
+        let slots: Vec<OnceLock<T>> = known.into_iter().map(slot).collect();
+        self.world.workers.for_each(gaps.len(), &|n| {
+            // Each index comes once.
+            let _ = slots[gaps[n]].set(make(gaps[n]));
+        });
+        slots.into_iter().map(|slot| slot.into_inner().expect("every gap was filled")).collect()
     }
 
     /// The commit and the import that blocks written now belong to.
@@ -414,17 +424,18 @@ impl Pool {
                     row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())
                 }),
             );
-            self.submit_row(placed, taken);
-            self.settle_rows(self.cache.rows_limit())?;
+            self.submit_row(placed, taken)?;
         }
         Ok(())
     }
 
-    /// Builds a placed row and submits it, with its segment's descriptors when it is the first.
-    fn submit_row(&self, placed: Placed, blocks: &[Encoded]) {
+    /// Builds a placed row and submits it, with its segment's descriptors when it is the first; waits before that until
+    /// no more bytes are in flight than the budget has for them. So the next rows are made while this one is written.
+    fn submit_row(&self, placed: Placed, blocks: &[Encoded]) -> Result<()> {
         let stamp = self.stamp_now();
         let Placed { segment, offset, plan, fresh } = placed;
         let columns = row::build(self.guid, &segment, offset, stamp, &plan, blocks);
+        self.settle_rows(self.cache.rows_limit())?;
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let row = Arc::new(RowImage { offset, columns });
         segment.launch(Arc::clone(&row));
@@ -445,6 +456,7 @@ impl Pool {
         let mut queue = self.flights.queue.lock();
         queue.0.push_back(InFlight { segment, row, writes, bytes });
         queue.1 += bytes;
+        Ok(())
     }
 
     /// Waits for the oldest rows until at most `limit` bytes are in flight.
@@ -536,7 +548,7 @@ impl<'a> Appender<'a> {
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
     /// named by place and is not.
     pub(crate) fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
-        let draft = draft(info, codec, Bytes::copy_from_slice(plain));
+        let draft = draft(self.pool.guid, info, codec, Bytes::copy_from_slice(plain));
         let (id, incarnation, birth) = {
             let mut core = self.pool.core.lock();
             (core.take_ids(1), core.incarnation, core.open_commit)
@@ -639,8 +651,7 @@ impl<'a> Appender<'a> {
         }
         let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
         let placed = Placed { segment: row.segment, offset: row.offset, plan, fresh: row.fresh };
-        self.pool.submit_row(placed, &row.blocks);
-        self.pool.settle_rows(self.pool.cache.rows_limit())
+        self.pool.submit_row(placed, &row.blocks)
     }
 }
 

@@ -20,6 +20,8 @@ const COMMIT: u64 = 1 << 20;
 /// How long the index may take after an import, in looks.
 const PATIENCE: usize = 1200;
 const GLANCE: Duration = Duration::from_millis(100);
+/// Longer than it takes to discard a stream.
+const DISCARDS: Duration = Duration::from_secs(2);
 /// Bytes of a record.
 const RECORD: usize = 128 << 10;
 
@@ -59,6 +61,8 @@ fn load(files: &[PathBuf], count: u64) {
             eprintln!("{} fingerprints to go: {} entries, 1 of {}", left, figures.entries, figures.sampling);
         }
     }
+    // What so many at once left to be merged is no part of what a stream costs.
+    pool.settle_index().expect("there is room");
     assert_eq!(pool.dedup_figures().dropped, 0);
     pool.commit_export().expect("a commit");
 }
@@ -87,6 +91,14 @@ fn forget(bed: &Bed) {
         pause(GLANCE);
     }
     panic!("the index still takes up what was stored before");
+}
+
+/// What was removed is freed, and the devices are told, before anything else is measured.
+fn await_discards(bed: &Bed) {
+    while bed.daemon().figure("freeing") > 0 {
+        pause(GLANCE);
+    }
+    pause(DISCARDS);
 }
 
 /// Streams into datasets with and without `dedup` of one pool with `count` fingerprints and `mib` of memory, and the
@@ -151,6 +163,7 @@ pub fn indexed(
             std::fs::remove_file(bed.mountpoint.join(name)).expect("it is there");
         }
         bed.daemon().sync();
+        await_discards(&bed);
     }
     let [first, again] = saved(&bed);
     report.add("indexed: of the savings within the corpus", Unit::Part, first / all[0]);
@@ -166,8 +179,13 @@ pub fn indexed(
     );
     report.ask("large index: duplicates found", "indexed: duplicates of a stream found", Least(0.95));
     report.ask(
-        "large index: savings in the corpus",
-        "indexed: of the savings with all fingerprints",
+        "large index: savings within the corpus",
+        "indexed: of the savings within the corpus",
+        Least(0.95),
+    );
+    report.ask(
+        "large index: savings in its second copy",
+        "indexed: of the savings in its second copy",
         Least(0.95),
     );
 }

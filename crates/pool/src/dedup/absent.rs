@@ -28,4 +28,22 @@ impl Pool {
         }
         Ok(())
     }
+
+    /// Goes on until nothing of the index waits to be merged.
+    ///
+    /// # Errors
+    /// When nothing may be written, or there is no room.
+    #[doc(hidden)]
+    pub fn settle_index(&self) -> Result<()> {
+        loop {
+            let goes_on = {
+                let _commits_wait = self.commit_lock.lock();
+                self.tend_index(AT_ONCE)?
+            };
+            self.commit()?;
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
 }

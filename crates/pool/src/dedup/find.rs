@@ -6,17 +6,22 @@ use crate::map::BlockMap;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::runs::RunIo;
-use crate::write::NewRecord;
+use crate::write::{Draft, NewRecord};
 use larder_format::run::Places;
 use larder_format::{BlockId, BlockPtr, Fingerprint};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+/// When of so many records all but one are new, the next are expected to be, too.
+const MOSTLY: usize = 4;
+
 /// Records on their way to being found or stored.
 struct Search<'r> {
     records: &'r [NewRecord],
     prints: Vec<Option<Fingerprint>>,
+    /// Of those that were expected to be new.
+    drafts: Vec<Option<Draft>>,
     /// The earlier record of the batch with the same content.
     twins: Vec<Option<usize>>,
     found: Vec<Option<BlockPtr>>,
@@ -58,14 +63,19 @@ impl Pool {
         self.find_all(&mut search);
         let new: Vec<usize> =
             (0..records.len()).filter(|&i| search.found[i].is_none() && search.twins[i].is_none()).collect();
-        let Search { prints, twins, mut found, .. } = search;
+        self.duplicates
+            .expects_new
+            .store(MOSTLY * new.len() > (MOSTLY - 1) * records.len(), Ordering::Relaxed);
+        let Search { prints, twins, mut found, mut drafts, .. } = search;
         // Held until the index has them.
         let storing = self.storing();
         let mut stored = Vec::new();
         let mut records: Vec<Option<NewRecord>> = records.into_iter().map(Some).collect();
         let fresh = new.iter().map(|&i| records[i].take().expect("each index comes once")).collect();
         let fresh_prints: Vec<_> = new.iter().map(|&i| prints[i]).collect();
-        for (&i, ptr) in new.iter().zip(self.store_new(op, fresh, &fresh_prints)?) {
+        let fresh_drafts = new.iter().map(|&i| drafts[i].take()).collect();
+        drop(drafts);
+        for (&i, ptr) in new.iter().zip(self.store_new(op, fresh, fresh_drafts, &fresh_prints)?) {
             found[i] = Some(ptr);
             stored.extend(prints[i].map(|print| (print, ptr.id)));
         }
@@ -96,27 +106,33 @@ impl Pool {
         Storing { pool: self, first }
     }
 
-    /// The fingerprints of records with `dedup` on, and which of them are the same.
+    /// The fingerprints of records with `dedup` on, and which of them are the same; their drafts as well, if they are
+    /// likely to be new.
     fn fingerprint_all<'r>(&self, records: &'r [NewRecord]) -> Search<'r> {
         let wanted: Vec<usize> = (0..records.len()).filter(|&i| records[i].dedup != Dedup::Off).collect();
-        let slots: Vec<OnceLock<Fingerprint>> = wanted.iter().map(|_| OnceLock::new()).collect();
+        let slots: Vec<OnceLock<_>> = wanted.iter().map(|_| OnceLock::new()).collect();
+        // What was just hashed is in the processor's cache.
+        let drafts_too = self.duplicates.expects_new.load(Ordering::Relaxed);
         self.world.workers.for_each(wanted.len(), &|n| {
+            let record = &records[wanted[n]];
+            let print = self.fingerprint(&record.plain);
             // Each index comes once.
-            let _ = slots[n].set(self.fingerprint(&records[wanted[n]].plain));
+            let _ = slots[n].set((print, drafts_too.then(|| self.draft_record(record))));
         });
         let mut prints = vec![None; records.len()];
+        let mut drafts: Vec<Option<Draft>> = records.iter().map(|_| None).collect();
         let mut twins = vec![None; records.len()];
         let mut first: HashMap<Fingerprint, usize> = HashMap::new();
         for (&i, slot) in wanted.iter().zip(slots) {
-            let print = slot.into_inner().expect("every record was hashed");
-            prints[i] = Some(print);
+            let (print, draft) = slot.into_inner().expect("every record was hashed");
+            (prints[i], drafts[i]) = (Some(print), draft);
             let earlier = *first.entry(print).or_insert(i);
             let same =
                 |other: usize| records[i].dedup != Dedup::Verify || records[i].plain == records[other].plain;
             twins[i] = (earlier != i && same(earlier)).then_some(earlier);
         }
         count(&self.duplicates.counts.looked_up, wanted.len());
-        Search { records, prints, twins, found: vec![None; records.len()] }
+        Search { records, prints, drafts, twins, found: vec![None; records.len()] }
     }
 
     /// Finds what is there: first near, then around what the index names. While neighbourhoods answer for the rest

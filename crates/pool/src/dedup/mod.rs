@@ -14,6 +14,10 @@
 //! map, and is met again together. Around a hit that page is read, and all of it goes into *near* ([`near`]): one
 //! read answers for some thousand records of a stream, and finds those too of which a sampled index knows nothing.
 //!
+//! # New data
+//! is what most data is. A record that is likely to be new is compressed and summed right after it was hashed, while it is
+//! in the processor's cache; that is in vain if it is found after all. Each batch is expected to be as the one before.
+//!
 //! # A hit
 //! is decided under the map's lock: an id in near is alive, since whoever deletes a block takes it out of near under
 //! the same lock ([`Pool::forget_block`]); a neighbourhood enters near under that lock too, with what the map's table
@@ -54,7 +58,7 @@ use near::Near;
 use parking_lot::Mutex;
 use rebuild::Rebuild;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokens::Tokens;
 
 pub use rebuild::RebuildProgress;
@@ -179,6 +183,8 @@ pub(crate) struct Duplicates {
     /// First ids of what is being stored and may not be in the index yet. Locked last.
     storing: Mutex<BTreeSet<BlockId>>,
     memory: AtomicU64,
+    /// Hardly anything of what was stored last had been there.
+    expects_new: AtomicBool,
     counts: Counts,
 }
 
@@ -190,6 +196,7 @@ impl Duplicates {
             tokens: Tokens::default(),
             storing: Mutex::default(),
             memory: AtomicU64::new(memory),
+            expects_new: AtomicBool::new(true),
             counts: Counts::default(),
         }
     }

@@ -1,5 +1,5 @@
 //! Filters of lines: 16 bits a key, of which a key has eight in one line of the processor's cache, one in each of its
-//! words; about 1 in 1,300 answers yes without reason.
+//! words; about 1 in 1,000 answers yes without reason.
 //!
 //! After Putze, Sanders and Singler, *Cache-, Hash- and Space-Efficient Bloom Filters* (2007), with a bit a word as in
 //! the split block filters of Parquet, but for words of 64 bits.
