@@ -674,13 +674,13 @@ impl Index {
         }
         let is_folded = |part: &Arc<Part>| part.descriptor.run.newest >= newest;
         let first = base.iter().position(|part| !is_folded(part)).unwrap_or(base.len());
-        if first == base.len() && first > 0 {
-            // The last part of the base was lost, or left by itself.
+        // Right behind what is folded: a part that was rewritten meanwhile may begin later than it did, or may be gone,
+        // the last one, too.
+        let Some(from) = first.checked_sub(1).map_or(Some(0), |before| base[before].last().checked_add(1))
+        else {
             self.finish_fold(u64::MAX);
             return;
-        }
-        // Right behind what is folded: a part that was rewritten meanwhile may begin later than it did.
-        let from = first.checked_sub(1).map_or(0, |before| base[before].last().saturating_add(1));
+        };
         let end_of = |end: usize| base.get(end).map_or(u64::MAX, |part| part.first() - 1);
         let mut end = (first + 1).min(base.len());
         let mut entries: u64 = base[first..end].iter().map(|part| part.entries()).sum();
