@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of records that all batches under way store at most, but for one record each: whole ones, however little of
-/// each was written.
+/// each was written. A quarter of the share of dirty data, where that is less.
 const BATCH: u64 = 32 << 20;
 /// Bytes of old records that are read at once, for what was written in part.
 pub(crate) const BASES: usize = 4 << 20;
