@@ -2,6 +2,7 @@
 
 use larder_format::Timestamp;
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Where time comes from.
@@ -24,6 +25,15 @@ pub trait Workers: Send + Sync {
     fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync));
     /// Does `job` when there is time for it; nobody waits.
     fn later(&self, job: Box<dyn FnOnce() + Send>);
+}
+
+impl dyn Workers {
+    /// What `make(i)` gives for every `i` below `count`, in their order.
+    pub fn map<T: Send + Sync>(&self, count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let made: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
+        self.for_each(count, &|i| assert!(made[i].set(make(i)).is_ok(), "each number comes once"));
+        made.into_iter().map(|made| made.into_inner().expect("each number comes")).collect()
+    }
 }
 
 /// Does the work where it is asked for; what simulations use.

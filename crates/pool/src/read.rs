@@ -16,8 +16,8 @@ use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, Codec
 use larder_format::node::Node;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The most plain bytes that a block can hold; headers that claim more are refused.
@@ -100,17 +100,12 @@ impl Pool {
     /// workers. What fails is left out.
     fn fetch_plain(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Record)> {
         let arrived = self.fetch(ptrs);
-        let plain: Vec<OnceLock<Record>> = arrived.iter().map(|_| OnceLock::new()).collect();
-        self.world.workers.for_each(arrived.len(), &|i| {
+        let plain = |i: usize| {
             let (id, bytes) = &arrived[i];
-            let Ok((header, _)) = block::check(self.guid, *id, bytes) else { return };
-            if let Ok(found) = plain_of(&header, bytes, BlockKind::Record) {
-                // Each index comes once.
-                let _ = plain[i].set(found);
-            }
-        });
-        let each = arrived.into_iter().zip(plain);
-        each.filter_map(|((id, _), plain)| Some((id, plain.into_inner()?))).collect()
+            let (header, _) = block::check(self.guid, *id, bytes).ok()?;
+            Some((*id, plain_of(&header, bytes, BlockKind::Record).ok()?))
+        };
+        self.world.workers.map(arrived.len(), plain).into_iter().flatten().collect()
     }
 
     /// Stored bytes of blocks, not verified: all reads are in flight together, in the order of places and

@@ -199,6 +199,7 @@ pub fn place(segment: &Segment, offset: u32, plan: &RowPlan, i: usize, stored: u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_format::checksum::fast128;
 
     #[test]
     fn equal_blocks_fill_all_columns_evenly() {
@@ -215,5 +216,25 @@ mod tests {
         let plan = plan(layout, 4096, 1 << 20, 8192, &[9000; 9]).unwrap();
         assert_eq!(plan.spots.len(), 2);
         assert!(super::plan(layout, 4096, 4096, 8192, &[9000]).is_none());
+    }
+
+    #[test]
+    fn a_column_filled_piece_by_piece_is_the_column_and_its_sum_too() {
+        let bytes: Vec<u8> = (1..=255).cycle().take(5000).collect();
+        // Side by side, apart, and one that is empty.
+        let pieces = vec![(10, &bytes[..100]), (110, &bytes[..1]), (111, &[][..]), (300, &bytes[..2500])];
+        let mut whole = vec![0; 4000];
+        pieces.iter().for_each(|&(at, piece)| whole[at..at + piece.len()].copy_from_slice(piece));
+        let pool = PoolGuid::new(7);
+        for tile in [1, 7, 100, 290, 1000, 4000] {
+            let (mut content, mut sum) = (Content { pieces: pieces.clone(), next: 0 }, Fast128::new(pool));
+            let mut column = vec![0xff; 4000];
+            for (i, part) in column.chunks_mut(tile).enumerate() {
+                content.fill(part, i * tile);
+                sum.write(part);
+            }
+            assert!(column == whole, "in pieces of {tile}");
+            assert_eq!(sum.finish(), fast128(pool, &whole));
+        }
     }
 }

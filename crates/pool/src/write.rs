@@ -31,8 +31,8 @@ use larder_format::{
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 /// A piece of a file to be stored.
 pub struct NewRecord {
@@ -331,9 +331,18 @@ impl Pool {
         }
         let ids = self.core.lock().take_ids(records.len());
         let (birth, incarnation) = self.stamp_now();
-        let drafts = self.fill_gaps(drafts, |i| self.draft_record(&records[i]));
-        let framed =
-            |(i, draft)| frame(&Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth }, draft);
+        let unknown: Vec<_> = records
+            .iter()
+            .zip(&drafts)
+            .filter(|(_, draft)| draft.is_none())
+            .map(|(record, _)| record)
+            .collect();
+        let made = self.world.workers.map(unknown.len(), |i| self.draft_record(unknown[i]));
+        let mut made = made.into_iter();
+        let framed = |(i, draft): (usize, Option<Draft>)| {
+            let draft = draft.or_else(|| made.next()).expect("those that were unknown were made");
+            frame(&Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth }, draft)
+        };
         let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
         let places = self.append_by_class(&classes, &blocks, Purse::Accepted)?;
@@ -345,18 +354,6 @@ impl Pool {
             self.cache.keep_record(ptr.id, record.plain);
         }
         Ok(pointers)
-    }
-
-    /// Fills the gaps, all workers together.
-    fn fill_gaps<T: Send + Sync>(&self, known: Vec<Option<T>>, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
-        let gaps: Vec<usize> = (0..known.len()).filter(|&i| known[i].is_none()).collect();
-        let slot = |known: Option<T>| known.map_or_else(OnceLock::new, OnceLock::from);
-        let slots: Vec<OnceLock<T>> = known.into_iter().map(slot).collect();
-        self.world.workers.for_each(gaps.len(), &|n| {
-            // Each index comes once.
-            let _ = slots[gaps[n]].set(make(gaps[n]));
-        });
-        slots.into_iter().map(|slot| slot.into_inner().expect("every gap was filled")).collect()
     }
 
     /// The commit and the import that blocks written now belong to.

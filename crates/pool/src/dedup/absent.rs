@@ -7,6 +7,8 @@ use larder_format::{BlockId, Fingerprint};
 /// Fingerprints between two steps of writing and merging, and the pages of a step, with which merges keep up.
 const AT_ONCE: usize = 4096;
 const PAGES: usize = 128;
+/// Pages between two commits where nothing else is done.
+const PAGES_A_COMMIT: usize = 4096;
 
 impl Pool {
     /// Has the index take up fingerprints as if records with them had just been stored, of which the map knows nothing:
@@ -38,7 +40,7 @@ impl Pool {
         loop {
             let goes_on = {
                 let _commits_wait = self.commit_lock.lock();
-                self.tend_index(AT_ONCE)?
+                self.tend_index(PAGES_A_COMMIT)?
             };
             self.commit()?;
             if !goes_on {

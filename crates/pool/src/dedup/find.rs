@@ -10,7 +10,6 @@ use crate::write::{Draft, NewRecord};
 use larder_format::run::Places;
 use larder_format::{BlockId, BlockPtr, Fingerprint};
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 /// When of so many records all but one are new, the next are expected to be, too.
@@ -65,7 +64,7 @@ impl Pool {
             (0..records.len()).filter(|&i| search.found[i].is_none() && search.twins[i].is_none()).collect();
         self.duplicates
             .expects_new
-            .store(MOSTLY * new.len() > (MOSTLY - 1) * records.len(), Ordering::Relaxed);
+            .store(MOSTLY * new.len() >= (MOSTLY - 1) * records.len(), Ordering::Relaxed);
         let Search { prints, twins, mut found, mut drafts, .. } = search;
         // Held until the index has them.
         let storing = self.storing();
@@ -110,21 +109,17 @@ impl Pool {
     /// likely to be new.
     fn fingerprint_all<'r>(&self, records: &'r [NewRecord]) -> Search<'r> {
         let wanted: Vec<usize> = (0..records.len()).filter(|&i| records[i].dedup != Dedup::Off).collect();
-        let slots: Vec<OnceLock<_>> = wanted.iter().map(|_| OnceLock::new()).collect();
         // What was just hashed is in the processor's cache.
         let drafts_too = self.duplicates.expects_new.load(Ordering::Relaxed);
-        self.world.workers.for_each(wanted.len(), &|n| {
+        let hashed = self.world.workers.map(wanted.len(), |n| {
             let record = &records[wanted[n]];
-            let print = self.fingerprint(&record.plain);
-            // Each index comes once.
-            let _ = slots[n].set((print, drafts_too.then(|| self.draft_record(record))));
+            (self.fingerprint(&record.plain), drafts_too.then(|| self.draft_record(record)))
         });
         let mut prints = vec![None; records.len()];
         let mut drafts: Vec<Option<Draft>> = records.iter().map(|_| None).collect();
         let mut twins = vec![None; records.len()];
         let mut first: HashMap<Fingerprint, usize> = HashMap::new();
-        for (&i, slot) in wanted.iter().zip(slots) {
-            let (print, draft) = slot.into_inner().expect("every record was hashed");
+        for (&i, (print, draft)) in wanted.iter().zip(hashed) {
             (prints[i], drafts[i]) = (Some(print), draft);
             let earlier = *first.entry(print).or_insert(i);
             let same =

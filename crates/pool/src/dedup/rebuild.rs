@@ -13,9 +13,8 @@ use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint};
+use larder_format::{BlockId, BlockPtr, DatasetId};
 use std::ops::ControlFlow;
-use std::sync::OnceLock;
 
 /// Pages that a step reads and writes, about.
 const PAGES: usize = 64;
@@ -141,20 +140,16 @@ impl Pool {
             }
         }
         self.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
-        let prints: Vec<OnceLock<Fingerprint>> = without.iter().map(|_| OnceLock::new()).collect();
-        self.world.workers.for_each(without.len(), &|i| {
-            // What cannot be read stays without.
-            if let Ok(plain) = self.read(without[i].0) {
-                let _ = prints[i].set(self.fingerprint(&plain));
-            }
-        });
+        // What cannot be read stays without.
+        let print = |i: usize| Some(self.fingerprint(&self.read(without[i].0).ok()?));
+        let prints = self.world.workers.map(without.len(), print);
         let mut taken = Vec::new();
         {
             // No checkpoint came between, for an operation is under way.
             let mut map = self.map.lock();
             for ((ptr, in_runs), print) in without.iter().zip(prints) {
                 let there = Entry::of(&map.now(ptr.id, *in_runs)).is_some();
-                if let Some(print) = print.into_inner().filter(|_| there) {
+                if let Some(print) = print.filter(|_| there) {
                     map.apply(Update::Print { id: ptr.id, print });
                     taken.push((print, ptr.id));
                 }

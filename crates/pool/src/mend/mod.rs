@@ -50,8 +50,8 @@ use parking_lot::Mutex;
 use row::{Column, Expected, Row, Salvage};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 /// Bytes of one read, at least and at most.
 const CHUNK: Range<u32> = 64 << 10..2 << 20;
@@ -604,15 +604,11 @@ impl Mend {
         let longest = if matches!(self.targets, Targets::All) { 0 } else { LARGEST_WRITE };
         let mut runs = Run::plan(&rows, &wanted, longest);
         let places = Run::places(&mut runs, rows.len());
-        let given: Vec<OnceLock<BTreeSet<usize>>> = rows.iter().map(|_| OnceLock::new()).collect();
-        let busy: Vec<usize> = (0..rows.len()).filter(|&i| !wanted[i].is_empty()).collect();
-        pool.world.workers.for_each(busy.len(), &|i| {
-            let i = busy[i];
-            // Each index comes once.
-            let _ = given[i].set(rows[i].compute(pool.guid, &segment, &mut places[i].lock()));
-        });
-        let mut given: Vec<_> =
-            given.into_iter().map(|given| given.into_inner().unwrap_or_default()).collect();
+        let mut given: Vec<BTreeSet<usize>> =
+            pool.world.workers.map(rows.len(), |i| match wanted[i].is_empty() {
+                true => BTreeSet::new(),
+                false => rows[i].compute(pool.guid, &segment, &mut places[i].lock()),
+            });
         for ((row, places), given) in rows.iter_mut().zip(places).zip(&mut given) {
             let mut lacking = places.into_inner();
             lacking.retain(|(column, _)| !given.contains(column));
@@ -634,19 +630,16 @@ impl Mend {
         let lanes = self.sources.len();
         let (mut rows, read): (Vec<Row>, Vec<_>) = batch.into_iter().unzip();
         let read: Vec<Mutex<Option<Parts>>> = read.into_iter().flatten().map(Mutex::new).collect();
-        let judged: Vec<OnceLock<Column>> = read.iter().map(|_| OnceLock::new()).collect();
         let expected = self.expected(pool);
-        pool.world.workers.for_each(judged.len(), &|at| {
+        let judged = pool.world.workers.map(read.len(), |at| {
             let (row, column) = (&rows[at / lanes], self.sources[at % lanes]);
             let parts = read[at].lock().take();
-            let found = parts.map_or(Column::Unread, |parts| row.judge(&expected, column, parts.join()));
-            // Each index comes once.
-            let _ = judged[at].set(found);
+            parts.map_or(Column::Unread, |parts| row.judge(&expected, column, parts.join()))
         });
         let mut judged = judged.into_iter();
         for row in &mut rows {
             for (&column, found) in self.sources.iter().zip(judged.by_ref().take(lanes)) {
-                row.columns[column] = found.into_inner().expect("every column was judged");
+                row.columns[column] = found;
             }
         }
         rows

@@ -26,7 +26,7 @@ use larder_format::node::{Key, Leaf, MAX_LEVEL, NODE_MAX, Node};
 use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId, Reason};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Leaves that are read together, at most.
 const LEAVES: usize = 64;
@@ -211,18 +211,14 @@ impl Walk {
         let missing = batch.iter().zip(&cached).filter(|(_, cached)| cached.is_none());
         let arrived: HashMap<BlockId, Bytes> =
             pool.fetch(missing.map(|(one, _)| one.ptr)).into_iter().collect();
-        let decoded: Vec<OnceLock<Result<Arc<Node>>>> = batch.iter().map(|_| OnceLock::new()).collect();
-        pool.world.workers.for_each(batch.len(), &|i| {
+        pool.world.workers.map(batch.len(), |i| {
             let one = &batch[i];
             let node = cached[i].clone().map_or_else(|| load(pool, one.ptr, arrived.get(&one.ptr.id)), Ok);
-            let node = node.and_then(|node| match one.fence.admits(&node) {
+            node.and_then(|node| match one.fence.admits(&node) {
                 true => Ok(node),
                 false => Err(Corrupt::new("tree node", Reason::Identity).into()),
-            });
-            // Each index comes once.
-            let _ = decoded[i].set(node);
-        });
-        decoded.into_iter().map(|node| node.into_inner().expect("every node was decoded")).collect()
+            })
+        })
     }
 }
 
