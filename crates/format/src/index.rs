@@ -20,8 +20,8 @@ pub const MAX_PRINTS: usize = 2048;
 pub const FILTER_PER_PAGE: usize = PAGE_MAX - PageHead::SIZE;
 /// The most pages of a filter.
 pub const MAX_FILTER_PAGES: usize = 64;
-/// The most values in a window of a filter.
-pub const MAX_WINDOW: u32 = 1 << 18;
+/// Values of a filter among which all of one fingerprint lie.
+pub const BAND: usize = 64;
 /// Bytes of a line of a filter.
 pub const LINE: usize = 64;
 
@@ -264,15 +264,13 @@ impl<'a> PrintsPage<'a> {
 /// What a filter is. `SPEC.md` has the hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterShape {
-    /// A binary fuse filter of three places (Graf and Lemire, *Binary Fuse Filters*, 2022): `windows` + 2 windows of
-    /// `window` values of a byte.
-    Fuse {
+    /// Values of a byte, of which a fingerprint has up to seven within [`BAND`] (after Dillinger and Walzer, *Ribbon
+    /// filter: practically smaller than Bloom and Xor*, 2021).
+    Band {
         /// Seed of its hash.
         seed: u64,
-        /// Windows in which the first place may be.
-        windows: u32,
-        /// Values in a window, a power of two.
-        window: u32,
+        /// How many, [`BAND`] at least.
+        values: u32,
     },
     /// A Bloom filter whose bits of one fingerprint are in one line of [`LINE`] bytes (Putze, Sanders and Singler,
     /// *Cache-, Hash- and Space-Efficient Bloom Filters*, 2007).
@@ -282,14 +280,14 @@ pub enum FilterShape {
     },
 }
 
-const FUSE: u8 = 1;
-const LINES: u8 = 2;
+const BAND_KIND: u8 = 1;
+const LINES_KIND: u8 = 2;
 
 impl FilterShape {
     /// Its bytes.
     pub fn bytes(&self) -> u64 {
         match *self {
-            Self::Fuse { windows, window, .. } => (u64::from(windows) + 2) * u64::from(window),
+            Self::Band { values, .. } => u64::from(values),
             Self::Lines { lines } => u64::from(lines) * LINE as u64,
         }
     }
@@ -300,17 +298,16 @@ impl FilterShape {
 
     fn of(head: &PartHead, entries: u64) -> Result<Self, Corrupt> {
         let shape = match head.filter {
-            FUSE => Self::Fuse { seed: head.seed, windows: head.windows, window: head.window },
-            _ => Self::Lines { lines: head.windows },
+            BAND_KIND => Self::Band { seed: head.seed, values: head.size },
+            _ => Self::Lines { lines: head.size },
         };
         let of_kind = match head.filter {
-            FUSE => head.window.is_power_of_two() && head.window <= MAX_WINDOW,
-            LINES => (head.seed, head.window) == (0, 0),
+            BAND_KIND => head.size as usize >= BAND,
+            LINES_KIND => head.seed == 0 && head.size > 0,
             _ => false,
         };
         let fits = of_kind
-            && head.windows > 0
-            // One byte and an eighth an entry, or three; more in small ones.
+            // One byte and an eighth an entry, or one and a half; more in small ones.
             && shape.bytes() <= 64 + 4 * entries
             && shape.pages() <= MAX_FILTER_PAGES as u64;
         ensure(fits, "index descriptor", Reason::Range)?;
@@ -353,21 +350,19 @@ pub fn decode_filter_page(bytes: &[u8], run: RunId, number: u32) -> Result<&[u8]
 
 layout! {
     /// The fixed part of a [`PartDescriptor`]; the run's descriptor and the places of the filter's pages follow.
-    pub struct PartHead[32] {
+    pub struct PartHead[24] {
         /// Ids below this were in the index when the newest of the part's entries was written.
         covered: BlockId = 0,
         /// Seed of the filter, if it has one.
         seed: u64 = 8,
-        /// Windows or lines of the filter.
-        windows: u32 = 16,
-        /// Values in a window of the filter, if it has windows: a power of two.
-        window: u32 = 20,
-        /// 1 when the filter has windows, 2 when it has lines.
-        filter: u8 = 24,
+        /// Values or lines of the filter.
+        size: u32 = 16,
+        /// 1 when the filter is a band, 2 when it has lines.
+        filter: u8 = 20,
         /// Only fingerprints whose lowest `sampling` bits are 0 are in it.
-        sampling: u8 = 25,
+        sampling: u8 = 21,
         /// 1 when the part belongs to the base.
-        base: u8 = 26,
+        base: u8 = 22,
     }
 }
 
@@ -394,15 +389,14 @@ impl PartDescriptor {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let at = out.len();
         out.resize(at + PartHead::SIZE, 0);
-        let (filter, seed, windows, window) = match self.filter {
-            FilterShape::Fuse { seed, windows, window } => (FUSE, seed, windows, window),
-            FilterShape::Lines { lines } => (LINES, 0, lines, 0),
+        let (filter, seed, size) = match self.filter {
+            FilterShape::Band { seed, values } => (BAND_KIND, seed, values),
+            FilterShape::Lines { lines } => (LINES_KIND, 0, lines),
         };
         PartHead {
             covered: self.covered,
             seed,
-            windows,
-            window,
+            size,
             filter,
             sampling: self.sampling,
             base: u8::from(self.base),

@@ -390,7 +390,7 @@ pub fn part_descriptors() -> Vec<Vec<u8>> {
             run,
             covered: BlockId::new(99),
             sampling: 2,
-            base: matches!(filter, FilterShape::Fuse { .. }),
+            base: matches!(filter, FilterShape::Band { .. }),
             filter,
             filter_pages: (0..filter.pages()).map(ptr).collect(),
         }
@@ -398,7 +398,7 @@ pub fn part_descriptors() -> Vec<Vec<u8>> {
         out
     };
     let filters = [
-        FilterShape::Fuse { seed: 77, windows: 10, window: 512 },
+        FilterShape::Band { seed: 77, values: 6144 },
         FilterShape::Lines { lines: 12 },
         FilterShape::Lines { lines: 250 },
     ];

@@ -18,7 +18,7 @@
 //! the tables and all upper runs together. Then they ask a filter a run, and read one page for each filter that says
 //! yes: the first fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence now and then, as a
 //! design of ours had it, would save that and cost a fifth of a read more. So a new fingerprint costs one or two lines of
-//! memory, the three places of the base's filter (9.2 bits an entry), and in one of some 240 cases a read, however many
+//! memory, two of the base's filter (nine bits an entry), and in one of some 240 cases a read, however many
 //! runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together;
 //! it holds parts by `Arc` and needs no lock.
 //!
@@ -26,7 +26,7 @@
 //! the upper ones in. Upper parts that lie below leave, newer ones not before older ones, and those that reach beyond
 //! are not asked there any more. So a fold goes on after a restart where it was.
 //!
-//! **Memory** is what [`Limits`] say, at most, and 10 MiB while a part is written. When filters pass their share,
+//! **Memory** is what [`Limits`] say, at most, and 6 MiB while a part is written. When filters pass their share,
 //! the *sampling* doubles: fingerprints count only if their lowest bits are zero, others are neither taken nor
 //! looked for; parts are rewritten, one by one, without them. It does not fall again: build a new index for that.
 //! An index into which nothing was put has no memory and does no I/O.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, label_areas};
+use larder_format::label::{FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, label_areas};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
 use larder_pool::open::{Importable, Scan, Standing, scan};
 use larder_pool::{ImportOptions, Pool, PoolError, World};
@@ -394,7 +394,7 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     let mut newer = image.clone();
     for area in label_areas(SIZE) {
         let mut bytes = newer.read(area, 4096);
-        bytes[8] = 7;
+        bytes[8] = FORMAT_VERSION as u8 + 1;
         let end = bytes.len() - 8;
         let sum = larder_format::checksum::fast64(PoolGuid::new(0), &bytes[..end]);
         bytes[end..].copy_from_slice(&sum.to_le_bytes());
@@ -402,7 +402,8 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     }
     let sim = SimWorld::from_images(vec![newer]);
     let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
-    assert!(text.contains("format version 7") && text.contains("reads version 5"), "{text}");
+    let told = [format!("format version {}", FORMAT_VERSION + 1), format!("reads version {FORMAT_VERSION}")];
+    assert!(told.iter().all(|told| text.contains(told)), "{text}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn descriptor() -> PartDescriptor {
         covered: BlockId::new(77),
         sampling: 3,
         base: true,
-        filter: FilterShape::Fuse { seed: 0, windows: 20, window: 2048 },
+        filter: FilterShape::Band { seed: 0, values: 45_056 },
         filter_pages: vec![ptr; 2],
     }
 }
@@ -140,7 +140,7 @@ fn descriptors_come_back() {
     let mut bytes = Vec::new();
     upper.encode(&mut bytes);
     assert_eq!(PartDescriptor::decode(&bytes), Ok((upper, bytes.len())));
-    for (at, value) in [(8, 1), (20, 1), (24, 0), (24, 3)] {
+    for (at, value) in [(8, 1), (20, 0), (20, 3)] {
         let mut broken = bytes.clone();
         broken[at] = value;
         assert_eq!(PartDescriptor::decode(&broken).unwrap_err().reason, Reason::Range, "byte {at}");
@@ -155,20 +155,8 @@ fn descriptors_of_what_cannot_be_are_refused() {
         descriptor.encode(&mut bytes);
         PartDescriptor::decode(&bytes).unwrap_err().reason
     };
-    const FUSE: FilterShape = FilterShape::Fuse { seed: 0, windows: 20, window: 2048 };
-    assert_eq!(descriptor().filter, FUSE);
-    assert_eq!(
-        refused(|part| part.filter = FilterShape::Fuse { seed: 0, windows: 20, window: 2047 }),
-        Reason::Range
-    );
-    assert_eq!(
-        refused(|part| part.filter = FilterShape::Fuse { seed: 0, windows: 0, window: 2048 }),
-        Reason::Range
-    );
-    assert_eq!(
-        refused(|part| part.filter = FilterShape::Fuse { seed: 0, windows: u32::MAX, window: 2048 }),
-        Reason::Range
-    );
+    assert_eq!(refused(|part| part.filter = FilterShape::Band { seed: 0, values: 63 }), Reason::Range);
+    assert_eq!(refused(|part| part.filter = FilterShape::Band { seed: 0, values: u32::MAX }), Reason::Range);
     assert_eq!(refused(|part| part.filter = FilterShape::Lines { lines: 0 }), Reason::Range);
     assert_eq!(refused(|part| part.filter = FilterShape::Lines { lines: 2000 }), Reason::Range);
     assert_eq!(refused(|part| part.sampling = 33), Reason::Range);

@@ -1,5 +1,5 @@
-//! Filters of lines: 16 bits a key, of which a key has eight in one line of the processor's cache, one in each of its
-//! words; about 1 in 1,000 answers yes without reason.
+//! Filters of lines: 12 bits a key, of which a key has eight in one line of the processor's cache, one in each of its
+//! words; 1 in 250 answers yes without reason.
 //!
 //! After Putze, Sanders and Singler, *Cache-, Hash- and Space-Efficient Bloom Filters* (2007), with a bit a word as in
 //! the split block filters of Parquet, but for words of 64 bits.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const WORDS: usize = LINE / size_of::<u64>();
 /// Keys of a line, on the average.
-const KEYS_PER_LINE: usize = 32;
+const KEYS_PER_LINE: usize = 42;
 
 /// What the processor fetches as a whole.
 #[derive(Debug, Clone, Copy, Default)]
