@@ -66,8 +66,8 @@ impl Codec {
         }
     }
 
-    /// Whether it is slow enough that a look at the record first pays.
-    fn probes(&self) -> bool {
+    /// Whether it is slow enough that it pays to look first at what may save it.
+    pub(crate) fn is_slow(&self) -> bool {
         matches!(self, Self::Gzip(_) | Self::Zstd(3..))
     }
 }
@@ -188,7 +188,7 @@ impl Contexts {
     /// Encodes into the start of `out` and returns the payload's length if that saves an eighth.
     fn compress(&mut self, codec: Codec, plain: &[u8]) -> Option<usize> {
         let limit = plain.len() - plain.len().div_ceil(8);
-        if limit == 0 || (codec.probes() && self.is_hopeless(plain)) {
+        if limit == 0 || (codec.is_slow() && self.is_hopeless(plain)) {
             return None;
         }
         let len = match codec {

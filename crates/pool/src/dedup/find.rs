@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// When of so many records all but one are new, the next are expected to be, too.
-const MOSTLY: usize = 4;
+const MOSTLY: usize = 8;
 
 /// Records on their way to being found or stored.
 struct Search<'r> {
@@ -113,7 +113,10 @@ impl Pool {
         let drafts_too = self.duplicates.expects_new.load(Ordering::Relaxed);
         let hashed = self.world.workers.map(wanted.len(), |n| {
             let record = &records[wanted[n]];
-            (self.fingerprint(&record.plain), drafts_too.then(|| self.draft_record(record)))
+            let print = self.fingerprint(&record.plain);
+            // To have compressed one in vain must be cheap.
+            let wants_draft = drafts_too && !record.codec.is_slow();
+            (print, wants_draft.then(|| self.draft_record(record)))
         });
         let mut prints = vec![None; records.len()];
         let mut drafts: Vec<Option<Draft>> = records.iter().map(|_| None).collect();
