@@ -19,6 +19,8 @@ export CARGO_TARGET_DIR
 export LARDER := $(CARGO_TARGET_DIR)/release/larder
 
 CARGO := cargo
+# One command for all that `make test` runs in release: other packages together would be built with other features.
+BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-benches --bin larder --bin twins --bin index
 SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
@@ -34,7 +36,7 @@ SURVIVAL := --out docs
 .NOTPARALLEL:
 
 build:
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p larder-app
 
 run:
 	@scripts/need.sh cc:gcc fusermount3:fuse3
@@ -66,11 +68,12 @@ planted:
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)
-	@$(MAKE) --no-print-directory build
+	$(BUILD_TESTED)
 	tests/real/run.sh
 
 # The dedup index with 10^7 fingerprints: bytes of memory and of disk, reads a miss; times do not count.
-index: build
+index:
+	$(BUILD_TESTED)
 	$(CARGO_TARGET_DIR)/release/index --dir $(DIR) --counts 1e7 --memory 128 --redb 0 --check
 
 # Commands that the scripts in tests/real use, and the Debian packages that have them.

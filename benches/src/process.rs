@@ -34,13 +34,14 @@ pub fn kernel_threads() -> HashMap<u32, Duration> {
     pids.filter_map(thread).collect()
 }
 
-/// Processor time of the whole machine so far: user, system and interrupts, not idle time.
+/// Processor time of the whole machine so far: user, system, interrupts, and what a hypervisor gave to other machines
+/// while there was something to do here; not idle time.
 pub fn machine_cpu_time() -> Duration {
     let stat = fs::read_to_string("/proc/stat").expect("Linux has it");
     let line = stat.lines().next().unwrap_or("");
     let columns: Vec<u64> = line.split_whitespace().skip(1).map(|n| n.parse().unwrap_or(0)).collect();
-    // user, nice, system, then idle and iowait, then irq and softirq.
-    ticks(columns[..3].iter().chain(&columns[5..7]).sum())
+    // user, nice, system, then idle and iowait, then irq, softirq and steal.
+    ticks(columns[..3].iter().chain(&columns[5..8]).sum())
 }
 
 /// The fields of a stat file after the name, which is in parentheses and may hold anything: field 3 of
