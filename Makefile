@@ -19,6 +19,7 @@ export CARGO_TARGET_DIR
 export LARDER := $(CARGO_TARGET_DIR)/release/larder
 
 CARGO := cargo
+STEP := scripts/step.sh
 # One command for all that `make test` runs in release: other packages together would be built with other features.
 BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-benches --bin larder --bin twins --bin index
 SRC :=
@@ -57,14 +58,18 @@ quick: lint
 # The same cases in every run; `quick` and `soak` draw new ones each time.
 test: export LARDER_FULL := 1
 test: export PROPTEST_RNG_SEED := 1
-test: lint
-	$(CARGO) test --workspace --locked
-	LARDER_CUTS=12000 $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
-	LARDER_SEEDS=10000 $(CARGO) test --workspace --locked --test reclaim -- --nocapture
-	@$(MAKE) --no-print-directory planted real index
+test:
+	@$(STEP) lint $(MAKE) --no-print-directory lint
+	@$(STEP) tests $(CARGO) test --workspace --locked
+	@LARDER_CUTS=12000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
+	@LARDER_SEEDS=4000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
+	@$(STEP) planted $(MAKE) --no-print-directory planted
+	@$(STEP) 'release build' $(BUILD_TESTED)
+	@$(STEP) real $(MAKE) --no-print-directory real
+	@$(STEP) index $(MAKE) --no-print-directory index
 
 planted:
-	$(CARGO) test --locked -p larder-pool --features planted --test planted -- --nocapture
+	$(CARGO) test --workspace --locked --features larder-pool/planted --test planted -- --nocapture
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)
@@ -112,9 +117,11 @@ soak: export KILLS := 200
 soak: export FILES := 300000
 soak: export FSYNCS := 5000
 soak: export FSX_SEEDS := 10
+soak: export FSX_OPS := 100000
 soak: export STEPS := 100000
 soak: export ROUNDS := 10
 soak: export COPY_GIB := 20
+soak: export SECONDS_OF_WRITES := 60
 soak: export NAMES := 1000000
 soak: export CROWD_MIB := 400
 soak: export SEEDS := 5

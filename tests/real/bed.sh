@@ -5,8 +5,9 @@
 
 set -euo pipefail
 
-LARDER=${LARDER:-${CARGO_TARGET_DIR:-target}/release/larder}
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$(realpath -m "$HERE/../../target")}
+LARDER=${LARDER:-$CARGO_TARGET_DIR/release/larder}
 NAME=$(basename "$0" .sh)
 PASSED=0
 FAILED=0

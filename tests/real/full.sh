@@ -1,13 +1,13 @@
 #!/bin/bash
 # full.sh: a pool that is full. Writes are refused and nothing else is: what frees space works, so do properties and
 # datasets, and all space comes back. Nearly full, no write waits for long.
-# SECONDS_OF_WRITES (60) of random overwrites at 95 %, none of which may take MOST_MS (2000) and what the disk takes. Of
+# SECONDS_OF_WRITES (30) of random overwrites at 95 %, none of which may take MOST_MS (2000) and what the disk takes. Of
 # the pool, CROWD_MIB (24) are filled with tiny files: 60 MiB take 375,000. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 packages fio
 need root fuse fio
 room 2
-SECONDS_OF_WRITES=${SECONDS_OF_WRITES:-60} MOST_MS=${MOST_MS:-2000} CROWD_MIB=${CROWD_MIB:-24}
+SECONDS_OF_WRITES=${SECONDS_OF_WRITES:-30} MOST_MS=${MOST_MS:-2000} CROWD_MIB=${CROWD_MIB:-24}
 PARTS=${PARTS:-huge tiny stalls}
 # The devices bound what is written.
 make_bed 1 1G

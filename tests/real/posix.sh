@@ -2,15 +2,15 @@
 # posix.sh: pjdfstest (what system calls promise), fsx (random operations against a model) and fio (verified
 # writes by several jobs) on a mount. Failures that are known, with their reasons, are in posix-known.txt; any other
 # fails, and so does a known one that passes, so that the list stays true.
-# fsx: FSX_OPS (100,000; with many more it runs out of maps, which it does not give back) operations on files of up
+# fsx: FSX_OPS (40,000; with many more than 100,000 it runs out of maps, which it does not give back) operations on files of up
 # to 16 MiB at each of two record sizes, and a quarter of them with records cut by content and deduplicated, side by side,
 # for each of FSX_SEEDS (1) seeds.
 . "$(dirname "$0")/bed.sh"
 need root fuse transport cargo fio
-FSX_OPS=${FSX_OPS:-100000} FSX_SEEDS=${FSX_SEEDS:-1}
+FSX_OPS=${FSX_OPS:-40000} FSX_SEEDS=${FSX_SEEDS:-1}
 
 # The suites are tools, not dependencies: built once, kept beside the build.
-TOOLS=${LARDER_TOOLS:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/tools}
+TOOLS=${LARDER_TOOLS:-$(realpath -m "$CARGO_TARGET_DIR/tools")}
 tool() {
     [ -x "$TOOLS/bin/$1" ] ||
         CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --root "$TOOLS" "$1@$2"

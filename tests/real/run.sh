@@ -7,14 +7,18 @@ cd "$(dirname "$0")"
 scripts=("$@")
 [ $# -gt 0 ] || scripts=(everyday sharing trees samba rename flushes twins databases survival faults kill9 healing full posix)
 passed=0 skipped=() failed=()
+said=$(mktemp -d)
+trap 'rm -r "$said"' EXIT
 run() {
     echo "== $1"
-    "./$script.sh"
+    # Not by a pipe, whose end would wait for whoever still has it open.
+    "./$script.sh" > >(tee "$said/$1") 2>&1
     case $? in
     0) passed=$((passed + 1)) ;;
     77) skipped+=("$1") ;;
     *) failed+=("$1") ;;
     esac
+    sleep 0.1
 }
 for script in "${scripts[@]}"; do
     case ${LARDER_FUSE:-}$script in
@@ -23,6 +27,11 @@ for script in "${scripts[@]}"; do
         ;;
     *) run "$script" ;;
     esac
+done
+# What failed is told again where it is looked for.
+for name in ${failed[@]+"${failed[@]}"}; do
+    echo "== $name failed"
+    tail -n 40 "$said/$name"
 done
 echo "real mounts: $passed passed, ${#failed[@]} failed${failed[*]:+ (${failed[*]})}, ${#skipped[@]} skipped${skipped[*]:+ (${skipped[*]})}"
 [ ${#failed[@]} = 0 ]

@@ -1,12 +1,12 @@
 #!/bin/bash
 # survival.sh: a daemon that dies under those who use it, one that has little memory, and crowds: of open files, of
 # programs, of names.
-# COPY_GIB (3) GiB are copied under pressure, NAMES (100,000) names put into one folder. PARTS names parts to run.
+# COPY_GIB (2) GiB are copied under pressure, NAMES (100,000) names put into one folder. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 packages fio
 need root fuse rustc fio
 room 6
-COPY_GIB=${COPY_GIB:-3} NAMES=${NAMES:-100000}
+COPY_GIB=${COPY_GIB:-2} NAMES=${NAMES:-100000}
 PARTS=${PARTS:-death pressure files programs names bytes}
 # The budget of the pool, and what the daemon may have beside it: threads, buffers of requests.
 BUDGET_MIB=256 BESIDE_MIB=128

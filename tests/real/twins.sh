@@ -2,11 +2,11 @@
 # twins.sh: programs cannot tell a mount from a local disk: seeded steps of all kinds in a folder on a mount and in
 # one on ext4, everything compared after each (crates/twins), while the pool is committed all the time, and
 # exported and imported now and then; at several record sizes, compressed or not, cut at offsets or by content.
-# STEPS: for each seed (10,000). SEEDS: for each kind of dataset (1), counted on from FIRST_SEED (1). KINDS:
+# STEPS: for each seed (6,000). SEEDS: for each kind of dataset (1), counted on from FIRST_SEED (1). KINDS:
 # "recordsize,compression[,chunking] ...".
 . "$(dirname "$0")/bed.sh"
 need root fuse mkfs.ext4
-STEPS=${STEPS:-10000} SEEDS=${SEEDS:-1} seed=${FIRST_SEED:-1}
+STEPS=${STEPS:-6000} SEEDS=${SEEDS:-1} seed=${FIRST_SEED:-1}
 KINDS=${KINDS:-4K,off 4K,lz4 128K,off 128K,zstd 1M,off 1M,lz4 4K,off,content 16K,lz4,content 128K,zstd,content}
 make_bed 3 4G # for records of 1 MiB
 TWINS=$(dirname "$LARDER")/twins

@@ -170,13 +170,17 @@ impl Mount {
         Ok(mount)
     }
 
-    /// What of the datasets can neither be read nor rebuilt, as far as it is known: each file once, by dataset.
+    /// What of the datasets can neither be read nor rebuilt, as far as it is known: each file once, by dataset. A file
+    /// that was removed is not among it, though its space may still be to come.
     pub fn damaged(&self) -> Vec<Damaged> {
         let mut found: Vec<Damaged> = Vec::new();
         let mut at = BTreeMap::new();
         for entry in self.pool.damage() {
             let (dataset, snapshot, kind) = (entry.dataset, entry.snapshot, entry.what());
             let inode = if kind == DamageKind::Node { None } else { Some(InodeId::new(entry.inode)) };
+            if snapshot == HEAD && inode.is_some_and(|inode| self.is_leaving(dataset, inode)) {
+                continue;
+            }
             let index = *at.entry((dataset, snapshot, inode)).or_insert_with(|| {
                 let snapshots = if snapshot == HEAD { Vec::new() } else { self.pool.snapshots(dataset) };
                 let of = snapshots.into_iter().find(|of| of.high == snapshot);
@@ -193,6 +197,11 @@ impl Mount {
             }
         }
         found
+    }
+
+    fn is_leaving(&self, dataset: DatasetId, inode: InodeId) -> bool {
+        let volume = self.tree.read().volumes.get(&dataset).map(|attached| Arc::clone(&attached.volume));
+        volume.is_some_and(|volume| volume.is_leaving(inode))
     }
 
     /// Where a damaged inode is below the root of its dataset, or of a snapshot.

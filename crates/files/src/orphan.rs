@@ -71,6 +71,17 @@ impl Volume {
         Ok(())
     }
 
+    /// Whether an inode has neither name nor handle any more, and is being removed.
+    pub(crate) fn is_leaving(&self, id: InodeId) -> bool {
+        if !self.orphans.lock().contains_key(&id) {
+            return false;
+        }
+        match self.inode(id) {
+            Ok(inode) => inode.lock().map_or(true, |state| state.live.nlink == 0 && state.open == 0),
+            Err(error) => matches!(error, FsError::NotFound),
+        }
+    }
+
     /// Stored bytes of files that have neither name nor handle any more.
     pub fn freeing_bytes(&self) -> u64 {
         self.orphans.lock().values().sum()

@@ -199,6 +199,32 @@ fn rotten_records_give_errors_alone_and_are_named_until_they_are_overwritten() {
 }
 
 #[test]
+fn what_was_removed_is_named_no_more_however_long_that_takes() {
+    let bed = bed();
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &content(1, 200));
+    let bed = bed.reopen(2);
+    // It is not among those that the remover drops itself.
+    rot_record(&bed, node, 150 * RECORD);
+    assert!(is_eio(bed.mount.read(node, Handle(0), 150 * RECORD, 10)));
+    assert_eq!(named(&bed), set(&["/a"]));
+    let (dataset, inode) = id_of(&bed, node);
+    let entry = bed.pool.damage()[0];
+    let handle = bed.mount.open(node, READ_WRITE).unwrap();
+    bed.mount.unlink(ROOT, b"a").unwrap();
+    assert_eq!(named(&bed), set(&[&format!("<{inode}>")]), "who has it open can read it");
+    bed.mount.release(node, handle).unwrap();
+    assert!(bed.mount.reap_step(1).unwrap(), "some of it is there still");
+    assert_eq!(named(&bed), set(&[]));
+    settle(&bed);
+    assert_eq!(bed.pool.damage(), []);
+    // Whoever was reading it all the while finds it only now.
+    bed.pool.note_unreadable(dataset, inode.get(), entry.offset, entry.len, entry.block);
+    assert_eq!(bed.pool.damage(), []);
+    check(&bed);
+}
+
+#[test]
 fn a_part_written_before_the_damage_was_known_is_told_by_fsync_and_stops_nobody_else() {
     let bed = bed();
     let node = bed.file(ROOT, "a");

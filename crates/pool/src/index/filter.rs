@@ -147,6 +147,39 @@ mod tests {
         }
     }
 
+    /// What `SPEC.md` says of a filter's bytes, word by word.
+    fn says(shape: FilterShape, bytes: &[u8], key: u64) -> bool {
+        let scaled = |h: u64, n: u32| ((u128::from(h) * u128::from(n)) >> 64) as usize;
+        match shape {
+            FilterShape::Band { seed, values } => {
+                let h = mix(key.wrapping_add(seed));
+                let p = scaled(h, values - 64 + 1);
+                let others = (0..=5).map(|i| bytes[p + (h / (1 << (8 + 6 * i)) % 64) as usize]);
+                others.fold(bytes[p], |sum, value| sum ^ value) == (h % 256) as u8
+            }
+            FilterShape::Lines { lines } => {
+                let h = mix(key);
+                let line = &bytes[scaled(h, lines) * 64..][..64];
+                (0..8).all(|w| {
+                    let bit = (h / (1 << (6 * w)) % 64) as usize;
+                    line[w * 8 + bit / 8] >> (bit % 8) & 1 == 1
+                })
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_as_the_format_says() {
+        let all: Vec<_> = (0..20_000).map(key).collect();
+        for base in [true, false] {
+            let filter = Filter::build(&all[..10_000], base);
+            let (shape, bytes) = (filter.shape(), filter.to_bytes());
+            for key in &all {
+                assert_eq!(says(shape, &bytes, *key), filter.may_hold(&filter.spots(*key)));
+            }
+        }
+    }
+
     #[test]
     fn a_key_costs_nine_bits_or_twelve() {
         let all: Vec<_> = (0..1 << 18).map(key).collect();
