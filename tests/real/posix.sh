@@ -9,14 +9,17 @@
 need root fuse transport cargo fio
 FSX_OPS=${FSX_OPS:-40000} FSX_SEEDS=${FSX_SEEDS:-1}
 
-# The suites are tools, not dependencies: built once, kept beside the build.
+# The suites are tools, not dependencies: built once, by whoever comes first, and kept beside the build; fsx does its
+# own comparing, pjdfstest waits for the system.
 TOOLS=${LARDER_TOOLS:-$(realpath -m "$CARGO_TARGET_DIR/tools")}
+mkdir -p "$TOOLS"
 tool() {
     [ -x "$TOOLS/bin/$1" ] ||
-        CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --root "$TOOLS" "$1@$2"
+        CARGO_TARGET_DIR=$TOOLS/build CARGO_PROFILE_RELEASE_OPT_LEVEL=$3 CARGO_PROFILE_RELEASE_LTO=off \
+            flock "$TOOLS" cargo install --quiet --locked --root "$TOOLS" "$1@$2"
 }
-tool pjdfstest 0.2.2
-tool fsx 0.3.2
+tool pjdfstest 0.2.2 0
+tool fsx 0.3.2 1
 
 make_bed 4 2G
 "$LARDER" pool create -m "$MNT" tank raidz1 $(devices)

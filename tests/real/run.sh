@@ -1,37 +1,61 @@
 #!/bin/bash
-# run.sh [NAME...]: runs the scripts of this folder (all of them unless named) and sums up. Fails if any did.
-# Those that go through most of a file system run over each of FUSE's transports, unless LARDER_FUSE names one.
+# run.sh [NAME...]: runs the scripts of this folder (all of them unless named), LANES (2) side by side, for they wait more
+# than they work, and sums up. Fails if any did. Those that go through most of a file system run over each of FUSE's
+# transports, unless LARDER_FUSE names one.
 set -uo pipefail
 cd "$(dirname "$0")"
+LANES=${LANES:-2}
 
 scripts=("$@")
-[ $# -gt 0 ] || scripts=(everyday sharing trees samba rename flushes twins databases survival faults kill9 healing full posix)
+# Long ones first.
+[ $# -gt 0 ] || scripts=(posix survival healing full trees faults databases twins kill9 rename sharing everyday samba flushes)
+wanted=()
+for script in "${scripts[@]}"; do
+    case ${LARDER_FUSE:-}$script in
+    everyday | posix) wanted+=("$script over classic" "$script over io_uring") ;;
+    *) wanted+=("$script") ;;
+    esac
+done
+
+declare -A running=()
 passed=0 skipped=() failed=()
 said=$(mktemp -d)
 trap 'rm -r "$said"' EXIT
-run() {
-    echo "== $1"
-    # Not by a pipe, whose end would wait for whoever still has it open.
-    "./$script.sh" > >(tee "$said/$1") 2>&1
-    case $? in
-    0) passed=$((passed + 1)) ;;
-    77) skipped+=("$1") ;;
-    *) failed+=("$1") ;;
-    esac
-    sleep 0.1
+trap 'kill "${!running[@]}" 2>/dev/null; wait; exit 130' INT TERM
+
+begin() {
+    (
+        case $1 in *" over "*) export LARDER_FUSE=${1##* } ;; esac
+        exec "./${1%% *}.sh"
+    ) >"$said/$1" 2>&1 </dev/null &
+    running[$!]=$1
 }
-for script in "${scripts[@]}"; do
-    case ${LARDER_FUSE:-}$script in
-    everyday | posix)
-        for transport in classic io_uring; do LARDER_FUSE=$transport run "$script over $transport"; done
-        ;;
-    *) run "$script" ;;
+# Waits for one to end.
+end_one() {
+    local pid status what
+    wait -n -p pid
+    status=$?
+    what=${running[$pid]}
+    unset "running[$pid]"
+    echo "== $what"
+    cat "$said/$what"
+    case $status in
+    0) passed=$((passed + 1)) ;;
+    77) skipped+=("$what") ;;
+    *) failed+=("$what") ;;
     esac
+}
+for what in "${wanted[@]}"; do
+    [ ${#running[@]} -lt "$LANES" ] || end_one
+    begin "$what"
 done
+while [ ${#running[@]} -gt 0 ]; do end_one; done
+
 # What failed is told again where it is looked for.
-for name in ${failed[@]+"${failed[@]}"}; do
-    echo "== $name failed"
-    tail -n 40 "$said/$name"
+for what in ${failed[@]+"${failed[@]}"}; do
+    echo "== $what failed"
+    tail -n 40 "$said/$what"
 done
+ended=$((passed + ${#failed[@]} + ${#skipped[@]}))
 echo "real mounts: $passed passed, ${#failed[@]} failed${failed[*]:+ (${failed[*]})}, ${#skipped[@]} skipped${skipped[*]:+ (${skipped[*]})}"
-[ ${#failed[@]} = 0 ]
+[ ${#failed[@]} = 0 ] && [ $ended = ${#wanted[@]} ]
