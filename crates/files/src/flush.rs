@@ -202,6 +202,11 @@ impl Volume {
         let mut taken = Vec::new();
         let mut rest = Todo::new();
         for (inode, records) in &inodes {
+            // Whole records took more than was written.
+            if left == 0 {
+                rest.insert(inode.id, records.clone());
+                continue;
+            }
             let (records, next) = self.take(inode, records.clone(), &mut left);
             taken.extend(records);
             if let Some(next) = next {
@@ -273,7 +278,7 @@ impl Volume {
             let mut bytes = whole.max(pieces.len());
             let goes_on = taken.records.last().is_some_and(|(last, _)| last + 1 == record);
             if state.live.by_content() && !goes_on {
-                bytes += TAKEN_ALONG as u64 * record_size;
+                bytes += (TAKEN_ALONG as u64 * record_size).min(state.tree.size);
             }
             taken.room += bytes;
             *room = room.saturating_sub(bytes);

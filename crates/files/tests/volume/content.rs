@@ -1,7 +1,7 @@
 //! Files whose records are cut by content.
 
 use crate::bed::{Bed, ROOT};
-use larder_device::{Entropy, SeededEntropy};
+use larder_device::{Entropy, Inline, SeededEntropy, Workers};
 use larder_files::*;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -9,6 +9,8 @@ use larder_format::{BlockId, ByteLen, DeviceOffset};
 use larder_pool::{Look, ROOT_DATASET};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const RECORD: u32 = 16 << 10;
 
@@ -198,4 +200,41 @@ fn a_record_that_cannot_be_read_costs_what_was_written_to_it_alone() {
     assert!(bed.mount.read(node, Handle(0), offset, 1).is_err());
     assert!(bed.read(node, 0, offset as u32) == bytes[..start]);
     assert!(bed.read(node, end as u64, 200_000) == bytes[end..]);
+}
+
+/// Counts how often anything is worked on at once.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Workers for Counting {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Inline.for_each(count, job);
+    }
+
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        Inline.later(job);
+    }
+}
+
+#[test]
+fn new_small_files_are_stored_together_however_they_are_cut() {
+    let times = ["fixed", "content"].map(|chunking| {
+        let workers = Arc::new(Counting::default());
+        let properties = [("chunking", chunking), ("dedup", "on")];
+        let bed = Bed::with_workers(
+            Arc::clone(&workers) as _,
+            "mirror",
+            &[ByteLen::new(256 << 20); 2],
+            &properties,
+        );
+        for i in 0..1000 {
+            let file = bed.file(ROOT, &format!("f{i}"));
+            bed.write(file, 0, &noise(2000 + i, i as u64));
+        }
+        let before = workers.0.load(Ordering::Relaxed);
+        bed.pool.commit().unwrap();
+        workers.0.load(Ordering::Relaxed) - before
+    });
+    assert!(times[0] > 0 && times[1] <= times[0], "{times:?}");
 }
