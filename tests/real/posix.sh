@@ -9,8 +9,8 @@
 need root fuse transport cargo fio
 FSX_OPS=${FSX_OPS:-40000} FSX_SEEDS=${FSX_SEEDS:-1}
 
-# The suites are tools, not dependencies: built once, by whoever comes first, and kept beside the build; fsx does its
-# own comparing, pjdfstest waits for the system.
+# The suites are tools, not dependencies: built once, by whoever comes first, and kept beside the build. Compiling takes
+# longer than running, so the third argument is how far each is optimised.
 TOOLS=${LARDER_TOOLS:-$(realpath -m "$CARGO_TARGET_DIR/tools")}
 mkdir -p "$TOOLS"
 tool() {

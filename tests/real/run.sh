@@ -24,6 +24,7 @@ trap 'rm -r "$said"' EXIT
 trap 'kill "${!running[@]}" 2>/dev/null; wait; exit 130' INT TERM
 
 begin() {
+    echo ".. $1"
     (
         case $1 in *" over "*) export LARDER_FUSE=${1##* } ;; esac
         exec "./${1%% *}.sh"

@@ -178,7 +178,8 @@ impl Mount {
         for entry in self.pool.damage() {
             let (dataset, snapshot, kind) = (entry.dataset, entry.snapshot, entry.what());
             let inode = if kind == DamageKind::Node { None } else { Some(InodeId::new(entry.inode)) };
-            if snapshot == HEAD && inode.is_some_and(|inode| self.is_leaving(dataset, inode)) {
+            let leaves = |inode| self.volume(dataset).is_some_and(|volume| volume.is_leaving(inode));
+            if snapshot == HEAD && inode.is_some_and(leaves) {
                 continue;
             }
             let index = *at.entry((dataset, snapshot, inode)).or_insert_with(|| {
@@ -197,11 +198,6 @@ impl Mount {
             }
         }
         found
-    }
-
-    fn is_leaving(&self, dataset: DatasetId, inode: InodeId) -> bool {
-        let volume = self.tree.read().volumes.get(&dataset).map(|attached| Arc::clone(&attached.volume));
-        volume.is_some_and(|volume| volume.is_leaving(inode))
     }
 
     /// Where a damaged inode is below the root of its dataset, or of a snapshot.

@@ -8,9 +8,9 @@
 //! name them; so a second pass looks at names for inodes within such nodes.
 //!
 //! # How they go
-//! An entry is *doubtful* when it is new, and when the block that it names was dropped by the dataset's head; then it is
-//! looked up, and goes when the file does not name that block any more. The walk looks at all entries at its end, and reads what they
-//! name: what can be read again goes, too. What belongs to a snapshot or dataset goes with it.
+//! An entry is *doubtful* when it is new, and when the block that it names was dropped by the dataset's head; then it
+//! is looked up, and goes when the file does not name that block any more. The walk looks at all entries at its end,
+//! and reads what they name: what can be read again goes, too. What belongs to a snapshot or dataset goes with it.
 //!
 //! # Bounds
 //! [`ENTRIES_AT_MOST`] entries are kept, all of them in memory and, with the next commit, in the table `Damage`; beyond
@@ -161,6 +161,8 @@ impl Ledger {
         self.entries.insert(name, (self.next, found));
         self.next += 1;
         self.changed.insert(name);
+        // Who found it may have looked at a tree of before the block was dropped.
+        self.doubtful.insert(name);
         true
     }
 
@@ -206,8 +208,6 @@ impl Pool {
         let found = DamageRecord { found: self.world.clock.now(), ..found };
         let mut ledger = self.damage.ledger.lock();
         let new = ledger.add(found);
-        // Who found it may have looked at a tree of before the block was dropped.
-        ledger.doubtful.insert(name(&found));
         self.damage.count.store(ledger.entries.len() as u64, Ordering::Release);
         drop(ledger);
         if new {
