@@ -182,6 +182,8 @@ pub struct Zero {
 }
 
 const WHAT: &str = "logged operation";
+/// Most operations take no more, bytes.
+const USUAL: usize = 128;
 
 struct Writer(Vec<u8>);
 
@@ -278,7 +280,7 @@ impl<'a> Reader<'a> {
 impl LogOp {
     /// The operation's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::new());
+        let mut out = Writer(Vec::with_capacity(USUAL));
         match self {
             Self::Create(op) => {
                 out.put(1u8).put(op.inode).put(op.parent).name(&op.name).put(op.kind as u8).put(op.perm);

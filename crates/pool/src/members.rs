@@ -78,6 +78,11 @@ impl Members {
         self.0.read().members.values().cloned().collect::<Vec<_>>().into_iter()
     }
 
+    /// Bytes of the smallest slot of them.
+    pub(crate) fn smallest_slot(&self) -> Option<u32> {
+        self.0.read().members.values().map(|member| member.slot_size).min()
+    }
+
     /// The spares, in the order of their numbers.
     pub fn spares(&self) -> Vec<Arc<Member>> {
         self.0.read().spares.values().cloned().collect()

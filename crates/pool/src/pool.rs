@@ -402,7 +402,7 @@ impl Pool {
 
     /// The most bytes of a stored block: a quarter of the smallest slot.
     pub(crate) fn max_block(&self) -> u32 {
-        self.members.iter().map(|member| member.slot_size / 4).min().unwrap_or(0)
+        self.members.smallest_slot().map_or(0, |slot| slot / 4)
     }
 
     /// The most bytes of a record: 1 MiB, or the largest power of two that a quarter of the smallest
@@ -422,13 +422,13 @@ impl Pool {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
-            let per_segment = group.per_segment(record);
-            space.size += group.total_segments().saturating_sub(reserve(group)) * per_segment;
+            let (per_segment, reserve) = (group.per_segment(record), reserve(group));
+            space.size += group.total_segments().saturating_sub(reserve) * per_segment;
             let dead = core.entries.dead(group.index);
             let free = group.free_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
             // What the reserve lacks is not there to be written, even where a segment is open for it.
-            let lacks = reserve(group).saturating_sub(free) * per_segment;
-            let there = group.available(free.saturating_sub(reserve(group)), dead.bytes, record);
+            let lacks = reserve.saturating_sub(free) * per_segment;
+            let there = group.available(free.saturating_sub(reserve), dead.bytes, record);
             space.available += (there + core.open_room(group, record)).saturating_sub(lacks);
         }
         drop(core);

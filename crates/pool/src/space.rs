@@ -251,23 +251,22 @@ impl GroupSpace {
     }
 }
 
-/// Records of `record` bytes, incompressible, that fit in `room` bytes of one column.
-fn records_in_column(layout: Layout, step: u32, mut room: u64, record: u32) -> u64 {
+/// Records of `record` bytes, incompressible, that fit in `room` bytes of one column: full rows, and what follows them.
+fn records_in_column(layout: Layout, step: u32, room: u64, record: u32) -> u64 {
     let header = u64::from(row_header_len(layout.columns()));
     let block = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
-    let full_row = u64::from(ROW_TARGET).div_ceil(block).max(1);
-    let mut records = 0;
-    while let Some(fits) = room.checked_sub(header).map(|room| room / block).filter(|&fits| fits > 0) {
-        let taken = fits.min(full_row);
-        records += taken;
-        room = room.saturating_sub((header + taken * block).next_multiple_of(u64::from(step)));
-    }
-    records
+    let per_row = u64::from(ROW_TARGET).div_ceil(block).max(1);
+    let used = header + per_row * block;
+    let row = used.next_multiple_of(u64::from(step));
+    // The last of them need not be padded.
+    let rows = room.checked_sub(used).map_or(0, |more| more / row + 1);
+    rows * per_row + room.saturating_sub(rows * row).saturating_sub(header) / block
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_device::{Entropy, SeededEntropy};
     use larder_format::label::GroupWord;
 
     fn group(k: u8, r: u8, m: u8, devices: u16, slots: u32) -> GroupSpace {
@@ -284,6 +283,38 @@ mod tests {
             assert_eq!(slots.len(), 3);
         }
         assert_eq!(space.free_segments(), 34);
+    }
+
+    /// Row by row, as they are filled.
+    fn fill(layout: Layout, step: u32, mut room: u64, record: u32) -> u64 {
+        let header = u64::from(row_header_len(layout.columns()));
+        let block = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
+        let mut records = 0;
+        while room >= header + block {
+            let mut row = header;
+            let begun = records;
+            while row + block <= room && (row - header < u64::from(ROW_TARGET) || records == begun) {
+                row += block;
+                records += 1;
+            }
+            room = room.saturating_sub(row.next_multiple_of(u64::from(step)));
+        }
+        records
+    }
+
+    #[test]
+    fn a_column_holds_as_many_records_as_rows_filled_one_by_one() {
+        let layout = Layout::new(4, 1, 2).unwrap();
+        let dice = SeededEntropy::new(7);
+        for record in [512, 4096, 6000, 128 << 10, (1 << 20) - 7, 1 << 20] {
+            for step in [4096, 8192] {
+                for _ in 0..400 {
+                    let room = dice.next_u64() % (12 << 20);
+                    let held = records_in_column(layout, step, room, record);
+                    assert_eq!(held, fill(layout, step, room, record), "{room} bytes, {record} each, {step}");
+                }
+            }
+        }
     }
 
     #[test]
