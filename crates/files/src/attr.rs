@@ -142,7 +142,7 @@ impl Volume {
             _ => {}
         }
         self.dataset.update(op, |tree| {
-            tree.get(&inode_key(inode.id))?;
+            tree.reach(&inode_key(inode.id))?;
             if let Some(Resize::Grow(size)) = change.resize {
                 state.change(|item| item.size = item.size.max(size));
             }
@@ -335,7 +335,7 @@ impl Volume {
             self.logged.lock().insert(id);
         }
         self.dataset.update(op, |tree| {
-            tree.get(&inode_key(id))?;
+            tree.reach(&inode_key(id))?;
             state.change(|item| (item.mtime, item.ctime) = (time, time));
             tree.insert(inode_key(id), &state.tree.encode())?;
             if origin == Origin::Live {

@@ -327,7 +327,7 @@ impl Volume {
         {
             // Where an inode cannot be read nothing may be stored for it.
             let view = self.dataset.view()?;
-            taken.iter().try_for_each(|taken| view.get(&inode_key(taken.inode.id)).map(drop))?;
+            taken.iter().try_for_each(|taken| view.reach(&inode_key(taken.inode.id)))?;
         }
         self.build_fixed(taken, &mut batch)?;
         for (index, from) in taken.iter().enumerate() {
@@ -479,10 +479,10 @@ impl Volume {
         let key = |offset| Key::new(id.get(), EXTENT, offset);
         let divided = rest.and_then(|rest| rest.divided.as_ref());
         self.dataset.update(op, |tree| {
-            tree.get(&inode_key(id))?;
+            tree.reach(&inode_key(id))?;
             let offsets = built.iter().map(|record| record.offset);
             for offset in offsets.chain(divided.into_iter().flat_map(|end| [end.was_at, end.offset])) {
-                tree.get(&key(offset))?;
+                tree.reach(&key(offset))?;
             }
             if let Some(end) = divided {
                 // The same block, so nothing is dropped.

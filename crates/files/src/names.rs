@@ -122,12 +122,10 @@ pub(crate) fn name_in(tree: &impl Look, dir: InodeId, cookie: u64) -> Result<Opt
     Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
 }
 
-/// Reads the inodes' values, and where other keys are, so that what cannot be read is noticed before anything
-/// is changed.
+/// Goes where the inodes and other keys are, so that what cannot be read is noticed before anything is changed.
 fn warm(tree: &Update<'_>, states: &Locked<'_>, others: &[Key]) -> Result<()> {
-    states.items().try_for_each(|(id, _)| tree.get(&inode_key(id)).map(drop))?;
-    others.iter().try_for_each(|key| tree.get(key).map(drop))?;
-    Ok(())
+    states.items().try_for_each(|(id, _)| tree.reach(&inode_key(id)))?;
+    Ok(others.iter().try_for_each(|key| tree.reach(key))?)
 }
 
 /// Writes the inodes' values.
@@ -398,7 +396,7 @@ impl Volume {
         let result = locked.and_then(|mut states| {
             self.dataset.update(op, |tree| {
                 let link = Key::new(id.get(), items::SYMLINK, 0);
-                warm(tree, &states, &[orphan_key(id), inode_key(id), link, key.unwrap_or(link)])?;
+                warm(tree, &states, &[link, key.unwrap_or(orphan_key(id))])?;
                 tree.note_inode(id);
                 match key {
                     Some(key) => {
@@ -527,7 +525,7 @@ impl Volume {
         let orphan = self.dataset.update(op, |tree| {
             warm(tree, &states, &[found.key])?;
             if inode.is_some() {
-                tree.get(&orphan_key(found.inode))?;
+                tree.reach(&orphan_key(found.inode))?;
             }
             if dir.is_some() {
                 touch_directory(&mut states, parent, -1, -i32::from(directory), time);

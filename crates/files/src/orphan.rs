@@ -190,8 +190,8 @@ impl Volume {
         }
         let more = self.drop_some_extents(op, id, state, tail(&state.live)..u64::MAX, max)?;
         self.dataset.update(op, |tree| {
-            tree.get(&inode_key(id))?;
-            tree.get(&orphan_key(id))?;
+            tree.reach(&inode_key(id))?;
+            tree.reach(&orphan_key(id))?;
             if !more {
                 state.change(|item| item.flags &= !items::Inode::HAS_TAIL);
                 if state.live.nlink > 0 {

@@ -341,8 +341,8 @@ impl Pair<'_> {
         new.iter().for_each(|(_, extent)| item.count_extent(extent));
         let id = target.id();
         let updated = dataset.update(&op, |tree| {
-            tree.get(&inode_key(id))?;
-            tree.get(&Key::new(id.get(), EXTENT, to))?;
+            tree.reach(&inode_key(id))?;
+            tree.reach(&Key::new(id.get(), EXTENT, to))?;
             extents(tree, id, to..end, usize::MAX)?;
             for (at, extent) in &old {
                 tree.remove(&Key::new(id.get(), EXTENT, *at))?;

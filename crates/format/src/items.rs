@@ -365,11 +365,7 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// The value's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; 9];
-        self.inode.store(&mut out);
-        out[8] = self.kind as u8;
-        out.extend_from_slice(self.name);
-        out
+        [&self.inode.get().to_le_bytes()[..], &[self.kind as u8], self.name].concat()
     }
 
     /// Reads a value.

@@ -448,11 +448,13 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] when there is not enough, however much is cleaned.
     pub(crate) fn make_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        let at_once = || self.writable_now(record_size) >= bytes;
-        if at_once() {
-            if self.core.lock().is_tight()
-                && let Some(_mine) = self.reclaiming.try_lock()
-            {
+        let fits = |core: &Core| self.writable_now(core, record_size) >= bytes;
+        let (at_once, tight) = {
+            let core = self.core.lock();
+            (fits(&core), core.is_tight())
+        };
+        if at_once {
+            if tight && let Some(_mine) = self.reclaiming.try_lock() {
                 match self.win_some(false) {
                     // What this write needs is there.
                     Err(PoolError::NoSpace) => {}
@@ -463,7 +465,7 @@ impl Pool {
         }
         let _one_at_a_time = self.reclaiming.lock();
         loop {
-            if at_once() {
+            if fits(&self.core.lock()) {
                 return Ok(());
             }
             if self.is_vain(&self.exhausted) {
@@ -477,7 +479,7 @@ impl Pool {
             for _ in 0..=COMMITS_TO_FREE {
                 self.commit_what_fits()?;
             }
-            if self.free_segments() <= before && !at_once() {
+            if self.free_segments() <= before && !fits(&self.core.lock()) {
                 self.exhausted.store(self.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }

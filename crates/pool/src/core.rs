@@ -70,6 +70,16 @@ impl Core {
         open.map(|(_, id)| group.writable(room(id), record)).sum()
     }
 
+    /// Bytes of incompressible records of `record` bytes that can be stored before `floor` segments of each group are all
+    /// that is free.
+    pub(crate) fn storable(&self, record: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
+        let room = |group: &GroupSpace| {
+            let free = group.free_segments().saturating_sub(floor(group));
+            group.available(free, 0, record) + self.open_room(group, record)
+        };
+        self.groups.values().map(room).sum()
+    }
+
     /// What nodes of `bytes` take of the room for records, bytes: they lie as copies on as many devices as a layout
     /// survives losses of, and one.
     pub(crate) fn footprint_of_nodes(&self, bytes: u64) -> u64 {

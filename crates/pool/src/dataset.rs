@@ -234,6 +234,13 @@ pub trait Look {
         tree.get(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
     }
 
+    /// Reads the nodes on the way to `key`, so that what cannot be read is noticed.
+    fn reach(&self, key: &Key) -> Result<()> {
+        let (pool, tree) = self.parts();
+        let found = tree.get_with(&DatasetNodes(pool), key, |_| ());
+        found.map(drop).inspect_err(|error| self.tell(key, error))
+    }
+
     /// The entry with the greatest key that is not greater than `key`.
     fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         let (pool, tree) = self.parts();

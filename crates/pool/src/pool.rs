@@ -439,25 +439,17 @@ impl Pool {
     }
 
     /// What can be accepted of records of `record_size` bytes before anything is cleaned.
-    pub(crate) fn writable_now(&self, record_size: u32) -> u64 {
-        let taken = self.dirty.needed() + self.core.lock().footprint_of_nodes(self.unsealed());
-        self.storable(record_size, GroupSpace::floor).saturating_sub(taken)
+    pub(crate) fn writable_now(&self, core: &Core, record_size: u32) -> u64 {
+        let taken = self.dirty.needed() + core.footprint_of_nodes(self.unsealed());
+        let record = record_size.min(self.max_record());
+        core.storable(record, GroupSpace::floor).saturating_sub(taken)
     }
 
     /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail
     /// and be stored for nothing.
     pub fn storable_now(&self, record_size: u32) -> u64 {
-        self.storable(record_size, GroupSpace::floor_of_accepted)
-    }
-
-    fn storable(&self, record_size: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
-        let core = self.core.lock();
         let record = record_size.min(self.max_record());
-        let room = |group: &GroupSpace| {
-            let free = group.free_segments().saturating_sub(floor(group));
-            group.available(free, 0, record) + core.open_room(group, record)
-        };
-        core.groups.values().map(room).sum()
+        self.core.lock().storable(record, GroupSpace::floor_of_accepted)
     }
 
     /// Refuses when `bytes` more of dirty data might not find room; wins dead space back before it does.

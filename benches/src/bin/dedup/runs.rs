@@ -183,8 +183,10 @@ pub fn copy(from: &Path, to: &Path) {
     work::copy_tree(from, to, 2);
 }
 
-/// What is read is in the kernel's cache, for everybody.
+/// What is read is in the kernel's cache, for everybody, and what was removed before is gone: the disk may take long to
+/// hear of that.
 pub fn warm(path: &Path) {
+    rustix::fs::sync();
     pipe(&format!("tar -C '{}' -cf - . | cat > /dev/null", path.display()));
 }
 
@@ -250,6 +252,7 @@ pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
                     report.add(found, Unit::Part, 1.0 - grown / before as f64);
                 }
             }
+            warm(path);
             let hashed = no_op_of(site, |mount| copy(path, &mount.join("tree")));
             report.rate(no_op, bytes, hashed);
         }
