@@ -125,6 +125,7 @@ soak: export SECONDS_OF_WRITES := 60
 soak: export NAMES := 1000000
 soak: export CROWD_MIB := 400
 soak: export SEEDS := 5
+soak: export PAIRS := 15
 soak: export TREES := /usr
 soak: export TREES_CARGO := 1
 soak: lint

@@ -1,11 +1,11 @@
 #!/bin/bash
 # healing.sh: real files on a raidz2 of six while its devices rot, leave, return and are replaced, beside a copy that
-# goes on; the daemon is killed in the midst of a resilver. At the end all files are read without each pair of devices.
+# goes on; the daemon is killed in the midst of a resilver. At the end all files are read without pairs of devices.
 # Then the last good disk of a pool, with sectors that cannot be read, is replaced; and folders whose names are lost are removed.
-# MIB (200): of files from /usr. PAIRS (15): how many pairs are lost. PARTS names parts to run.
+# MIB (200): of files from /usr. PAIRS (4): how many pairs of 15 are lost. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 need root fuse sha256sum
-MIB=${MIB:-200} PAIRS=${PAIRS:-15}
+MIB=${MIB:-200} PAIRS=${PAIRS:-4}
 PARTS=${PARTS:-devices last names}
 room 6
 make_bed 6 700M
@@ -32,6 +32,9 @@ scan() {
             /}/ { if (mine) { gsub(/[",]/, "", value); print value; exit } }'
 }
 
+# A resilver has gone through something: $before bytes.
+under_way() { before=$(scan resilver examined) && [ "${before:-0}" -gt 0 ]; }
+
 # rot DEVICE: noise over what lies on it, but for the first and last MiB.
 rot() { dd if=/dev/urandom of="$DEVICES/$1" bs=1M seek=1 count=300 conv=notrunc status=none; }
 
@@ -39,7 +42,7 @@ told=""
 
 # --- A raidz2 in trouble.
 part_devices() {
-    local before="" after missed replaced repaired beside pairs a b all
+    local before="" after missed replaced repaired beside pairs nth a b all
     "$LARDER" pool create -m "$MNT" tank raidz2 $(devices)
     mounted
     cp -a "$BED/corpus" "$MNT/tree"
@@ -91,8 +94,7 @@ part_devices() {
     "$LARDER" pool sync tank
     "$LARDER" pool set scan_rate=10M tank
     check "replace under a limit" "$LARDER" pool replace tank disk3 "$DEVICES/new3"
-    begun() { before=$(scan resilver examined) && [ "${before:-0}" -gt 0 ]; }
-    check "it is under way" within 60 begun
+    check "it is under way" within 60 under_way
     kill_daemon
     check "import in the midst of it" "$LARDER" pool import -d "$DEVICES" tank
     mounted
@@ -108,11 +110,13 @@ part_devices() {
     "$LARDER" pool export tank
 
     mkdir "$BED/away"
-    pairs=0
+    pairs=0 nth=0
     mapfile -t all < <(ls "$DEVICES")
     for a in "${!all[@]}"; do
         for b in "${!all[@]}"; do
-            [ "$a" -lt "$b" ] && [ $pairs -lt "$PAIRS" ] || continue
+            [ "$a" -lt "$b" ] || continue
+            nth=$((nth + 1))
+            [ $((nth * PAIRS % 15)) -lt "$PAIRS" ] || continue
             pairs=$((pairs + 1))
             mv "$DEVICES/${all[a]}" "$DEVICES/${all[b]}" "$BED/away"
             check "import without ${all[a]} and ${all[b]}" "$LARDER" pool import -o readonly=on -d "$DEVICES" tank
@@ -158,8 +162,7 @@ part_last() {
     mounted
     "$LARDER" pool set scan_rate=20M tank
     check "replace the last good disk" "$LARDER" pool replace tank "$old" "$new"
-    begun() { before=$(scan resilver examined) && [ "${before:-0}" -gt 0 ]; }
-    check "it is under way" within 60 begun
+    check "it is under way" within 60 under_way
     cp -a "$BED/corpus/usr/share" "$MNT/during" && "$LARDER" pool sync tank
     kill_daemon
     check "import in the midst of it" "$LARDER" pool import -d "fault:$old" -d "$new" tank
@@ -191,7 +194,8 @@ part_last() {
     check "a scrub counts them" sh -c "! '$LARDER' pool scrub -w tank"
     rm -r "$MNT/noise"
     "$LARDER" pool sync tank
-    check "nothing is lost without them" grep -q 'errors: No known data errors' <("$LARDER" pool status tank)
+    nothing_lost() { "$LARDER" pool status tank | grep -q 'errors: No known data errors'; }
+    check "nothing is lost without them" within 60 nothing_lost
     healthy "the pool is healthy without them"
     "$LARDER" pool export tank
     told+="4 bad sectors of the last good disk cost 4 records; "
@@ -245,5 +249,9 @@ part_names() {
 }
 
 corpus
-for part in $PARTS; do part_"$part"; done
+for part in $PARTS; do
+    begun=$SECONDS
+    part_"$part"
+    told+="$part took $((SECONDS - begun)) s; "
+done
 finish "${told%; }"

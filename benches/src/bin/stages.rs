@@ -204,6 +204,7 @@ fn segment(word: &str, devices: usize) -> Arc<Segment> {
         placed: 0,
         closed_at: BlockId::new(0),
         class: 0,
+        unnamed: false,
         filled: CommitId::new(0),
         verified: 0,
         slots: (0..layout.columns()).map(slot).collect(),

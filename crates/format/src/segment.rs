@@ -230,6 +230,8 @@ layout! {
         closed_at: BlockId = 64,
         /// What it holds by how long that is expected to live: 0 is shortest. See the pool's streams.
         class: u8 = 72,
+        /// 1 when something of it is lost and not all files that this belongs to have been named yet, else 0.
+        unnamed: u8 = 73,
         /// The commit of its last row; a device that holds all up to that one holds it whole.
         filled: CommitId = 80,
         /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
@@ -268,6 +270,8 @@ pub struct SegmentRecord {
     pub closed_at: BlockId,
     /// What it holds by how long that is expected to live, below [`CLASSES`]; 0 is shortest.
     pub class: u8,
+    /// Something of it is lost, and not all files that this belongs to are in the damage ledger yet.
+    pub unnamed: bool,
     /// The commit of its last row; not kept for the log.
     pub filled: CommitId,
     /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
@@ -297,6 +301,7 @@ impl SegmentRecord {
             placed: self.placed,
             closed_at: self.closed_at,
             class: self.class,
+            unnamed: u8::from(self.unnamed),
             filled: self.filled,
             verified: self.verified,
         }
@@ -321,7 +326,7 @@ impl SegmentRecord {
         let counted =
             [head.id.get(), head.birth.get(), head.freed.get(), head.closed_at.get(), head.filled.get()];
         ensure_countable(&counted, WHAT)?;
-        ensure(head.verified <= i64::MAX as u64, WHAT, Reason::Range)?;
+        ensure(head.verified <= i64::MAX as u64 && head.unnamed <= 1, WHAT, Reason::Range)?;
         let len = SegmentHead::SIZE + layout.columns() * Slot::SIZE;
         let slots = bytes.get(SegmentHead::SIZE..len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let state = match head.state {
@@ -351,6 +356,7 @@ impl SegmentRecord {
             placed: head.placed,
             closed_at: head.closed_at,
             class: head.class,
+            unnamed: head.unnamed == 1,
             filled: head.filled,
             verified: head.verified,
             slots,

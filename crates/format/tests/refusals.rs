@@ -42,6 +42,7 @@ fn segment() -> SegmentRecord {
         placed: 320,
         closed_at: BlockId::new(0),
         class: 0,
+        unnamed: false,
         filled: CommitId::new(0),
         verified: 0,
         slots: vec![slot(0), slot(1)],

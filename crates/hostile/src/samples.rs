@@ -95,6 +95,7 @@ fn segment(rule: GroupRule, n: u64) -> SegmentRecord {
         placed: n * 320,
         closed_at: BlockId::new(n * 1000),
         class: n as u8 % CLASSES,
+        unnamed: n % 2 == 1,
         filled: CommitId::new(3 + n),
         verified: n << 32,
         slots: (0..rule.layout.columns() as u16)

@@ -19,6 +19,7 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::free::PAGES_PER_COMMIT;
 use crate::map::Changes;
+use crate::member::Member;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::read::TableNodes;
@@ -81,6 +82,8 @@ impl NodeSink for NodeBlocks<'_, '_> {
 struct Sealed {
     root: Root,
     applied: OpSeq,
+    /// What was rebuilt before: what was found lost meanwhile is in the tables.
+    rebuilt: Vec<(Arc<Member>, SegmentId)>,
 }
 
 impl Pool {
@@ -236,6 +239,7 @@ impl Pool {
     /// Step 2: everything that changed becomes blocks, and a root that names them.
     fn seal(&self, op: &Op<'_>, how: How) -> Result<Sealed> {
         let commit = self.open_commit();
+        let rebuilt = self.rebuilt_so_far();
         let applied = self.notes.lock().last();
         self.seal_datasets(how)?;
         let mut pages = RunIo::new(self);
@@ -281,7 +285,7 @@ impl Pool {
             history: self.history.lock().clone(),
             segments,
         };
-        Ok(Sealed { root, applied })
+        Ok(Sealed { root, applied, rebuilt })
     }
 
     /// The groups as a root tells of them.
@@ -332,6 +336,7 @@ impl Pool {
     /// Changed segments go into the tables, and the tables' dirty nodes become blocks.
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
         let mut tables = self.tables.lock();
+        self.seal_damage(&mut tables);
         let mut unfinished = self.trace_segments();
         unfinished.extend(self.map.lock().unfinished().iter().map(|footprint| footprint.segment));
         unfinished.extend(self.unfinished_index());
@@ -359,7 +364,6 @@ impl Pool {
             tables.insert(&TableNodes(self), Table::segment_key(record.id), &value)?;
         }
         self.seal_log(&mut tables);
-        self.seal_damage(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
@@ -429,13 +433,12 @@ impl Pool {
 
     /// Step 3: what was sealed becomes durable.
     fn finish(&self, sealed: Sealed) -> Result<()> {
-        let Sealed { mut root, applied } = sealed;
+        let Sealed { mut root, applied, rebuilt } = sealed;
         let commit = root.commit;
         if planted(Bug::RootBeforeData) {
             self.publish(&mut root)?;
         }
         self.settle_all_rows()?;
-        let rebuilt = self.rebuilt_so_far();
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }

@@ -14,11 +14,12 @@
 //!
 //! # Bounds
 //! [`ENTRIES_AT_MOST`] entries are kept, all of them in memory and, with the next commit, in the table `Damage`; beyond
-//! that they are counted. The walk keeps a key and what it looks for; a crash forgets it, and who found that
-//! something is lost finds it again.
+//! that they are counted. The walk keeps a key and what it looks for. A crash forgets that, but segments of which
+//! something is lost are marked in the table, no later than that whoever found it has got past them, until what the
+//! walk came to is durable: import has it look at all that lies in them. Reads find again what they found.
 //!
 //! # Locks
-//! The ledger's is a last one: nothing is read under it. The walk's is taken before everything but the trace.
+//! The ledger's is a last one, after the core's: nothing is read under it. The walk's is taken before everything but the trace.
 
 use crate::core::Core;
 use crate::dataset::Look;
@@ -32,6 +33,7 @@ use larder_format::block::BlockKind;
 use larder_format::items::{self, ENTRY, EXTENT, Entry, Extent, FileKind, INODE};
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::node::{Key, Leaf, Node};
+use larder_format::segment::SegmentRecord;
 use larder_format::tables::Table;
 use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId};
 use parking_lot::Mutex;
@@ -82,6 +84,8 @@ struct Ledger {
     beyond_changed: bool,
     doubtful: BTreeSet<Name>,
     wanted: Wanted,
+    /// Segments that the walk has named all of, still marked.
+    named: BTreeSet<SegmentId>,
 }
 
 /// What the walk is to look for.
@@ -310,6 +314,13 @@ impl Pool {
         self.damage.ledger.lock().beyond
     }
 
+    /// Segments of which something is lost whose files [`Pool::damage`] may not show yet.
+    pub fn damage_unnamed(&self) -> usize {
+        let core = self.core.lock();
+        let named = &self.damage.ledger.lock().named;
+        core.entries.values().filter(|entry| entry.unnamed && !named.contains(&entry.segment.id)).count()
+    }
+
     /// Forgets all damage; what is still damaged is found again.
     pub fn clear_damage(&self) {
         let ledger = &mut *self.damage.ledger.lock();
@@ -356,7 +367,8 @@ impl Pool {
     /// Whether a commit would write what the ledger has.
     pub(crate) fn has_new_damage(&self) -> bool {
         let ledger = self.damage.ledger.lock();
-        !ledger.changed.is_empty() || !ledger.removed.is_empty() || ledger.beyond_changed
+        !(ledger.changed.is_empty() && ledger.removed.is_empty() && ledger.named.is_empty())
+            || ledger.beyond_changed
     }
 
     /// Part of a commit: what changed goes into the tables. What cannot be written waits on.
@@ -391,11 +403,33 @@ impl Pool {
             let ledger = &mut *self.damage.ledger.lock();
             ledger.beyond_changed = ledger.beyond != beyond;
         }
+        let entries = &mut self.core.lock().entries;
+        let ledger = &mut *self.damage.ledger.lock();
+        if ledger.changed.is_empty() {
+            for id in std::mem::take(&mut ledger.named) {
+                entries.change(id, |entry| (entry.unnamed, entry.dirty) = (false, true));
+            }
+        }
     }
 
-    /// A range of a column is lost: what lies there is to be named.
-    pub fn note_lost(&self, lost: Lost) {
-        self.damage.ledger.lock().wanted.add(lost);
+    /// Ranges of columns are lost: what lies there is to be named, also by whoever imports the pool after the next
+    /// commit.
+    pub fn note_lost(&self, lost: &[Lost]) {
+        let entries = &mut self.core.lock().entries;
+        let ledger = &mut *self.damage.ledger.lock();
+        for one in lost {
+            ledger.wanted.add(one.clone());
+            ledger.named.remove(&one.segment);
+            entries.change(one.segment, |entry| (entry.unnamed, entry.dirty) = (true, true));
+        }
+    }
+
+    /// Import: something of this segment is lost, and who knew what is gone.
+    pub(crate) fn adopt_unnamed(&self, segment: &SegmentRecord) {
+        let ledger = &mut *self.damage.ledger.lock();
+        for column in 0..segment.layout.k() as u8 {
+            ledger.wanted.add(Lost { segment: segment.id, column, range: 0..segment.height });
+        }
     }
 
     /// A block that is referred to is not there: what refers to it is to be named.
@@ -458,8 +492,12 @@ impl Pool {
             Stage::Blocks | Stage::Names => self.walk_tree(at, effort.max(1))?,
             Stage::Entries(after) => self.look_again(after, effort.max(1)),
         };
-        if !more {
-            *walk = None;
+        if !more && let Some(over) = walk.take() {
+            let ledger = &mut *self.damage.ledger.lock();
+            let found = over.wanted.ranges.into_keys().map(|(segment, _)| segment);
+            // Of some more was found meanwhile.
+            let wanted = &ledger.wanted.ranges;
+            ledger.named.extend(found.filter(|id| wanted.range((*id, 0)..=(*id, u8::MAX)).next().is_none()));
         }
         Ok(more || !self.damage.ledger.lock().wanted.is_empty())
     }

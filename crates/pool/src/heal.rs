@@ -143,7 +143,7 @@ impl Pool {
 
     /// Remembers what cannot be given back, and has it named.
     pub(crate) fn keep_lost(&self, lost: &[Lost]) {
-        lost.iter().for_each(|one| self.note_lost(one.clone()));
+        self.note_lost(lost);
         let mut all = self.healing.lost.lock();
         for one in lost {
             if all.len() < LOST && !all.contains(one) {

@@ -345,6 +345,9 @@ impl Pool {
                 return Err(bad(Reason::Order));
             }
         }
+        if record.unnamed {
+            self.adopt_unnamed(record);
+        }
         let entry = SegmentEntry::from_record(record);
         self.readable.insert(&entry.segment);
         core.entries.insert(entry);

@@ -400,9 +400,14 @@ impl Pool {
         self.rebuilding().into_iter().filter_map(done).collect()
     }
 
-    /// Roots tell of it from now on.
+    /// Roots tell of it from now on, but of devices that were begun anew meanwhile.
     pub(crate) fn keep_rebuilt(&self, rebuilt: Vec<(Arc<Member>, SegmentId)>) {
-        rebuilt.into_iter().for_each(|(member, done)| member.rebuilt_to(done));
+        let state = self.resilver.state.lock();
+        for (member, done) in rebuilt {
+            if let Some(&now) = state.done.get(&member.index) {
+                member.rebuilt_to(done.min(now));
+            }
+        }
     }
 
     /// Waits for the step under way: nobody works for a member that has left.

@@ -64,6 +64,7 @@ impl Segment {
             placed: 0,
             closed_at: BlockId::new(0),
             class: self.class,
+            unnamed: false,
             filled: self.birth,
             verified: 0,
             slots: self.slots.clone(),
@@ -114,6 +115,8 @@ pub struct SegmentEntry {
     pub filled: CommitId,
     /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
     pub verified: u64,
+    /// Something of it is lost, and not all files that this belongs to are in the damage ledger yet.
+    pub unnamed: bool,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
     /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is mended, or the next
@@ -149,6 +152,7 @@ impl SegmentEntry {
             freed: record.freed,
             filled: record.filled,
             verified: record.verified,
+            unnamed: record.unnamed,
             dirty: false,
             damaged: false,
         }
@@ -171,6 +175,7 @@ impl SegmentEntry {
             placed: self.placed,
             closed_at: self.closed_at,
             class: self.segment.class,
+            unnamed: self.unnamed,
             filled: self.filled,
             verified: self.verified,
             slots: self.segment.slots.clone(),

@@ -148,6 +148,7 @@ impl Core {
             placed: 0,
             closed_at: BlockId::new(0),
             class,
+            unnamed: false,
             filled: self.open_commit,
             verified: 0,
             slots,

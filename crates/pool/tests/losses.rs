@@ -328,6 +328,7 @@ fn segment_of(layout: Layout) -> SegmentEntry {
         placed: 0,
         closed_at: BlockId::new(0),
         class: 0,
+        unnamed: false,
         filled: CommitId::new(0),
         verified: 0,
         slots: (0..layout.columns() as u16).map(slot).collect(),

@@ -443,7 +443,9 @@ fn a_device_with_sectors_that_cannot_be_read_is_replaced_but_for_the_blocks_in_t
     assert_eq!(pool.members().get(device(0)).name(), "sim0", "the old one goes on");
     assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
     assert!(pool.resilver_progress().is_none() && !pool.resilver_is_due());
+    assert!(pool.damage_unnamed() > 0);
     assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit.clone()));
+    assert_eq!(pool.damage_unnamed(), 0);
 
     // Both are written, and all of it stays so over an import.
     commit(&pool, &mut model, &files(80, 10, 2));
@@ -519,13 +521,48 @@ fn what_waits_is_kept_over_a_power_cut_at_any_time() {
         } else {
             accepted += 1;
         }
-        assert_eq!(unreadable(&pool, &model), hit, "{case}");
+        assert_eq!((named(&pool), unreadable(&pool, &model)), (hit.clone(), hit.clone()), "{case}");
         pool.commit_export().unwrap();
         drop(pool);
         let pool = import_from(vec![Arc::new(after.device(1))], 8).unwrap();
         assert_eq!(unreadable(&pool, &model), hit, "{case}, the new one alone");
+        assert!(pool.segments().iter().all(|segment| !segment.unnamed), "{case}: all is named");
     }
     assert!(rebuilding > 0 && waited > 0 && accepted > 0, "{rebuilding}, {waited}, {accepted}");
+}
+
+#[test]
+fn what_a_scrub_found_lost_is_named_also_after_a_power_cut() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    let hit = BTreeSet::from([19, 44]);
+    let sectors: Vec<_> = hit.iter().map(|&inode| sector_of(&pool, inode)).collect();
+    let spoil = |sim: &SimWorld| {
+        sectors.iter().for_each(|sector| sim.device(0).inject(Fault::FailReads(sector.clone())));
+    };
+    spoil(&sim);
+    let start = sim.trace().len();
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(256 << 10).unwrap() {}
+    let over = sim.trace().len();
+    assert_eq!(named(&pool), hit);
+    pool.commit().unwrap();
+    drop(pool);
+    let trace = sim.trace();
+    let mut sweep = trace.sweep();
+    for cut in (start..over).step_by(((over - start) / 40).max(1)).chain(over..=trace.len()) {
+        sweep.advance_to(cut);
+        let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
+        spoil(&after);
+        let pool = import(&after, 7).unwrap();
+        while pool.scrub_step(256 << 10).unwrap() {}
+        let found = pool.scrub_result().map(|result| result.lost);
+        let known = if found == Some(2) { hit.clone() } else { BTreeSet::new() };
+        assert!(found == Some(2) || cut < over, "cut at {cut} of {}: {found:?}", trace.len());
+        assert_eq!(named(&pool), known, "cut at {cut} of {}", trace.len());
+    }
 }
 
 #[test]

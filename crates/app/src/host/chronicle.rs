@@ -116,5 +116,9 @@ pub(super) fn damaged(live: &Live) -> Vec<String> {
     if beyond > 0 {
         lines.push(format!("and {beyond} more places that found no room in this list"));
     }
+    let unnamed = live.pool.damage_unnamed();
+    if unnamed > 0 {
+        lines.push(format!("what was found lost in {unnamed} segments is being looked for"));
+    }
     lines
 }

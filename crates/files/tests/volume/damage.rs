@@ -259,7 +259,7 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
         let value = dataset.view().unwrap().get(&Key::new(inode.get(), items::EXTENT, offset)).unwrap();
         let place = items::Extent::decode(&value.unwrap()).unwrap().ptr.place;
         let range = place.offset.saturating_sub(9000)..place.offset + 20_000;
-        bed.pool.note_lost(larder_pool::Lost { segment: place.segment, column: place.column, range });
+        bed.pool.note_lost(&[larder_pool::Lost { segment: place.segment, column: place.column, range }]);
     }
     name_lost(&bed);
     assert_eq!(named(&bed), ["/f30".to_owned(), "/f7".to_owned()].into());
