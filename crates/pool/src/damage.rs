@@ -207,8 +207,8 @@ impl NodeStore for Suspicious<'_> {
 }
 
 impl Pool {
-    /// Keeps what was found, with the time; what is known already is brought up to date.
-    fn note_damage(&self, found: DamageRecord) {
+    /// Keeps what was found, with the time; what is known already is brought up to date. Whether it is new.
+    fn note_damage(&self, found: DamageRecord) -> bool {
         let found = DamageRecord { found: self.world.clock.now(), ..found };
         let mut ledger = self.damage.ledger.lock();
         let new = ledger.add(found);
@@ -224,6 +224,7 @@ impl Pool {
             };
             self.event(Event::new(Class::Data).file(found.dataset, found.inode).text(text));
         }
+        new
     }
 
     /// A range of a file can neither be read nor rebuilt: that of the extent at `offset`, whose block is `block`.
@@ -242,16 +243,17 @@ impl Pool {
         let nodes = DatasetNodes(self);
         let on_way = |key: &Key| tree.on_way(&nodes, key, |ptr| ptr.id == *id);
         let next = || tree.leaf_end(&nodes, key).and_then(|next| on_way(&next));
-        if let Some(lost) = on_way(key).or_else(next) {
-            self.note_damage(node(of, &lost));
+        // What is known has been walked for.
+        if on_way(key).or_else(next).is_none_or(|lost| self.note_damage(node(of, &lost))) {
+            self.damage.ledger.lock().wanted.trees.insert(of);
         }
-        self.damage.ledger.lock().wanted.trees.insert(of);
     }
 
     /// A part of a tree cannot be read. Under the tree's lock.
     pub(crate) fn note_lost_part(&self, of: (DatasetId, BlockId), lost: &LostNode) {
-        self.note_damage(node(of, lost));
-        self.damage.ledger.lock().wanted.trees.insert(of);
+        if self.note_damage(node(of, lost)) {
+            self.damage.ledger.lock().wanted.trees.insert(of);
+        }
     }
 
     /// Whether a range of a file is known to be damaged, or the tree near it; at once where nothing is.
@@ -360,6 +362,9 @@ impl Pool {
             ledger.entries.insert(name, (number, entry));
             // What a crash kept the ledger from learning is learned now.
             ledger.doubtful.insert(name);
+            if entry.what() == DamageKind::Node {
+                ledger.wanted.trees.insert((entry.dataset, entry.snapshot));
+            }
         }
         self.damage.count.store(ledger.entries.len() as u64, Ordering::Release);
     }
@@ -544,7 +549,7 @@ impl Pool {
         let by_name = matches!(walk.stage, Stage::Names);
         let lost: Vec<DamageRecord> = if by_name { self.lost_nodes(of) } else { Vec::new() };
         tree.survey(&nodes, walk.at, effort, |met| match met {
-            Met::Lost(lost) => self.note_damage(node(of, &lost)),
+            Met::Lost(lost) => drop(self.note_damage(node(of, &lost))),
             Met::Leaf(leaf) if by_name => self.name_objects(tree, leaf, &lost),
             Met::Leaf(leaf) => self.read_suspects(of, leaf, &walk.wanted),
         })

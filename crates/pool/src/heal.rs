@@ -106,7 +106,9 @@ impl Pool {
             let mut mend = Mend::of_rows(segment, row.offset..end, counted);
             while !mend.step(self, u64::MAX)? {}
             rows += mend.tally().rows;
-            self.keep_lost(&mend.tally().lost);
+            // Who looks for the names of what is known would read it, and have it mended again, without an end.
+            let new = self.remember_lost(&mend.tally().lost);
+            self.note_lost(&new);
         }
         if rows == 0 {
             rows = self.heal_whole(&mut whole)?;
@@ -141,15 +143,23 @@ impl Pool {
         }
     }
 
-    /// Remembers what cannot be given back, and has it named.
+    /// Remembers what a scan could not give back, and has it named.
     pub(crate) fn keep_lost(&self, lost: &[Lost]) {
+        self.remember_lost(lost);
         self.note_lost(lost);
+    }
+
+    /// Those that were not known and found room.
+    fn remember_lost(&self, lost: &[Lost]) -> Vec<Lost> {
         let mut all = self.healing.lost.lock();
+        let mut new = Vec::new();
         for one in lost {
             if all.len() < LOST && !all.contains(one) {
                 all.push(one.clone());
+                new.push(one.clone());
             }
         }
+        new
     }
 
     /// What scrubs and healing since import could not give back; the first 4,096 ranges.

@@ -532,6 +532,37 @@ fn what_waits_is_kept_over_a_power_cut_at_any_time() {
 }
 
 #[test]
+fn who_heals_and_who_names_what_is_lost_come_to_an_end() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    let hit = BTreeSet::from([19, 44]);
+    hit.iter().for_each(|&inode| sim.device(0).inject(Fault::FailReads(sector_of(&pool, inode))));
+    for scrub in 0..2 {
+        pool.scrub_start(ScrubSince::All).unwrap();
+        while pool.scrub_step(u64::MAX).unwrap() {}
+        // As whoever keeps the pool whole does it; naming reads what is lost, and what a read finds wrong is mended.
+        let turn = |_: &usize| {
+            let healed = pool.heal_step().unwrap() > 0;
+            pool.name_lost_step(64).unwrap() || healed || pool.has_to_heal()
+        };
+        let turns = (0..1000).take_while(turn).count();
+        assert!(turns < 100, "scrub {scrub}: it goes on and on");
+        assert_eq!((named(&pool), pool.damage_unnamed()), (hit.clone(), 0));
+        pool.clear_damage();
+    }
+    // A read tells of its own, whatever was known before.
+    assert_eq!((unreadable(&pool, &model), named(&pool)), (hit, BTreeSet::new()));
+    while pool.heal_step().unwrap() > 0 {}
+    assert_eq!(
+        (named(&pool), pool.damage_unnamed()),
+        (BTreeSet::new(), 0),
+        "what is known is not looked for"
+    );
+}
+
+#[test]
 fn what_a_scrub_found_lost_is_named_also_after_a_power_cut() {
     let sim = SimWorld::new(&[SIZE]);
     let pool = create(&sim, "single");
