@@ -46,6 +46,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const ENTRIES_AT_MOST: usize = 4096;
 /// Lost ranges and blocks that are looked for one by one; with more, whole columns are.
 const LOST_AT_MOST: usize = 64 << 10;
+/// Blocks that the walk keeps before it reads them, about.
+const SUSPECTS: usize = 1024;
 /// Entries that a commit writes.
 const PER_COMMIT: usize = 512;
 
@@ -130,6 +132,8 @@ impl Wanted {
 /// Where the walk is.
 struct Walk {
     wanted: Wanted,
+    /// What is to be read before it goes on, and the entry that each is if it cannot be.
+    suspects: Vec<(DamageRecord, BlockPtr)>,
     /// Trees to be gone through, the current one last.
     trees: Vec<(DatasetId, BlockId)>,
     at: Key,
@@ -182,9 +186,9 @@ impl Ledger {
 /// How an entry stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It is as it says.
-    Damaged,
-    /// Nothing names that block there any more, or it can be read.
+    /// It is as it says, unless this block can be read.
+    Damaged(Option<(BlockPtr, BlockKind)>),
+    /// Nothing names that block there any more.
     Over,
 }
 
@@ -303,7 +307,7 @@ impl Pool {
             doubtful.iter().filter_map(|name| Some((*name, ledger.entries.get(name)?.1))).collect()
         };
         for (name, entry) in doubtful {
-            if self.standing(&entry, false) == Standing::Over {
+            if self.standing(&entry) == Standing::Over {
                 self.forget_damage(&name);
             }
         }
@@ -490,10 +494,11 @@ impl Pool {
                 trees = self.all_trees();
             }
             trees.reverse();
-            *walk = Some(Walk { wanted, trees, at: Key::MIN, stage: Stage::Blocks });
+            *walk = Some(Walk { wanted, suspects: Vec::new(), trees, at: Key::MIN, stage: Stage::Blocks });
         }
         let at = walk.as_mut().expect("it was just made");
         let more = match &mut at.stage {
+            _ if !at.suspects.is_empty() => self.read_suspects(&mut at.suspects, effort.max(1)),
             Stage::Blocks | Stage::Names => self.walk_tree(at, effort.max(1))?,
             Stage::Entries(after) => self.look_again(after, effort.max(1)),
         };
@@ -544,15 +549,29 @@ impl Pool {
         Ok(true)
     }
 
-    fn walk_some(&self, walk: &Walk, of: (DatasetId, BlockId), tree: &Tree, effort: usize) -> Option<Key> {
-        let nodes = Suspicious { pool: self, wanted: &walk.wanted };
-        let by_name = matches!(walk.stage, Stage::Names);
+    fn walk_some(
+        &self,
+        walk: &mut Walk,
+        of: (DatasetId, BlockId),
+        tree: &Tree,
+        effort: usize,
+    ) -> Option<Key> {
+        let Walk { wanted, suspects, at, stage, .. } = walk;
+        let nodes = Suspicious { pool: self, wanted };
+        let by_name = matches!(stage, Stage::Names);
         let lost: Vec<DamageRecord> = if by_name { self.lost_nodes(of) } else { Vec::new() };
-        tree.survey(&nodes, walk.at, effort, |met| match met {
-            Met::Lost(lost) => drop(self.note_damage(node(of, &lost))),
-            Met::Leaf(leaf) if by_name => self.name_objects(tree, leaf, &lost),
-            Met::Leaf(leaf) => self.read_suspects(of, leaf, &walk.wanted),
-        })
+        let mut next = *at;
+        for _ in 0..effort {
+            next = tree.survey(&nodes, next, 1, |met| match met {
+                Met::Lost(lost) => drop(self.note_damage(node(of, &lost))),
+                Met::Leaf(leaf) if by_name => self.name_objects(tree, leaf, &lost),
+                Met::Leaf(leaf) => self.suspect(of, leaf, wanted, suspects),
+            })?;
+            if suspects.len() >= SUSPECTS {
+                break;
+            }
+        }
+        Some(next)
     }
 
     fn lost_nodes(&self, of: (DatasetId, BlockId)) -> Vec<DamageRecord> {
@@ -562,17 +581,38 @@ impl Pool {
             .collect()
     }
 
-    /// Reads what a leaf names where something is lost.
-    fn read_suspects(&self, of: (DatasetId, BlockId), leaf: &Leaf, wanted: &Wanted) {
+    /// What a leaf names where something is lost.
+    fn suspect(
+        &self,
+        of: (DatasetId, BlockId),
+        leaf: &Leaf,
+        wanted: &Wanted,
+        suspects: &mut Vec<(DamageRecord, BlockPtr)>,
+    ) {
         for (key, value) in leaf.iter().filter(|(key, _)| key.kind == EXTENT) {
             let Ok(extent) = Extent::decode(value) else { continue };
             let ptr = extent.ptr;
-            let suspect = self.place_of(ptr).is_ok_and(|place| wanted.meets(ptr.id, place));
-            if suspect && !self.is_there(ptr, BlockKind::Record) {
+            if self.place_of(ptr).is_ok_and(|place| wanted.meets(ptr.id, place)) {
                 let (inode, offset, len) = (key.object, key.offset, u64::from(extent.len));
-                self.note_damage(data(of.0, of.1, inode, offset, len, ptr.id));
+                suspects.push((data(of.0, of.1, inode, offset, len, ptr.id), ptr));
             }
         }
+    }
+
+    /// Reads `effort` of them, or up to one that cannot be read. Nobody waits for a tree meanwhile: a disk may take
+    /// seconds for each bad sector.
+    fn read_suspects(&self, suspects: &mut Vec<(DamageRecord, BlockPtr)>, effort: usize) -> bool {
+        for _ in 0..effort {
+            let Some((found, ptr)) = suspects.pop() else { break };
+            if !self.is_there(ptr, BlockKind::Record) {
+                // It may have been dropped since.
+                if self.standing(&found) != Standing::Over {
+                    self.note_damage(found);
+                }
+                break;
+            }
+        }
+        true
     }
 
     /// Whether the map knows a block and it can be read.
@@ -635,47 +675,53 @@ impl Pool {
             behind.take(effort).map(|(name, (_, entry))| (*name, *entry)).collect()
         };
         for (name, entry) in &some {
-            if self.standing(entry, true) == Standing::Over {
-                self.forget_damage(name);
-            }
             *after = Some(*name);
+            match self.standing(entry) {
+                Standing::Damaged(Some((ptr, kind))) if self.is_there(ptr, kind) => self.forget_damage(name),
+                // As with suspects.
+                Standing::Damaged(Some(_)) => return true,
+                Standing::Damaged(None) => {}
+                Standing::Over => self.forget_damage(name),
+            }
         }
         !some.is_empty()
     }
 
-    /// How an entry stands; `read` it to see whether it can be.
-    fn standing(&self, entry: &DamageRecord, read: bool) -> Standing {
+    /// How an entry stands; nothing is read for it but trees.
+    fn standing(&self, entry: &DamageRecord) -> Standing {
         if entry.snapshot == HEAD {
             let Some(dataset) = self.dataset(entry.dataset) else { return Standing::Over };
-            let Ok(view) = dataset.view() else { return Standing::Damaged };
-            return self.standing_in(view.parts().1, entry, read);
+            let Ok(view) = dataset.view() else { return Standing::Damaged(None) };
+            return self.standing_in(view.parts().1, entry);
         }
         let snapshots = self.snapshots(entry.dataset);
         let snapshot = snapshots.iter().find(|snapshot| snapshot.high == entry.snapshot);
         let Some(snapshot) = snapshot else { return Standing::Over };
         match self.snapshot_view(entry.dataset, &snapshot.name) {
-            Ok(view) => self.standing_in(view.parts().1, entry, read),
+            Ok(view) => self.standing_in(view.parts().1, entry),
             Err(_) => Standing::Over,
         }
     }
 
-    fn standing_in(&self, tree: &Tree, entry: &DamageRecord, read: bool) -> Standing {
+    fn standing_in(&self, tree: &Tree, entry: &DamageRecord) -> Standing {
         let nodes = DatasetNodes(self);
-        let readable = |ptr, kind| read && self.is_there(ptr, kind);
-        let over = |over: bool| if over { Standing::Over } else { Standing::Damaged };
+        let named = |ptr: Option<BlockPtr>, kind| match ptr {
+            Some(ptr) => Standing::Damaged(Some((ptr, kind))),
+            None => Standing::Over,
+        };
         match entry.what() {
             DamageKind::Data => match tree.get(&nodes, &Key::new(entry.inode, EXTENT, entry.offset)) {
                 Ok(found) => {
                     let extent = found.and_then(|value| Extent::decode(&value).ok());
                     let same = extent.filter(|extent| extent.ptr.id == entry.block);
-                    over(same.is_none_or(|extent| readable(extent.ptr, BlockKind::Record)))
+                    named(same.map(|extent| extent.ptr), BlockKind::Record)
                 }
-                Err(_) => Standing::Damaged,
+                Err(_) => Standing::Damaged(None),
             },
             DamageKind::Node => {
                 let low = Key { object: entry.inode, kind: entry.key_kind, offset: entry.offset };
                 let lost = tree.on_way(&nodes, &low, |ptr| ptr.id == entry.block);
-                over(lost.is_none_or(|lost| readable(lost.ptr, BlockKind::Node)))
+                named(lost.map(|lost| lost.ptr), BlockKind::Node)
             }
             DamageKind::Object => {
                 let named = if entry.parent == 0 {
@@ -690,7 +736,8 @@ impl Pool {
                 };
                 let ledger = self.damage.ledger.lock();
                 let of = (entry.dataset, entry.snapshot, 0, DamageKind::Node, 0, entry.block);
-                over(!named || !ledger.entries.contains_key(&of))
+                let is_over = !named || !ledger.entries.contains_key(&of);
+                if is_over { Standing::Over } else { Standing::Damaged(None) }
             }
         }
     }

@@ -12,7 +12,7 @@ use larder_format::root::{DeviceState, Root, ring_slot};
 use larder_format::segment::{Layout, RowHeader, check_descriptor, row_header_len};
 use larder_format::{BlockId, ByteLen, CommitId, PoolGuid, SegmentId};
 use larder_pool::create::rule_for;
-use larder_pool::{Dedup, ImportOptions, Look, NewRecord, Pool, PoolError, ROOT_DATASET};
+use larder_pool::{Dedup, ImportOptions, Look, Lost, NewRecord, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Event, Fault, SimDevice, SimWorld, Survival, Trace};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -291,6 +291,40 @@ fn a_slot_is_not_written_again_while_a_reader_is_in_it() {
     // With the reader gone the slot comes back.
     (12..18).for_each(|version| commit(&pool, &mut model, &all(version)));
     assert_whole(&pool, "after the reader");
+}
+
+#[test]
+fn nobody_waits_for_a_tree_while_what_may_be_lost_is_read() {
+    let sim = SimWorld::new(&[SIZE]);
+    let device = Arc::new(Held { inner: sim.device(0), armed: Mutex::new(false), read: Mutex::new(None) });
+    let pool = create_on(vec![Arc::clone(&device) as Arc<dyn Device>], "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 4, 1));
+    let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(10, EXTENT, 0)).unwrap();
+    let place = pool.whereabouts(Extent::decode(&value.unwrap()).unwrap().ptr.id).unwrap().unwrap().place;
+    let range = place.offset..place.offset + place.stored;
+    pool.note_lost(&[Lost { segment: place.segment, column: place.column, range }]);
+    *device.armed.lock() = true;
+    std::thread::scope(|scope| {
+        let namer = scope.spawn(|| while pool.name_lost_step(64).unwrap() {});
+        while device.read.lock().is_none() {
+            std::thread::yield_now();
+        }
+        // A disk may take seconds over a bad sector.
+        let (done, committed) = std::sync::mpsc::channel();
+        let (pool, model) = (&pool, &mut model);
+        scope.spawn(move || {
+            commit(pool, model, &[(50, 1, 5000)]);
+            done.send(()).unwrap();
+        });
+        let committed = committed.recv_timeout(std::time::Duration::from_secs(20));
+        let (request, promise) = device.read.lock().take().unwrap();
+        promise.keep(device.inner.submit(request).wait());
+        namer.join().unwrap();
+        assert!(committed.is_ok(), "the file could not be written");
+    });
+    assert_eq!(pool.damage(), []);
+    verify(&pool, &model);
 }
 
 /// The place of commit `commit`'s root in area `area` is damaged.
