@@ -42,18 +42,23 @@ impl Against {
             ratios.sort_by(f64::total_cmp);
             ratios[ratios.len() / 2]
         };
-        // Looks up about as many each time: the processor's time of both is of the same work.
+        // Looks up about as many each time: the times of both are of the same work.
         let timed = |larder: &mut Larder| {
-            let before = process::own_cpu_time();
-            let rate = rate(larder);
-            (rate, (process::own_cpu_time() - before).as_secs_f64())
+            let (processor, waited) = (process::own_cpu_time(), larder.store.waited.get());
+            let (rate, took) = timing(|| rate(larder));
+            let processor = process::own_cpu_time() - processor;
+            let awake = took.saturating_sub(larder.store.waited.get() - waited);
+            [1.0 / rate, processor.as_secs_f64(), awake.as_secs_f64()]
         };
-        let turn = |_| {
-            let ((rate, time), (rate_of_other, time_of_other)) = (timed(one), timed(other));
-            (rate / rate_of_other, time_of_other / time.max(1e-6))
-        };
-        let (wall, processor) = (0..TURNS).map(turn).unzip();
-        Self { wall: median(wall), processor: median(processor) }
+        let mut ratios = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..TURNS {
+            let (times, of_other) = (timed(one), timed(other));
+            for (ratios, (time, of_other)) in ratios.iter_mut().zip(times.into_iter().zip(of_other)) {
+                ratios.push(of_other / time.max(1e-9));
+            }
+        }
+        let [wall, processor, without_reads] = ratios.map(median);
+        Self { wall, processor, without_reads }
     }
 }
 
@@ -208,9 +213,11 @@ impl Larder {
 
         let sampling = self.index.sampling();
         let is_kept = |n: u64| print(n).low().is_multiple_of(sampling);
-        let (reads, fresh) = (self.store.reads.get(), self.fresh);
+        let (reads, waited, fresh) = (self.store.reads.get(), self.store.waited.get(), self.fresh);
         let misses = self.misses(self.most);
-        let miss_reads = (self.store.reads.get() - reads) as f64 / (self.fresh - fresh) as f64;
+        let missed = (self.fresh - fresh) as f64;
+        let miss_reads = (self.store.reads.get() - reads) as f64 / missed;
+        let miss_waits = (self.store.waited.get() - waited).as_secs_f64() * 1e9 / missed;
         let hits_random = self.rate(self.most / 5, |this| {
             let asked: Vec<u64> = (0..BATCH).map(|_| this.dice.next_u64() % count).collect();
             let prints: Vec<_> = asked.iter().map(|n| print(*n)).collect();
@@ -242,6 +249,7 @@ impl Larder {
             inserts,
             misses,
             miss_reads,
+            miss_waits,
             hits_random,
             hits_in_order,
             look_up_and_insert,

@@ -89,6 +89,7 @@ pub fn measure(dir: &Path, count: u64, memory: u64) -> Figures {
         inserts: count as f64 / grown.as_secs_f64(),
         misses,
         miss_reads: 0.0,
+        miss_waits: 0.0,
         hits_random,
         hits_in_order: Some(hits_in_order),
         look_up_and_insert,

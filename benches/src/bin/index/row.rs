@@ -10,11 +10,13 @@ pub struct Against {
     pub wall: f64,
     /// By the time of the processors, which others on the machine disturb less.
     pub processor: f64,
+    /// By the clock on the wall, but for the time that pages were waited for: that is the disk's.
+    pub without_reads: f64,
 }
 
 impl std::fmt::Display for Against {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.2}x ({:.2})", self.wall, self.processor)
+        write!(f, "{:.2}x ({:.2}, {:.2})", self.wall, self.processor, self.without_reads)
     }
 }
 
@@ -37,6 +39,8 @@ pub struct Figures {
     pub misses: f64,
     /// Pages read for each of them.
     pub miss_reads: f64,
+    /// Nanoseconds that each of them waits for pages, on the average.
+    pub miss_waits: f64,
     /// Look-ups a second of fingerprints that are, at random.
     pub hits_random: f64,
     /// The same in the order in which they were written, in streams.
@@ -101,7 +105,7 @@ fn rate(value: f64) -> String {
 /// The table.
 pub fn table(rows: &[Figures]) {
     println!(
-        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>10}{:>10}{:>10}{:>28}{:>8}{:>9}{:>8}{:>7}{:>7}{:>10}",
+        "{:<8}{:>8}{:>10}{:>5}{:>5}{:>10}{:>9}{:>8}{:>7}{:>10}{:>10}{:>10}{:>40}{:>8}{:>9}{:>8}{:>7}{:>7}{:>10}",
         "",
         "count",
         "memory",
@@ -110,6 +114,7 @@ pub fn table(rows: &[Figures]) {
         "insert/s",
         "miss/s",
         "reads",
+        "ns",
         "hit/s",
         "in order",
         "new/s",
@@ -124,7 +129,7 @@ pub fn table(rows: &[Figures]) {
     for row in rows {
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         println!(
-            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>10}{:>10}{:>10}{:>28}{:>8.1}{:>9}{:>8}{:>7.2}{:>7.2}{:>10.0}",
+            "{:<8}{:>8}{:>6} MiB{:>5}{:>5}{:>10}{:>9}{:>8.4}{:>7.0}{:>10}{:>10}{:>10}{:>40}{:>8.1}{:>9}{:>8}{:>7.2}{:>7.2}{:>10.0}",
             row.who,
             format!("{:.0e}", row.count as f64),
             row.memory >> 20,
@@ -133,6 +138,7 @@ pub fn table(rows: &[Figures]) {
             rate(row.inserts),
             rate(row.misses),
             row.miss_reads,
+            row.miss_waits,
             rate(row.hits_random),
             or_dash(row.hits_in_order.map(rate)),
             rate(row.look_up_and_insert),

@@ -1,6 +1,7 @@
 //! Pages in one file with direct I/O, in segments as a pool has them: each begins on a multiple of 4 KiB.
 
 use larder_benches::device::sparse_file;
+use larder_benches::timing;
 use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Outcome, Pending, Request, TIMEOUT};
 use larder_format::run::Footprint;
 use larder_format::{BlockId, BlockPtr, ByteLen, Corrupt, DeviceOffset, Place, SegmentId};
@@ -10,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a segment: few, since there is no cleaner, and one is free only when nothing is left in it.
 const SEGMENT: u64 = 4 << 20;
@@ -44,8 +46,9 @@ pub struct Store {
     chunk: Vec<u8>,
     chunk_at: u64,
     writing: RefCell<Vec<(std::ops::Range<u64>, Pending<Outcome>)>>,
-    /// Pages read, and bytes written.
+    /// Pages read, how long they were waited for, and bytes written.
     pub reads: Cell<u64>,
+    pub waited: Cell<Duration>,
     pub written: u64,
 }
 
@@ -77,6 +80,7 @@ impl Store {
             chunk_at: 0,
             writing: RefCell::default(),
             reads: Cell::new(0),
+            waited: Cell::default(),
             written: 0,
         };
         store.open_segment();
@@ -190,6 +194,17 @@ impl PageReader for Store {
         self.read_pages(&[ptr]).remove(0)
     }
     fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>, Corrupt>> {
+        let (pages, took) = timing(|| self.read(ptrs));
+        self.waited.set(self.waited.get() + took);
+        pages
+    }
+    fn refused(&self, _: BlockPtr, why: Corrupt) -> Corrupt {
+        why
+    }
+}
+
+impl Store {
+    fn read(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>, Corrupt>> {
         if let [ptr] = ptrs
             && self.in_chunk(*ptr).is_none()
         {
@@ -211,9 +226,6 @@ impl PageReader for Store {
             }))
         };
         ptrs.iter().zip(started).map(finish).collect()
-    }
-    fn refused(&self, _: BlockPtr, why: Corrupt) -> Corrupt {
-        why
     }
 }
 

@@ -87,17 +87,22 @@ impl Probe {
     /// What the filters let through, in order of ask and age.
     fn candidates(&self, asks: &[Ask]) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::new();
-        let mut spots: Vec<(usize, usize, &Filter, Spots)> = Vec::with_capacity(asks.len());
+        let open: Vec<usize> = (0..asks.len()).filter(|&at| !asks[at].settled).collect();
+        // Few; most runs are asked for these alone.
+        let young: Vec<usize> = open.iter().copied().filter(|&at| asks[at].young).collect();
+        let mut spots: Vec<(usize, usize, &Filter, Spots)> = Vec::with_capacity(open.len());
         for (age, run) in self.runs.newest_first().enumerate() {
             let is_upper = age < self.runs.uppers.len();
             let is_young = is_upper && self.young_from.is_some_and(|from| from <= run.oldest);
             // What is left of a run where it was folded is older than what the base says.
-            let is_folded = |ask: &Ask| is_upper && self.runs.base.has_taken(run.newest, ask.high);
+            let is_folded = |high: u64| is_upper && self.runs.base.has_taken(run.newest, high);
             spots.clear();
-            let asked = asks.iter().enumerate().filter(|(_, ask)| !ask.settled && (ask.young || !is_young));
-            for (at, ask) in asked.filter(|(_, ask)| !is_folded(ask)) {
-                if let Some((part, filter)) = run.part_of(ask.high) {
-                    spots.push((at, part, filter, filter.spots(ask.high)));
+            for &at in if is_young { &young } else { &open } {
+                let high = asks[at].high;
+                if !is_folded(high)
+                    && let Some((part, filter)) = run.part_of(high)
+                {
+                    spots.push((at, part, filter, filter.spots(high)));
                 }
             }
             // In a loop of its own: the fewer instructions between, the more of them are under way at once.
