@@ -36,7 +36,7 @@ struct Args {
     #[arg(long, default_value_t = 13)]
     rm_gib: usize,
     /// How often each is done
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Fingerprints of absent records in the index of the part `indexed`, some 20 bytes of disk each [default: none, and no
     /// such part]

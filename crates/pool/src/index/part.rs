@@ -245,6 +245,8 @@ pub(super) struct Run {
     /// where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
+    /// What [`Run::taken_to`] says, newest first: one in a run that is complete, one more while it is folded into.
+    steps: Vec<(RunId, u64)>,
 }
 
 impl Run {
@@ -255,7 +257,15 @@ impl Run {
         let shift = u64::BITS - (8 * parts.len()).next_power_of_two().max(2).ilog2();
         let below = |jump: u64| firsts.partition_point(|first| first >> shift < jump) as u32;
         let jumps = (0..1u64 << (u64::BITS - shift)).map(below).collect();
-        Self { oldest, newest, parts, firsts, filters, jumps, shift }
+        let mut steps: Vec<(RunId, u64)> = Vec::new();
+        for part in &parts {
+            let taken = part.descriptor.run.newest;
+            match steps.last_mut() {
+                Some((before, to)) if *before <= taken => *to = part.last(),
+                _ => steps.push((taken, part.last())),
+            }
+        }
+        Self { oldest, newest, parts, firsts, filters, jumps, shift, steps }
     }
 
     pub(super) fn parts(&self) -> &[Arc<Part>] {
@@ -285,11 +295,10 @@ impl Run {
         Some((at, self.filters[at].as_ref()?))
     }
 
-    /// Of the base: whether it has taken in what the upper run `newest` said of this upper half. It does so in order of
-    /// fingerprint; between its parts that holds only if it has of both.
-    pub(super) fn has_taken(&self, newest: RunId, high: u64) -> bool {
-        let has = |at: usize| self.parts.get(at).is_some_and(|part| part.descriptor.run.newest >= newest);
-        has(0) && self.at(high).is_none_or(|at| has(at) && (high <= self.parts[at].last() || has(at + 1)))
+    /// Of the base: up to where it has taken in what the upper run `newest` said, if it has begun to. It does so in order
+    /// of fingerprint.
+    pub(super) fn taken_to(&self, newest: RunId) -> Option<u64> {
+        self.steps.iter().take_while(|(taken, _)| *taken >= newest).last().map(|(_, to)| *to)
     }
 
     /// Puts `new` in the place of the parts that `leaves`; gives those.

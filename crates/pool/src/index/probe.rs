@@ -1,7 +1,7 @@
 //! Look-ups of a batch: the filters of all first, then the pages of all.
 
 use super::filter::{Filter, Spots};
-use super::part::Part;
+use super::part::{Part, Run};
 use super::table::Table;
 use super::{Counters, Runs};
 use crate::map::PageReader;
@@ -52,6 +52,17 @@ impl Ask {
     }
 }
 
+/// What a filter is asked.
+struct Question<'a> {
+    ask: usize,
+    /// Of the run, from the newest.
+    age: usize,
+    run: &'a Run,
+    part: usize,
+    filter: &'a Filter,
+    spots: Spots,
+}
+
 /// A page that may hold what is asked for.
 struct Candidate<'a> {
     ask: usize,
@@ -85,35 +96,33 @@ impl Probe {
     }
 
     /// What the filters let through, in order of ask and age.
-    fn candidates(&self, asks: &[Ask]) -> Vec<Candidate<'_>> {
-        let mut candidates = Vec::new();
+    fn candidates<'a>(&'a self, asks: &[Ask]) -> Vec<Candidate<'a>> {
         let open: Vec<usize> = (0..asks.len()).filter(|&at| !asks[at].settled).collect();
         // Few; most runs are asked for these alone.
         let young: Vec<usize> = open.iter().copied().filter(|&at| asks[at].young).collect();
-        let mut spots: Vec<(usize, usize, &Filter, Spots)> = Vec::with_capacity(open.len());
+        let mut questions = Vec::with_capacity(2 * open.len());
         for (age, run) in self.runs.newest_first().enumerate() {
             let is_upper = age < self.runs.uppers.len();
             let is_young = is_upper && self.young_from.is_some_and(|from| from <= run.oldest);
             // What is left of a run where it was folded is older than what the base says.
-            let is_folded = |high: u64| is_upper && self.runs.base.has_taken(run.newest, high);
-            spots.clear();
-            for &at in if is_young { &young } else { &open } {
-                let high = asks[at].high;
-                if !is_folded(high)
+            let folded_to = if is_upper { self.runs.base.taken_to(run.newest) } else { None };
+            for &ask in if is_young { &young } else { &open } {
+                let high = asks[ask].high;
+                if folded_to.is_none_or(|to| high > to)
                     && let Some((part, filter)) = run.part_of(high)
                 {
-                    spots.push((at, part, filter, filter.spots(high)));
-                }
-            }
-            // In a loop of its own: the fewer instructions between, the more of them are under way at once.
-            spots.iter().for_each(|(_, _, filter, spots)| filter.fetch(spots));
-            for &(ask, part, filter, ref spots) in &spots {
-                if filter.may_hold(spots) {
-                    let part: &Part = &run.parts()[part];
-                    candidates.push(Candidate { ask, age, part, page: part.page_of(asks[ask].high) });
+                    questions.push(Question { ask, age, run, part, filter, spots: filter.spots(high) });
                 }
             }
         }
+        // In a loop of its own, and for all runs: the more of them are under way at once.
+        questions.iter().for_each(|question| question.filter.fetch(&question.spots));
+        let held = questions.into_iter().filter(|question| question.filter.may_hold(&question.spots));
+        let candidate = |Question { ask, age, run, part, .. }: Question<'a>| {
+            let part: &Part = &run.parts()[part];
+            Candidate { ask, age, part, page: part.page_of(asks[ask].high) }
+        };
+        let mut candidates: Vec<_> = held.map(candidate).collect();
         candidates.sort_unstable_by_key(|candidate| (candidate.ask, candidate.age));
         candidates
     }
