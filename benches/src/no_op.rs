@@ -5,6 +5,7 @@ use larder_files::*;
 use larder_format::Timestamp;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -49,10 +50,15 @@ pub fn mount(mountpoint: &Path) -> MountHandle {
     fuse::mount(Arc::new(NoOp::default()), MountOptions::new(mountpoint, "no-op")).expect("FUSE works here")
 }
 
-/// As [`mount`], and every write is hashed, by BLAKE3 with a key.
-pub fn mount_hashing(mountpoint: &Path) -> MountHandle {
+/// Mounts one that hashes every write, by BLAKE3 with a key, says so on standard output and serves until standard
+/// input ends: to be called in a process of its own, as the daemon is one.
+pub fn serve_hashing(mountpoint: &Path) {
     let hashing = NoOp { key: Some([7; 32]), ..NoOp::default() };
-    fuse::mount(Arc::new(hashing), MountOptions::new(mountpoint, "no-op")).expect("FUSE works here")
+    let mounted =
+        fuse::mount(Arc::new(hashing), MountOptions::new(mountpoint, "no-op")).expect("FUSE works here");
+    println!("mounted");
+    io::copy(&mut io::stdin(), &mut io::sink()).expect("a pipe can be read");
+    mounted.unmount().expect("nobody is in it");
 }
 
 fn attr(node: NodeId, size: u64, folder: bool) -> Attr {

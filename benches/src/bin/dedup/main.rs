@@ -12,6 +12,7 @@ use clap::Parser;
 use corpus::Corpus;
 use larder_benches::litter::{self, Item};
 use larder_benches::machine::machine;
+use larder_benches::no_op;
 use report::Report;
 use runs::Site;
 use std::fs;
@@ -54,10 +55,21 @@ struct Args {
     /// The binary [default: $LARDER, else beside this one]
     #[arg(long, env = "LARDER")]
     larder: Option<PathBuf>,
+    /// Be the server that does nothing but hash, mounted there, until standard input ends
+    #[arg(long, hide = true)]
+    no_op: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(mountpoint) = &args.no_op {
+        // Its heap is the daemon's.
+        if let Err(error) = larder_app::heap::share_one() {
+            eprintln!("not with the heap that the daemon has: {error}");
+        }
+        no_op::serve_hashing(mountpoint);
+        return ExitCode::SUCCESS;
+    }
     let beside = std::env::current_exe().map(|own| own.with_file_name("larder"));
     let larder = args.larder.clone().or(beside.ok()).expect("a path");
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);

@@ -7,9 +7,9 @@ use larder_benches::daemon::{Daemon, Layout, POOL, pause};
 use larder_benches::litter::{self, Item};
 use larder_benches::peer::{self, Peer, run};
 use larder_benches::usage::{self, Usage};
-use larder_benches::{MIB, mb_per_s, no_op, timed, work};
+use larder_benches::{MIB, mb_per_s, timed, work};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -195,15 +195,22 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
     report.ask("duplicates found", "duplicates of a stream found", Least(0.95));
 }
 
-/// Does `work` in a mount that stores nothing and hashes what is written.
+/// Does `work` in a mount that stores nothing and hashes what is written, of a process of its own.
 fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     let mountpoint = site.folder.join("no-op");
     fs::create_dir_all(&mountpoint).expect("the folder can be written");
-    litter::add(Item::Mount(mountpoint.clone()));
-    let mounted = no_op::mount_hashing(&mountpoint);
-    let ((), usage) = usage::of(None, || work(&mountpoint));
-    mounted.unmount().expect("nobody is in it");
-    litter::gone(&Item::Mount(mountpoint));
+    let own = std::env::current_exe().expect("it has a path");
+    let mut server = Command::new(own);
+    server.arg("--no-op").arg(&mountpoint).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = server.spawn().expect("it can be started");
+    let litter = [Item::Process(server.id()), Item::Mount(mountpoint.clone())];
+    litter.iter().cloned().for_each(litter::add);
+    let mut told = BufReader::new(server.stdout.take().expect("a pipe"));
+    told.read_line(&mut String::new()).expect("it says that it is mounted");
+    let ((), usage) = usage::of(Some(server.id()), || work(&mountpoint));
+    drop(server.stdin.take());
+    assert!(server.wait().expect("it was started").success(), "the no-op server");
+    litter.iter().for_each(litter::gone);
     usage
 }
 
