@@ -205,8 +205,11 @@ fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     let mut server = server.spawn().expect("it can be started");
     let litter = [Item::Process(server.id()), Item::Mount(mountpoint.clone())];
     litter.iter().cloned().for_each(litter::add);
-    let mut told = BufReader::new(server.stdout.take().expect("a pipe"));
-    told.read_line(&mut String::new()).expect("it says that it is mounted");
+    let mut told = String::new();
+    let mut output = BufReader::new(server.stdout.take().expect("a pipe"));
+    output.read_line(&mut told).expect("a pipe can be read");
+    // Else the work would be done in the folder below.
+    assert_eq!(told, "mounted\n", "the no-op server says that it is mounted");
     let ((), usage) = usage::of(Some(server.id()), || work(&mountpoint));
     drop(server.stdin.take());
     assert!(server.wait().expect("it was started").success(), "the no-op server");

@@ -245,7 +245,8 @@ pub(super) struct Run {
     /// where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
-    /// What [`Run::taken_to`] says, newest first: one in a run that is complete, one more while it is folded into.
+    /// For [`Run::taken_to`]: the upper runs that parts have taken in, newest first, each with the last upper half up to
+    /// which all parts have. One is enough unless the base is being folded into.
     steps: Vec<(RunId, u64)>,
 }
 
@@ -261,6 +262,7 @@ impl Run {
         for part in &parts {
             let taken = part.descriptor.run.newest;
             match steps.last_mut() {
+                // What comes behind a part that has taken in less counts for no more than that one.
                 Some((before, to)) if *before <= taken => *to = part.last(),
                 _ => steps.push((taken, part.last())),
             }
