@@ -131,18 +131,11 @@ impl Ops for NoOp {
     fn open(&self, _: NodeId, _: OpenFlags) -> Result<Handle> {
         Ok(Handle(1))
     }
-    fn create(
-        &self,
-        parent: NodeId,
-        name: &[u8],
-        _: u32,
-        _: OpenFlags,
-        _: &Caller,
-    ) -> Result<(Attr, Handle)> {
+    fn create(&self, parent: NodeId, name: &[u8], _: u32, _: OpenFlags, _: &Caller) -> Result<Created> {
         let mut files = self.files.lock();
         let id = files.make(parent, name);
         files.sizes.insert(id, 0);
-        Ok((files.attr(id)?, Handle(1)))
+        Ok(Created { attr: files.attr(id)?, handle: Handle(1), made: true })
     }
     fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
         Err(FsError::NotSupported)

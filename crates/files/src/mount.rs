@@ -6,7 +6,7 @@
 //! an inode counts how often it is open.
 
 use crate::error::{FsError, Result};
-use crate::names::{check_name, name_in, path_in};
+use crate::names::{NewInode, check_name, name_in, path_in};
 use crate::ops::*;
 use crate::read_data::ReadData;
 use crate::share::Copied;
@@ -32,6 +32,11 @@ const FILES: u64 = 1 << 40;
 const NAMED_AT_MOST: usize = 1000;
 /// The handle of an open file that is appended to; all others are 0.
 const APPEND: Handle = Handle(1);
+
+/// How a file that is opened so is called.
+fn handle_of(flags: OpenFlags) -> Handle {
+    if flags.append { APPEND } else { Handle(0) }
+}
 
 /// The volumes of a pool as one tree.
 pub struct Mount {
@@ -407,19 +412,24 @@ impl Ops for Mount {
             return Err(FsError::Invalid);
         }
         let (volume, dir) = self.making(parent, name)?;
-        Ok(self.show(volume.make(dir, name, kind, perm, rdev, b"", caller)?))
+        Ok(self.show(volume.make(dir, name, NewInode { rdev, ..NewInode::plain(kind, perm) }, caller)?))
     }
 
     fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr> {
         let (volume, dir) = self.making(parent, name)?;
-        Ok(self.show(volume.make(dir, name, FileKind::Directory, perm, 0, b"", caller)?))
+        Ok(self.show(volume.make(dir, name, NewInode::plain(FileKind::Directory, perm), caller)?))
     }
 
     fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr> {
         let (volume, dir) = self.making(parent, name)?;
         // A link's permissions mean nothing; no umask applies to them.
         let caller = Caller { umask: 0, ..*caller };
-        Ok(self.show(volume.make(dir, name, FileKind::Symlink, 0o777, 0, target, &caller)?))
+        Ok(self.show(volume.make(
+            dir,
+            name,
+            NewInode { target, ..NewInode::plain(FileKind::Symlink, 0o777) },
+            &caller,
+        )?))
     }
 
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
@@ -470,7 +480,7 @@ impl Ops for Mount {
                 return Err(error);
             }
         }
-        Ok(if flags.append { APPEND } else { Handle(0) })
+        Ok(handle_of(flags))
     }
 
     fn create(
@@ -480,15 +490,17 @@ impl Ops for Mount {
         perm: u32,
         flags: OpenFlags,
         caller: &Caller,
-    ) -> Result<(Attr, Handle)> {
+    ) -> Result<Created> {
         let (volume, dir) = self.making(parent, name)?;
-        let (attr, flags) = match volume.make(dir, name, FileKind::Regular, perm, 0, b"", caller) {
-            Err(FsError::Exists) if !flags.exclusive => (volume.lookup(dir, name)?, flags),
-            // There is nothing to cut off, and nobody's bits to take away.
-            made => (made?, OpenFlags { truncate: false, ..flags }),
-        };
-        let handle = self.open(attr.node, flags)?;
-        Ok((self.getattr(attr.node)?, handle))
+        let new = NewInode { open: true, ..NewInode::plain(FileKind::Regular, perm) };
+        match volume.make(dir, name, new, caller) {
+            Err(FsError::Exists) if !flags.exclusive => {
+                let node = volume.lookup(dir, name)?.node;
+                let handle = self.open(node, flags)?;
+                Ok(Created { attr: self.getattr(node)?, handle, made: false })
+            }
+            made => Ok(Created { attr: self.show(made?), handle: handle_of(flags), made: true }),
+        }
     }
 
     fn tmpfile(
@@ -500,7 +512,7 @@ impl Ops for Mount {
     ) -> Result<(Attr, Handle)> {
         let (volume, dir) = self.at(parent)?;
         let attr = volume.tmpfile(dir, perm, !flags.exclusive, caller)?;
-        Ok((self.show(attr), if flags.append { APPEND } else { Handle(0) }))
+        Ok((self.show(attr), handle_of(flags)))
     }
 
     fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {

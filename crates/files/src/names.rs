@@ -54,6 +54,28 @@ pub(crate) struct Listed {
     pub name: Vec<u8>,
 }
 
+/// What is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInode<'a> {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, before the umask or a default access list.
+    pub perm: u32,
+    /// Device number; counts for devices only.
+    pub rdev: u32,
+    /// Where a symbolic link leads; of anything else empty.
+    pub target: &'a [u8],
+    /// It is opened at once, before anybody can remove it.
+    pub open: bool,
+}
+
+impl NewInode<'_> {
+    /// What has neither a device number nor a target, and is not opened.
+    pub fn plain(kind: FileKind, perm: u32) -> Self {
+        Self { kind, perm, rdev: 0, target: b"", open: false }
+    }
+}
+
 /// Refuses what cannot be a name.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match items::valid_name(name) {
@@ -169,7 +191,7 @@ impl Volume {
     }
 
     /// The key that a new `name` in `dir` gets.
-    fn free_key(&self, dir: InodeId, name: &[u8]) -> Result<Key> {
+    pub(crate) fn free_key(&self, dir: InodeId, name: &[u8]) -> Result<Key> {
         match find(&self.dataset.view()?, dir, name)? {
             Ok(_) => Err(FsError::Exists),
             Err(free) => free.ok_or(FsError::NoSpace),
@@ -287,18 +309,9 @@ impl Volume {
         }
     }
 
-    /// Makes an inode named `name` in `parent`. `target` is a symbolic link's.
-    #[expect(clippy::too_many_arguments, reason = "these are the arguments of mknod and symlink")]
-    pub fn make(
-        &self,
-        parent: InodeId,
-        name: &[u8],
-        kind: FileKind,
-        perm: u32,
-        rdev: u32,
-        target: &[u8],
-        caller: &Caller,
-    ) -> Result<Attr> {
+    /// Makes an inode named `name` in `parent`.
+    pub fn make(&self, parent: InodeId, name: &[u8], new: NewInode<'_>, caller: &Caller) -> Result<Attr> {
+        let NewInode { kind, perm, rdev, target, open } = new;
         check_name(name)?;
         if kind == FileKind::Symlink && target.len() > items::MAX_TARGET {
             return Err(FsError::NameTooLong);
@@ -312,7 +325,7 @@ impl Volume {
         let _names = self.names.lock();
         let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let plan = self.plan(parent, kind, perm, caller)?;
-        self.free_key(parent, name)?;
+        let key = self.free_key(parent, name)?;
         let create = Create {
             inode: self.next_inode(&op)?,
             name: name.to_vec(),
@@ -320,7 +333,7 @@ impl Volume {
             target: target.to_vec(),
             ..plan
         };
-        self.apply_create(&op, create, Origin::Live)
+        self.apply_create(&op, create, Some(key), open, Origin::Live)
     }
 
     /// Makes a file without a name, and opens it: an orphan from birth. `linkable`: it may get a name.
@@ -333,7 +346,7 @@ impl Volume {
         let plan = self.plan(parent, FileKind::Regular, perm, caller)?;
         let create = Create { inode: self.next_inode(&op)?, ..plan };
         let id = create.inode;
-        let attr = self.apply_create(&op, create, Origin::Live)?;
+        let attr = self.apply_create(&op, create, None, true, Origin::Live)?;
         self.inode(id)?.lock()?.nameless = linkable;
         Ok(attr)
     }
@@ -374,25 +387,30 @@ impl Volume {
         })
     }
 
-    pub(crate) fn apply_create(&self, op: &Op<'_>, create: Create, origin: Origin) -> Result<Attr> {
+    /// Puts what is created under `key`, which is free, or makes it an orphan where it has no name.
+    pub(crate) fn apply_create(
+        &self,
+        op: &Op<'_>,
+        create: Create,
+        key: Option<Key>,
+        open: bool,
+        origin: Origin,
+    ) -> Result<Attr> {
         let Create { inode: id, parent, kind, time, .. } = create;
         let dir = self.directory(parent)?;
-        let named = !create.name.is_empty();
-        let key = if named { Some(self.free_key(parent, &create.name)?) } else { None };
         let mut item = new_item(kind, create.perm, (create.uid, create.gid), time);
         item.rdev = create.rdev;
         item.parent = parent;
         item.size = create.target.len() as u64;
-        let inode = Inode::new(id, item);
-        if !named {
-            let mut state = inode.lock()?;
-            state.change(|item| item.nlink = 0);
-            state.open = u32::from(origin == Origin::Live);
+        if key.is_none() {
+            item.nlink = 0;
         }
+        let inode = Inode::new(id, item);
+        inode.state.lock().open = u32::from(open);
         let entry = Entry { inode: id, kind, name: &create.name }.encode();
         // In the cache before it has a name: nobody else may load it from the tree meanwhile.
         self.adopt(&inode);
-        let locked = if named { Locked::lock([&dir, &inode]) } else { Locked::lock([&inode]) };
+        let locked = Locked::lock(key.map(|_| &dir).into_iter().chain([&inode]));
         let result = locked.and_then(|mut states| {
             self.dataset.update(op, |tree| {
                 let link = Key::new(id.get(), items::SYMLINK, 0);

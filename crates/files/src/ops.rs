@@ -47,7 +47,7 @@ impl NodeId {
     }
 }
 
-/// An open file or directory.
+/// An open file or directory: a number below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
@@ -149,6 +149,17 @@ pub struct OpenFlags {
     pub exclusive: bool,
     /// With `truncate`: take set-user-id and set-group-id away.
     pub kill_suidgid: bool,
+}
+
+/// A file that was asked for by a name that may have been free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Created {
+    /// The file.
+    pub attr: Attr,
+    /// How it is called while it is open.
+    pub handle: Handle,
+    /// The name was free: nobody has opened the file before.
+    pub made: bool,
 }
 
 /// How to rename.
@@ -290,7 +301,7 @@ pub trait Ops: Send + Sync {
         perm: u32,
         flags: OpenFlags,
         caller: &Caller,
-    ) -> Result<(Attr, Handle)>;
+    ) -> Result<Created>;
     /// Makes a file without a name in the dataset of the directory `parent`, whose group and default access
     /// list it inherits, and opens it: it goes with its last descriptor unless `link` gives it a name, which
     /// `flags.exclusive` forbids.

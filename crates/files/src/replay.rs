@@ -34,7 +34,11 @@ impl Volume {
             LogOp::Create(create) => {
                 // Without a name it is an orphan, unless a later operation links it.
                 let orphan = create.name.is_empty().then_some(create.inode);
-                self.apply_create(&op, create, Replay).map(|_| orphan)
+                let key = match orphan {
+                    Some(_) => Ok(None),
+                    None => self.free_key(create.parent, &create.name).map(Some),
+                };
+                key.and_then(|key| self.apply_create(&op, create, key, false, Replay)).map(|_| orphan)
             }
             LogOp::Link(link) => self.apply_link(&op, link, Replay).map(|_| None),
             LogOp::Unlink(unlink) => self.apply_unlink(&op, unlink, Replay),

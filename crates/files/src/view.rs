@@ -114,9 +114,9 @@ impl Ops for View {
         perm: u32,
         flags: OpenFlags,
         caller: &Caller,
-    ) -> Result<(Attr, Handle)> {
-        let (attr, handle) = self.mount.create(self.inner(parent), name, perm, flags, caller)?;
-        Ok((self.show(attr), handle))
+    ) -> Result<Created> {
+        let created = self.mount.create(self.inner(parent), name, perm, flags, caller)?;
+        Ok(Created { attr: self.show(created.attr), ..created })
     }
 
     fn tmpfile(

@@ -154,6 +154,20 @@ pub fn serve<S: Service>(device: OwnedFd, service: Arc<S>, options: &Options) ->
     Ok(Session { device, transport, threads })
 }
 
+/// Whether a write by a handle that is [`direct`](crate::Opened::direct) leaves no old page behind, whoever reads the
+/// file meanwhile: from Linux 6.18.3 on the kernel drops its pages after such a write, and not only before. One case is
+/// left, as with O_DIRECT: what an asynchronous write changes within the file's length.
+pub fn keeps_pages_true() -> bool {
+    rustix::system::uname().release().to_str().is_ok_and(drops_pages_after_writes)
+}
+
+fn drops_pages_after_writes(release: &str) -> bool {
+    let end = release.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(release.len());
+    let mut numbers = release[..end].split('.').map(|number| number.parse().unwrap_or(0u32));
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next(), next()) >= (6, 18, 3)
+}
+
 fn no_io_uring() -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
@@ -236,5 +250,27 @@ pub(crate) fn respond<S: Service>(service: &S, request: &Request<'_>) -> Respons
         Operation::Destroy | Operation::Interrupt { .. } => Response::Done,
         Operation::Unknown => Response::Error(Errno::NOSYS),
         _ => service.serve(request),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_told_apart_by_their_release() {
+        for (release, does) in [
+            ("6.18.3", true),
+            ("6.18.44-fc-v669", true),
+            ("6.19-rc1", true),
+            ("7.0.0-arch1-1", true),
+            ("6.18.2", false),
+            ("6.18", false),
+            ("6.12.63+deb13-amd64", false),
+            ("", false),
+            ("unknown", false),
+        ] {
+            assert_eq!(drops_pages_after_writes(release), does, "{release}");
+        }
     }
 }

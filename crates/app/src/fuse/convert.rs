@@ -80,6 +80,12 @@ pub(super) fn open_flags(flags: u32, kill_suidgid: bool) -> OpenFlags {
     }
 }
 
+/// Whether a file is opened to be written, not read, and not at its end whatever others write.
+pub(super) fn only_writes(flags: u32) -> bool {
+    let flags = OFlags::from_bits_retain(flags);
+    flags & OFlags::ACCMODE == OFlags::WRONLY && !flags.contains(OFlags::APPEND)
+}
+
 pub(super) fn rename_flags(flags: u32) -> Result<RenameFlags> {
     use rustix::fs::RenameFlags as Kernel;
     let flags = Kernel::from_bits_retain(flags);

@@ -3,14 +3,14 @@
 use super::convert;
 use super::errno::errno;
 use larder_files::{
-    Caller, DirEntry, FsError, Handle, NodeId, OpenFlags, Ops, ReadData, Result as FsResult, Seek, SetAttr,
-    XattrMode,
+    Caller, Created, DirEntry, FsError, Handle, NodeId, OpenFlags, Ops, ReadData, Result as FsResult, Seek,
+    SetAttr, XattrMode,
 };
 use larder_fuse::{Entry, Listing, Opened, Operation, Request, Response, Service, Space};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// How long the kernel may answer from names and attributes that it knows. All changes of a mount go
@@ -19,9 +19,13 @@ use std::time::Duration;
 const TTL: Duration = Duration::from_secs(10);
 /// The same for names that do not exist. Shorter: who restores names from below may not know each of them.
 const NEGATIVE_TTL: Duration = Duration::from_secs(1);
+/// What a program may do beside what its user may; a write to it takes that away.
+const CAPABILITY: &[u8] = b"security.capability";
 /// `whence` of lseek(2), as Linux numbers it.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
+/// Set in the number by which the kernel knows a handle whose writes go around its pages.
+const DIRECT: u64 = 1 << 63;
 
 /// What a session shares with its handle.
 pub(super) struct Server {
@@ -72,7 +76,31 @@ fn entry(attr: &larder_files::Attr) -> Entry {
 /// the kernel or an invalidation; O_DIRECT goes around them by itself. Nothing is asked at close: what
 /// write(2) takes is in our hands, and later trouble is fsync's to tell, as elsewhere.
 fn opened(handle: Handle) -> Opened {
-    Opened { handle: handle.0, keep_cache: true, no_flush: true }
+    Opened { handle: handle.0, keep_cache: true, no_flush: true, direct: false }
+}
+
+/// The same of a file that was made just now. Most files are written from end to end by a program that does not read
+/// them, and to keep in pages what it writes costs more than the way to us. So if it can only write, its writes go
+/// around them; what is read later by another handle fills pages as ever. Logs are left as they are: others follow them.
+fn opened_anew(handle: Handle, flags: u32) -> Opened {
+    static ALLOWED: LazyLock<bool> = LazyLock::new(larder_fuse::keeps_pages_true);
+    match convert::only_writes(flags) && *ALLOWED {
+        true => Opened { handle: handle.0 | DIRECT, direct: true, ..opened(handle) },
+        false => opened(handle),
+    }
+}
+
+/// A handle as the engine knows it.
+fn own(handle: u64) -> Handle {
+    Handle(handle & !DIRECT)
+}
+
+/// Takes away what a write takes away, where the kernel does not.
+fn kill_capability(ops: &dyn Ops, node: NodeId) -> FsResult<()> {
+    match ops.getxattr(node, CAPABILITY).and_then(|_| ops.removexattr(node, CAPABILITY)) {
+        Err(FsError::NoAttr) => Ok(()),
+        done => done,
+    }
 }
 
 /// Refuses extended attributes that could be stored but not honoured: everything in `system` but POSIX ACLs,
@@ -175,20 +203,29 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             Response::Opened(opened(ops.open(node, flags)?))
         }
         Operation::Create { name, flags, mode, umask, kill_suidgid } => {
-            let flags = convert::open_flags(flags, kill_suidgid);
-            let (attr, handle) = ops.create(node, name, mode & 0o7777, flags, &as_caller(umask))?;
-            Response::Created(entry(&attr), opened(handle))
+            let how = convert::open_flags(flags, kill_suidgid);
+            let created = ops.create(node, name, mode & 0o7777, how, &as_caller(umask))?;
+            let Created { attr, handle, made } = created;
+            Response::Created(entry(&attr), if made { opened_anew(handle, flags) } else { opened(handle) })
         }
         Operation::TmpFile { flags, mode, umask } => {
-            let flags = convert::open_flags(flags, false);
-            let (attr, handle) = ops.tmpfile(node, mode & 0o7777, flags, &as_caller(umask))?;
-            Response::Created(entry(&attr), opened(handle))
+            let how = convert::open_flags(flags, false);
+            let (attr, handle) = ops.tmpfile(node, mode & 0o7777, how, &as_caller(umask))?;
+            Response::Created(entry(&attr), opened_anew(handle, flags))
         }
         Operation::Read { handle, offset, size } => {
-            Response::Data(Data(ops.read(node, Handle(handle), offset, size)?))
+            Response::Data(Data(ops.read(node, own(handle), offset, size)?))
         }
-        Operation::Write { handle, offset, data, kill_suidgid } => {
-            Response::Written(ops.write(node, Handle(handle), offset, data, kill_suidgid)?)
+        Operation::Write { handle, offset, data, kill_suidgid, durable } => {
+            let direct = handle & DIRECT != 0;
+            if direct {
+                kill_capability(ops, node)?;
+            }
+            let written = ops.write(node, own(handle), offset, data, kill_suidgid)?;
+            if direct && durable {
+                ops.fsync(node, own(handle), true)?;
+            }
+            Response::Written(written)
         }
         Operation::StatFs => {
             let s = ops.statfs(node)?;
@@ -202,9 +239,9 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
                 name_max: s.name_max,
             })
         }
-        Operation::Flush { handle } => done(ops.flush(node, Handle(handle)))?,
-        Operation::Release { handle } => done(ops.release(node, Handle(handle)))?,
-        Operation::Fsync { handle, datasync } => done(ops.fsync(node, Handle(handle), datasync))?,
+        Operation::Flush { handle } => done(ops.flush(node, own(handle)))?,
+        Operation::Release { handle } => done(ops.release(node, own(handle)))?,
+        Operation::Fsync { handle, datasync } => done(ops.fsync(node, own(handle), datasync))?,
         Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
             let mode = if acl_kill_sgid { XattrMode::KillSetgid } else { convert::xattr_mode(flags)? };
             ops.setxattr(node, check_xattr(name)?, value, mode)?;
@@ -234,7 +271,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         Operation::FsyncDir { handle, datasync } => done(ops.fsyncdir(node, Handle(handle), datasync))?,
         Operation::Fallocate { handle, offset, length, mode } => {
             kill_suidgid(ops, node, request)?;
-            done(ops.fallocate(node, Handle(handle), offset, length, convert::allocate(mode)?))?
+            done(ops.fallocate(node, own(handle), offset, length, convert::allocate(mode)?))?
         }
         Operation::Lseek { handle, offset, whence } => {
             let seek = match whence {
@@ -246,7 +283,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             if i64::try_from(offset).is_err() {
                 return Err(FsError::NoExtent);
             }
-            let found = ops.lseek(node, Handle(handle), offset, seek)?;
+            let found = ops.lseek(node, own(handle), offset, seek)?;
             i64::try_from(found).map_err(|_| FsError::TooBig)?;
             Response::Found(found)
         }
@@ -254,8 +291,8 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             if flags != 0 {
                 return Err(FsError::Invalid);
             }
-            let from = (node, Handle(from.0), from.1);
-            let to = (NodeId::from_raw(to.0), Handle(to.1), to.2);
+            let from = (node, own(from.0), from.1);
+            let to = (NodeId::from_raw(to.0), own(to.1), to.2);
             kill_suidgid(ops, to.0, request)?;
             Response::Copied(ops.copy_file_range(from, to, length)?)
         }

@@ -161,10 +161,18 @@ fn listing_a_directory_moves_its_access_time() {
 fn a_new_file_keeps_its_bits_though_it_is_opened_to_be_cut() {
     let bed = Bed::new(&[]);
     let flags = OpenFlags { truncate: true, kill_suidgid: true, ..READ_WRITE };
-    let (made, _) = bed.mount.create(ROOT, b"program", 0o6755, flags, &USER).unwrap();
-    assert_eq!(made.perm, 0o6755);
-    let (cut, _) = bed.mount.create(ROOT, b"program", 0o644, flags, &USER).unwrap();
-    assert_eq!((cut.node, cut.perm), (made.node, 0o755));
+    let first = bed.mount.create(ROOT, b"program", 0o6755, flags, &USER).unwrap();
+    assert_eq!((first.attr.perm, first.made), (0o6755, true));
+    let again = bed.mount.create(ROOT, b"program", 0o644, flags, &USER).unwrap();
+    assert_eq!((again.attr.node, again.attr.perm, again.made), (first.attr.node, 0o755, false));
+    // Both are open.
+    bed.mount.unlink(ROOT, b"program").unwrap();
+    for opened in [first, again] {
+        assert_eq!(bed.mount.getattr(opened.attr.node).map(|attr| attr.nlink), Ok(0));
+        bed.mount.release(opened.attr.node, opened.handle).unwrap();
+    }
+    while bed.mount.reap_step(1).unwrap() {}
+    assert_eq!(bed.mount.getattr(first.attr.node), Err(FsError::NotFound));
 }
 
 #[test]
@@ -280,7 +288,7 @@ fn a_cookie_stays_good_while_entries_come_and_go() {
 fn appending_goes_to_the_end() {
     let bed = Bed::new(&[]);
     let flags = OpenFlags { append: true, ..READ_WRITE };
-    let (attr, handle) = bed.mount.create(ROOT, b"log", 0o600, flags, &USER).unwrap();
+    let Created { attr, handle, .. } = bed.mount.create(ROOT, b"log", 0o600, flags, &USER).unwrap();
     bed.mount.write(attr.node, handle, 0, b"one ", false).unwrap();
     bed.mount.write(attr.node, handle, 0, b"two", false).unwrap();
     assert_eq!(bed.content(attr.node), b"one two");
@@ -288,8 +296,8 @@ fn appending_goes_to_the_end() {
     let again = bed.mount.create(ROOT, b"log", 0o600, flags, &USER);
     assert_eq!(again, Err(FsError::Exists));
     let flags = OpenFlags { truncate: true, ..READ_WRITE };
-    let (attr, _) = bed.mount.create(ROOT, b"log", 0o600, flags, &USER).unwrap();
-    assert_eq!(attr.size, 0);
+    let cut = bed.mount.create(ROOT, b"log", 0o600, flags, &USER).unwrap();
+    assert_eq!(cut.attr.size, 0);
 }
 
 #[test]

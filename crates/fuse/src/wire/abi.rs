@@ -94,9 +94,13 @@ pub(crate) mod fattr {
 
 /// `open_out.open_flags`.
 pub(crate) mod fopen {
+    pub(crate) const DIRECT_IO: u32 = 1 << 0;
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     pub(crate) const NOFLUSH: u32 = 1 << 5;
 }
+
+/// Of open(2): writes are to be durable (O_SYNC has this bit, too).
+pub(crate) const O_DSYNC: u32 = 0o010_000;
 
 pub(crate) const GETATTR_FH: u32 = 1 << 0;
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;

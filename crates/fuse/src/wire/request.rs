@@ -116,7 +116,9 @@ pub enum Operation<'a> {
     /// A file without a name in the request's directory; answered like `Create`.
     TmpFile { flags: u32, mode: u32, umask: u32 },
     Read { handle: u64, offset: u64, size: u32 },
-    Write { handle: u64, offset: u64, data: &'a [u8], kill_suidgid: bool },
+    /// `durable`: the caller wants it to be, by O_DSYNC or more. The kernel asks for that by `Fsync` as well, but of what
+    /// was opened as direct.
+    Write { handle: u64, offset: u64, data: &'a [u8], kill_suidgid: bool, durable: bool },
     StatFs,
     /// A descriptor was closed.
     Flush { handle: u64 },
@@ -353,9 +355,10 @@ fn operation<'a>(code: u32, parts: &mut Parts<'a>) -> Option<Operation<'a>> {
             Op::Read { handle, offset, size }
         }
         opcode::WRITE => {
-            let abi::WriteIn { fh: handle, offset, size, write_flags, .. } = parts.take()?;
+            let abi::WriteIn { fh: handle, offset, size, write_flags, flags, .. } = parts.take()?;
             let kill_suidgid = write_flags & abi::WRITE_KILL_SUIDGID != 0;
-            Op::Write { handle, offset, data: parts.bytes(size)?, kill_suidgid }
+            let durable = flags & abi::O_DSYNC != 0;
+            Op::Write { handle, offset, data: parts.bytes(size)?, kill_suidgid, durable }
         }
         opcode::STATFS => Op::StatFs,
         opcode::FLUSH => Op::Flush { handle: parts.take::<abi::FlushIn>()?.fh },

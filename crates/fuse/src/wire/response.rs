@@ -57,6 +57,9 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Do not ask when a descriptor is closed.
     pub no_flush: bool,
+    /// Reads and writes go around the kernel's pages, and what a write does beside is left to the server: that it is
+    /// durable where it has to be, that `security.capability` goes. See [`crate::keeps_pages_true`].
+    pub direct: bool,
 }
 
 /// What statfs(2) shows.
@@ -275,7 +278,9 @@ impl Entry {
 impl Opened {
     fn out(&self) -> abi::OpenOut {
         let flag = |on, flag| if on { flag } else { 0 };
-        let open_flags = flag(self.keep_cache, fopen::KEEP_CACHE) | flag(self.no_flush, fopen::NOFLUSH);
+        let open_flags = flag(self.keep_cache, fopen::KEEP_CACHE)
+            | flag(self.no_flush, fopen::NOFLUSH)
+            | flag(self.direct, fopen::DIRECT_IO);
         abi::OpenOut { fh: self.handle, open_flags, padding: 0 }
     }
 }

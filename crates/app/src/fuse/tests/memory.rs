@@ -1,7 +1,7 @@
 //! A tree of files in memory, as small as [`Ops`] lets it be. It counts what it is asked.
 
 use larder_files::{
-    Allocate, Attr, Caller, DirEntry, FileKind, FsError, Handle, NodeId, OpenFlags, Ops, ReadData,
+    Allocate, Attr, Caller, Created, DirEntry, FileKind, FsError, Handle, NodeId, OpenFlags, Ops, ReadData,
     RenameFlags, Result, Seek, SetAttr, SetTime, StatFs, XattrMode,
 };
 use larder_format::Timestamp;
@@ -39,6 +39,8 @@ pub(super) struct Memory {
     pub(super) flushes: AtomicU64,
     pub(super) reads: AtomicU64,
     pub(super) largest_write: AtomicU64,
+    /// Before what is written can be read, milliseconds.
+    pub(super) write_delay: AtomicU64,
 }
 
 impl Tree {
@@ -146,6 +148,7 @@ impl Memory {
             flushes: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             largest_write: AtomicU64::new(0),
+            write_delay: AtomicU64::new(0),
         }
     }
 
@@ -313,9 +316,9 @@ impl Ops for Memory {
         perm: u32,
         _flags: OpenFlags,
         caller: &Caller,
-    ) -> Result<(Attr, Handle)> {
+    ) -> Result<Created> {
         let attr = self.tree.lock().make(parent, name, FileKind::Regular, perm, caller)?.attr;
-        Ok((attr, Handle(attr.node.raw())))
+        Ok(Created { attr, handle: Handle(attr.node.raw()), made: true })
     }
 
     fn tmpfile(
@@ -346,6 +349,9 @@ impl Ops for Memory {
 
     fn write(&self, node: NodeId, _handle: Handle, offset: u64, data: &[u8], kill: bool) -> Result<u32> {
         self.largest_write.fetch_max(data.len() as u64, Ordering::Relaxed);
+        let delay = Duration::from_millis(self.write_delay.load(Ordering::Relaxed));
+        #[expect(clippy::disallowed_methods, reason = "others are to read meanwhile")]
+        std::thread::sleep(delay);
         let content = self.content(node)?;
         let mut content = content.write();
         let (from, to) = (offset as usize, offset as usize + data.len());

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,6 +43,9 @@ over_both! {
     writing_by_another_user_takes_set_user_id_away_and_permissions_are_checked,
     small_writes_do_not_ask_for_capabilities_each_time,
     what_was_read_once_is_read_from_memory_and_reading_flushes_nothing,
+    a_new_file_is_written_around_the_pages,
+    who_reads_a_file_while_it_is_made_sees_what_is_written,
+    what_the_kernel_does_beside_writing_is_done_for_new_files_too,
     attributes_extended_are_set_listed_and_measured,
     requests_are_served_at_once,
     changes_from_below_show_once_they_are_announced,
@@ -382,7 +385,7 @@ fn writing_by_another_user_takes_set_user_id_away_and_permissions_are_checked(ov
 
 fn small_writes_do_not_ask_for_capabilities_each_time(over: Transport) {
     let Some(m) = mounted(over, "small_writes") else { return };
-    let mut file = File::create(m.path("log")).unwrap();
+    let mut file = OpenOptions::new().create(true).append(true).open(m.path("log")).unwrap();
     for _ in 0..200 {
         file.write_all(b"a line\n").unwrap();
     }
@@ -397,6 +400,68 @@ fn what_was_read_once_is_read_from_memory_and_reading_flushes_nothing(over: Tran
     assert_eq!(fs::read(m.path("f")).unwrap(), pattern(1 << 20));
     assert_eq!(m.ops.reads.load(Relaxed), reads, "pages stay between opens");
     assert_eq!((flushes, m.ops.flushes.load(Relaxed)), (0, 0), "closing asks nothing");
+}
+
+fn a_new_file_is_written_around_the_pages(over: Transport) {
+    let Some(m) = mounted(over, "a_new_file_is_written_around_the_pages") else { return };
+    let data = pattern(3 << 20);
+    fs::write(m.path("f"), &data).unwrap();
+    assert_eq!(fs::read(m.path("f")).unwrap(), data);
+    let reads = m.ops.reads.load(Relaxed);
+    assert_eq!(reads > 0, larder_fuse::keeps_pages_true(), "{reads} reads");
+}
+
+fn who_reads_a_file_while_it_is_made_sees_what_is_written(over: Transport) {
+    let Some(m) = mounted(over, "who_reads_a_file_while_it_is_made") else { return };
+    const PIECE: usize = 1000;
+    let data = pattern(PIECE * 50);
+    m.ops.write_delay.store(2, Relaxed);
+    let sent = |file: &File, len: usize| {
+        let mut out = tempfile::tempfile().unwrap();
+        let mut from = 0;
+        while (from as usize) < len && rustix::fs::sendfile(&out, file, Some(&mut from), len).unwrap() > 0 {}
+        let mut bytes = Vec::new();
+        out.rewind().unwrap();
+        out.read_to_end(&mut bytes).unwrap();
+        bytes
+    };
+    let mut writer = File::create(m.path("f")).unwrap();
+    writer.write_all(&data[..PIECE]).unwrap();
+    let reader = File::open(m.path("f")).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Fills pages all the while.
+        let sender = scope.spawn(|| {
+            while !done.load(Relaxed) {
+                sent(&reader, data.len());
+            }
+        });
+        for piece in data.chunks(PIECE).skip(1) {
+            writer.write_all(piece).unwrap();
+            let mut back = vec![0; PIECE];
+            let at = writer.stream_position().unwrap() - PIECE as u64;
+            reader.read_exact_at(&mut back, at).unwrap();
+            assert!(back == piece, "at {at}");
+        }
+        done.store(true, Relaxed);
+        sender.join().unwrap();
+    });
+    assert!(sent(&reader, data.len()) == data && fs::read(m.path("f")).unwrap() == data);
+}
+
+fn what_the_kernel_does_beside_writing_is_done_for_new_files_too(over: Transport) {
+    let Some(m) = mounted(over, "what_the_kernel_does_beside_writing") else { return };
+    let durable = 0o010_000;
+    let file = OpenOptions::new().write(true).create_new(true).custom_flags(durable).open(m.path("durable"));
+    assert_eq!(errno_of(file.unwrap().write_all(b"x")), Errno::IO, "O_DSYNC: what fsync meets");
+
+    let mut file = File::create(m.path("program")).unwrap();
+    // `vfs_cap_data`, version 2: CAP_NET_BIND_SERVICE, permitted and effective.
+    let mut capability = [0u8; 20];
+    capability[..6].copy_from_slice(&[1, 0, 0, 2, 0, 4]);
+    rustix::fs::setxattr(m.path("program"), "security.capability", &capability, XattrFlags::empty()).unwrap();
+    file.write_all(b"another program").unwrap();
+    assert_eq!(rustix::fs::getxattr_query(m.path("program"), "security.capability"), Err(Errno::NODATA));
 }
 
 fn attributes_extended_are_set_listed_and_measured(over: Transport) {

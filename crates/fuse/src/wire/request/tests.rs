@@ -131,9 +131,16 @@ fn all() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
         (opcode::READ, structure(&read), b"", Op::Read { handle: 6, offset: 4096, size: 512 }),
         (
             opcode::WRITE,
-            structure(&abi::WriteIn { fh: 6, offset: 9, size: 4, write_flags: 4, ..Default::default() }),
+            structure(&abi::WriteIn {
+                fh: 6,
+                offset: 9,
+                size: 4,
+                write_flags: 4,
+                flags: 0o010_001,
+                ..Default::default()
+            }),
             b"data",
-            Op::Write { handle: 6, offset: 9, data: b"data", kill_suidgid: true },
+            Op::Write { handle: 6, offset: 9, data: b"data", kill_suidgid: true, durable: true },
         ),
         (opcode::STATFS, vec![], b"", Op::StatFs),
         (
