@@ -11,6 +11,11 @@
 //! - Forgets, interrupts and notifications keep to `/dev/fuse`.
 //! - When the mount goes, every command ends with ENOTCONN.
 //!
+//! # Where a thread runs
+//! On the processor of its queue, where the caller waits: woken elsewhere, it would first have to be heard of by a
+//! processor that sleeps, and so would the caller when it is done, which takes longer than most requests do. Read-ahead
+//! has nobody waiting: who serves it may run anywhere, so that a single stream has more than one processor.
+//!
 //! # An entry's memory
 //! It belongs to the kernel from the moment a command is submitted until it completes, and to the thread
 //! otherwise. [`Ring::exchange`] is both moments in one call, so no reference into the memory can be alive while the
@@ -18,10 +23,11 @@
 
 use crate::session::{Service, ended, respond};
 use crate::wire::abi::{self, OutHeader, UringCmdReq, UringEntInOut};
-use crate::wire::{Body, Data, Layout, Malformed, Request, Response};
+use crate::wire::{Body, Data, Layout, Malformed, Operation, Request, Response};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode::UringCmd80, types::Fixed};
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,6 +41,10 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(crate) const CLASSIC_THREADS: usize = 2;
 /// Most entries of all queues together, as far as each has [`MIN_QUEUE`]: an entry may come to take a megabyte.
 pub(crate) const MAX_ENTRIES: usize = 64;
+/// A read request of more bytes is read-ahead: its caller goes on meanwhile.
+const READ_AHEAD: u32 = 32 << 10;
+/// A thread that has served read-ahead is back at its queue's processor after so many other requests.
+const HOME_AFTER: u32 = 16;
 /// Fewest entries of a queue: a few slow requests must not hold up all that comes from their processor.
 const MIN_QUEUE: usize = 4;
 
@@ -118,8 +128,46 @@ pub(crate) fn prepare<S: Service>(
     Ok(prepared)
 }
 
+/// Where a thread may run, and does.
+struct Place {
+    anywhere: CpuSet,
+    /// The processor of its queue.
+    home: CpuSet,
+    is_home: bool,
+    /// Requests since the last that was read-ahead.
+    others: u32,
+}
+
+impl Place {
+    /// Of the calling thread; none where it may not run on that processor, or may not choose.
+    fn at(queue: u16) -> Option<Self> {
+        let anywhere = sched_getaffinity(None).ok()?;
+        let processor = usize::from(queue);
+        if processor >= CpuSet::MAX_CPU || !anywhere.is_set(processor) {
+            return None;
+        }
+        let mut home = CpuSet::new();
+        home.set(processor);
+        sched_setaffinity(None, &home).ok()?;
+        Some(Self { anywhere, home, is_home: true, others: 0 })
+    }
+
+    /// A request has come.
+    fn suit(&mut self, operation: &Operation<'_>) {
+        let ahead = matches!(operation, Operation::Read { size, .. } if *size > READ_AHEAD);
+        self.others = if ahead { 0 } else { self.others.saturating_add(1) };
+        let is_home = if ahead { false } else { self.is_home || self.others >= HOME_AFTER };
+        if is_home != self.is_home {
+            // A processor that is gone by now: then the kernel has let it run anywhere.
+            let _ = sched_setaffinity(None, if is_home { &self.home } else { &self.anywhere });
+            self.is_home = is_home;
+        }
+    }
+}
+
 /// Serves requests of a queue until the mount is gone.
 fn run<S: Service>(mut ring: Ring, service: &S) -> io::Result<()> {
+    let mut place = Place::at(ring.queue);
     let mut outcome = ring.register();
     loop {
         match outcome {
@@ -129,6 +177,9 @@ fn run<S: Service>(mut ring: Ring, service: &S) -> io::Result<()> {
         }
         let (number, answer) = match Request::from_layout(ring.layout()) {
             Ok(request) => {
+                if let Some(place) = &mut place {
+                    place.suit(&request.operation);
+                }
                 let response = respond(service, &request);
                 let (unique, code) = (request.unique, request.opcode);
                 (unique, ring.put(code, &response))
@@ -321,6 +372,27 @@ mod tests {
         {
             assert_eq!(count_processors(list), count, "{list}");
         }
+    }
+
+    #[test]
+    fn a_thread_is_at_its_processor_but_for_read_ahead() {
+        let Some(mut place) = Place::at(0) else {
+            eprintln!("SKIPPED: this process may not run on processor 0");
+            return;
+        };
+        let processors =
+            || (0..CpuSet::MAX_CPU).filter(|&one| sched_getaffinity(None).unwrap().is_set(one)).count();
+        let everywhere = (0..CpuSet::MAX_CPU).filter(|&one| place.anywhere.is_set(one)).count();
+        assert_eq!(processors(), 1);
+        place.suit(&Operation::Read { handle: 0, offset: 0, size: 4096 });
+        assert_eq!(processors(), 1, "somebody waits for a little");
+        place.suit(&Operation::Read { handle: 0, offset: 0, size: 1 << 20 });
+        assert_eq!(processors(), everywhere);
+        (1..HOME_AFTER).for_each(|_| place.suit(&Operation::StatFs));
+        assert_eq!(processors(), everywhere);
+        place.suit(&Operation::StatFs);
+        assert_eq!(processors(), 1);
+        assert!(Place::at(u16::MAX).is_none(), "there is no such processor");
     }
 
     #[test]

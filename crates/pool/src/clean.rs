@@ -140,7 +140,7 @@ impl Core {
     }
 
     /// Whether so few segments are free that each write should pay.
-    fn is_tight(&self) -> bool {
+    pub(crate) fn is_tight(&self) -> bool {
         self.groups.values().any(|group| group.free_segments() < group.tight())
     }
 

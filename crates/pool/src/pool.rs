@@ -418,7 +418,10 @@ impl Pool {
 
     /// As [`Pool::space`], with that many segments of each group for nobody.
     pub(crate) fn space_above(&self, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
-        let core = self.core.lock();
+        self.space_in(&self.core.lock(), record_size, reserve)
+    }
+
+    fn space_in(&self, core: &Core, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
@@ -431,7 +434,6 @@ impl Pool {
             let there = group.available(free.saturating_sub(reserve), dead.bytes, record);
             space.available += (there + core.open_room(group, record)).saturating_sub(lacks);
         }
-        drop(core);
         space.available = space.available.saturating_sub(self.dirty.needed());
         space.size = space.size.max(space.available);
         space.used = space.size - space.available;
@@ -443,6 +445,14 @@ impl Pool {
         let taken = self.dirty.needed() + core.footprint_of_nodes(self.unsealed());
         let record = record_size.min(self.max_record());
         core.storable(record, GroupSpace::floor).saturating_sub(taken)
+    }
+
+    /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written now.
+    pub(crate) fn has_plenty(&self, needed: u64, bytes: u64, record_size: u32) -> bool {
+        let core = self.core.lock();
+        !core.is_tight()
+            && self.space_in(&core, record_size, GroupSpace::reserve).available >= needed
+            && self.writable_now(&core, record_size) >= bytes
     }
 
     /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail

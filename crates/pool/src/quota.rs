@@ -456,6 +456,9 @@ impl Pool {
         let (mine, others) = self.books.promises(dataset.id());
         let record_size = dataset.settings().record_size;
         let needed = bytes.saturating_add(others).saturating_add(self.promise_overhead(others, record_size));
+        if self.has_plenty(needed, bytes, record_size) {
+            return Ok(());
+        }
         let kept = || self.space_above(record_size, GroupSpace::reserve_of_promises).available;
         match self.find_space(needed, record_size) {
             Err(PoolError::NoSpace) if bytes <= mine && needed <= kept() => {}
