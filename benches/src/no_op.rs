@@ -29,6 +29,13 @@ struct Files {
     last: u64,
 }
 
+impl NoOp {
+    /// One that hashes every write, by BLAKE3 with a key.
+    pub fn hashing() -> Self {
+        Self { key: Some([7; 32]), ..Self::default() }
+    }
+}
+
 impl Files {
     fn attr(&self, id: u64) -> Result<Attr> {
         let node = NodeId::from_raw(id);
@@ -53,9 +60,8 @@ pub fn mount(mountpoint: &Path) -> MountHandle {
 /// Mounts one that hashes every write, by BLAKE3 with a key, says so on standard output and serves until standard
 /// input ends: to be called in a process of its own, as the daemon is one.
 pub fn serve_hashing(mountpoint: &Path) {
-    let hashing = NoOp { key: Some([7; 32]), ..NoOp::default() };
-    let mounted =
-        fuse::mount(Arc::new(hashing), MountOptions::new(mountpoint, "no-op")).expect("FUSE works here");
+    let mounted = fuse::mount(Arc::new(NoOp::hashing()), MountOptions::new(mountpoint, "no-op"))
+        .expect("FUSE works here");
     println!("mounted");
     io::copy(&mut io::stdin(), &mut io::sink()).expect("a pipe can be read");
     mounted.unmount().expect("nobody is in it");

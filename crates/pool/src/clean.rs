@@ -513,7 +513,8 @@ impl Pool {
 
     /// Whether a commit has room for all that changed of the trees, and as much again.
     pub(crate) fn changes_fit(&self) -> bool {
-        2 * self.unsealed() < self.core.lock().room_for_nodes()
+        let twice = 2 * self.unsealed();
+        self.spare.holds_nodes(twice) || twice < self.core.lock().room_for_nodes()
     }
 
     /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in

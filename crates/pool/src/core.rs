@@ -11,10 +11,11 @@ use crate::pool::Pool;
 use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
+use crate::spare::Groups;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Ids are leased this far ahead: more than any commit can use.
@@ -25,7 +26,7 @@ pub struct Core {
     /// All segments.
     pub(crate) entries: Segments,
     /// Free slots by group.
-    pub(crate) groups: BTreeMap<GroupIndex, GroupSpace>,
+    pub(crate) groups: Groups,
     /// The open segment of each stream, by what it holds and how long that is expected to live.
     pub(crate) streams: HashMap<(SegmentKind, u8, GroupIndex), SegmentId>,
     /// The commit that changes made now belong to.
@@ -167,7 +168,7 @@ impl Core {
     /// A segment goes; its slots are free.
     pub(crate) fn give_slots_back(&mut self, id: SegmentId) -> SegmentEntry {
         let entry = self.entries.remove(id).expect("it was just found");
-        let space = self.groups.get_mut(&entry.segment.group).expect("its group exists");
+        let space = self.groups.change(entry.segment.group).expect("its group exists");
         entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
         entry
     }

@@ -14,6 +14,7 @@ use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
 use crate::segments::Readable;
 use crate::segments::Segments;
 use crate::space::GroupSpace;
+use crate::spare::Groups;
 use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::{
@@ -243,7 +244,7 @@ impl Pool {
         }
         let core = Core {
             entries: Segments::default(),
-            groups,
+            groups: Groups::new(groups),
             streams: HashMap::new(),
             open_commit: CommitId::new(1),
             incarnation,
@@ -319,6 +320,7 @@ impl Pool {
             tables: Mutex::new(Tree::empty()),
             map: Mutex::new(BlockMap::new()),
             flights: crate::write::Flights::default(),
+            spare: Arc::clone(parts.core.groups.spare()),
             core: Mutex::new(parts.core),
             datasets: RwLock::new(BTreeMap::new()),
             destroyed: Mutex::default(),

@@ -21,6 +21,7 @@ use crate::read::TableNodes;
 use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
+use crate::spare::Groups;
 use crate::tree::Tree;
 use larder_device::AlignedBuf;
 use larder_format::index::PartDescriptor;
@@ -155,7 +156,7 @@ impl Pool {
             .collect();
         let core = Core {
             entries: Segments::default(),
-            groups,
+            groups: Groups::new(groups),
             streams: HashMap::new(),
             open_commit: root.commit.next(),
             incarnation,
@@ -333,7 +334,7 @@ impl Pool {
         }
         let mut core = self.core.lock();
         let core = &mut *core;
-        let group = core.groups.get_mut(&record.group).ok_or_else(|| bad(Reason::Identity))?;
+        let group = core.groups.change(record.group).ok_or_else(|| bad(Reason::Identity))?;
         if record.height > group.slot_size {
             return Err(bad(Reason::Range));
         }

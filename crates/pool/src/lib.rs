@@ -49,6 +49,7 @@ pub mod segments;
 mod slow;
 mod snapshot;
 pub mod space;
+mod spare;
 pub mod trace;
 pub mod tree;
 mod whereabouts;

@@ -20,6 +20,7 @@ use crate::quota::Books;
 use crate::segments::Readable;
 use crate::snapshot::Snapshots;
 use crate::space::GroupSpace;
+use crate::spare::{Noted, Spare};
 use crate::tree::Tree;
 use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
@@ -192,6 +193,7 @@ pub struct Pool {
     pub(crate) map: Mutex<BlockMap>,
     pub(crate) flights: Flights,
     pub(crate) core: Mutex<Core>,
+    pub(crate) spare: Arc<Spare>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
     /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
     pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
@@ -449,10 +451,33 @@ impl Pool {
 
     /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written now.
     pub(crate) fn has_plenty(&self, needed: u64, bytes: u64, record_size: u32) -> bool {
+        let waits = needed.max(bytes).saturating_add(self.dirty.needed());
+        if self.spare.holds(record_size, waits, self.unsealed()) {
+            return true;
+        }
         let core = self.core.lock();
-        !core.is_tight()
+        let plenty = !core.is_tight()
             && self.space_in(&core, record_size, GroupSpace::reserve).available >= needed
-            && self.writable_now(&core, record_size) >= bytes
+            && self.writable_now(&core, record_size) >= bytes;
+        if plenty {
+            self.note_spare(&core, record_size);
+        }
+        plenty
+    }
+
+    /// Notes what whole free segments have room for.
+    fn note_spare(&self, core: &Core, record_size: u32) {
+        let record = record_size.min(self.max_record());
+        let room = |group: &GroupSpace| {
+            let free = group.free_segments().saturating_sub(group.reserve().max(group.floor()));
+            group.available(free, 0, record)
+        };
+        self.spare.note(Noted {
+            record_size,
+            records: core.groups.values().map(room).sum(),
+            nodes: core.room_for_nodes(),
+            node_footprint: core.footprint_of_nodes(1),
+        });
     }
 
     /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail

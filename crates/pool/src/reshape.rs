@@ -66,7 +66,7 @@ impl Pool {
             joining.completed(commit);
             pool.members.put(Arc::new(joining));
             let mut core = pool.core.lock();
-            if let Some(group) = core.groups.get_mut(&place.group) {
+            if let Some(group) = core.groups.change(place.group) {
                 group.join(place.index, place.slot_count);
                 group.rule = rule;
             }
@@ -93,7 +93,7 @@ impl Pool {
         self.change_members(move |pool, _| {
             leaving.set_leaving();
             let mut core = pool.core.lock();
-            if let Some(space) = core.groups.get_mut(&group) {
+            if let Some(space) = core.groups.change(group) {
                 space.retire(leaving.index);
                 space.rule = rule;
             }
@@ -168,7 +168,7 @@ impl Pool {
                 pool.members.put(Arc::new(member));
             }
             let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);
-            pool.core.lock().groups.insert(number, group);
+            pool.core.lock().groups.insert(group);
         })
     }
 

@@ -126,7 +126,7 @@ struct Placed {
 impl Core {
     /// Opens a segment of `kind` and `class` on `group`; `None` when there are no slots for it.
     fn open_segment(&mut self, kind: SegmentKind, class: u8, group: GroupIndex) -> Option<SegmentRecord> {
-        let space = self.groups.get_mut(&group).expect("streams name groups that exist");
+        let space = self.groups.change(group).expect("streams name groups that exist");
         let full = space.rule.layout;
         let layout = if kind == SegmentKind::Data { full } else { full.replicated() };
         let id = self.next_segment;
