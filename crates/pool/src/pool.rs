@@ -469,7 +469,8 @@ impl Pool {
     fn note_spare(&self, core: &Core, record_size: u32) {
         let record = record_size.min(self.max_record());
         let room = |group: &GroupSpace| {
-            let free = group.free_segments().saturating_sub(group.reserve().max(group.floor()));
+            // The floor, above which data is accepted, lies below the reserve.
+            let free = group.free_segments().saturating_sub(group.reserve());
             group.available(free, 0, record)
         };
         self.spare.note(Noted {
