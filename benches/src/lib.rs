@@ -15,9 +15,11 @@ pub mod tape;
 pub mod usage;
 pub mod work;
 
-use larder_device::{SystemClock, SystemEntropy, Workers};
+use larder_device::{Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy, Workers};
 use larder_format::HostId;
-use larder_pool::World;
+use larder_pool::create::rule_for;
+use larder_pool::{GroupSpec, Pool, PoolSpec, World};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,20 @@ pub fn world(workers: Arc<dyn Workers>) -> World {
         host: HostId::new(1),
         host_name: "bench".into(),
     }
+}
+
+/// A pool in this process, without threads, on new sparse files of `bytes` each in `folder`.
+pub fn pool_in(folder: &Path, word: &str, devices: usize, bytes: u64) -> Arc<Pool> {
+    let rule = rule_for(word, devices).expect("enough devices");
+    let open = |i| {
+        let path = folder.join(format!("device{i}"));
+        device::sparse_file(&path, bytes);
+        Arc::new(FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used"))
+            as Arc<dyn Device>
+    };
+    let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
+    let spec = PoolSpec { name: "bench".into(), groups, ashift: 12 };
+    Pool::create(world(Arc::new(Inline)), spec).expect("a pool")
 }
 
 /// The time that `work` takes, once.

@@ -6,12 +6,9 @@
 
 use fastcdc::v2020::{FastCDC, Normalization};
 use larder_benches::content::Content;
-use larder_benches::device::sparse_file;
-use larder_benches::{MIB, mb_per_s, process, race, timing};
-use larder_device::{Device, FileDevice, Inline, OpenMode};
+use larder_benches::{MIB, mb_per_s, pool_in, process, race, timing};
 use larder_files::{Caller, Cutter, FileKind, Handle, Mount, NodeId, Ops};
-use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
+use larder_pool::ROOT_DATASET;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,7 +96,7 @@ fn files(folder: &Path, (content, bytes): (Content, &[u8]), codec: &str) {
     for _ in 0..FILE_ROUNDS {
         for (chunking, [write, read]) in ["fixed", "content"].into_iter().zip(&mut best) {
             let folder = TempDir::with_prefix_in("larder-bench-", folder).expect("the folder can be written");
-            let pool = pool(folder.path());
+            let pool = pool_in(folder.path(), "single", 1, 4 << 30);
             for (name, value) in [("compression", codec), ("chunking", chunking)] {
                 pool.set_property(ROOT_DATASET, name, value).expect("a property");
             }
@@ -126,14 +123,4 @@ fn files(folder: &Path, (content, bytes): (Content, &[u8]), codec: &str) {
         let (write, read) = (write.shown(), read.shown());
         println!("{:8} {codec:>6}  {chunking:8} {write:>26} {read:>27}", content.name());
     }
-}
-
-fn pool(folder: &Path) -> Arc<Pool> {
-    let path = folder.join("device");
-    sparse_file(&path, 4 << 30);
-    let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
-    let rule = rule_for("single", 1).expect("enough devices");
-    let groups = vec![GroupSpec { rule, devices: vec![Arc::new(device) as Arc<dyn Device>] }];
-    let world = larder_benches::world(Arc::new(Inline));
-    Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool")
 }

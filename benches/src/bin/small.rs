@@ -1,19 +1,16 @@
 //! What a small file costs the engine, step by step, without FUSE.
 //!
 //! `cargo run --release -p larder-benches --bin small -- FOLDER` (see benches/README.md). A tree of small files is
-//! stored twice in a dataset with `dedup=on`, in a pool on six files in FOLDER, by the calls that the kernel makes
+//! stored three times in a dataset with `dedup=on`, in a pool on six files in FOLDER, by the calls that the kernel makes
 //! for `cp -rp`; the same calls are made to a server that only hashes.
 
 use clap::Parser;
 use larder_benches::content::Content;
-use larder_benches::device::sparse_file;
 use larder_benches::no_op::NoOp;
-use larder_benches::{MIB, process, timing};
-use larder_device::{Device, FileDevice, Inline, OpenMode};
+use larder_benches::{MIB, pool_in, process, timing};
 use larder_files::{Caller, Mount, NodeId, OpenFlags, Ops, SetAttr, SetTime};
 use larder_format::Timestamp;
-use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
+use larder_pool::{Pool, ROOT_DATASET};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +37,7 @@ const WRITES: OpenFlags = OpenFlags {
 };
 /// Files of a folder.
 const FOLDER: usize = 64;
-/// Bytes of files: about as those of `/usr/share` and `/usr/lib` are.
+/// Bytes of files, in turns.
 const SIZES: [usize; 8] = [150, 600, 1300, 2500, 4000, 7000, 16_000, 45_000];
 /// What a file goes through.
 const STEPS: [&str; 7] = ["look up", "create", "write", "set times", "set mode", "release", "folder"];
@@ -114,16 +111,7 @@ fn store(args: &Args, source: &[u8], mount: &dyn Ops, copy: &str) -> [Duration; 
 /// A raidz2 pool on six files.
 fn pool(args: &Args) -> (Arc<Pool>, Arc<Mount>, TempDir) {
     let folder = TempDir::with_prefix_in("larder-bench-", &args.folder).expect("the folder can be written");
-    let rule = rule_for("raidz2", 6).expect("six devices are enough");
-    let open = |i| {
-        let path = folder.path().join(format!("device{i}"));
-        sparse_file(&path, 4 << 30);
-        Arc::new(FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used"))
-            as Arc<dyn Device>
-    };
-    let groups = vec![GroupSpec { rule, devices: (0..6).map(open).collect() }];
-    let world = larder_benches::world(Arc::new(Inline));
-    let pool = Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
+    let pool = pool_in(folder.path(), "raidz2", 6, 4 << 30);
     pool.set_property(ROOT_DATASET, "dedup", "on").expect("a property");
     let mount = Mount::new(Arc::clone(&pool), (0, 0)).expect("a mount");
     mount.attach(pool.dataset(ROOT_DATASET).expect("there is one"), None).expect("it is attached");

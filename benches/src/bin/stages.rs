@@ -7,8 +7,8 @@
 use clap::Parser;
 use larder_benches::content::Content;
 use larder_benches::device::{sparse_file, write_all};
-use larder_benches::{MIB, gb_per_s, no_op, process, timing};
-use larder_device::{ALIGN, Device, FileDevice, Inline, OpenMode};
+use larder_benches::{MIB, gb_per_s, no_op, pool_in, process, timing};
+use larder_device::{ALIGN, FileDevice, OpenMode};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot};
@@ -22,7 +22,7 @@ use larder_pool::dedup::Dedup;
 use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;
-use larder_pool::{GroupSpec, NewRecord, Pool, PoolSpec, ROOT_DATASET};
+use larder_pool::{NewRecord, ROOT_DATASET};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
@@ -245,17 +245,9 @@ fn fuse(source: &[u8], mib: usize) {
 /// The engine without files: store and commit, then reads from the devices.
 fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word, devices): (&str, usize)) {
     let folder = TempDir::with_prefix_in("larder-bench-", &args.folder).expect("the folder can be written");
-    let rule = rule_for(word, devices).expect("enough devices");
-    let size = (args.mib * MIB / rule.layout.k()) as u64 * 2 + (1 << 30);
-    let open = |i| {
-        let path = folder.path().join(format!("device{i}"));
-        sparse_file(&path, size);
-        Arc::new(FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used"))
-            as Arc<dyn Device>
-    };
-    let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
-    let world = larder_benches::world(Arc::new(Inline));
-    let pool = Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
+    let k = rule_for(word, devices).expect("enough devices").layout.k();
+    let size = (args.mib * MIB / k) as u64 * 2 + (1 << 30);
+    let pool = pool_in(folder.path(), word, devices, size);
     let bytes = args.mib * MIB;
     let name = |what: &str| format!("{what}: {word} {codec} {}", content.name());
     let mut stored: Vec<BlockPtr> = Vec::new();

@@ -2,7 +2,8 @@
 //!
 //! Locking order, outermost first: the turn to change who is a member, a step of scrub, healing, resilver or trace,
 //! commit lock, gate, intent log, dataset trees, snapshots, dedup index, tables, block map, near, rows in flight, core;
-//! the books of quotas, what is to be freed and what is noted of free slots alone, at last. The core's lock is never held over I/O.
+//! the books of quotas, what is to be freed and what is noted of free slots alone, at last. The core's lock is never
+//! held over I/O.
 
 use crate::error::Result;
 use crate::map::{Location, Update};

@@ -1,15 +1,13 @@
 //! The real cleaner, in a pool on a file.
 
 use crate::Args;
-use larder_benches::MIB;
 use larder_benches::committer::Committer;
 use larder_benches::content::Content;
-use larder_benches::device::sparse_file;
 use larder_benches::pattern::Picker;
-use larder_device::{Device, FileDevice, Histogram, Inline, OpenMode};
+use larder_benches::{MIB, pool_in};
+use larder_device::Histogram;
 use larder_files::{Caller, FileKind, FsError, Handle, Mount, NodeId, Ops};
-use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, Writes};
+use larder_pool::{Pool, ROOT_DATASET, Writes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,14 +25,7 @@ impl Bed {
     fn new(args: &Args) -> Self {
         let folder = args.folder.clone().unwrap_or_else(std::env::temp_dir);
         let folder = TempDir::with_prefix_in("larder-bench-", folder).expect("the folder can be written");
-        let path = folder.path().join("device");
-        sparse_file(&path, (args.mib * MIB) as u64);
-        let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
-        let rule = rule_for("single", 1).expect("one device is enough");
-        let groups = vec![GroupSpec { rule, devices: vec![Arc::new(device) as Arc<dyn Device>] }];
-        let world = larder_benches::world(Arc::new(Inline));
-        let pool =
-            Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");
+        let pool = pool_in(folder.path(), "single", 1, (args.mib * MIB) as u64);
         let set = |name, value: String| pool.set_property(ROOT_DATASET, name, &value).expect("a property");
         set("compression", "off".into());
         set("recordsize", format!("{}K", args.record_kib));

@@ -89,7 +89,7 @@ impl Pool {
             }
         }
         for (ptr, record) in found.iter().zip(records) {
-            // The copy that was just written goes, not the one that is kept: its memory is still in the processor's caches.
+            // The copy that was just written goes, not the one that is kept: its memory is in the processor's caches.
             if let (Some(ptr), Some(record)) = (ptr, record)
                 && self.cache.lacks_record(ptr.id)
             {
