@@ -19,12 +19,15 @@ use larder_device::{Device, FileDevice, Inline, OpenMode, SystemClock, SystemEnt
 use larder_format::HostId;
 use larder_pool::create::rule_for;
 use larder_pool::{GroupSpec, Pool, PoolSpec, World};
+use rustix::mm::Advice;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// One mebibyte: the block of sequential work.
 pub const MIB: usize = 1 << 20;
+/// What memory comes in.
+const PAGE: usize = 4096;
 
 /// The world of a pool that a benchmark has in its own process.
 pub fn world(workers: Arc<dyn Workers>) -> World {
@@ -49,6 +52,20 @@ pub fn pool_in(folder: &Path, word: &str, devices: usize, bytes: u64) -> Arc<Poo
     let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
     let spec = PoolSpec { name: "bench".into(), groups, ashift: 12 };
     Pool::create(world(Arc::new(Inline)), spec).expect("a pool")
+}
+
+/// Takes `bytes` of memory, in huge pages if it can, and gives them back. A virtual machine may have given its free memory
+/// to its host, and wait for each page of it when it is next used: that is no part of what is measured.
+pub fn wake_memory(bytes: usize) {
+    let mut memory = vec![0u8; bytes];
+    let first = memory.as_ptr().align_offset(PAGE);
+    let pages = &mut memory[first..];
+    // SAFETY: the range lies in the vector's own memory, and this advice changes no byte of it.
+    let taken = unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxHugepage) };
+    // Without huge pages it takes longer.
+    taken.unwrap_or_default();
+    pages.fill(1);
+    std::hint::black_box(pages);
 }
 
 /// The time that `work` takes, once.

@@ -2,10 +2,10 @@
 
 use crate::corpus::Corpus;
 use crate::report::{Asked, Report, Unit};
-use crate::runs::{Bed, RAIDZ2, Site, copy, find, warm, write_unique};
+use crate::runs::{Bed, RAIDZ2, Site, copy, find, storing, warm, write_unique};
+use larder_benches::MIB;
 use larder_benches::content::Content;
 use larder_benches::daemon::{POOL, pause};
-use larder_benches::{MIB, usage};
 use larder_device::{Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemWorkers};
 use larder_format::Fingerprint;
 use larder_pool::ImportOptions;
@@ -142,11 +142,10 @@ pub fn indexed(
     let base = Content::Random.bytes(64 * MIB);
     for round in 0..site.rounds {
         let store = |name: &str| {
-            usage::of(Some(bed.daemon().pid()), || {
+            storing(bytes, Some(bed.daemon().pid()), || {
                 write_unique(&bed.mountpoint.join(name), &base, stream_mib, 1 + round as u64);
                 bed.daemon().sync();
             })
-            .1
         };
         let mut order = [("off/first", "indexed: random, off"), ("first", "indexed: random, on")];
         if round % 2 == 1 {

@@ -125,6 +125,13 @@ const TO_NO_OP: [&str; 2] = ["random to a no-op server that hashes", "text to a 
 /// Each kind of stream without deduplication, and every record hashed beside: no `dedup=on` takes less.
 const OFF_AND_HASHED: [&str; 2] = ["random, off, and hashed", "text, off, and hashed"];
 
+/// What it uses to store so many bytes, in memory that is at hand: that of who writes and of who stores them, and of
+/// the kernel's cache below.
+pub fn storing(bytes: usize, daemon: Option<u32>, work: impl FnOnce()) -> Usage {
+    larder_benches::wake_memory(4 * bytes + (2 << 30));
+    usage::of(daemon, work).1
+}
+
 /// Hashes as much as a stream is, in records, by one thread.
 fn hash_all(base: &[u8], mib: usize) {
     let records = base.chunks_exact(128 << 10).cycle().take(mib * 8);
@@ -149,11 +156,10 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
                 let (first, again) = names[kind];
                 let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
                 let store = |name: &str| {
-                    usage::of(Some(bed.daemon().pid()), || {
+                    storing(bytes, Some(bed.daemon().pid()), || {
                         write_unique(&bed.mountpoint.join(name), &base, mib, 1);
                         bed.daemon().sync();
                     })
-                    .1
                 };
                 let usage = store("first");
                 report.rate(first, bytes, usage);
@@ -167,7 +173,7 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
                     report.add("duplicates of a stream found", Unit::Part, 1.0 - grown / before as f64);
                 }
             }
-            let hashed = no_op_of(site, |path| write_unique(&path.join("stream"), &base, mib, 1));
+            let hashed = no_op_of(site, bytes, |path| write_unique(&path.join("stream"), &base, mib, 1));
             report.rate(TO_NO_OP[kind], bytes, hashed);
             let hash = usage::of(None, || hash_all(&base, mib)).1;
             // Without deduplication all cores are at work, and the hash is work for all of them.
@@ -195,8 +201,9 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
     report.ask("duplicates found", "duplicates of a stream found", Least(0.95));
 }
 
-/// Does `work` in a mount that stores nothing and hashes what is written, of a process of its own.
-fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
+/// Does `work`, which writes so many bytes, in a mount that stores nothing and hashes what is written, of a process of
+/// its own.
+fn no_op_of(site: &Site, bytes: usize, work: impl FnOnce(&Path)) -> Usage {
     let mountpoint = site.folder.join("no-op");
     fs::create_dir_all(&mountpoint).expect("the folder can be written");
     let own = std::env::current_exe().expect("it has a path");
@@ -210,7 +217,7 @@ fn no_op_of(site: &Site, work: impl FnOnce(&Path)) -> Usage {
     output.read_line(&mut told).expect("a pipe can be read");
     // Else the work would be done in the folder below.
     assert_eq!(told, "mounted\n", "the no-op server says that it is mounted");
-    let ((), usage) = usage::of(Some(server.id()), || work(&mountpoint));
+    let usage = storing(bytes, Some(server.id()), || work(&mountpoint));
     drop(server.stdin.take());
     assert!(server.wait().expect("it was started").success(), "the no-op server");
     litter.iter().for_each(litter::gone);
@@ -277,11 +284,10 @@ pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
                 let bed = Bed::new(site, RAIDZ2, 4 * bytes as u64 + (2 << 30), &["compression=lz4", mode]);
                 warm(path);
                 let store = |name: &str| {
-                    usage::of(Some(bed.daemon().pid()), || {
+                    storing(bytes, Some(bed.daemon().pid()), || {
                         copy(path, &bed.mountpoint.join(name));
                         bed.daemon().sync();
                     })
-                    .1
                 };
                 report.rate(first, bytes, store("first"));
                 let before = bed.live();
@@ -292,7 +298,7 @@ pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
                 }
             }
             warm(path);
-            let hashed = no_op_of(site, |mount| copy(path, &mount.join("tree")));
+            let hashed = no_op_of(site, bytes, |mount| copy(path, &mount.join("tree")));
             report.rate(no_op, bytes, hashed);
         }
     }
@@ -341,11 +347,12 @@ fn repository(
     fs::create_dir_all(site.folder.join("home")).expect("the folder can be written");
     make(text);
     warm(&corpus.path);
-    let ((), usage) = usage::of(None, || {
+    let bytes = corpus.bytes as usize;
+    let usage = storing(bytes, None, || {
         store(text);
         run("sync", ["-f", text]);
     });
-    report.rate(rate, corpus.bytes as usize, usage);
+    report.rate(rate, bytes, usage);
     let told = run("du", ["-sb", text]);
     let bytes = told.split_whitespace().next().and_then(|word| word.parse().ok()).expect("du tells a number");
     report.add(size, Unit::Bytes, bytes);
@@ -363,6 +370,7 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
         metered: false,
     };
     let source = corpus.path.to_str().expect("our own path").to_owned();
+    let bytes = corpus.bytes as usize;
     for round in 0..site.rounds {
         // With the codec of borg and restic, and with what `compression=on` is, as zfs-fuse has it.
         let mut pools = [
@@ -376,11 +384,11 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
         for (codec, chunking, rate, size) in pools {
             let bed = Bed::new(site, SINGLE, 2 * corpus.bytes + (1 << 30), &[codec, "dedup=on", chunking]);
             warm(&corpus.path);
-            let ((), usage) = usage::of(Some(bed.daemon().pid()), || {
+            let usage = storing(bytes, Some(bed.daemon().pid()), || {
                 copy(&corpus.path, &bed.mountpoint.join("corpus"));
                 bed.daemon().sync();
             });
-            report.rate(rate, corpus.bytes as usize, usage);
+            report.rate(rate, bytes, usage);
             report.add(size, Unit::Bytes, bed.live() as f64);
         }
         if installed("borg") {
@@ -404,11 +412,11 @@ pub fn peers(site: &Site, corpus: &Corpus, report: &mut Report) {
                 bed.set("compression", "on");
                 bed.settle();
                 warm(&corpus.path);
-                let ((), usage) = usage::of(bed.daemon(), || {
+                let usage = storing(bytes, bed.daemon(), || {
                     copy(&corpus.path, &bed.path().join("corpus"));
                     bed.commit();
                 });
-                report.rate("corpus, zfs-fuse", corpus.bytes as usize, usage);
+                report.rate("corpus, zfs-fuse", bytes, usage);
             }
         }
     }
