@@ -106,8 +106,9 @@ impl Report {
             "{machine}\n\nThe corpus: {} MiB; {} real files from /usr/share and /usr/lib ({} MiB), the same with bytes \
              inserted into a third of them and written over in others, a tar and an ext4 image of the real files, and \
              noise. Trees are copied by two threads. Streams are files of {stream_mib} MiB, every page of which is another. \
-             Medians of {rounds} rounds, in which the order turns round; of ratios, those within a round. By processor \
-             time: what a second of client, daemon and kernel brings, which others on the machine disturb less.",
+             Before each is stored so much memory is taken and given back that no virtual machine has to ask its host for it \
+             meanwhile. Medians of {rounds} rounds, in which the order turns round; of ratios, those within a round. By \
+             processor time: what a second of client, daemon and kernel brings, which others on the machine disturb less.",
             corpus.bytes >> 20,
             corpus.files,
             corpus.tree_bytes >> 20
