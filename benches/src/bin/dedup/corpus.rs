@@ -6,6 +6,7 @@
 use larder_benches::MIB;
 use larder_benches::content::Content;
 use larder_benches::peer::run;
+use larder_benches::tree::Tree;
 use larder_device::{Entropy, SeededEntropy};
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,11 +27,7 @@ pub struct Corpus {
     /// All of it.
     pub path: PathBuf,
     /// The real files alone.
-    pub tree: PathBuf,
-    /// Bytes of the real files.
-    pub tree_bytes: u64,
-    /// Real files.
-    pub files: usize,
+    pub tree: Tree,
     /// Bytes of everything.
     pub bytes: u64,
 }
@@ -39,22 +36,20 @@ impl Corpus {
     /// Makes it in `folder`, of about `mib` mebibytes: four times the real files, and a quarter of them noise.
     pub fn new(folder: &Path, mib: usize) -> Self {
         let path = folder.join("corpus");
-        let tree = path.join("tree");
-        fs::create_dir_all(&tree).expect("the folder can be written");
         let limit = (mib * MIB) as u64 * 4 / 17;
-        let mut corpus = Self { path, tree, tree_bytes: 0, files: 0, bytes: 0 };
-        let to = corpus.tree.clone();
+        let mut tree = Tree::new(path.join("tree"));
         for (i, from) in ["/usr/share", "/usr/lib"].iter().enumerate() {
-            corpus.fill(Path::new(from), &to.join(&from[1..]), limit * (i as u64 + 1) / 2);
+            let to = tree.path.join(&from[1..]);
+            tree.fill(Path::new(from), &to, LARGEST, limit * (i as u64 + 1) / 2);
         }
         let dice = SeededEntropy::new(5);
-        let edited = corpus.path.join("edited");
-        edit(&corpus.tree, &edited, &dice);
-        let (tar, image) = (corpus.path.join("tree.tar"), corpus.path.join("tree.ext4"));
+        let edited = path.join("edited");
+        edit(&tree.path, &edited, &dice);
+        let (tar, image) = (path.join("tree.tar"), path.join("tree.ext4"));
         let mut pack = Command::new("tar");
         pack.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
             .arg(format!("--mtime=@{WHEN}"));
-        let packed = pack.arg("-cf").arg(&tar).arg("-C").arg(&corpus.tree).arg(".").status();
+        let packed = pack.arg("-cf").arg(&tar).arg("-C").arg(&tree.path).arg(".").status();
         assert!(packed.expect("tar runs").success(), "tar");
         let size = fs::metadata(&tar).expect("it was just made").len() * 12 / 10 + (16 << 20);
         larder_benches::device::sparse_file(&image, size);
@@ -62,37 +57,15 @@ impl Corpus {
         format.env("E2FSPROGS_FAKE_TIME", WHEN).args(["-q", "-F", "-m", "0", "-U", IDENTIFIER]);
         let seed = format!("hash_seed={IDENTIFIER},lazy_itable_init=0");
         let formatted =
-            format.args(["-O", "^has_journal", "-E", &seed]).arg("-d").arg(&corpus.tree).arg(&image).output();
+            format.args(["-O", "^has_journal", "-E", &seed]).arg("-d").arg(&tree.path).arg(&image).output();
         let formatted = formatted.expect("mkfs.ext4 runs");
         assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
         let noise = Content::Random.bytes((limit / 4) as usize);
-        fs::write(corpus.path.join("noise"), noise).expect("our folder");
-        let told = run("du", ["-sb", corpus.path.to_str().expect("our path")]);
-        corpus.bytes =
+        fs::write(path.join("noise"), noise).expect("our folder");
+        let told = run("du", ["-sb", path.to_str().expect("our path")]);
+        let bytes =
             told.split_whitespace().next().and_then(|word| word.parse().ok()).expect("du tells a number");
-        corpus
-    }
-
-    /// Copies files from below `from`, in the order of their names, until there are `limit` bytes.
-    fn fill(&mut self, from: &Path, to: &Path, limit: u64) {
-        let Ok(entries) = fs::read_dir(from) else { return };
-        let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-        entries.sort_unstable();
-        for entry in entries {
-            if self.tree_bytes >= limit {
-                return;
-            }
-            let (Ok(meta), Some(name)) = (entry.symlink_metadata(), entry.file_name()) else { continue };
-            if meta.is_dir() {
-                self.fill(&entry, &to.join(name), limit);
-            } else if meta.is_file() && meta.len() <= LARGEST {
-                fs::create_dir_all(to).expect("our folder");
-                if fs::copy(&entry, to.join(name)).is_ok() {
-                    self.files += 1;
-                    self.tree_bytes += meta.len();
-                }
-            }
-        }
+        Self { path, tree, bytes }
     }
 }
 

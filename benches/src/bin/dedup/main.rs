@@ -90,8 +90,8 @@ fn main() -> ExitCode {
     eprintln!(
         "corpus: {} MiB, of it {} real files of {} MiB",
         corpus.bytes >> 20,
-        corpus.files,
-        corpus.tree_bytes >> 20
+        corpus.tree.files,
+        corpus.tree.bytes >> 20
     );
     let site = Site { folder: path, larder, rounds: args.rounds.max(1) };
     let mut report = Report::new(&machine(&dir), &corpus, args.stream_mib, site.rounds);

@@ -110,8 +110,8 @@ impl Report {
              meanwhile. Medians of {rounds} rounds, in which the order turns round; of ratios, those within a round. By \
              processor time: what a second of client, daemon and kernel brings, which others on the machine disturb less.",
             corpus.bytes >> 20,
-            corpus.files,
-            corpus.tree_bytes >> 20
+            corpus.tree.files,
+            corpus.tree.bytes >> 20
         );
         Self {
             head,

@@ -251,8 +251,8 @@ type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
 pub fn tree(site: &Site, corpus: &Corpus, report: &mut Report) {
     let sources: [Source<'_>; 2] = [
         (
-            &corpus.tree,
-            corpus.tree_bytes,
+            &corpus.tree.path,
+            corpus.tree.bytes,
             [
                 ("tree, off", "tree again, off"),
                 ("tree, on", "tree again, on"),

@@ -2,9 +2,10 @@
 
 use larder_benches::MIB;
 use larder_benches::content::Content;
+use larder_benches::tree::Tree;
 use larder_device::{Entropy, SeededEntropy};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Files larger than this are left out of the tree, bytes: a few would be all of it.
@@ -20,58 +21,18 @@ pub struct Materials {
     pub repository: Tree,
 }
 
-/// A folder and what is in it.
-#[derive(Debug, Clone)]
-pub struct Tree {
-    /// Where.
-    pub path: PathBuf,
-    /// Regular files.
-    pub files: usize,
-    /// Their content.
-    pub bytes: u64,
-}
-
-impl Tree {
-    fn new(path: PathBuf) -> Self {
-        fs::create_dir(&path).expect("our folder");
-        Self { path, files: 0, bytes: 0 }
-    }
-
-    /// Copies files from below `from`, in the order of their names, until the tree has `limit` bytes.
-    fn fill(&mut self, from: &Path, to: &Path, limit: u64) {
-        let Ok(entries) = fs::read_dir(from) else { return };
-        let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-        entries.sort_unstable();
-        for entry in entries {
-            if self.bytes >= limit {
-                return;
-            }
-            let (Ok(meta), Some(name)) = (entry.symlink_metadata(), entry.file_name()) else { continue };
-            if meta.is_dir() {
-                self.fill(&entry, &to.join(name), limit);
-            } else if meta.is_file() && meta.len() <= LARGEST {
-                fs::create_dir_all(to).expect("our folder");
-                if fs::copy(&entry, to.join(name)).is_ok() {
-                    self.files += 1;
-                    self.bytes += meta.len();
-                }
-            }
-        }
-    }
-
-    fn fill_randomly(&mut self, random: &[u8], limit: u64) {
-        let dice = SeededEntropy::new(11);
-        let folder = self.path.join("random");
-        fs::create_dir(&folder).expect("our folder");
-        while self.bytes < limit {
-            // From 16 KiB to 2 MiB, as many of each magnitude.
-            let len = (16 << 10 << (dice.next_u64() % 7)) + (dice.next_u64() % 16384) as usize;
-            let at = dice.next_u64() as usize % (random.len() - len);
-            fs::write(folder.join(format!("file{:05}", self.files)), &random[at..at + len])
-                .expect("our file");
-            self.files += 1;
-            self.bytes += len as u64;
-        }
+/// Adds incompressible files until the tree has `limit` bytes.
+fn fill_randomly(tree: &mut Tree, random: &[u8], limit: u64) {
+    let dice = SeededEntropy::new(11);
+    let folder = tree.path.join("random");
+    fs::create_dir(&folder).expect("our folder");
+    while tree.bytes < limit {
+        // From 16 KiB to 2 MiB, as many of each magnitude.
+        let len = (16 << 10 << (dice.next_u64() % 7)) + (dice.next_u64() % 16384) as usize;
+        let at = dice.next_u64() as usize % (random.len() - len);
+        fs::write(folder.join(format!("file{:05}", tree.files)), &random[at..at + len]).expect("our file");
+        tree.files += 1;
+        tree.bytes += len as u64;
     }
 }
 
@@ -83,12 +44,12 @@ impl Materials {
         let mib = |mib: usize| (mib * MIB) as u64;
         for (i, from) in ["/usr/include", "/usr/share", "/usr/lib"].iter().enumerate() {
             let to = tree.path.join(&from[1..]);
-            tree.fill(Path::new(from), &to, mib(tree_mib) * (i as u64 + 1) / 4);
+            tree.fill(Path::new(from), &to, LARGEST, mib(tree_mib) * (i as u64 + 1) / 4);
         }
-        tree.fill_randomly(&random, mib(tree_mib));
+        fill_randomly(&mut tree, &random, mib(tree_mib));
         let mut repository = Tree::new(folder.join("repository"));
         let to = repository.path.clone();
-        repository.fill(Path::new("/usr/include"), &to, mib(repository_mib));
+        repository.fill(Path::new("/usr/include"), &to, LARGEST, mib(repository_mib));
         let steps = [&["init", "-q"][..], &["add", "-A"], &["commit", "-q", "-m", "All"]];
         for arguments in steps.iter().filter(|_| repository.files > 0) {
             let status = git().arg("-C").arg(&repository.path).args(*arguments).status().expect("git runs");

@@ -3,7 +3,7 @@
 use crate::materials::{Materials, git};
 use larder_benches::peer::{Bed, Peer};
 use larder_benches::usage::{self, Usage};
-use larder_benches::{Latencies, MIB, process, work};
+use larder_benches::{Latencies, MIB, process, wake_memory, work};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -179,9 +179,18 @@ pub struct Sizes {
     pub rounds: usize,
 }
 
+impl Sizes {
+    /// Bytes of memory that a piece of work may need: of who stores and who writes, and the kernel's pages of both.
+    fn memory(&self) -> usize {
+        let largest = self.stream_mib.max(self.random_mib).max(self.tree_mib);
+        2 * largest * MIB + (2 << 30)
+    }
+}
+
 /// A piece of work under way.
 struct Bench<'a> {
     bed: &'a mut Bed,
+    memory: usize,
     samples: Vec<Sample>,
 }
 
@@ -200,12 +209,14 @@ impl Bench<'_> {
 
     fn forget(&mut self) {
         self.bed.remount();
+        wake_memory(self.memory);
     }
 }
 
 /// Does `work` in `bed`.
 pub fn perform(work: Work, bed: &mut Bed, sizes: &Sizes, materials: &Materials) -> Vec<Sample> {
-    let mut bench = Bench { bed, samples: Vec::new() };
+    let mut bench = Bench { bed, memory: sizes.memory(), samples: Vec::new() };
+    wake_memory(bench.memory);
     match work {
         Work::Seq => seq(&mut bench, sizes, &materials.random),
         Work::Rand => rand(&mut bench, sizes, &materials.random),
