@@ -10,9 +10,12 @@ const BYTES_IN_MAP: u64 = 17;
 
 /// All of it, as `larder pool dedup` prints it.
 pub fn text(pool: &PoolStatus, exact: bool) -> String {
-    let mut out = format!("  pool: {}\n", pool.root.name);
+    let name = &pool.root.name;
+    let mut out = format!("  pool: {name}\n");
     let Some(trace) = known(pool) else {
-        return out + "nothing is known of references before a first trace: larder pool trace -w\n";
+        return format!(
+            "{out}nothing is known of references before a first trace: larder pool trace -w {name}\n"
+        );
     };
     let (once, more) = trace.fingerprinted;
     match pool.dedup {
@@ -61,11 +64,14 @@ pub fn zdb(pool: &PoolStatus, depth: u8) -> String {
 
 /// What `zpool status -D` adds.
 pub fn status(pool: &PoolStatus) -> String {
+    let index = pool.dedup.unwrap_or_default();
     let Some(trace) = known(pool).filter(|trace| trace.fingerprinted != (0, 0)) else {
-        return " dedup: no DDT entries\n".to_owned();
+        return match index.entries {
+            0 => " dedup: no DDT entries\n".to_owned(),
+            _ => format!(" dedup: not counted yet: larder pool dedup {}\n", pool.root.name),
+        };
     };
     let entries = trace.fingerprinted.0 + trace.fingerprinted.1;
-    let index = pool.dedup.unwrap_or_default();
     let (disk, memory) = (format_size(cost(pool, trace)), format_size(index.memory));
     format!(
         " dedup: DDT entries {entries}, size {disk} on disk, {memory} in core\n{}",
@@ -248,5 +254,7 @@ tank/copies   200M   100M    40M    60M
         assert!(text(&none, false).contains("dedup was never on"));
         assert!(zdb(&none, 2).starts_with("All DDTs are empty\n"));
         assert_eq!(status(&none), " dedup: no DDT entries\n");
+        let later = PoolStatus { dedup: Some(DedupStatus { entries: 7, ..DedupStatus::default() }), ..none };
+        assert_eq!(status(&later), " dedup: not counted yet: larder pool dedup tank\n");
     }
 }
