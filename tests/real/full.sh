@@ -101,14 +101,20 @@ part_tiny() {
     well "at the end"
 }
 
-# longest WHERE SIZE OPTION...: milliseconds that the longest of random writes to a file in that folder took.
+# longest WHAT WHERE SIZE OPTION...: milliseconds that the longest of random writes to a file in that folder took.
 longest() {
-    local folder=$1 size=$2
-    shift 2
-    fio --name=stalls --directory="$folder" --filename=file --rw=randwrite --bs=128k --size="$size" "$@" \
-        --runtime="$SECONDS_OF_WRITES" --time_based --refill_buffers --output-format=json 2>/dev/null |
-        awk '/"write" :/ { write = 1 } write && /"clat_ns"/ { wait = 1 }
-            wait && !told && /"max"/ { printf "%d\n", $3 / 1e6; told = 1 } END { if (!told) print 999999 }'
+    local told=$BED/out/$1 folder=$2 size=$3
+    shift 3
+    if ! fio --name=stalls --directory="$folder" --filename=file --rw=randwrite --bs=128k --size="$size" "$@" \
+        --runtime="$SECONDS_OF_WRITES" --time_based --refill_buffers --output-format=json --output="$told.json" \
+        >"$told.log" 2>&1; then
+        echo "fio failed in $folder:" >&2
+        cat "$told.log" >&2
+        grep -h 'error' "$told.json" >&2
+        return 1
+    fi
+    awk '/"write" :/ { write = 1 } write && /"clat_ns"/ { wait = 1 }
+        wait && !told && /"max"/ { printf "%d\n", $3 / 1e6; told = 1 } END { if (!told) print 999999 }' "$told.json"
 }
 part_stalls() {
     local size ms disk try
@@ -118,8 +124,8 @@ part_stalls() {
     # in between.
     for try in 1 2 3; do
         mounted
-        longest "$BED/out" 64M --direct=1 --rate_iops=20 >"$BED/out/disk" &
-        ms=$(longest "$MNT" "${size}k" --overwrite=1 --fallocate=none)
+        longest disk "$BED/out" 64M --direct=1 --rate_iops=20 >"$BED/out/disk" &
+        ms=$(longest pool "$MNT" "${size}k" --overwrite=1 --fallocate=none)
         wait $!
         disk=$(cat "$BED/out/disk")
         [ "$disk" != 999999 ] || disk=0

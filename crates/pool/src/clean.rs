@@ -474,12 +474,14 @@ impl Pool {
             if self.win_some(true)? {
                 continue;
             }
-            // Nothing is left to be cleaned; what was accepted may replace what lives, and free it.
-            let before = self.free_segments();
+            // Enough is free, or nothing is left to be cleaned. What was accepted takes it, or may replace what lives, and
+            // leaves something to be cleaned then.
+            let (free, stored) = (self.free_segments(), self.stored.load(Ordering::Relaxed));
             for _ in 0..=COMMITS_TO_FREE {
                 self.commit_what_fits()?;
             }
-            if self.free_segments() <= before && !fits(&self.core.lock()) {
+            let vain = self.free_segments() <= free && self.stored.load(Ordering::Relaxed) == stored;
+            if vain && !fits(&self.core.lock()) {
                 self.exhausted.store(self.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }

@@ -551,3 +551,41 @@ fn power_cuts_at_a_full_pool_lose_nothing_and_leave_room_to_go_on() {
         }
     }
 }
+
+/// A file of 95 hundredths of the pool is overwritten at random, a MiB each time, with commits and cleaning now and
+/// then: all that takes room is what is dead.
+fn overwritten_at_95(seed: u64) {
+    let bed = Bed::with_layout("single", &[ByteLen::new(256 * MIB)], &[("compression", "off")]);
+    // So much that little room, not little memory, decides when it is stored.
+    bed.pool.set_pool_property("memory", &(1024 * MIB).to_string()).unwrap();
+    let dice = SeededEntropy::new(seed);
+    let below = |n: u64| dice.next_u64() % n;
+    let mut data = vec![0; MIB as usize];
+    let places = available(&bed) * 95 / 100 / MIB;
+    let node = bed.file(ROOT, "file");
+    let mut write = |at: u64, what: &str| {
+        data.chunks_exact_mut(4096)
+            .for_each(|page| page[..8].copy_from_slice(&dice.next_u64().to_le_bytes()));
+        let written = bed.mount.write(node, Handle(0), at * MIB, &data, false);
+        assert_eq!(written, Ok(MIB as u32), "{what}, seed {seed}");
+    };
+    (0..places).for_each(|at| write(at, "filling"));
+    bed.pool.commit().unwrap();
+    let (tends, commits) = (2 + below(30), 2 + below(100));
+    for step in 0..8 * places {
+        if below(tends) == 0 {
+            bed.pool.tend().unwrap();
+        }
+        if below(commits) == 0 {
+            bed.pool.commit().unwrap();
+        }
+        write(below(places), &format!("overwriting {step}"));
+    }
+}
+
+#[test]
+fn what_was_accepted_and_is_stored_leaves_room_that_cleaning_brings() {
+    // With two of these room was refused after a commit that left little free and much to be cleaned.
+    let first = setting("LARDER_SEED", 17);
+    (first..first + setting("LARDER_LIVES", 3)).for_each(overwritten_at_95);
+}
