@@ -55,16 +55,20 @@ pub fn pool_in(folder: &Path, word: &str, devices: usize, bytes: u64) -> Arc<Poo
     Pool::create(world(Arc::new(Inline)), spec).expect("a pool")
 }
 
-/// Takes `bytes` of memory, in huge pages if it can, and gives them back. A virtual machine may have given its free memory
-/// to its host, and wait for each page of it when it is next used: that is no part of what is measured.
+/// Takes `bytes` of memory, three quarters of what is free at most, and gives them back; in huge pages if it can. A virtual
+/// machine may have given its free memory to its host, and wait for each page of it when it is next used: that is no
+/// part of what is measured.
 pub fn wake_memory(bytes: usize) {
-    let mut memory = vec![0u8; bytes];
-    let first = memory.as_ptr().align_offset(PAGE);
+    let told = rustix::system::sysinfo();
+    let free = told.freeram as usize * told.mem_unit as usize;
+    let mut memory = vec![0u8; bytes.min(free / 4 * 3)];
+    let first = memory.as_ptr().align_offset(PAGE).min(memory.len());
     let pages = &mut memory[first..];
     // SAFETY: the range lies in the vector's own memory, and this advice changes no byte of it.
-    let taken = unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxHugepage) };
-    // Without huge pages it takes longer.
-    taken.unwrap_or_default();
+    let advised =
+        unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxHugepage) };
+    // A kernel without huge pages refuses: with small ones it takes longer, and does the same.
+    let _ = advised;
     pages.fill(1);
     std::hint::black_box(pages);
 }
