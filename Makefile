@@ -52,7 +52,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 quick: lint
-	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test reclaim
+	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test reclaim --test schedules
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 # The same cases in every run; `quick` and `soak` draw new ones each time.
@@ -63,6 +63,7 @@ test:
 	@$(STEP) tests $(CARGO) test --workspace --locked
 	@LARDER_CUTS=12000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@LARDER_SEEDS=4000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
+	@LARDER_SCHEDULES=3000 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) planted $(MAKE) --no-print-directory planted
 	@$(STEP) 'release build' $(BUILD_TESTED)
 	@$(STEP) real $(MAKE) --no-print-directory real
@@ -70,6 +71,7 @@ test:
 
 planted:
 	$(CARGO) test --workspace --locked --features larder-pool/planted --test planted -- --nocapture
+	$(CARGO) test -p larder-files --locked --features planted --test schedules planted -- --nocapture
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)
@@ -110,6 +112,7 @@ survival:
 soak: export LARDER_FULL := 1
 soak: export LARDER_CUTS := 1000000
 soak: export LARDER_SEEDS := 200000
+soak: export LARDER_SCHEDULES := 300000
 soak: export LARDER_TORTURE := 20000
 soak: export LARDER_SUBSETS := all
 soak: export LARDER_FLIPS := 1000000000
@@ -130,6 +133,7 @@ soak: export TREES := /usr
 soak: export TREES_CARGO := 1
 soak: lint
 	$(CARGO) test --release --workspace --locked -- --nocapture
+	$(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(MAKE) --no-print-directory planted real survival SURVIVAL=
 
 help:

@@ -4,10 +4,10 @@
 //! zeroing for each 4 KiB, together more than the copying that a request needs anyway. What is dropped waits
 //! on a shelf for the next of its size; sizes are rounded up to eighths of a power of two, so that they meet.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Addresses, offsets and lengths of requests are multiples of this many bytes.
 pub const ALIGN: usize = 4096;
@@ -53,7 +53,12 @@ impl Shelf {
     }
 }
 
+/// One for the process, so it is no lock of any schedule.
 static SHELF: Mutex<Shelf> = Mutex::new(Shelf { by_size: BTreeMap::new(), bytes: 0, came: 0 });
+
+fn shelf() -> MutexGuard<'static, Shelf> {
+    SHELF.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Bytes whose address is a multiple of [`ALIGN`].
 pub struct AlignedBuf {
@@ -101,14 +106,14 @@ fn size_class(len: usize) -> usize {
 }
 
 fn take(size: usize) -> Vec<u8> {
-    let kept = if size >= SHELF_MIN { SHELF.lock().take(size) } else { None };
+    let kept = if size >= SHELF_MIN { shelf().take(size) } else { None };
     kept.unwrap_or_else(|| vec![0; size])
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.bytes.len() >= SHELF_MIN {
-            let gone = SHELF.lock().put(std::mem::take(&mut self.bytes));
+            let gone = shelf().put(std::mem::take(&mut self.bytes));
             drop(gone);
         }
     }

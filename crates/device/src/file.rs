@@ -24,7 +24,7 @@ use crate::ring;
 use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
 use larder_format::ByteLen;
 use larder_format::label::MIN_DEVICE;
-use parking_lot::{Condvar, Mutex};
+use larder_sync::{Condvar, Mutex};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::VecDeque;

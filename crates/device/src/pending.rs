@@ -12,7 +12,7 @@
 use crate::latency::Stopwatch;
 use crate::ring::Own;
 use crate::{Clock, DeviceError, Outcome, SystemClock};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use larder_sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 

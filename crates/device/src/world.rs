@@ -1,7 +1,7 @@
 //! Time, randomness and helping hands.
 
 use larder_format::Timestamp;
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::sync::OnceLock;
 use std::time::Duration;
 

@@ -137,9 +137,12 @@ impl Volume {
         change: ops::SetAttr,
         origin: Origin,
     ) -> Result<()> {
-        match change.resize {
-            Some(Resize::Cut(size)) if size < state.live.size => self.cut(op, inode.id, state, size)?,
-            _ => {}
+        let cut = match change.resize {
+            Some(Resize::Cut(size)) if size < state.live.size => Some(size),
+            _ => None,
+        };
+        if let Some(size) = cut {
+            self.cut(op, inode.id, state, size)?;
         }
         self.dataset.update(op, |tree| {
             tree.reach(&inode_key(inode.id))?;
@@ -156,8 +159,10 @@ impl Volume {
                 item.ctime = change.ctime;
             });
             tree.insert(inode_key(inode.id), &state.tree.encode())?;
-            if origin == Origin::Live {
-                tree.log(LogOp::SetAttr(change).encode());
+            match origin {
+                Origin::Live if cut.is_some() => tree.log_removal(LogOp::SetAttr(change).encode()),
+                Origin::Live => tree.log(LogOp::SetAttr(change).encode()),
+                Origin::Replay => {}
             }
             Ok(())
         })
@@ -339,7 +344,7 @@ impl Volume {
             state.change(|item| (item.mtime, item.ctime) = (time, time));
             tree.insert(inode_key(id), &state.tree.encode())?;
             if origin == Origin::Live {
-                tree.log(LogOp::Zero(zero).encode());
+                tree.log_removal(LogOp::Zero(zero).encode());
             }
             Ok(())
         })

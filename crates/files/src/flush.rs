@@ -35,7 +35,9 @@ const BATCH: u64 = 32 << 20;
 /// Bytes of old records that are read at once, for what was written in part.
 pub(crate) const BASES: usize = 4 << 20;
 /// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
-const LOG_AT_MOST: u64 = 1 << 20;
+pub(crate) const LOG_AT_MOST: u64 = 1 << 20;
+/// Inodes with dirty data that are looked at for an fsync of another file; more take a commit.
+const LOG_INODES: usize = 1024;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
 
@@ -158,6 +160,15 @@ impl Volume {
                 self.logged.lock().extend(logged);
                 return Err(error);
             }
+        }
+        Ok(())
+    }
+
+    /// Stores all that is dirty in an operation that keeps all others out.
+    pub(crate) fn flush_rest(&self, op: &Op<'_>) -> Result<()> {
+        let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
+        while !todo.is_empty() {
+            self.flush_batch(op, &mut todo)?;
         }
         Ok(())
     }
@@ -512,7 +523,7 @@ impl Volume {
         }
         self.meter(before, state);
         if !taken.unlogged.is_empty() || (clean && state.grown) {
-            state.stored_in = self.pool.open_commit();
+            state.stored_in = self.pool.note_unlogged();
         }
         if clean {
             state.grown = false;
@@ -544,10 +555,27 @@ impl Volume {
         self.report(id)
     }
 
-    /// Sees to it that a name never gets to disk before the data: for programs that write a file and
-    /// rename it over another without an fsync.
-    pub(crate) fn data_before_name(&self, id: InodeId) -> Result<()> {
-        if self.note_data(id)? { Ok(()) } else { self.flush_one(id) }
+    /// Notes all dirty data for the log; false when only a commit can make it durable.
+    pub(crate) fn note_dirty(&self, left: &mut u64) -> Result<bool> {
+        let dirty: Vec<_> = self.dirty.lock().iter().copied().collect();
+        if dirty.len() > LOG_INODES {
+            return Ok(false);
+        }
+        for id in dirty {
+            let inode = match self.inode(id) {
+                // It has nothing that waits to be stored, or it would be in memory.
+                Err(FsError::NotFound | FsError::Damaged(_)) => continue,
+                found => found?,
+            };
+            let unlogged = inode.state.lock().data.unlogged.len();
+            let noted = if unlogged > *left { Ok(false) } else { self.note_data(id) };
+            match noted {
+                Ok(true) | Err(FsError::NotFound) => *left -= unlogged.min(*left),
+                Err(FsError::Damaged(_)) => return Ok(false),
+                noted => return noted,
+            }
+        }
+        Ok(true)
     }
 
     /// Notes an inode's dirty data for the log; false when only a commit can make it durable.

@@ -22,7 +22,7 @@ use crate::ranges::{Pieces, RangeSet};
 use larder_format::items;
 use larder_format::{CommitId, InodeId};
 use larder_pool::quota::record_claim;
-use parking_lot::{Mutex, MutexGuard};
+use larder_sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

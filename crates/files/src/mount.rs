@@ -6,6 +6,7 @@
 //! an inode counts how often it is open.
 
 use crate::error::{FsError, Result};
+use crate::flush::LOG_AT_MOST;
 use crate::names::{NewInode, check_name, name_in, path_in};
 use crate::ops::*;
 use crate::read_data::ReadData;
@@ -16,7 +17,7 @@ use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{CommitId, DatasetId, InodeId};
 use larder_pool::damage::HEAD;
 use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
-use parking_lot::RwLock;
+use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -356,6 +357,20 @@ impl FrontEnd for Mount {
             volume.ids.seal(volume.dataset().next_inode());
             Ok(volume.flush_logged(op)?)
         })
+    }
+
+    fn flush_rest(&self, op: &Op<'_>) -> Result<(), PoolError> {
+        self.all().iter().try_for_each(|volume| Ok(volume.flush_rest(op)?))
+    }
+
+    fn note_dirty(&self) -> Result<bool, PoolError> {
+        let mut left = LOG_AT_MOST;
+        for volume in self.all() {
+            if !volume.note_dirty(&mut left)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn reap_step(&self, max: usize) -> Result<bool, PoolError> {

@@ -161,6 +161,13 @@ fn note(tree: &mut Update<'_>, origin: Origin, op: impl FnOnce() -> LogOp) {
     }
 }
 
+/// The same for an operation that may have taken a file's last name.
+fn note_removal(tree: &mut Update<'_>, origin: Origin, op: impl FnOnce() -> LogOp) {
+    if origin == Origin::Live {
+        tree.log_removal(op().encode());
+    }
+}
+
 /// An entry was added to (1) or taken from (-1) a directory, along with `subdirs` subdirectories.
 fn touch_directory(states: &mut Locked<'_>, dir: InodeId, entries: i64, subdirs: i32, time: Timestamp) {
     states.of(dir).change(|item| {
@@ -554,7 +561,10 @@ impl Volume {
                 None => None,
             };
             store(tree, &states)?;
-            note(tree, origin, || LogOp::Unlink(unlink));
+            match directory {
+                true => note(tree, origin, || LogOp::Unlink(unlink)),
+                false => note_removal(tree, origin, || LogOp::Unlink(unlink)),
+            }
             Ok::<_, FsError>(orphan)
         })?;
         self.lost.lock().remove(&found.inode);
@@ -595,11 +605,6 @@ impl Volume {
         check_name(new_name)?;
         if flags.noreplace && flags.exchange {
             return Err(FsError::Invalid);
-        }
-        if self.find(new_parent, new_name)?.is_some()
-            && let Some(found) = self.find(parent, name)?
-        {
-            self.data_before_name(found.inode)?;
         }
         let op = self.enter()?;
         let names = self.names.lock();
@@ -692,12 +697,9 @@ impl Volume {
             tree.insert(to_key, &entry(from, &rename.new_name))?;
             states.of(from.inode).change(|item| (item.parent, item.ctime) = (new_parent, time));
             store(tree, &states)?;
-            // The log has only the name; over another file it must not come before the data.
-            let unlogged = states.of(from.inode).stored_in > self.pool.durable_commit();
-            if unlogged && to.is_some() && origin == Origin::Live {
-                tree.log_by_commit(LogOp::Rename(rename).encode());
-            } else {
-                note(tree, origin, || LogOp::Rename(rename));
+            match to {
+                Some(_) if !exchange => note_removal(tree, origin, || LogOp::Rename(rename)),
+                _ => note(tree, origin, || LogOp::Rename(rename)),
             }
             Ok(orphan)
         })

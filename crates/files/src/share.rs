@@ -366,7 +366,7 @@ impl Pair<'_> {
         records.into_iter().for_each(|record| state.data.forget(record));
         state.data.unlogged.remove(to..end);
         target.volume.meter(dirty, state);
-        state.stored_in = pool.open_commit();
+        state.stored_in = pool.note_unlogged();
         state.used = true;
         Ok(Attempt::Shared(end - to))
     }

@@ -11,7 +11,7 @@ use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
 use larder_pool::{Dataset, Look, Op, Pool, PoolError};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

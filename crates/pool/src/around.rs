@@ -17,7 +17,7 @@ use bytes::Bytes;
 use larder_device::ALIGN;
 use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
 use larder_format::{BLOCK_STEP, BlockId, BlockPtr, Place, SegmentId};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! A commit: the atomic step from one root record to the next.
 //!
 //! 1. The front end stores its dirty data; traffic goes on.
-//! 2. With the gate closed: data that the log holds is stored; dirty nodes of datasets become blocks;
+//! 2. With the gate closed: data that the log holds is stored, and all other data if something was removed since it
+//!    was stored last, so that no removal is in a commit without what was written before it; dirty nodes of datasets become blocks;
 //!    dropped blocks die; the block map's updates become a run; segments, datasets and runs go into the
 //!    tables, and the tables' dirty nodes become blocks. All of this is submitted, not waited for.
 //! 3. With the gate open again: every row written so far is waited for; all devices are flushed; the
@@ -45,6 +46,9 @@ const MERGE_PAGES: usize = 256;
 /// The tables are written anew when they lie scattered over more than this many segments, and over
 /// more than four times the space they need.
 const TABLE_SEGMENTS: usize = 4;
+
+/// Times that a commit has dirty data stored beside traffic; what is left then holds everybody up.
+const FLUSH_ROUNDS: usize = 3;
 
 /// What a commit is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,10 +126,17 @@ impl Pool {
         self.check_writable()?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let mut flushed_at = self.notes.lock().last();
         if let Some(front) = &front {
-            match front.flush() {
-                Err(PoolError::NoSpace) if how == How::WhatFits => {}
-                flushed => flushed?,
+            for _ in 0..FLUSH_ROUNDS {
+                flushed_at = self.notes.lock().last();
+                match front.flush() {
+                    Err(PoolError::NoSpace) if how == How::WhatFits => break,
+                    flushed => flushed?,
+                }
+                if !self.notes.lock().removes_after(flushed_at) {
+                    break;
+                }
             }
         }
         self.merge_map()?;
@@ -135,7 +146,14 @@ impl Pool {
             let op = self.exclusive(&guard);
             if let Some(front) = &front {
                 let before = std::mem::replace(&mut self.core.lock().spend_reserve, true);
-                let flushed = front.flush_logged(&op);
+                let flushed = front.flush_logged(&op).and_then(|()| {
+                    let is_ordered = !self.notes.lock().removes_after(flushed_at);
+                    if is_ordered || how == How::WhatFits || planted(Bug::RestNotStored) {
+                        Ok(())
+                    } else {
+                        front.flush_rest(&op)
+                    }
+                });
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
@@ -246,8 +264,10 @@ impl Pool {
         let changes = self.map.lock().checkpoint(&mut pages)?;
         pages.finish()?;
         self.take_changes(changes)?;
+        let crossed = planted(Bug::LocksCrossed).then(|| self.notes.lock());
         let mut intent = self.intent.lock();
-        self.rotate_log(op, &mut intent)?;
+        drop(crossed);
+        self.rotate_log(op, &mut intent, commit)?;
         let tables = self.seal_tables(commit)?;
         let time = self.world.clock.now();
         let mut core = self.core.lock();
@@ -261,7 +281,7 @@ impl Pool {
         };
         let mut segments: Vec<_> = rooted(SegmentKind::Table).collect();
         // The log's segments in the order in which they are used; those that were freed after them.
-        segments.extend(intent.segments.iter().map(|id| core.entries[id].to_record()));
+        segments.extend(intent.segments.iter().map(|(id, _)| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
         let root = Root {
             pool: self.guid,
@@ -443,9 +463,15 @@ impl Pool {
             self.members.flush_all();
         }
         self.keep_rebuilt(rebuilt);
+        if planted(Bug::DurableTooSoon) {
+            self.durable.store(commit.get(), Ordering::Release);
+        }
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
-        self.notes.lock().committed(applied);
+        let mut notes = self.notes.lock();
+        let applied = if planted(Bug::WindowForgotten) { notes.last() } else { applied };
+        notes.committed(applied);
+        drop(notes);
         let mut core = self.core.lock();
         core.spend_reserve = false;
         core.reap_segments(self, commit);

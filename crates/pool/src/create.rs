@@ -27,7 +27,7 @@ use larder_format::{
     BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
     OpSeq, PoolGuid, SegmentId,
 };
-use parking_lot::{Mutex, RwLock};
+use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -316,6 +316,7 @@ impl Pool {
             commit_lock: Mutex::new(()),
             intent: Mutex::new(parts.intent),
             notes: Mutex::new(parts.notes),
+            unlogged_in: AtomicU64::new(0),
             replay: Mutex::new(Vec::new()),
             tables: Mutex::new(Tree::empty()),
             map: Mutex::new(BlockMap::new()),

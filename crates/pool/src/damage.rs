@@ -37,7 +37,7 @@ use larder_format::node::{Key, Leaf, Node};
 use larder_format::segment::SegmentRecord;
 use larder_format::tables::Table;
 use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;

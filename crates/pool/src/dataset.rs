@@ -12,7 +12,7 @@ use larder_format::checksum::ChecksumKind;
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
-use parking_lot::{RwLock, RwLockReadGuard};
+use larder_sync::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, RangeBounds, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -443,13 +443,12 @@ impl Update<'_> {
 
     /// Notes an operation for the intent log.
     pub fn log(&mut self, op: Vec<u8>) {
-        self.pool.notes.lock().note(self.dataset, op);
+        self.pool.notes.lock().note(self.dataset, op, false);
     }
 
-    /// As [`Update::log`], for an operation that must not be replayed on the last commit, because what it relies on
-    /// is not in it: until it is, an fsync takes a commit.
-    pub fn log_by_commit(&mut self, op: Vec<u8>) {
-        self.pool.notes.lock().note_for_commit(self.dataset, op);
+    /// The same for one that takes data away: it is durable no sooner than what was written before it.
+    pub fn log_removal(&mut self, op: Vec<u8>) {
+        self.pool.notes.lock().note(self.dataset, op, true);
     }
 
     fn touch(&mut self) {

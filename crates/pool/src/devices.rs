@@ -27,7 +27,7 @@ use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MI
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
-use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
+use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::error::{PoolError, Result};
 use crate::mend::{self, Lost, Mend, Targets};
 use crate::pool::Pool;
 use larder_format::SegmentId;
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 

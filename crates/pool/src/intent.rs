@@ -9,8 +9,13 @@
 //!
 //! Records are chained by sequence and by the predecessor's checksum; the chain ends where the next
 //! record is not found in the current segment nor at the start of the next. The root names the
-//! segments in the order in which they are used. When they are full, an fsync becomes a commit; so it does when an
-//! operation waits that relies on data which only the next commit will have ([`crate::Update::log_by_commit`]).
+//! segments in the order in which they are used. A segment is used when a durable root names it, not before: import
+//! would not look into it. When no such segment has room, an fsync becomes a commit.
+//!
+//! Who writes a file anew and then removes the old one, by whatever name and in whatever dataset, must find one of them
+//! after a crash, though somebody else's fsync logs the removal. So an operation that takes data away goes into one
+//! record with all that was written before and is not durable. Where that is much, or in the trees already, an fsync
+//! becomes a commit.
 //!
 //! A crash while a record is written loses that record, which nobody was told of. A crash between the
 //! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
@@ -32,19 +37,51 @@ use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentReco
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Segments that the log is given at each commit.
 pub(crate) const LOG_SEGMENTS: usize = 3;
+/// Attempts of an fsync to go by the log, while others remove things.
+const LOG_ROUNDS: usize = 4;
+
+/// An operation that waits for an fsync or a commit.
+struct Note {
+    seq: u64,
+    /// It takes data away: the last name of a file, or a part of its content.
+    removes: bool,
+    framed: Vec<u8>,
+}
 
 /// Operations noted since the last durable commit and not yet logged.
 #[derive(Default)]
 pub(crate) struct Notes {
-    pending: VecDeque<(OpSeq, Vec<u8>)>,
+    pending: VecDeque<Note>,
     bytes: usize,
     next: u64,
     logged: u64,
-    /// The last that the log must not get.
-    by_commit: u64,
+    /// The newest one that removes.
+    removal: u64,
+    /// What was written before any removal up to the first of these is noted, by operations up to the second.
+    covered: (u64, u64),
+}
+
+/// What of the operations that wait may go into one record.
+enum Batch {
+    /// All up to this one.
+    Ops(u64, Vec<Vec<u8>>),
+    /// One removes data, and what was written before is not noted.
+    Uncovered,
+    /// They do not fit.
+    TooMuch,
+}
+
+/// How far logging came.
+enum Logged {
+    All,
+    /// What was written has to be noted first.
+    Uncovered,
+    /// The log has no room.
+    Full,
 }
 
 impl Notes {
@@ -54,21 +91,24 @@ impl Notes {
     }
 
     /// Notes an operation and returns its number.
-    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>) -> OpSeq {
-        let seq = OpSeq::new(self.next);
+    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>, removes: bool) -> OpSeq {
+        let seq = self.next;
         self.next += 1;
+        if removes {
+            self.removal = seq;
+        }
         let mut framed = Vec::with_capacity(16 + op.len());
-        framed.extend_from_slice(&seq.get().to_le_bytes());
+        framed.extend_from_slice(&seq.to_le_bytes());
         framed.extend_from_slice(&dataset.get().to_le_bytes());
         framed.extend_from_slice(&op);
         self.bytes += framed.len();
-        self.pending.push_back((seq, framed));
-        seq
+        self.pending.push_back(Note { seq, removes, framed });
+        OpSeq::new(seq)
     }
 
-    /// As [`Notes::note`], for an operation that the log must not get: what it relies on is in no commit yet.
-    pub(crate) fn note_for_commit(&mut self, dataset: DatasetId, op: Vec<u8>) {
-        self.by_commit = self.note(dataset, op).get();
+    /// Whether anything was removed after `seq`.
+    pub(crate) fn removes_after(&self, seq: OpSeq) -> bool {
+        self.removal > seq.get()
     }
 
     /// The last number given.
@@ -89,18 +129,51 @@ impl Notes {
 
     /// Forgets the operations up to `seq`.
     fn forget(&mut self, seq: OpSeq) {
-        while self.pending.front().is_some_and(|(at, _)| *at <= seq) {
-            let (_, op) = self.pending.pop_front().expect("it was just seen");
-            self.bytes -= op.len();
+        while self.pending.front().is_some_and(|note| note.seq <= seq.get()) {
+            let note = self.pending.pop_front().expect("it was just seen");
+            self.bytes -= note.framed.len();
         }
+    }
+
+    /// The operations up to `target`, and those after it that can go along, or as many of them as one record of `limit`
+    /// bytes takes. A removal goes into one record with what covers it, or waits.
+    fn next_batch(&self, target: OpSeq, limit: usize) -> Batch {
+        let (through, by) = self.covered;
+        let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
+        // What goes up to the first removal, if there is one.
+        let mut before_removal = None;
+        for note in self.pending.iter().filter(|note| note.seq > self.logged) {
+            if note.removes && note.seq > through && !planted(Bug::RemovalNotCovered) {
+                if note.seq <= target.get() {
+                    return Batch::Uncovered;
+                }
+                break;
+            }
+            if note.removes && before_removal.is_none() {
+                before_removal = Some((last, ops.len()));
+            }
+            bytes += note.framed.len() + 4;
+            if bytes > limit {
+                break;
+            }
+            ops.push(note.framed.clone());
+            last = note.seq;
+        }
+        if let Some((before, count)) = before_removal
+            && last < by
+        {
+            ops.truncate(count);
+            last = before;
+        }
+        if ops.is_empty() { Batch::TooMuch } else { Batch::Ops(last, ops) }
     }
 }
 
 /// The log's end.
 #[derive(Default)]
 pub(crate) struct Intent {
-    /// Its segments: the one being filled, then the spares.
-    pub segments: VecDeque<SegmentId>,
+    /// Its segments: the one being filled, then the spares; each with the first commit whose root names it.
+    pub segments: VecDeque<(SegmentId, CommitId)>,
     /// Where the next record goes in the first of them.
     pub offset: u32,
     /// The next record's sequence.
@@ -122,45 +195,78 @@ impl Pool {
     pub fn log_sync(&self) -> Result<()> {
         self.check_writable()?;
         let target = self.notes.lock().last();
+        let mut has_waited = false;
+        for _ in 0..LOG_ROUNDS {
+            let goes_on = match self.log_through(target)? {
+                Logged::All => return Ok(()),
+                Logged::Uncovered => self.cover_removals()?,
+                Logged::Full => false,
+            };
+            if !goes_on {
+                if has_waited {
+                    break;
+                }
+                // The commit under way may name more segments of the log, or be the one that is needed.
+                drop(self.commit_lock.lock());
+                has_waited = true;
+            }
+        }
+        self.commit().map(drop)
+    }
+
+    /// Logs all up to an operation.
+    fn log_through(&self, target: OpSeq) -> Result<Logged> {
+        let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
         let mut intent = self.intent.lock();
         loop {
             let batch = {
                 let notes = self.notes.lock();
                 if notes.logged >= target.get() {
-                    return Ok(());
+                    return Ok(Logged::All);
                 }
-                self.next_batch(&notes)
+                notes.next_batch(target, limit)
             };
-            let Some((last, ops)) = batch else { break };
+            let (last, ops) = match batch {
+                Batch::Ops(last, ops) => (last, ops),
+                Batch::Uncovered => return Ok(Logged::Uncovered),
+                Batch::TooMuch => return Ok(Logged::Full),
+            };
+            self.check_writable()?;
             if !self.append_log(&mut intent, ops)? {
-                break;
+                return Ok(Logged::Full);
             }
             let mut notes = self.notes.lock();
-            notes.logged = last.get();
-            notes.forget(last);
+            notes.logged = last;
+            notes.forget(OpSeq::new(last));
         }
-        drop(intent);
-        self.commit().map(drop)
     }
 
-    /// As many of the operations not yet logged as one record takes; `None` when the first is too large, or one of them
-    /// needs a commit.
-    fn next_batch(&self, notes: &Notes) -> Option<(OpSeq, Vec<Vec<u8>>)> {
-        if notes.by_commit > notes.logged {
-            return None;
+    /// What was written before something was removed is noted as well, so that no crash leaves neither; false when
+    /// that takes a commit.
+    fn cover_removals(&self) -> Result<bool> {
+        let through = self.notes.lock().last();
+        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        if let Some(front) = front
+            && !front.note_dirty()?
+        {
+            return Ok(false);
         }
-        let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
-        let mut ops = Vec::new();
-        let (mut last, mut bytes) = (None, 0);
-        for (seq, op) in notes.pending.iter().filter(|(seq, _)| seq.get() > notes.logged) {
-            bytes += op.len() + 4;
-            if bytes > limit {
-                break;
-            }
-            ops.push(op.clone());
-            last = Some(*seq);
+        if self.unlogged_in.load(Ordering::Acquire) > self.durable_commit().get() {
+            return Ok(false);
         }
-        last.map(|last| (last, ops))
+        let mut notes = self.notes.lock();
+        notes.covered = (through.get(), notes.last().get());
+        Ok(true)
+    }
+
+    /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`Op`] held.
+    pub fn note_unlogged(&self) -> CommitId {
+        let commit = self.open_commit();
+        if planted(Bug::StoredNotTold) {
+            return self.durable_commit();
+        }
+        self.unlogged_in.fetch_max(commit.get(), Ordering::AcqRel);
+        commit
     }
 
     /// Appends one record and makes it durable; false when the log has no room for it.
@@ -180,7 +286,10 @@ impl Pool {
         let block = frame(&stamp, draft(self.guid, info, crate::codec::Codec::Off, payload.clone().into()));
         let footprint = row::footprint(block.len());
         let (segment, offset, plan) = loop {
-            let Some(&id) = intent.segments.front() else { return Ok(false) };
+            let Some(&(id, named)) = intent.segments.front() else { return Ok(false) };
+            if named > durable && !planted(Bug::LogNotNamed) {
+                return Ok(false);
+            }
             let Some(segment) = self.readable.get(id) else { return Ok(false) };
             let slot_size = self.members.get(segment.slots[0].device).slot_size;
             let step = self.core.lock().groups[&segment.group].step();
@@ -188,7 +297,8 @@ impl Pool {
             if let Some(plan) = row::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
                 break (segment, intent.offset, plan);
             }
-            if intent.segments.len() == 1 {
+            let next_is_named = intent.segments.get(1).is_some_and(|(_, named)| *named <= durable);
+            if !(next_is_named || planted(Bug::LogNotNamed) && intent.segments.len() > 1) {
                 return Ok(false);
             }
             intent.segments.pop_front();
@@ -240,16 +350,16 @@ impl Pool {
     }
 
     /// At a commit: the log goes on where it is, full segments are closed, and spares are added.
-    pub(crate) fn rotate_log(&self, op: &Op<'_>, intent: &mut Intent) -> Result<()> {
+    pub(crate) fn rotate_log(&self, op: &Op<'_>, intent: &mut Intent, commit: CommitId) -> Result<()> {
         let _ = op;
         let mut core = self.core.lock();
         let first = intent.segments.front().copied();
         // Where the group has another shape by now, the log begins anew: this commit holds all that is in it.
-        intent.segments.retain(|&id| core.fits(id));
+        intent.segments.retain(|&(id, _)| core.fits(id));
         if intent.segments.front().copied() != first {
             intent.offset = DESCRIPTOR_LEN;
         }
-        let kept: Vec<SegmentId> = intent.segments.iter().copied().collect();
+        let kept: Vec<SegmentId> = intent.segments.iter().map(|&(id, _)| id).collect();
         let open: Vec<SegmentId> = core
             .entries
             .values()
@@ -266,7 +376,7 @@ impl Pool {
             if intent.segments.is_empty() {
                 intent.offset = DESCRIPTOR_LEN;
             }
-            intent.segments.push_back(id);
+            intent.segments.push_back((id, commit));
         }
         Ok(())
     }

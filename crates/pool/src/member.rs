@@ -16,7 +16,7 @@ use larder_format::root::{DeviceState, NO_GROUP, RootDevice};
 use larder_format::{
     ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId, SlotIndex,
 };
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;

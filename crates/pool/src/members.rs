@@ -10,7 +10,7 @@ use crate::member::Member;
 use larder_device::AlignedBuf;
 use larder_format::root::RootDevice;
 use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex};
-use parking_lot::RwLock;
+use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -66,10 +66,26 @@ pub enum Bug {
     OldImageTrusted,
     /// Of two headers of a row the one that a power cut undid is believed.
     OldRowBelieved,
+    /// The log goes on in segments that no durable root names.
+    LogNotNamed,
+    /// A removal is logged without what was written before it.
+    RemovalNotCovered,
+    /// A commit has a removal, and not all that was written before it.
+    RestNotStored,
+    /// What was noted while a commit was being written is taken to be in it.
+    WindowForgotten,
+    /// Data that is stored and not logged is taken to be durable.
+    StoredNotTold,
+    /// A commit is told to be durable before its root is.
+    DurableTooSoon,
+    /// Two locks are taken in two orders.
+    LocksCrossed,
+    /// Operations do not keep a commit out.
+    GateOpen,
 }
 
 impl Bug {
-    /// All of them.
+    /// All that one thread is enough for.
     pub const ALL: [Bug; 30] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
@@ -101,6 +117,18 @@ impl Bug {
         Bug::BoundaryMissed,
         Bug::OldImageTrusted,
         Bug::OldRowBelieved,
+    ];
+
+    /// Those that take several threads.
+    pub const OF_SCHEDULES: [Bug; 8] = [
+        Bug::LogNotNamed,
+        Bug::RemovalNotCovered,
+        Bug::RestNotStored,
+        Bug::WindowForgotten,
+        Bug::StoredNotTold,
+        Bug::DurableTooSoon,
+        Bug::LocksCrossed,
+        Bug::GateOpen,
     ];
 }
 

@@ -16,6 +16,7 @@ use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::BlockMap;
 use crate::members::Members;
+use crate::planted::{Bug, planted};
 use crate::quota::Books;
 use crate::segments::Readable;
 use crate::snapshot::Snapshots;
@@ -29,7 +30,7 @@ use larder_format::root::RootImport;
 use larder_format::segment::SegmentState;
 use larder_format::tables::SECRET_LEN;
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use larder_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -61,6 +62,10 @@ pub trait FrontEnd: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Stores dirty data that is in the intent log and not yet stored. Nothing else can enter meanwhile.
     fn flush_logged(&self, op: &Op<'_>) -> Result<()>;
+    /// Stores all dirty data that is left. Nothing else can enter meanwhile.
+    fn flush_rest(&self, op: &Op<'_>) -> Result<()>;
+    /// Notes all dirty data for the log; false when it is too much for it.
+    fn note_dirty(&self) -> Result<bool>;
     /// A commit is durable.
     fn committed(&self, commit: CommitId);
     /// Bytes of what has no name any more and is still to be removed.
@@ -188,6 +193,8 @@ pub struct Pool {
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) intent: Mutex<Intent>,
     pub(crate) notes: Mutex<Notes>,
+    /// The newest commit that will hold data which the log has not.
+    pub(crate) unlogged_in: AtomicU64,
     pub(crate) replay: Mutex<Vec<Replayed>>,
     pub(crate) tables: Mutex<Tree>,
     pub(crate) map: Mutex<BlockMap>,
@@ -239,7 +246,7 @@ pub struct Pool {
 }
 
 enum Gate<'a> {
-    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Shared { _guard: Option<RwLockReadGuard<'a, ()>> },
     Exclusive { _guard: &'a RwLockWriteGuard<'a, ()> },
 }
 
@@ -263,7 +270,8 @@ impl Pool {
     /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
     pub fn enter(&self) -> Result<Op<'_>> {
         self.check_writable()?;
-        Ok(Op { pool: self, _gate: Gate::Shared { _guard: self.gate.read() } })
+        let guard = (!planted(Bug::GateOpen)).then(|| self.gate.read());
+        Ok(Op { pool: self, _gate: Gate::Shared { _guard: guard } })
     }
 
     pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Op<'a> {

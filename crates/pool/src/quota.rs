@@ -32,7 +32,7 @@ use crate::row;
 use crate::space::GroupSpace;
 use larder_format::DatasetId;
 use larder_format::block::BLOCK_OVERHEAD;
-use parking_lot::RwLock;
+use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 

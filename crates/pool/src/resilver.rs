@@ -23,7 +23,7 @@ use crate::pool::Pool;
 use crate::segments::{Segment, SegmentEntry};
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{DeviceIndex, SegmentId, Timestamp};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use larder_format::block::{self, BlockInfo, BlockKind, CodecKind};
 use larder_format::checksum::ChecksumKind;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 use larder_device::AlignedBuf;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, SegmentId};
-use parking_lot::{Mutex, RwLock};
+use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 
 use crate::space::GroupSpace;
 use larder_format::GroupIndex;
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ use larder_format::segment::{
 use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, PoolGuid, SegmentId,
 };
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -14,7 +14,7 @@ use larder_format::{BlockId, ByteLen, CommitId, PoolGuid, SegmentId};
 use larder_pool::create::rule_for;
 use larder_pool::{Dedup, ImportOptions, Look, Lost, NewRecord, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Event, Fault, SimDevice, SimWorld, Survival, Trace};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::sync::Arc;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);

@@ -11,7 +11,7 @@ use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{GroupSpec, Pool, PoolError, PoolSpec, World};
 use larder_sim::{Fault, SimClock, SimDevice, SimWorld, Survival};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

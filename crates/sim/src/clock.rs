@@ -2,7 +2,7 @@
 
 use larder_device::Clock;
 use larder_format::Timestamp;
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::time::Duration;
 
 const NANOS_PER_SEC: i128 = 1_000_000_000;

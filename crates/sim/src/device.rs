@@ -6,7 +6,7 @@ use crate::trace::{Event, Trace};
 use larder_device::AlignedBuf;
 use larder_device::{ALIGN, Device, DeviceError, Outcome, Pending, Promise, Request};
 use larder_format::{ByteLen, DeviceOffset};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use crate::{
     Promise, Request, SeededEntropy,
 };
 use larder_format::{ByteLen, DeviceOffset};
-use parking_lot::{Condvar, Mutex};
+use larder_sync::{Condvar, Mutex};
 use rules::{ALWAYS, Complaint, Kind, MOST_TEXT, Rule, Sort, parse};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, VecDeque};

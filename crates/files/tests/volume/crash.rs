@@ -5,7 +5,7 @@ use crate::model::{Model, Run, compare, free_all};
 use larder_files::*;
 use larder_format::ByteLen;
 use larder_sim::{SimWorld, Survival};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

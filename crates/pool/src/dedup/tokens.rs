@@ -3,7 +3,7 @@
 //! Reading may take an eighth of the time, and as long as writing what it found would have taken. What a page takes is
 //! measured. Who has no token stores a record as new.
 
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::time::Duration;
 
 /// Of so much time, one part goes to reading.

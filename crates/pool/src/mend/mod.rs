@@ -45,8 +45,8 @@ use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::root::RootImport;
 use larder_format::segment::{DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
 use larder_format::{CommitId, Place, SegmentId};
+use larder_sync::Mutex;
 use output::{Run, Writes};
-use parking_lot::Mutex;
 use row::{Column, Expected, Row, Salvage};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -336,7 +336,7 @@ impl Mend {
         if self.segment.kind == SegmentKind::Log {
             // Whoever appends holds the lock: what is below the end has settled, whatever its commit.
             let intent = pool.intent.lock();
-            let at = intent.segments.iter().position(|id| *id == self.segment.id);
+            let at = intent.segments.iter().position(|(id, _)| *id == self.segment.id);
             let end = match at {
                 Some(0) => intent.offset,
                 Some(_) => DESCRIPTOR_LEN,

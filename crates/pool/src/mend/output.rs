@@ -8,7 +8,7 @@ use crate::mend::Tally;
 use crate::mend::row::Row;
 use larder_device::{AlignedBuf, Outcome, Pending};
 use larder_format::{DeviceIndex, DeviceOffset};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::segments::SegmentEntry;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::{SegmentId, Timestamp};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, Timestamp};
-use parking_lot::{Mutex, MutexGuard};
+use larder_sync::{Mutex, MutexGuard};
 use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;
 use std::sync::Arc;
