@@ -72,6 +72,7 @@ test:
 planted:
 	$(CARGO) test --workspace --locked --features larder-pool/planted --test planted -- --nocapture
 	$(CARGO) test -p larder-files --locked --features planted --test schedules planted -- --nocapture
+	$(CARGO) test -p larder-files --locked --features planted --test volume panic
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)

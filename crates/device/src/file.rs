@@ -29,6 +29,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -281,7 +282,9 @@ impl Shared {
             };
             drop(queue);
             promise.begin();
-            promise.keep(self.perform(request));
+            // Whoever waits is told, and the thread stays.
+            let performed = catch_unwind(AssertUnwindSafe(|| self.perform(request)));
+            promise.keep(performed.unwrap_or(Err(DeviceError::Gone)));
         }
     }
 

@@ -89,6 +89,8 @@ impl SystemWorkers {
         let threads = ThreadPoolBuilder::new()
             .num_threads(count)
             .thread_name(|_| "larder-worker".to_owned())
+            // Of what nobody waits for: it has said so, and whoever handed it in watches it where that matters.
+            .panic_handler(|_| {})
             .build()
             .map_err(std::io::Error::other)?;
         Ok(Self { threads, count })

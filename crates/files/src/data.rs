@@ -18,6 +18,7 @@ use crate::volume::Volume;
 use larder_format::items::{self, Extent, FileKind, MAX_FILE};
 use larder_format::{BlockId, InodeId, Timestamp};
 use larder_pool::cache::Record;
+use larder_pool::planted::point;
 use larder_pool::{Atime, Chunking, PoolError};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -35,6 +36,7 @@ impl Volume {
         if settings.readonly {
             return Err(FsError::ReadOnly);
         }
+        self.pool.check_writable()?;
         self.make_room(data.len() as u64)?;
         self.pool.check_room(&self.dataset, data.len() as u64)?;
         let inode = self.inode(id)?;
@@ -47,6 +49,7 @@ impl Volume {
         self.within_quota(|| {
             loop {
                 let mut state = inode.lock()?;
+                let _watch = self.pool.watch("a write");
                 if state.live.nlink == 0 && state.open == 0 {
                     return Err(FsError::NotFound);
                 }
@@ -94,6 +97,7 @@ impl Volume {
         state.change(|item| (item.record_size, item.flags) = (record_size, flags));
         let before = state.data.bytes;
         state.data.write(record_size, offset, data);
+        point("data was written and not counted");
         state.grown |= end > state.live.size;
         state.live.size = state.live.size.max(end);
         self.meter(before, state);

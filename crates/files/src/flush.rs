@@ -24,6 +24,7 @@ use larder_format::ops::{LogOp, Resize, SetAttr, Write};
 use larder_format::{BlockId, BlockPtr, InodeId};
 use larder_pool::cache::Record;
 use larder_pool::codec::Codec;
+use larder_pool::planted::point;
 use larder_pool::{Look, NewRecord, Op, PoolError};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -209,6 +210,8 @@ impl Volume {
         }
         todo.retain(|id, _| skipped.binary_search(id).is_err());
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
+        // What was taken is lost to whoever has a turn next.
+        let _watch = self.pool.watch("a flush");
         let mut left = room.bytes();
         let mut taken = Vec::new();
         let mut rest = Todo::new();
@@ -225,6 +228,7 @@ impl Volume {
             }
         }
         room.shrink_to(room.bytes() - left);
+        point("data was taken to be stored");
         match self.store_taken(op, &taken) {
             Ok(mut not_stored) => rest.append(&mut not_stored),
             // One of them cannot be stored where its tree is damaged: the others can.
@@ -513,6 +517,7 @@ impl Volume {
             }
             tree.insert(inode_key(id), &item.encode())
         })?;
+        point("data is stored and not clean");
         state.tree = item;
         (state.live.stored, state.live.data) = (item.stored, item.data);
         let before = state.data.bytes;

@@ -390,6 +390,10 @@ impl FrontEnd for Mount {
 }
 
 impl Ops for Mount {
+    fn panicked(&self) {
+        self.pool.panicked("a request");
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         Ok(self.show(match self.step(parent, name)? {
             Step::Junction(volume) => volume.getattr(ROOT_INODE)?,

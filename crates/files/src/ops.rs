@@ -250,6 +250,8 @@ pub struct StatFs {
 /// Names are bytes without `/` and NUL. What returns without an error is visible to every call that
 /// starts later; it is durable after `fsync`, `fsyncdir` or `sync`, or when the pool commits by itself.
 pub trait Ops: Send + Sync {
+    /// A call has panicked: what it changed in memory may be half done.
+    fn panicked(&self) {}
     /// The object named `name` in `parent`.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
     /// The kernel forgets `lookups` references to `node`.

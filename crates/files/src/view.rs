@@ -40,6 +40,10 @@ impl View {
 }
 
 impl Ops for View {
+    fn panicked(&self) {
+        self.mount.panicked();
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         Ok(self.show(self.mount.lookup(self.inner(parent), name)?))
     }

@@ -17,7 +17,7 @@
 //! and each thread ends by that alone. There is no other way to stop them, so there is no race to lose.
 //!
 //! Bytes from the kernel never make this crate panic. A [`Service`] must not panic: the thread would be gone, and
-//! with it the answer that somebody waits for.
+//! with it the answer that somebody waits for. It is told when one goes all the same.
 
 mod classic;
 pub mod mount;

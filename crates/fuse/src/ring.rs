@@ -21,7 +21,7 @@
 //! otherwise. [`Ring::exchange`] is both moments in one call, so no reference into the memory can be alive while the
 //! kernel writes; and if the call ever fails with the command under way, the memory is left behind, not freed.
 
-use crate::session::{Service, ended, respond};
+use crate::session::{Served, Service, ended, respond};
 use crate::wire::abi::{self, OutHeader, UringCmdReq, UringEntInOut};
 use crate::wire::{Body, Data, Layout, Malformed, Operation, Request, Response};
 use io_uring::squeue::Entry128;
@@ -116,7 +116,10 @@ pub(crate) fn prepare<S: Service>(
                 let _ = ready.send(outcome);
                 drop(ready);
                 match (made, start.recv()) {
-                    (Some(ring), Ok(())) => ended(run(ring, &*service)),
+                    (Some(ring), Ok(())) => {
+                        let served = Served(&*service);
+                        ended(run(ring, served.0))
+                    }
                     _ => Ok(()),
                 }
             })?;

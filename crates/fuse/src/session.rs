@@ -19,6 +19,20 @@ pub trait Service: Send + Sync + 'static {
 
     /// Answers a request. What is given for one that wants no answer is dropped.
     fn serve(&self, request: &Request<'_>) -> Response<Self::Data>;
+
+    /// A thread that served it is about to end by a panic.
+    fn panicked(&self) {}
+}
+
+/// Held by a thread that serves, to tell the service when it panics.
+pub(crate) struct Served<'a, S: Service>(pub &'a S);
+
+impl<S: Service> Drop for Served<'_, S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.panicked();
+        }
+    }
 }
 
 /// How requests come.
@@ -149,7 +163,10 @@ pub fn serve<S: Service>(device: OwnedFd, service: Arc<S>, options: &Options) ->
     for number in 0..count {
         let (device, service) = (Arc::clone(&device), Arc::clone(&service));
         let thread = Builder::new().name(format!("fuse-{number}"));
-        threads.push(thread.spawn(move || ended(classic::run(&device, &*service, max_write)))?);
+        threads.push(thread.spawn(move || {
+            let served = Served(&*service);
+            ended(classic::run(&device, served.0, max_write))
+        })?);
     }
     Ok(Session { device, transport, threads })
 }

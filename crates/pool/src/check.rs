@@ -163,7 +163,7 @@ impl Pool {
     /// # Errors
     /// Only when the check itself cannot go on; damage is in the report.
     pub fn check(&self) -> Result<Report> {
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         let _nobody_enters = self.gate.write();
         self.settle_all_rows()?;
         self.cache.clear();

@@ -200,7 +200,7 @@ impl Pool {
     }
 
     fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         self.check_writable()?;
         let mut cleaning = self.cleaning.lock();
         let cleaned = self.clean_some(victim, &mut cleaning);

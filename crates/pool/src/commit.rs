@@ -122,7 +122,7 @@ impl Pool {
 
     fn commit_with(&self, how: How) -> Result<CommitId> {
         let export = how == How::Export;
-        let _one_at_a_time = self.commit_lock.lock();
+        let _one_at_a_time = self.commit_turn();
         self.check_writable()?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
@@ -143,7 +143,7 @@ impl Pool {
         self.tend_index(MERGE_PAGES)?;
         let sealed = {
             let guard = self.gate.write();
-            let op = self.exclusive(&guard);
+            let op = self.exclusive(&guard)?;
             if let Some(front) = &front {
                 let before = std::mem::replace(&mut self.core.lock().spend_reserve, true);
                 let flushed = front.flush_logged(&op).and_then(|()| {
@@ -318,7 +318,7 @@ impl Pool {
     fn seal_datasets(&self, how: How) -> Result<()> {
         let mut blocks = Appender::new(self, SegmentKind::Node);
         for dataset in self.trees() {
-            let mut state = dataset.state.write();
+            let mut state = dataset.change();
             let state = &mut *state;
             if !state.changed && !state.tree.is_dirty() {
                 continue;

@@ -4,7 +4,7 @@ use crate::codec::Codec;
 use crate::damage::HEAD;
 use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
 use crate::tree::{LostNode, Met, Tree};
@@ -12,9 +12,9 @@ use larder_format::checksum::ChecksumKind;
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
-use larder_sync::{RwLock, RwLockReadGuard};
+use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow, RangeBounds, RangeInclusive};
+use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -90,6 +90,8 @@ pub struct Dataset {
     pub(crate) local: RwLock<BTreeMap<String, String>>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
+    /// A panic left it half changed.
+    torn: AtomicBool,
 }
 
 impl Dataset {
@@ -113,6 +115,7 @@ impl Dataset {
             local: RwLock::new(local),
             settings: RwLock::new(settings),
             stuck: AtomicBool::new(false),
+            torn: AtomicBool::new(false),
         }
     }
 
@@ -178,7 +181,23 @@ impl Dataset {
     /// # Errors
     /// When the pool is not imported any more.
     pub fn view(&self) -> Result<View<'_>> {
-        Ok(View { pool: self.pool()?, state: self.state.read() })
+        let (pool, state) = (self.pool()?, self.state.read());
+        self.check_whole()?;
+        Ok(View { pool, state })
+    }
+
+    /// Holds the dataset's lock for a change; one that panics leaves it torn, and nobody is shown it any more.
+    pub(crate) fn change(&self) -> Changing<'_> {
+        Changing { torn: &self.torn, unwinding: std::thread::panicking(), state: self.state.write() }
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        if self.torn.load(Ordering::Relaxed) {
+            return Err(PoolError::Suspended(
+                "a bug of Larder left this dataset half changed in memory".into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Changes the tree; nobody looks into it meanwhile. An error after the first change suspends the
@@ -191,7 +210,8 @@ impl Dataset {
         op: &Op<'_>,
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut state = self.state.write();
+        let mut state = self.change();
+        self.check_whole()?;
         let (before, dirty) = (state.record.referenced, state.tree.dirty_bytes());
         let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
@@ -203,6 +223,34 @@ impl Dataset {
             drop(op.pool().suspend("an operation failed halfway; the last commit is intact".into()));
         }
         result
+    }
+}
+
+/// A dataset's lock, held for a change.
+pub(crate) struct Changing<'a> {
+    torn: &'a AtomicBool,
+    unwinding: bool,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl Deref for Changing<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if !self.unwinding && std::thread::panicking() {
+            self.torn.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -454,6 +502,7 @@ impl Update<'_> {
     fn touch(&mut self) {
         self.touched = true;
         self.state.changed = true;
+        point("a change of a tree");
     }
 }
 

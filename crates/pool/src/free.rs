@@ -284,7 +284,7 @@ impl Pool {
     /// # Errors
     /// When nothing may be written, or the map cannot be read.
     pub fn free_step(&self, pages: usize) -> Result<bool> {
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         self.check_writable()?;
         self.free_some(pages)
     }
@@ -448,7 +448,7 @@ impl Pool {
     /// When the map cannot be read.
     #[doc(hidden)]
     pub fn blocks(&self) -> Result<Vec<(BlockId, Entry)>> {
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         let (io, mut all) = (RunIo::new(self), Vec::new());
         let window = self.map.lock().window(BlockId::new(0), usize::MAX);
         window.visit(&io, |id, entry| {

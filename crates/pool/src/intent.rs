@@ -22,7 +22,7 @@
 //! they are logged or their commit is durable.
 
 use crate::error::{PoolError, Result};
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row;
 use crate::runs::own_info;
@@ -193,7 +193,6 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
-        self.check_writable()?;
         let target = self.notes.lock().last();
         let mut has_waited = false;
         for _ in 0..LOG_ROUNDS {
@@ -218,6 +217,8 @@ impl Pool {
     fn log_through(&self, target: OpSeq) -> Result<Logged> {
         let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
         let mut intent = self.intent.lock();
+        let _watch = self.watch("an fsync");
+        self.check_writable()?;
         loop {
             let batch = {
                 let notes = self.notes.lock();
@@ -305,7 +306,9 @@ impl Pool {
             intent.offset = DESCRIPTOR_LEN;
         };
         let columns = row::build(self.guid, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
+        point("a log record is about to be written");
         self.write_log_row(&segment, RowImage { offset, columns })?;
+        point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
         intent.previous = fast64(self.guid, &payload);

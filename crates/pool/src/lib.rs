@@ -52,6 +52,7 @@ pub mod space;
 mod spare;
 pub mod trace;
 pub mod tree;
+pub mod watch;
 mod whereabouts;
 pub mod write;
 

@@ -49,6 +49,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
+use crate::planted::point;
 pub use cursor::{Around, Finder, NEIGHBOURS, Neighbourhood, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
 use larder_format::{BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId};
@@ -449,6 +450,7 @@ impl BlockMap {
         merge.write_all(self.table.iter().map(|(id, delta)| (*id, *delta)), io)?;
         self.unreported.forgotten.append(merge.forgotten());
         let output = merge.finish(oldest, run, io)?;
+        point("a run of the block map is written and not installed");
         self.table.clear();
         self.install(0..folded, output);
         Ok(())

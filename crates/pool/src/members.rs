@@ -7,6 +7,7 @@
 //! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
 
 use crate::member::Member;
+use crate::planted::point;
 use larder_device::AlignedBuf;
 use larder_format::root::RootDevice;
 use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex};
@@ -136,6 +137,7 @@ impl Members {
 
     /// Flushes every member that is written; a member that fails is faulted.
     pub fn flush_all(&self) {
+        point("devices are about to be flushed");
         let pending: Vec<_> = self.iter().map(|member| (member.flush(), member)).collect();
         for (flush, member) in pending {
             if flush.is_some() {
@@ -146,6 +148,7 @@ impl Members {
 
     /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written.
     pub fn write_labels(&self, area: usize, within: impl Fn(DeviceOffset) -> DeviceOffset, data: &[u8]) {
+        point("labels are about to be written");
         let data = Arc::new(AlignedBuf::padded(data));
         let pending: Vec<_> = self
             .iter()

@@ -2,6 +2,9 @@
 //!
 //! With the feature `planted`, a test can switch on one of these mistakes in its own thread; the
 //! simulation must find each. Without the feature every question is answered no at compile time.
+//!
+//! It can also have a thread panic at the n-th [`point`] that it comes to: they stand between the steps of whatever
+//! changes the pool.
 
 /// A mistake that loses data, or would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +142,7 @@ mod switch {
 
     thread_local! {
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static PANIC: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
     /// Plants one bug, or none, in this thread.
@@ -150,10 +154,31 @@ mod switch {
     pub fn planted(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
+
+    /// Has this thread panic at the `n`-th [`point`] from now, the first being 0; at none, and tells how many were
+    /// left to pass before.
+    pub fn panic_at(n: Option<u64>) -> Option<u64> {
+        PANIC.replace(n)
+    }
+
+    /// A point between two steps of a change; a test may have the thread panic here. It does not while another panic
+    /// unwinds.
+    #[track_caller]
+    pub fn point(step: &'static str) {
+        match PANIC.get() {
+            None => {}
+            Some(_) if std::thread::panicking() => {}
+            Some(0) => {
+                PANIC.set(None);
+                panic!("planted: {step}");
+            }
+            Some(left) => PANIC.set(Some(left - 1)),
+        }
+    }
 }
 
 #[cfg(feature = "planted")]
-pub use switch::{plant, planted};
+pub use switch::{panic_at, plant, planted, point};
 
 /// Whether this bug is planted.
 #[cfg(not(feature = "planted"))]
@@ -161,3 +186,8 @@ pub use switch::{plant, planted};
 pub(crate) const fn planted(_: Bug) -> bool {
     false
 }
+
+/// A point between two steps of a change.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn point(_: &'static str) {}

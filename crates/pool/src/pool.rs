@@ -23,6 +23,7 @@ use crate::snapshot::Snapshots;
 use crate::space::GroupSpace;
 use crate::spare::{Noted, Spare};
 use crate::tree::Tree;
+use crate::watch::Watch;
 use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
 use larder_format::label::GroupRule;
@@ -253,6 +254,8 @@ enum Gate<'a> {
 /// A modifying operation under way: everything done under it is in the same commit. Never nest two.
 pub struct Op<'a> {
     pool: &'a Pool,
+    // Dropped before the gate is left.
+    _watch: Watch<'a>,
     _gate: Gate<'a>,
 }
 
@@ -269,17 +272,23 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
     pub fn enter(&self) -> Result<Op<'_>> {
-        self.check_writable()?;
         let guard = (!planted(Bug::GateOpen)).then(|| self.gate.read());
-        Ok(Op { pool: self, _gate: Gate::Shared { _guard: guard } })
+        // Whoever held the gate may have suspended the pool.
+        self.check_writable()?;
+        Ok(Op { pool: self, _watch: self.watch("an operation"), _gate: Gate::Shared { _guard: guard } })
     }
 
-    pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Op<'a> {
-        Op { pool: self, _gate: Gate::Exclusive { _guard: guard } }
+    pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Result<Op<'a>> {
+        self.check_writable()?;
+        let op = Op { pool: self, _watch: self.watch("a commit"), _gate: Gate::Exclusive { _guard: guard } };
+        Ok(op)
     }
 
     /// Refuses when nothing may be written.
-    pub(crate) fn check_writable(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
+    pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }

@@ -33,6 +33,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+use crate::planted::point;
 use larder_format::node::{Inner, Key, Leaf, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockPtr, Corrupt, Reason};
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -514,6 +515,7 @@ fn flush<S: NodeSink + ?Sized>(
     let len = dirty.encoded_len();
     debug_assert!(len <= NODE_MAX);
     let node = Arc::new(std::mem::take(&mut **dirty).into_node());
+    point("a node is about to be stored");
     match sink.write(&node) {
         Ok(ptr) => {
             *child = Child::Clean(ptr);

@@ -14,7 +14,7 @@ use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::member::Member;
-use crate::planted::{Bug, planted};
+use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
@@ -436,6 +436,7 @@ impl Pool {
         self.settle_rows(self.cache.rows_limit())?;
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let row = Arc::new(RowImage { offset, columns });
+        point("a row has its place and is not submitted");
         segment.launch(Arc::clone(&row));
         self.readable.insert(&segment);
         let mut writes = Vec::new();
@@ -451,6 +452,7 @@ impl Pool {
                 writes.push((member, write));
             }
         }
+        point("a row is submitted and nobody waits for it");
         let mut queue = self.flights.queue.lock();
         queue.0.push_back(InFlight { segment, row, writes, bytes });
         queue.1 += bytes;
@@ -494,6 +496,7 @@ impl Pool {
 
     /// Waits for one row; losing more columns than its layout survives suspends the pool.
     fn land(&self, flight: InFlight) -> Result<()> {
+        point("a row is waited for");
         for (member, write) in flight.writes {
             if write.is_some() {
                 member.settle(write);

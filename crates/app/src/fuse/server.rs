@@ -57,10 +57,15 @@ impl Service for Server {
         match catch_unwind(AssertUnwindSafe(|| answer(&*self.ops, request))) {
             Ok(result) => result.unwrap_or_else(|error| Response::Error(errno(&error))),
             Err(_) => {
-                self.broken.store(true, Ordering::Release);
+                self.panicked();
                 Response::Error(Errno::IO)
             }
         }
+    }
+
+    fn panicked(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.ops.panicked();
     }
 }
 

@@ -135,10 +135,15 @@ impl Live {
         Ok(Arc::new(live))
     }
 
-    fn thread(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    fn thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let pool = Arc::clone(&self.pool);
+        let watched = move || {
+            let _watch = pool.watch(name);
+            work();
+        };
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(work)
+            .spawn(watched)
             .map_err(|error| super::internal("start the pool's threads", &error))?;
         self.threads.lock().push(thread);
         Ok(())
@@ -150,7 +155,7 @@ impl Live {
         self.stop.changed.notify_all();
         self.stop.dirty.notify_all();
         for thread in self.threads.lock().drain(..) {
-            // One that panicked has said so.
+            // One that panicked has suspended the pool.
             let _ = thread.join();
         }
     }

@@ -13,6 +13,8 @@ mod lists;
 mod model;
 mod nameless;
 mod nearly_full;
+#[cfg(feature = "planted")]
+mod panics;
 mod quota;
 mod semantics;
 mod share;

@@ -25,7 +25,7 @@ impl Pool {
             if let Some(index) = &mut self.duplicates.indexed.lock().index {
                 (first..).zip(prints).for_each(|(id, &print)| index.insert(print, BlockId::new(id)));
             }
-            let _commits_wait = self.commit_lock.lock();
+            let _commits_wait = self.commit_turn();
             self.tend_index(PAGES)?;
         }
         Ok(())
@@ -39,7 +39,7 @@ impl Pool {
     pub fn settle_index(&self) -> Result<()> {
         loop {
             let goes_on = {
-                let _commits_wait = self.commit_lock.lock();
+                let _commits_wait = self.commit_turn();
                 self.tend_index(PAGES_A_COMMIT)?
             };
             self.commit()?;

@@ -46,7 +46,7 @@ impl Pool {
     /// When no dataset has `dedup` on, or nothing may be written.
     pub fn rebuild_index(&self) -> Result<()> {
         self.check_writable()?;
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         let mut indexed = self.duplicates.indexed.lock();
         let Some(index) = &mut indexed.index else {
             return Err(PoolError::Invalid("no dataset has dedup on: there is no index to rebuild".into()));
@@ -83,7 +83,7 @@ impl Pool {
             (indexed.refill.is_some(), rebuild.datasets.last().map(|&of| (of, rebuild.from)))
         };
         if refilling {
-            let _commits_wait = self.commit_lock.lock();
+            let _commits_wait = self.commit_turn();
             return self.tend_index(PAGES).map(|_| true);
         }
         let Some((dataset, from)) = at else {

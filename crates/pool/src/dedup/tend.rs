@@ -161,7 +161,7 @@ impl Pool {
         if !due {
             return Ok(false);
         }
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         self.tend_index(pages)
     }
 

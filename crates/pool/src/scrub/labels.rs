@@ -136,7 +136,7 @@ impl Pool {
 
     /// With commits held back: the bytes rewritten, and whether no copy of the newest root is left.
     fn mend_areas(&self) -> Result<(u64, bool)> {
-        let _commits_wait = self.commit_lock.lock();
+        let _commits_wait = self.commit_turn();
         let newest = self.durable_commit();
         let areas = self.read_areas();
         let mut fixes = self.wrong_labels(&areas);

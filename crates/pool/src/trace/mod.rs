@@ -63,13 +63,14 @@ use crate::events::{Class, Event};
 use crate::map::{Entry, PageReader, PageWriter};
 use crate::pool::Pool;
 use crate::runs::RunIo;
+use crate::watch::CommitTurn;
 use findings::SAMPLE;
 use larder_format::items::Extent;
 use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, Timestamp};
-use larder_sync::{Mutex, MutexGuard};
+use larder_sync::Mutex;
 use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -417,7 +418,7 @@ impl Pinned {
 struct SpillPages<'a> {
     pool: &'a Pool,
     io: RunIo<'a>,
-    locked: Option<MutexGuard<'a, ()>>,
+    locked: Option<CommitTurn<'a>>,
 }
 
 impl PageReader for SpillPages<'_> {
@@ -433,7 +434,7 @@ impl PageReader for SpillPages<'_> {
 impl PageWriter for SpillPages<'_> {
     fn write_page(&mut self, payload: &[u8]) -> Result<BlockPtr> {
         if self.locked.is_none() {
-            self.locked = Some(self.pool.commit_lock.lock());
+            self.locked = Some(self.pool.commit_turn());
         }
         let spare =
             self.pool.core.lock().groups.values().any(|group| group.free_segments() >= SPARE_SEGMENTS);
@@ -493,7 +494,7 @@ impl Pool {
     }
 
     fn step_of(&self, trace: &mut Trace, effort: usize) -> Result<bool> {
-        let locked = trace.is_sweeping().then(|| self.commit_lock.lock());
+        let locked = trace.is_sweeping().then(|| self.commit_turn());
         let mut io = SpillPages { pool: self, io: RunIo::new(self), locked };
         self.hear(trace)?;
         if io.locked.is_some() && self.queue_room() < effort * ENTRIES_PER_NODE {

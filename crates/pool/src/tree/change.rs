@@ -3,6 +3,7 @@
 use super::{
     Books, Child, Dirty, DirtyInner, Fence, Loaded, NodeStore, Tree, View, Window, load_checked, slot,
 };
+use crate::planted::point;
 use larder_format::node::{InnerEntry, Key, Leaf, MAX_CHILDREN, MAX_LEVEL, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockId, Corrupt, Reason};
 use std::ops::RangeBounds;
@@ -50,7 +51,9 @@ impl Tree {
             // No pool that was written by us grows so high, and a split of the root could not be stored.
             return Err(Corrupt::new("tree node", Reason::Range).into());
         }
+        point("a tree is about to change");
         let (old, split) = insert(&mut self.root, &mut path.into_iter(), &mut self.books, key, value);
+        point("a tree has changed and its root is to be split, if at all");
         if let Some((separator, right)) = split {
             let left = std::mem::replace(&mut self.root, Child::Dirty(Box::default()));
             let Child::Dirty(node) = &left else { unreachable!("a node that was split is dirty") };
@@ -101,6 +104,7 @@ impl Tree {
                 }
                 drop(node);
                 let (cut, mut path) = (Cut { first, n }, path.into_iter());
+                point("entries are about to leave a tree");
                 let remains = cut.run(store, &mut self.root, None, &mut path, &mut self.books);
                 if remains == Remains::Nothing {
                     self.root = Child::Dirty(Box::default());

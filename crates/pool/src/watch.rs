@@ -1,0 +1,67 @@
+//! Panics. Locks here are not poisoned by them, so whoever comes next would take what a panic left half done for
+//! whole, and commit it. Therefore every section that changes the pool holds a [`Watch`]: when a panic unwinds
+//! through it, the pool is suspended *before* the section's locks are free. It is held by operations ([`crate::Op`]), by
+//! whoever has the turn to commit, by fsyncs, by writes into memory, and by each thread of the daemon over its whole life.
+//!
+//! Such a suspension is lasting: memory is not to be trusted any more, the last commit and the log are intact.
+
+use crate::pool::Pool;
+use larder_sync::MutexGuard;
+use std::cell::RefCell;
+
+thread_local! {
+    /// Where and why this thread panicked last.
+    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Has panics remembered in their own words, for the reason of the suspension, beside what is done with them anyway.
+/// Once a process.
+pub fn note_panics() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let words = info.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let _ = LAST.try_with(|last| last.replace(Some(words)));
+        told(info);
+    }));
+}
+
+/// Suspends its pool when it is dropped by a panic.
+pub struct Watch<'a> {
+    pool: &'a Pool,
+    what: &'static str,
+    /// It began in a drop of somebody else's panic.
+    unwinding: bool,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !self.unwinding && std::thread::panicking() {
+            self.pool.panicked(self.what);
+        }
+    }
+}
+
+/// The turn to commit, or to do what no commit may come between.
+pub(crate) struct CommitTurn<'a> {
+    _watch: Watch<'a>,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Pool {
+    /// For a section that changes the pool; `what` says who in an error's reason. It must be dropped before the section's locks.
+    pub fn watch(&self, what: &'static str) -> Watch<'_> {
+        Watch { pool: self, what, unwinding: std::thread::panicking() }
+    }
+
+    /// Suspends the pool for good: `what` panicked.
+    pub fn panicked(&self, what: &str) {
+        let words = LAST.try_with(|last| last.take()).ok().flatten().unwrap_or_else(|| "panicked".to_owned());
+        drop(self.suspend(format!("a bug of Larder: {what} {words}")));
+    }
+
+    /// Waits for the turn to commit.
+    pub(crate) fn commit_turn(&self) -> CommitTurn<'_> {
+        let lock = self.commit_lock.lock();
+        CommitTurn { _watch: self.watch("a commit, or what holds commits back,"), _lock: lock }
+    }
+}
