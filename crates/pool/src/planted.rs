@@ -66,11 +66,13 @@ pub enum Bug {
     OldImageTrusted,
     /// Of two headers of a row the one that a power cut undid is believed.
     OldRowBelieved,
+    /// What gets another reference beside a trace is not spared.
+    TouchedForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 30] = [
+    pub const ALL: [Bug; 31] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -101,6 +103,7 @@ impl Bug {
         Bug::BoundaryMissed,
         Bug::OldImageTrusted,
         Bug::OldRowBelieved,
+        Bug::TouchedForgotten,
     ];
 }
 
