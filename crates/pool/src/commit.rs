@@ -446,6 +446,7 @@ impl Pool {
         self.publish(&mut root)?;
         self.durable.store(commit.get(), Ordering::Release);
         self.notes.lock().committed(applied);
+        self.let_go_of_freed();
         let mut core = self.core.lock();
         core.spend_reserve = false;
         core.reap_segments(self, commit);

@@ -647,7 +647,9 @@ impl Pool {
             return;
         }
         self.trace.told.lock().any_touched = true;
-        self.tell(id, |told| drop(told.touched.insert(id)));
+        self.tell(id, |told| {
+            told.touched.insert(id);
+        });
     }
 
     fn tell(&self, id: BlockId, note: impl FnOnce(&mut Told)) {
