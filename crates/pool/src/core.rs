@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::map::{Location, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
@@ -182,8 +181,7 @@ impl Core {
 
     /// Where the block map says that a block is.
     pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Option<Place>> {
-        let look_up = pool.map.lock().look_up(id);
-        Ok(match look_up.location(&RunIo::new(pool))? {
+        Ok(match pool.look_up(id, |look_up, io| look_up.location(io))? {
             Some(Location::Places(places)) => places.first().copied(),
             _ => None,
         })
