@@ -244,11 +244,11 @@ impl Pool {
 
     /// Opens the account of a dataset that is being made.
     fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
-        self.books.open(id, Some(parent.id()), Limits::default(), 0);
+        let record_size = settings_from(parent.settings(), local).record_size.min(self.max_record());
+        self.books.open(id, Some(parent.id()), record_size);
         let mut limits = Limits::NAMES.into_iter().filter_map(|name| Some((name, local.get(name)?)));
-        let set = |(name, value): (&str, &String)| {
-            self.set_limit(id, parent.settings().record_size, name, parse_limit(name, value)?)
-        };
+        let set =
+            |(name, value): (&str, &String)| self.set_limit(id, record_size, name, parse_limit(name, value)?);
         limits.try_for_each(set).inspect_err(|_| self.books.close(id))
     }
 

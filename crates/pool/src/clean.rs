@@ -158,6 +158,7 @@ impl Pool {
     /// When the pool is suspended, or a commit fails.
     pub fn tend(&self) -> Result<()> {
         self.observe_devices();
+        self.reap_held();
         let mut allowance = None;
         loop {
             let Shortage { free, enough } = self.core.lock().shortage();
@@ -261,6 +262,13 @@ impl Pool {
             *cleaning = None;
         }
         Ok(Some(moved))
+    }
+
+    /// Lets go of a segment that died while it was being emptied, unless a step is being taken.
+    pub(crate) fn cleaner_lets_go(&self, is_freed: impl Fn(SegmentId) -> bool) {
+        if let Some(mut cleaning) = self.cleaning.try_lock() {
+            cleaning.take_if(|cleaning| is_freed(cleaning.segment));
+        }
     }
 
     /// What is read of a segment that is emptied: a copy of each data column, and all parity where a device is out or
@@ -578,6 +586,9 @@ impl Pool {
     fn win_some(&self, urgent: bool) -> Result<bool> {
         if 4 * self.unsealed() > self.core.lock().room_for_nodes() {
             self.commit_what_fits()?;
+            return Ok(true);
+        }
+        if self.reap_held() {
             return Ok(true);
         }
         let Shortage { free, enough } = self.core.lock().shortage();

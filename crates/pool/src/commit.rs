@@ -19,7 +19,7 @@ use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::free::PAGES_PER_COMMIT;
-use crate::map::Changes;
+use crate::map::{Budget, Changes};
 use crate::member::Member;
 use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
@@ -178,21 +178,29 @@ impl Pool {
         Ok(commit)
     }
 
-    /// Goes on with merging large runs of the block map.
+    /// Goes on with merging large runs of the block map, which is not held over reads and writes: whoever stores or looks
+    /// up would wait.
     fn merge_map(&self) -> Result<()> {
         // It takes space before it gives any, and must not take what this commit needs.
         if self.core.lock().room_for_nodes() == 0 {
             return Ok(());
         }
-        let mut io = RunIo::new(self);
-        let progress = self.map.lock().merge_step(&mut io, MERGE_PAGES);
-        io.finish()?;
-        let progress = match progress {
-            // A merge that has no room is abandoned, and planned anew.
-            Err(PoolError::NoSpace) => return Ok(()),
-            progress => progress?,
+        let (mut io, mut budget) = (RunIo::new(self), Budget::pages(MERGE_PAGES));
+        let merged = loop {
+            let Some(mut merging) = self.map.lock().take_merge() else { break Ok(()) };
+            let gone_on = merging.go_on(&mut budget, &mut io);
+            let outcome = gone_on.and_then(|complete| io.submit().map(|()| complete));
+            match self.map.lock().put_back(merging, outcome) {
+                Ok(true) => {}
+                // A merge that has no room is abandoned, and planned anew.
+                Ok(false) | Err(PoolError::NoSpace) => break Ok(()),
+                Err(error) => break Err(error),
+            }
         };
-        self.take_changes(progress.changes)
+        io.finish()?;
+        let changes = self.map.lock().merged().changes;
+        self.take_changes(changes)?;
+        merged
     }
 
     /// What a merge or a checkpoint of the block map changed goes into the tables, and what it forgot out of the
@@ -260,9 +268,13 @@ impl Pool {
         let rebuilt = self.rebuilt_so_far();
         let applied = self.notes.lock().last();
         self.seal_datasets(how)?;
-        let mut pages = RunIo::new(self);
-        let changes = self.map.lock().checkpoint(&mut pages)?;
-        pages.finish()?;
+        let changes = {
+            let (mut map, mut pages) = (self.map.lock(), RunIo::new(self));
+            let changes = map.checkpoint(&mut pages)?;
+            // Whoever looks up finds the runs as soon as the map is his, and must find their pages.
+            pages.finish()?;
+            changes
+        };
         self.take_changes(changes)?;
         let crossed = planted(Bug::LocksCrossed).then(|| self.notes.lock());
         let mut intent = self.intent.lock();
@@ -472,6 +484,7 @@ impl Pool {
         let applied = if planted(Bug::WindowForgotten) { notes.last() } else { applied };
         notes.committed(applied);
         drop(notes);
+        self.let_go_of_freed();
         let mut core = self.core.lock();
         core.spend_reserve = false;
         core.reap_segments(self, commit);

@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::map::{Location, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
@@ -158,12 +157,18 @@ impl Core {
         for id in self.entries.select(ripe) {
             pool.readable.remove(id);
             if Arc::strong_count(&self.entries[&id].segment) > 1 {
+                self.entries.change(id, |entry| entry.held = true);
                 continue;
             }
             if !self.give_slots_back(id).segment.kind.is_rooted() {
                 self.gone.push(id);
             }
         }
+    }
+
+    /// Segments that only wait for who reads them.
+    fn held_segments(&self) -> u64 {
+        self.groups.keys().map(|&group| self.entries.dead(group).held).sum()
     }
 
     /// A segment goes; its slots are free.
@@ -176,8 +181,7 @@ impl Core {
 
     /// Where the block map says that a block is.
     pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Option<Place>> {
-        let look_up = pool.map.lock().look_up(id);
-        Ok(match look_up.location(&RunIo::new(pool))? {
+        Ok(match pool.look_up(id, |look_up, io| look_up.location(io))? {
             Some(Location::Places(places)) => places.first().copied(),
             _ => None,
         })
@@ -185,6 +189,29 @@ impl Core {
 }
 
 impl Pool {
+    /// Gives back the slots of segments that somebody read when their commits were durable; whether some came back.
+    pub(crate) fn reap_held(&self) -> bool {
+        if self.core.lock().held_segments() == 0 {
+            return false;
+        }
+        self.let_go_of_freed();
+        let mut core = self.core.lock();
+        let before = core.held_segments();
+        core.reap_segments(self, self.durable_commit());
+        core.held_segments() < before
+    }
+
+    /// Who may rest in the middle of a segment lets go of it when it has been freed.
+    pub(crate) fn let_go_of_freed(&self) {
+        let is_freed = |id: SegmentId| {
+            let core = self.core.lock();
+            core.entries.get(&id).is_none_or(|entry| entry.state == SegmentState::Freed)
+        };
+        self.scrub_lets_go(is_freed);
+        self.resilver_lets_go(is_freed);
+        self.cleaner_lets_go(is_freed);
+    }
+
     /// A block was stored and is referred to by its id: the map learns its place.
     pub(crate) fn note_born(&self, ptr: BlockPtr) {
         if planted(Bug::MapNotTold) {

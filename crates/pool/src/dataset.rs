@@ -9,6 +9,7 @@ use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
 use crate::tree::{LostNode, Met, Tree};
 use larder_format::checksum::ChecksumKind;
+use larder_format::items::valid_record_size;
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
@@ -528,7 +529,10 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
                     _ => ChecksumKind::Fast,
                 }
             }
-            "recordsize" => settings.record_size = value.parse().unwrap_or(settings.record_size),
+            "recordsize" => {
+                let size = value.parse().ok().filter(|&size| valid_record_size(size));
+                settings.record_size = size.unwrap_or(settings.record_size);
+            }
             "chunking" => {
                 settings.chunking = if value == "content" { Chunking::Content } else { Chunking::Fixed };
             }

@@ -53,7 +53,8 @@ use crate::planted::point;
 pub use cursor::{Around, Finder, NEIGHBOURS, Neighbourhood, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
 use larder_format::{BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId};
-use merge::{Budget, Merge, MergedRuns, Outcome};
+pub use merge::Budget;
+use merge::{Merge, MergedRuns, Outcome};
 use run::Run;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -232,6 +233,8 @@ pub struct BlockMap {
     /// Newest first; their spans of checkpoints are disjoint.
     runs: Arc<Vec<Arc<Run>>>,
     merges: Vec<Merge>,
+    /// The inputs of the merge that is out; see [`BlockMap::take_merge`].
+    out: Vec<RunId>,
     next_run: RunId,
     resident_limit: u64,
     unreported: Changes,
@@ -250,6 +253,7 @@ impl BlockMap {
             table: BTreeMap::new(),
             runs: Arc::default(),
             merges: Vec::new(),
+            out: Vec::new(),
             next_run: RunId::new(1),
             resident_limit: RESIDENT_BYTES,
             unreported: Changes::default(),
@@ -325,12 +329,12 @@ impl BlockMap {
                 outcome => outcome?,
             }
         }
-        loop {
-            self.plan();
-            let small = |merge: &Merge| merge.input_bytes() <= SMALL_MERGE_BYTES;
-            let Some(at) = self.merges.iter().position(small) else { break };
+        while let Some(mut merging) = self.take_merge() {
+            let small =
+                matches!(&merging.stage, Stage::Merge(merge) if merge.input_bytes() <= SMALL_MERGE_BYTES);
+            let outcome = if small { merging.go_on(&mut Budget::unlimited(), io) } else { Ok(false) };
             // Nor on this; the next merge step will meet the error again and report it.
-            if self.advance(at, &mut Budget::unlimited(), io).is_err() {
+            if !self.put_back(merging, outcome).unwrap_or(false) {
                 break;
             }
         }
@@ -342,19 +346,48 @@ impl BlockMap {
     ///
     /// A merge that meets an error is abandoned; its inputs stay and it is planned anew.
     pub fn merge_step<W: PageWriter>(&mut self, io: &mut W, max_pages: usize) -> Result<Progress, W::Error> {
-        let mut budget = Budget { reads: max_pages, writes: max_pages };
-        self.plan();
-        while let Some(at) = self.smallest_merge() {
-            if !self.advance(at, &mut budget, io)? {
+        let mut budget = Budget::pages(max_pages);
+        while let Some(mut merging) = self.take_merge() {
+            let outcome = merging.go_on(&mut budget, io);
+            if !self.put_back(merging, outcome)? {
                 break;
             }
-            self.plan();
         }
-        Ok(Progress {
-            changes: std::mem::take(&mut self.unreported),
-            pages: (max_pages - budget.reads) + (max_pages - budget.writes),
-            pending: !self.merges.is_empty(),
-        })
+        let Progress { changes, pending, .. } = self.merged();
+        Ok(Progress { changes, pages: budget.spent(max_pages), pending })
+    }
+
+    /// The smallest merge, to be carried on without holding the map; it must come back by [`BlockMap::put_back`].
+    /// Until then no other goes out, no checkpoint is written, and [`BlockMap::unfinished`] knows nothing of it.
+    pub fn take_merge(&mut self) -> Option<Merging> {
+        assert!(self.out.is_empty(), "one merge is out at a time");
+        self.plan();
+        let merge = self.merges.swap_remove(self.smallest_merge()?);
+        self.out = merge.inputs().iter().map(|run| run.descriptor.run).collect();
+        Some(Merging { stage: Stage::Merge(Box::new(merge)), forgotten: Vec::new() })
+    }
+
+    /// Takes a merge back; whether it is complete, and its output part of the map. After an error it is abandoned: its
+    /// inputs stay and it is planned anew.
+    pub fn put_back<E>(&mut self, merging: Merging, outcome: Result<bool, E>) -> Result<bool, E> {
+        self.out.clear();
+        let complete = outcome?;
+        self.unreported.forgotten.extend(merging.forgotten);
+        match merging.stage {
+            Stage::Merge(merge) => self.merges.push(*merge),
+            Stage::Complete { newest, inputs, output } => {
+                let first = self.runs.iter().position(|run| run.descriptor.newest == newest);
+                let first = first.expect("a merge's inputs stay until it is complete");
+                self.install(first..first + inputs, output);
+            }
+        }
+        Ok(complete)
+    }
+
+    /// What completed merges have changed since that was asked last, and whether there is more to merge.
+    pub fn merged(&mut self) -> Progress {
+        let changes = std::mem::take(&mut self.unreported);
+        Progress { changes, pages: 0, pending: !self.merges.is_empty() }
     }
 
     /// What the map knows from `from` on, to be read without holding the map: as it is now, up to where the
@@ -433,7 +466,8 @@ impl BlockMap {
 
     fn is_merging(&self, run: &Run) -> bool {
         let id = run.descriptor.run;
-        self.merges.iter().any(|merge| merge.inputs().iter().any(|input| input.descriptor.run == id))
+        self.out.contains(&id)
+            || self.merges.iter().any(|merge| merge.inputs().iter().any(|input| input.descriptor.run == id))
     }
 
     /// The runs' levels, newest first; `None` for those that are being merged.
@@ -493,29 +527,6 @@ impl BlockMap {
         (0..self.merges.len()).min_by_key(|at| self.merges[*at].input_bytes())
     }
 
-    /// Carries merge `at` on; whether it was completed. On an error the merge is gone.
-    fn advance<W: PageWriter>(
-        &mut self,
-        at: usize,
-        budget: &mut Budget,
-        io: &mut W,
-    ) -> Result<bool, W::Error> {
-        let mut merge = self.merges.swap_remove(at);
-        let outcome = merge.write_some(budget, io)?;
-        self.unreported.forgotten.append(merge.forgotten());
-        if outcome == Outcome::Paused {
-            self.merges.push(merge);
-            return Ok(false);
-        }
-        let (newest, oldest) = merge.span();
-        let first = self.runs.iter().position(|run| run.descriptor.newest == newest);
-        let first = first.expect("a merge's inputs stay until it is complete");
-        let range = first..first + merge.inputs().len();
-        let output = merge.finish(oldest, newest, io)?;
-        self.install(range, output);
-        Ok(true)
-    }
-
     /// Puts `output` in the place of the runs in `range`.
     fn install(&mut self, range: Range<usize>, output: Option<Run>) {
         let runs = Arc::make_mut(&mut self.runs);
@@ -551,6 +562,43 @@ impl BlockMap {
     }
 }
 
+/// A merge that is carried on; see [`BlockMap::take_merge`].
+#[derive(Debug)]
+pub struct Merging {
+    stage: Stage,
+    /// Fingerprints that it has dropped.
+    forgotten: Vec<(Fingerprint, BlockId)>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Merge(Box<Merge>),
+    /// So many runs from that of checkpoint `newest` on have become one, if anything is left to be said.
+    Complete {
+        newest: RunId,
+        inputs: usize,
+        output: Option<Run>,
+    },
+}
+
+impl Merging {
+    /// Goes on until `budget` is spent; whether it is complete. What it has written then must be readable before the
+    /// map gets it back.
+    pub fn go_on<W: PageWriter>(&mut self, budget: &mut Budget, io: &mut W) -> Result<bool, W::Error> {
+        let Stage::Merge(merge) = &mut self.stage else { return Ok(true) };
+        let outcome = merge.write_some(budget, io)?;
+        self.forgotten.append(merge.forgotten());
+        if outcome == Outcome::Paused {
+            return Ok(false);
+        }
+        let (newest, oldest) = merge.span();
+        let inputs = merge.inputs().len();
+        let output = merge.finish(oldest, newest, io)?;
+        self.stage = Stage::Complete { newest, inputs, output };
+        Ok(true)
+    }
+}
+
 /// A look-up under way; see [`BlockMap::look_up`].
 #[derive(Debug, Clone)]
 pub struct LookUp {
@@ -560,6 +608,11 @@ pub struct LookUp {
 }
 
 impl LookUp {
+    /// Whether it reads the same runs as `other`.
+    pub fn sees_runs_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.runs, &other.runs)
+    }
+
     /// What the map knows of the block.
     pub fn entry<R: PageReader>(&self, reader: &R) -> Result<Option<Entry>, R::Error> {
         Ok(Entry::of(&self.resolve(reader, Delta::is_settled)?))

@@ -69,6 +69,8 @@ pub enum Bug {
     OldImageTrusted,
     /// Of two headers of a row the one that a power cut undid is believed.
     OldRowBelieved,
+    /// What gets another reference beside a trace is not spared.
+    TouchedForgotten,
     /// The log goes on in segments that no durable root names.
     LogNotNamed,
     /// A removal is logged without what was written before it.
@@ -89,7 +91,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that one thread is enough for.
-    pub const ALL: [Bug; 30] = [
+    pub const ALL: [Bug; 31] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -120,6 +122,7 @@ impl Bug {
         Bug::BoundaryMissed,
         Bug::OldImageTrusted,
         Bug::OldRowBelieved,
+        Bug::TouchedForgotten,
     ];
 
     /// Those that take several threads.

@@ -102,16 +102,25 @@ pub fn record_claim(len: u32) -> u64 {
     if len == 0 { 0 } else { u64::from(row::footprint((len + BLOCK_OVERHEAD) as usize)) }
 }
 
-#[derive(Debug, Default)]
-struct Account {
+#[derive(Debug)]
+pub(crate) struct Account {
     /// None for the root dataset.
     parent: Option<DatasetId>,
     limits: Limits,
-    /// Bytes of a record.
+    /// Bytes of a record; never 0, for what fits is counted in records.
     record_size: u32,
     own: AtomicI64,
     claimed: AtomicI64,
     used: AtomicI64,
+}
+
+impl Account {
+    /// The account of a dataset that has `own` bytes.
+    fn new(parent: Option<DatasetId>, limits: Limits, record_size: u32, own: u64) -> Self {
+        assert!(record_size > 0, "records have a size");
+        let own = AtomicI64::new(own as i64);
+        Self { parent, limits, record_size, own, claimed: AtomicI64::new(0), used: AtomicI64::new(0) }
+    }
 }
 
 type Accounts = BTreeMap<DatasetId, Account>;
@@ -166,20 +175,17 @@ fn shares(accounts: &Accounts, own: impl Fn(&Account) -> i64) -> BTreeMap<Datase
 }
 
 impl Books {
-    /// Opens the account of a dataset that has `own` bytes.
-    pub(crate) fn open(&self, id: DatasetId, parent: Option<DatasetId>, limits: Limits, own: u64) {
-        let account = Account { parent, limits, own: AtomicI64::new(own as i64), ..Account::default() };
+    /// Opens the account of a dataset without limits that has nothing yet.
+    pub(crate) fn open(&self, id: DatasetId, parent: Option<DatasetId>, record_size: u32) {
         let mut accounts = self.accounts.write();
-        accounts.insert(id, account);
+        accounts.insert(id, Account::new(parent, Limits::default(), record_size, 0));
         self.count(&accounts);
     }
 
     /// Opens the accounts of all datasets of a pool.
-    pub(crate) fn open_all(&self, all: impl Iterator<Item = (DatasetId, Option<DatasetId>, Limits, u64)>) {
+    pub(crate) fn open_all(&self, all: impl Iterator<Item = (DatasetId, Account)>) {
         let mut accounts = self.accounts.write();
-        accounts.extend(all.map(|(id, parent, limits, own)| {
-            (id, Account { parent, limits, own: AtomicI64::new(own as i64), ..Account::default() })
-        }));
+        accounts.extend(all);
         self.count(&accounts);
     }
 
@@ -438,6 +444,8 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Quota`].
     pub fn check_quota(&self, dataset: DatasetId, bytes: u64) -> Result<()> {
+        // A file may be asked to be so large that what it has and what it asks for are more than an i64 holds.
+        let bytes = bytes.min(2 * LIMIT_MAX);
         self.books.claim(dataset, bytes)?;
         self.books.adjust_claim(dataset, -(bytes as i64));
         Ok(())
@@ -526,7 +534,8 @@ impl Pool {
         self.books.open_all(datasets.iter().map(|dataset| {
             let parent = Some(dataset.parent()).filter(|&parent| parent != dataset.id());
             let limits = Limits::of(&dataset.local.read());
-            (dataset.id(), parent, limits, dataset.usage().referenced)
+            let record_size = dataset.settings().record_size;
+            (dataset.id(), Account::new(parent, limits, record_size, dataset.usage().referenced))
         }));
     }
 }

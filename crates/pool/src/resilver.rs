@@ -422,6 +422,16 @@ impl Pool {
         }
     }
 
+    /// Lets go of segments under way that have been freed, unless a step is being taken.
+    pub(crate) fn resilver_lets_go(&self, is_freed: impl Fn(SegmentId) -> bool) {
+        let Some(_nobody_steps) = self.resilver.running.try_lock() else { return };
+        let mut state = self.resilver.state.lock();
+        let Some(Running { at, next, ending, .. }) = &mut state.running else { return };
+        let let_go = [at, next, ending].map(|at| at.take_if(|(id, ..)| is_freed(*id)));
+        drop(state);
+        drop(let_go);
+    }
+
     /// The resilver under way, if there is one.
     pub fn resilver_progress(&self) -> Option<ResilverProgress> {
         let targets = self.rebuilding();

@@ -2,7 +2,7 @@
 
 use crate::codec::Codec;
 use crate::error::{PoolError, Result};
-use crate::map::{PageReader, PageWriter};
+use crate::map::{LookUp, PageReader, PageWriter};
 use crate::pool::Pool;
 use crate::read::plain_of;
 use crate::write::Appender;
@@ -26,7 +26,12 @@ impl<'a> RunIo<'a> {
         Self { pool, pages: Mutex::new(Appender::new(pool, SegmentKind::Run)) }
     }
 
-    /// Submits the pages that wait for their row to fill.
+    /// Submits the pages that wait for their row to fill: from now on everybody can read them.
+    pub(crate) fn submit(&self) -> Result<()> {
+        self.pages.lock().submit()
+    }
+
+    /// The same, at the end.
     pub(crate) fn finish(self) -> Result<()> {
         self.pages.into_inner().submit()
     }
@@ -70,6 +75,42 @@ impl PageWriter for RunIo<'_> {
     }
 }
 
+impl Pool {
+    /// Looks a block up in the map. Who does so holds neither the map nor a commit back: runs that it reads may be merged
+    /// meanwhile and their slots be given back, so what fails is tried once more with the runs as they are then.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn look_up<T>(
+        &self,
+        id: BlockId,
+        read: impl Fn(&LookUp, &RunIo<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let begun = self.map.lock().look_up(id);
+        self.finish_look_up(begun, id, read)
+    }
+
+    fn finish_look_up<T>(
+        &self,
+        mut begun: LookUp,
+        id: BlockId,
+        read: impl Fn(&LookUp, &RunIo<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let io = RunIo::new(self);
+        loop {
+            let failed = match read(&begun, &io) {
+                Err(failed) => failed,
+                found => return found,
+            };
+            let fresh = self.map.lock().look_up(id);
+            if fresh.sees_runs_of(&begun) {
+                return Err(failed);
+            }
+            begun = fresh;
+        }
+    }
+}
+
 /// What the header says of a block that is no record.
 pub(crate) fn own_info(kind: BlockKind, dataset: DatasetId) -> BlockInfo {
     BlockInfo {
@@ -82,5 +123,112 @@ pub(crate) fn own_info(kind: BlockKind, dataset: DatasetId) -> BlockInfo {
         object: 0,
         offset: 0,
         key_kind: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create::rule_for;
+    use crate::map::{Location, Update};
+    use crate::{GroupSpec, PoolSpec, World};
+    use larder_device::{Device, Inline, Outcome, Pending, Request, SeededEntropy};
+    use larder_format::run::Places;
+    use larder_format::{ByteLen, GroupIndex, HostId, Place, SegmentId};
+    use larder_sim::{SimClock, SimWorld};
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// Counts reads of the block map's pages, and those for which it was held.
+    struct Watched {
+        device: Arc<dyn Device>,
+        pool: Mutex<Weak<Pool>>,
+        reads: AtomicU64,
+        held: AtomicU64,
+    }
+
+    impl Device for Watched {
+        fn name(&self) -> String {
+            self.device.name()
+        }
+        fn size(&self) -> ByteLen {
+            self.device.size()
+        }
+        fn submit(&self, request: Request) -> Pending<Outcome> {
+            if let (Request::Read { .. }, Some(pool)) = (&request, self.pool.lock().upgrade()) {
+                self.reads.fetch_add(1, Relaxed);
+                // A commit that has closed the gate holds nobody back but readers, and reads little.
+                let held = pool.map.is_locked() && !pool.gate.is_locked_exclusive();
+                self.held.fetch_add(u64::from(held), Relaxed);
+            }
+            self.device.submit(request)
+        }
+    }
+
+    /// A pool whose map has eight runs that are too large to be merged at once, and none of their pages in memory.
+    fn pool_with_runs() -> (Arc<Pool>, Arc<Watched>) {
+        let sim = SimWorld::new(&[ByteLen::new(96 << 20)]);
+        let world = World {
+            clock: Arc::new(SimClock::new()),
+            entropy: Arc::new(SeededEntropy::new(1)),
+            workers: Arc::new(Inline),
+            host: HostId::new(1),
+            host_name: "sim".into(),
+        };
+        let (reads, held) = (AtomicU64::new(0), AtomicU64::new(0));
+        let watched =
+            Arc::new(Watched { device: sim.devices().remove(0), pool: Mutex::default(), reads, held });
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::clone(&watched) as _];
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices }];
+        let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        pool.map.lock().set_resident_limit(0);
+        for run in 0..8 {
+            for n in 0..12_000 {
+                let id = pool.core.lock().take_ids(1);
+                pool.map.lock().apply(Update::Put { id, places: place_of(id.get() + run + n) });
+            }
+            pool.commit().unwrap();
+        }
+        *watched.pool.lock() = Arc::downgrade(&pool);
+        (pool, watched)
+    }
+
+    fn place_of(n: u64) -> Places {
+        let segment = SegmentId::new((1 << 40) + n % 7);
+        Places::new(&[Place { segment, column: 0, offset: 4096 + (n % 1000) as u32 * 8, stored: 100 }])
+            .unwrap()
+    }
+
+    #[test]
+    fn the_map_is_not_held_while_large_runs_are_merged() {
+        let (pool, watched) = pool_with_runs();
+        while pool.map.lock().descriptors().count() > 2 {
+            let id = pool.core.lock().take_ids(1);
+            pool.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
+            pool.commit().unwrap();
+        }
+        assert!(watched.reads.load(Relaxed) >= 8, "{:?} pages were read", watched.reads);
+        assert_eq!(watched.held.load(Relaxed), 0);
+        let first = pool.blocks().unwrap();
+        assert!(first.len() >= 96_000);
+    }
+
+    #[test]
+    fn a_look_up_outlives_the_runs_that_it_began_with() {
+        let (pool, _) = pool_with_runs();
+        let id = BlockId::new(pool.next_block().get() - 50_000);
+        let location = |look_up: &LookUp, io: &RunIo<'_>| look_up.location(io);
+        let before = pool.look_up(id, location).unwrap();
+        assert!(matches!(before, Some(Location::Places(_))));
+        let begun = pool.map.lock().look_up(id);
+        let at_first = RunIo::new(&pool);
+        for _ in 0..12 {
+            pool.core.lock().close_streams(GroupIndex::new(0));
+            pool.map.lock().evacuate(|_| true);
+            pool.commit().unwrap();
+        }
+        pool.drop_caches();
+        assert!(begun.location(&at_first).is_err(), "the runs that it knows are gone");
+        assert_eq!(pool.finish_look_up(begun, id, location).unwrap(), before);
     }
 }

@@ -122,6 +122,8 @@ pub struct SegmentEntry {
     /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is mended, or the next
     /// import.
     pub damaged: bool,
+    /// Its slots could be given back, but somebody reads it: no commit brings them.
+    pub held: bool,
 }
 
 /// Of what was put into a segment, at least this part must be dead before moving the rest is worth it: a
@@ -155,6 +157,7 @@ impl SegmentEntry {
             unnamed: record.unnamed,
             dirty: false,
             damaged: false,
+            held: false,
         }
     }
 
@@ -209,12 +212,15 @@ impl SegmentEntry {
     /// What of it comes back, by commits alone or by the cleaner.
     fn dead(&self) -> Dead {
         let slots = self.segment.slots.len() as u64;
-        if self.state == SegmentState::Freed
+        if self.held {
+            Dead { held: 1, ..Dead::default() }
+        } else if self.state == SegmentState::Freed
             || (self.is_complete() && self.is_movable() && self.live_blocks == 0)
         {
-            Dead { waiting_slots: slots, bytes: 0 }
+            Dead { waiting_slots: slots, ..Dead::default() }
         } else if self.is_worth_cleaning() {
-            Dead { waiting_slots: 0, bytes: self.dead_bytes() * slots / self.segment.layout.k() as u64 }
+            let bytes = self.dead_bytes() * slots / self.segment.layout.k() as u64;
+            Dead { bytes, ..Dead::default() }
         } else {
             Dead::default()
         }
@@ -234,6 +240,8 @@ pub struct Dead {
     pub waiting_slots: u64,
     /// Bytes over all columns of dead blocks in segments worth cleaning.
     pub bytes: u64,
+    /// Segments that would be free if nobody read them.
+    pub held: u64,
 }
 
 /// All segments, in the order of their ids, and sums over them that are kept up to date.
@@ -256,6 +264,7 @@ impl Segments {
         let sum = self.dead.entry(group).or_default();
         sum.waiting_slots += dead.waiting_slots;
         sum.bytes += dead.bytes;
+        sum.held += dead.held;
         self.records += records;
     }
 
@@ -263,6 +272,7 @@ impl Segments {
         let sum = self.dead.entry(group).or_default();
         sum.waiting_slots -= dead.waiting_slots;
         sum.bytes -= dead.bytes;
+        sum.held -= dead.held;
         self.records -= records;
     }
 

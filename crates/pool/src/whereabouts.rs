@@ -2,7 +2,6 @@
 
 use crate::error::Result;
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use larder_format::run::Marks;
 use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
 
@@ -23,8 +22,7 @@ impl Pool {
     /// # Errors
     /// When the map cannot be read.
     pub fn whereabouts(&self, id: BlockId) -> Result<Option<Whereabouts>> {
-        let look_up = self.map.lock().look_up(id);
-        let Some(entry) = look_up.entry(&RunIo::new(self))? else { return Ok(None) };
+        let Some(entry) = self.look_up(id, |look_up, io| look_up.entry(io))? else { return Ok(None) };
         let Some(&place) = entry.places().first() else { return Ok(None) };
         let copies = self.readable.get(place.segment).map_or_else(Vec::new, |segment| {
             let layout = segment.layout;

@@ -671,3 +671,45 @@ fn scrubs_beside_writes_and_cleaning_find_no_fault_that_is_not_there() {
         }
     }
 }
+
+#[test]
+fn a_scrub_that_waits_keeps_no_slots() {
+    let sim = sim(1);
+    let pool = create(&sim, "single");
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let mut model = Model::new();
+    let of = |version: u64| (10..40).map(|i| (i, version, 200_000)).collect::<Vec<_>>();
+    commit(&pool, &mut model, &of(1));
+    for version in 2..12 {
+        // It stands in the middle of a segment, and has begun to read the next; both die.
+        for _ in 0..version {
+            if pool.scrub_progress().is_none() {
+                pool.scrub_start(ScrubSince::All).unwrap();
+            }
+            pool.scrub_step(64 << 10).unwrap();
+        }
+        commit(&pool, &mut model, &of(version));
+        for _ in 0..8 {
+            pool.free_step(1000).unwrap();
+            pool.commit().unwrap();
+        }
+        assert!(!pool.is_freeing(), "commits would bring nothing: {version}");
+    }
+    let mut inode = 100;
+    let before = pool.durable_commit().get();
+    while pool.check_space(1 << 20, 128 << 10).is_ok() {
+        let file = (inode, 1, 1 << 18);
+        if try_put(&pool, &dataset, &[file]).is_ok() {
+            model.insert(inode, (1, 1 << 18));
+        }
+        inode += 1;
+        if pool.scrub_progress().is_some() {
+            pool.scrub_step(4 << 10).unwrap();
+        }
+        assert!(pool.durable_commit().get() < before + 500, "it commits for ever");
+    }
+    while pool.scrub_step(STEP).unwrap() {}
+    assert!(pool.scrub_results().iter().all(|result| (result.repaired, result.lost) == (0, 0)));
+    verify(&pool, &model);
+    assert_whole(&pool, "at the end");
+}

@@ -26,7 +26,8 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
         | Bug::MoveNotTold
         | Bug::HitNotMarked
         | Bug::NearRemembers
-        | Bug::WrongPrint => {
+        | Bug::WrongPrint
+        | Bug::TouchedForgotten => {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
         }

@@ -200,6 +200,44 @@ fn what_is_reserved_can_be_written_when_everything_else_is_full() {
 }
 
 #[test]
+fn a_dataset_is_made_with_several_limits_at_once() {
+    let bed = Bed::new(&[]);
+    let limits = [
+        ("quota", "67108864"),
+        ("refquota", "33554432"),
+        ("reservation", "2097152"),
+        ("refreservation", "1048576"),
+    ];
+    let (home, root) = dataset(&bed, "tank/home", &limits);
+    // The limits are counted in records of its own size, whatever its parent's is.
+    let (other, _) = dataset(
+        &bed,
+        "tank/other",
+        &[("recordsize", "4096"), ("reservation", "2097152"), ("refreservation", "1048576")],
+    );
+    bed.write(bed.file(root, "file"), 0, &noise(&SeededEntropy::new(1), 1 << 20));
+    assert!(bed.pool.space_of(&home).available > MIB && bed.pool.space_of(&other).available > MIB);
+    let sizes = [("recordsize", "0"), ("reservation", "1048576"), ("refreservation", "1048576")];
+    let sizes = sizes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let odd = bed.pool.create_dataset("tank/odd", sizes).unwrap();
+    assert_eq!(odd.settings().record_size, 128 << 10, "what cannot be is not believed");
+    whole(&bed);
+}
+
+#[test]
+fn more_is_not_asked_of_a_quota_than_there_are_numbers_for() {
+    let bed = Bed::new(&[]);
+    let (home, root) = dataset(&bed, "tank/home", &[("quota", "8388608")]);
+    let file = bed.file(root, "file");
+    bed.write(file, 0, &noise(&SeededEntropy::new(1), 1 << 20));
+    let most = larder_format::items::MAX_FILE;
+    let refused = bed.mount.fallocate(file, Handle(0), 0, most, Allocate::KeepSize);
+    assert_eq!(refused.unwrap_err(), FsError::Quota);
+    whole(&bed);
+    assert!(bed.pool.share(home.id()).used < 2 * MIB);
+}
+
+#[test]
 fn accounts_are_what_was_committed_and_replayed() {
     let bed = Bed::new(&[]);
     let (home, root) = dataset(&bed, "tank/home", &[("quota", "1048576"), ("refreservation", "524288")]);

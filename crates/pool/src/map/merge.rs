@@ -9,14 +9,24 @@ use std::sync::Arc;
 
 /// Entry pages that may still be read and written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Budget {
-    pub(super) reads: usize,
-    pub(super) writes: usize,
+pub struct Budget {
+    reads: usize,
+    writes: usize,
 }
 
 impl Budget {
+    /// So many to be read, and as many to be written.
+    pub fn pages(pages: usize) -> Self {
+        Self { reads: pages, writes: pages }
+    }
+
     pub(super) fn unlimited() -> Self {
-        Self { reads: usize::MAX, writes: usize::MAX }
+        Self::pages(usize::MAX)
+    }
+
+    /// What of `pages` to be read and to be written was used.
+    pub(super) fn spent(&self, pages: usize) -> usize {
+        (pages - self.reads) + (pages - self.writes)
     }
 }
 
@@ -263,7 +273,7 @@ impl Merge {
 
     /// Writes the rest of the run. `None` when nothing remains to be said.
     pub(super) fn finish<W: PageWriter>(
-        self,
+        &mut self,
         oldest: RunId,
         newest: RunId,
         io: &mut W,

@@ -162,7 +162,7 @@ impl RunWriter {
 
     /// Writes what is left and the index pages. `None` when there was no entry.
     pub(super) fn finish<W: PageWriter>(
-        mut self,
+        &mut self,
         oldest: RunId,
         newest: RunId,
         io: &mut W,
@@ -186,7 +186,8 @@ impl RunWriter {
             refs,
             footprints: self.out.footprints().collect(),
         };
-        Ok(Some(Run { descriptor, index: self.index.into(), pages: self.pages }))
+        let (index, pages) = (std::mem::take(&mut self.index), std::mem::take(&mut self.pages));
+        Ok(Some(Run { descriptor, index: index.into(), pages }))
     }
 
     #[cfg(test)]

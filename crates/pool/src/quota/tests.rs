@@ -13,7 +13,7 @@ fn id(number: u64) -> DatasetId {
 fn family() -> Books {
     let books = Books::default();
     for (child, parent) in [(1, None), (2, Some(1)), (3, Some(1)), (4, Some(2))] {
-        books.open(id(child), parent.map(id), Limits::default(), 0);
+        books.open(id(child), parent.map(id), 4096);
     }
     books
 }

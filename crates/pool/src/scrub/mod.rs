@@ -243,10 +243,9 @@ impl Pool {
         self.scrub_course().ok_or_else(|| PoolError::NotFound("a scrub under way".into()))?;
         if let Some(course) = &mut self.scrub.shown.lock().course {
             course.paused = true;
-            // Who knows for how long: the segment under way is let go, and begun anew.
-            course.examined -= work.counted.0;
-            course.lost -= work.counted.2;
         }
+        // Who knows for how long: the segment under way is let go, and begun anew.
+        self.uncount(&work);
         work.let_go();
         self.note_course(&mut work)
     }
@@ -391,6 +390,24 @@ impl Pool {
                 entry.dirty = true;
             }
         });
+    }
+
+    /// Lets go of segments under way that have been freed, unless a step is being taken.
+    pub(crate) fn scrub_lets_go(&self, is_freed: impl Fn(SegmentId) -> bool) {
+        let Some(mut work) = self.scrub.work.try_lock() else { return };
+        work.next.take_if(|next| is_freed(next.segment_id()));
+        if work.mend.take_if(|mend| is_freed(mend.segment_id())).is_some() {
+            self.uncount(&work);
+            work.counted = (0, 0, 0);
+        }
+    }
+
+    /// The segment under way counts as not begun.
+    fn uncount(&self, work: &Work) {
+        if let Some(course) = &mut self.scrub.shown.lock().course {
+            course.examined -= work.counted.0;
+            course.lost -= work.counted.2;
+        }
     }
 
     /// Keeps how far the scrub is; durable with the next commit.

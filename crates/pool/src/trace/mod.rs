@@ -22,7 +22,8 @@
 //! - [`Pool::trace_holds`]: a node that the walk may still have to read is not freed yet;
 //! - [`Pool::trace_freed`]: a block was freed, so that its entry is not missing. Told under the commit lock;
 //! - [`Pool::trace_touched`]: somebody made a second reference, so the block is spared and its mark stays. Told
-//!   before the mark is set: the sweep looks at what was touched, and changes the map, under one lock.
+//!   before the mark is set: the sweep looks at what was touched, and changes the map, under one lock. What was
+//!   touched joins a set that spills; the sweep, which reads that, halts for it when memory has had its share.
 //!
 //! What waits in the free queue is left to it; what the sweep finds dead joins it, and is freed by it
 //! ([`crate::free`]).
@@ -61,6 +62,7 @@ pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::map::{Entry, PageReader, PageWriter};
+use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use crate::watch::CommitTurn;
@@ -86,8 +88,10 @@ const PAGES_PER_NODE: usize = 1;
 const SPARE_SEGMENTS: u64 = 4;
 /// What the outside may tell between two steps, entries; when it is more, the trace gives up.
 const TOLD_AT_MOST: usize = 4 << 20;
-/// Blocks that may be touched while the sweep is under way; when it is more, the rest is only looked at.
-const LATE_AT_MOST: usize = 64 << 10;
+/// Touched blocks that the sweep leaves in memory: some 16 bytes each.
+const TOUCHED_AT_MOST: usize = 64 << 10;
+/// Of the trace's memory, they take at most this part.
+const TOUCHED_SHARE: usize = 256;
 
 /// How far a trace is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,9 +132,7 @@ struct Told {
     wanted: bool,
     pinned: Option<Pinned>,
     freed: Vec<BlockId>,
-    touched: Vec<BlockId>,
-    /// What is touched during the sweep.
-    late: Option<HashSet<BlockId>>,
+    touched: HashSet<BlockId>,
     /// Some block was, be it above the horizon.
     any_touched: bool,
     /// More was told than is kept.
@@ -217,6 +219,7 @@ pub(crate) struct Trace {
     shared: u64,
     /// By [`Member::origin`].
     sharing: Vec<Sharing>,
+    touched_limit: usize,
 }
 
 /// What the trace notes of the trees.
@@ -257,7 +260,9 @@ impl Trace {
         let of = |dataset: &DatasetId| Sharing { dataset: *dataset, ..Sharing::default() };
         // The last number stands for too many to be told.
         let sharing = pinned.origins.iter().take(Tag::MAX_ORIGIN as usize).map(of).collect();
-        Self { pinned, walk, sets, stage: Stage::Walk, findings, walked: 0, swept: 0, shared: 0, sharing }
+        let stage = Stage::Walk;
+        let touched_limit = TOUCHED_AT_MOST.min(memory / TOUCHED_SHARE);
+        Self { pinned, walk, sets, stage, findings, walked: 0, swept: 0, shared: 0, sharing, touched_limit }
     }
 
     fn progress(&self) -> Progress {
@@ -293,6 +298,12 @@ impl Trace {
                 if !live.settle_step(io, pages)? && !spared.settle_step(io, pages)? {
                     let sweep = Sweep::new(live.read(io)?, spared.read(io)?, self.pinned.horizon);
                     self.stage = Stage::Sweep(Box::new(sweep));
+                }
+            }
+            Stage::Sweep(sweep) if sweep.waits_for_spared() => {
+                let spared = &mut self.sets.spared;
+                if !spared.settle_step(io, effort * PAGES_PER_NODE)? {
+                    sweep.give_spared(spared.read(io)?);
                 }
             }
             Stage::Sweep(sweep) => {
@@ -342,7 +353,25 @@ impl Trace {
 
     /// Whether the next step changes the map or judges by what it says.
     fn is_sweeping(&self) -> bool {
-        matches!(self.stage, Stage::Sweep(_))
+        matches!(&self.stage, Stage::Sweep(sweep) if !sweep.waits_for_spared())
+    }
+
+    /// Takes over what was touched since the last step. What the sweep reads already is added to only when memory has
+    /// had its share.
+    fn spare(&mut self, touched: &mut HashSet<BlockId>) {
+        let from = match &mut self.stage {
+            Stage::Walk | Stage::Settle => BlockId::new(0),
+            Stage::Sweep(_) if touched.len() <= self.touched_limit => return,
+            Stage::Sweep(sweep) => {
+                let Some(lent) = sweep.lend_spared() else { return };
+                self.sets.spared.take_back(lent);
+                sweep.next()
+            }
+            Stage::Suspects(_) => return touched.clear(),
+        };
+        for id in touched.drain().filter(|&id| id >= from && !planted(Bug::TouchedForgotten)) {
+            self.sets.spared.push(id, Tag::default());
+        }
     }
 }
 
@@ -526,10 +555,7 @@ impl Pool {
             return Err(PoolError::Invalid("more was freed at once than the trace can keep".into()));
         }
         told.freed.drain(..).for_each(|id| trace.sets.freed.push(id, Tag::default()));
-        told.touched.drain(..).for_each(|id| trace.sets.spared.push(id, Tag::default()));
-        if !matches!(trace.stage, Stage::Walk) {
-            told.late.get_or_insert_default();
-        }
+        trace.spare(&mut told.touched);
         Ok(())
     }
 
@@ -539,8 +565,7 @@ impl Pool {
         let map = &mut *self.map.lock();
         let untouched: Vec<_> = {
             let told = self.trace.told.lock();
-            let Some(late) = told.late.as_ref().filter(|late| late.len() < LATE_AT_MOST) else { return 0 };
-            judged.iter().filter(|(id, _)| !late.contains(id)).collect()
+            judged.iter().filter(|(id, _)| !told.touched.contains(id)).collect()
         };
         // Who touches one of them from now on waits for the map to set the mark.
         let mut unshared = 0;
@@ -559,11 +584,7 @@ impl Pool {
         if let Some(trace) =
             slot.as_ref().filter(|trace| outcome == Outcome::Done && trace.findings.lost == 0)
         {
-            // More was touched during the sweep than is kept: what it found since then is left to the next trace.
-            let acted = self.trace.told.lock().late.as_ref().is_none_or(|late| late.len() < LATE_AT_MOST);
-            if acted {
-                self.settle_left(trace.pinned.left);
-            }
+            self.settle_left(trace.pinned.left);
             let _nobody_enters = self.gate.write();
             if trace.shared == 0 && !self.trace.told.lock().any_touched {
                 self.nothing_is_shared();
@@ -627,10 +648,8 @@ impl Pool {
             return;
         }
         self.trace.told.lock().any_touched = true;
-        self.tell(id, |told| match &mut told.late {
-            Some(late) if late.len() < LATE_AT_MOST => drop(late.insert(id)),
-            Some(_) => {}
-            None => told.touched.push(id),
+        self.tell(id, |told| {
+            told.touched.insert(id);
         });
     }
 

@@ -99,6 +99,7 @@ struct SpilledRun {
 /// Where a run is being read.
 struct Cursor {
     pages: std::vec::IntoIter<BlockPtr>,
+    level: u32,
     /// The page at hand, its address for errors, the next byte in it and the entries left.
     page: Arc<[u8]>,
     ptr: Option<BlockPtr>,
@@ -108,8 +109,13 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn new(pages: Vec<BlockPtr>) -> Self {
-        Self { pages: pages.into_iter(), page: Arc::new([]), ptr: None, at: 0, left: 0, last: NOTHING }
+    fn new(SpilledRun { pages, level }: SpilledRun) -> Self {
+        Self { pages: pages.into_iter(), level, page: Arc::new([]), ptr: None, at: 0, left: 0, last: NOTHING }
+    }
+
+    /// The pages that are not read to the end, as a run.
+    fn into_rest(self) -> SpilledRun {
+        SpilledRun { pages: self.ptr.into_iter().chain(self.pages).collect(), level: self.level }
     }
 
     fn varint(&mut self) -> Option<u64> {
@@ -210,7 +216,7 @@ pub(crate) struct Merged {
 }
 
 impl Merged {
-    fn new<R: PageReader>(runs: Vec<Vec<BlockPtr>>, rest: Vec<Pushed>, io: &R) -> Result<Self, R::Error> {
+    fn new<R: PageReader>(runs: Vec<SpilledRun>, rest: Vec<Pushed>, io: &R) -> Result<Self, R::Error> {
         let cursors: Vec<_> = runs.into_iter().map(Cursor::new).collect();
         let heads = BinaryHeap::with_capacity(cursors.len() + 1);
         let mut merged = Self { cursors, rest: Counting(rest.into_iter().peekable()), heads };
@@ -346,9 +352,9 @@ impl Spill {
             let Some(due) = self.due(last) else { return Ok(false) };
             let level = due.iter().map(|&at| self.runs[at].level).max().unwrap_or(0) + 1;
             // The largest index goes first, so that the others stay what they are.
-            let taken: Vec<_> = due.iter().rev().map(|&at| self.runs.swap_remove(at).pages).collect();
+            let taken: Vec<_> = due.iter().rev().map(|&at| self.runs.swap_remove(at)).collect();
             let mut inputs = BTreeMap::new();
-            for ptr in taken.iter().flatten() {
+            for ptr in taken.iter().flat_map(|run| &run.pages) {
                 *inputs.entry(ptr.place.segment).or_default() += 1;
             }
             let merged = Merged::new(taken, Vec::new(), io)?;
@@ -418,7 +424,16 @@ impl Spill {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.sort_unstable();
         let runs = std::mem::take(&mut self.runs);
-        Merged::new(runs.into_iter().map(|run| run.pages).collect(), buffer, io)
+        Merged::new(runs, buffer, io)
+    }
+
+    /// Takes back what was given to be read, so that more can be added. What is read anew is all that was left, and some
+    /// of what was read before.
+    pub(crate) fn take_back(&mut self, Merged { cursors, rest, heads }: Merged) {
+        let of_rest = heads.into_iter().filter(|Reverse((_, source))| *source == cursors.len());
+        self.buffer.extend(of_rest.map(|Reverse((head, _))| Pushed::new(BlockId::new(head.id), head.tag)));
+        self.buffer.extend(rest.0);
+        self.runs.extend(cursors.into_iter().map(Cursor::into_rest).filter(|run| !run.pages.is_empty()));
     }
 
     /// The segments that its pages lie in.

@@ -25,7 +25,10 @@ pub(crate) enum Verdict<'a> {
 /// The sweep's state.
 pub(crate) struct Sweep {
     live: Merged,
-    spared: Merged,
+    /// What somebody came to need since the pin; none while more is added to it.
+    spared: Option<Merged>,
+    /// It went on since that was last added to.
+    went_on: bool,
     next: BlockId,
     horizon: BlockId,
 }
@@ -33,7 +36,28 @@ pub(crate) struct Sweep {
 impl Sweep {
     /// A sweep of all blocks up to `horizon`.
     pub(crate) fn new(live: Merged, spared: Merged, horizon: BlockId) -> Self {
-        Self { live, spared, next: BlockId::new(0), horizon }
+        Self { live, spared: Some(spared), went_on: false, next: BlockId::new(0), horizon }
+    }
+
+    /// Where it is: lower ids are judged already.
+    pub(crate) fn next(&self) -> BlockId {
+        self.next
+    }
+
+    /// Gives the set of spared blocks out, to be added to; none when it did not go on since it got it back, or it would
+    /// never end beside steady traffic.
+    pub(crate) fn lend_spared(&mut self) -> Option<Merged> {
+        if self.went_on { self.spared.take() } else { None }
+    }
+
+    /// Whether that set is out.
+    pub(crate) fn waits_for_spared(&self) -> bool {
+        self.spared.is_none()
+    }
+
+    /// Gets it back.
+    pub(crate) fn give_spared(&mut self, spared: Merged) {
+        (self.spared, self.went_on) = (Some(spared), false);
     }
 
     /// Judges at most `entries` blocks; what is live and has no entry goes to `suspects`. Whether there is more.
@@ -48,6 +72,7 @@ impl Sweep {
     ) -> Result<bool> {
         let mut left = entries;
         let mut references = Vec::new();
+        self.went_on = true;
         let window = pool.map.lock().window(self.next, entries);
         let next = window.visit(&RunIo::new(pool), |id, entry| {
             if id > self.horizon {
@@ -59,10 +84,10 @@ impl Sweep {
                 while self.live.peek() == Some(id.get()) {
                     references.extend(self.live.next(io)?);
                 }
-                Verdict::Live(&references, self.spared.contains(id.get(), io)?)
+                Verdict::Live(&references, self.is_spared(id, io)?)
             } else if entry.marks.contains(Marks::DEAD) && !entry.marks.contains(Marks::SHARED) {
                 Verdict::Queued
-            } else if self.spared.contains(id.get(), io)? {
+            } else if self.is_spared(id, io)? {
                 Verdict::Spared
             } else {
                 Verdict::Dead
@@ -78,6 +103,10 @@ impl Sweep {
         }
         self.suspect(u64::MAX, &mut left, suspects, io)?;
         Ok(self.live.peek().is_some())
+    }
+
+    fn is_spared<W: PageWriter<Error = PoolError>>(&mut self, id: BlockId, io: &W) -> Result<bool> {
+        self.spared.as_mut().map_or(Ok(false), |spared| spared.contains(id.get(), io))
     }
 
     /// Live ids below `id`, at most `most`, have no entry.

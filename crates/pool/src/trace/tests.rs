@@ -80,6 +80,31 @@ fn ids_come_back_ascending_and_counted_however_they_were_spilled() {
 }
 
 #[test]
+fn a_set_that_is_being_read_is_added_to_and_read_on() {
+    let entropy = SeededEntropy::new(3);
+    let mut spill = Spill::new(0);
+    let mut pages = Pages::default();
+    let mut model = BTreeSet::<u64>::new();
+    let mut add = |spill: &mut Spill, pages: &mut Pages, count: usize, from: u64| {
+        let ids: Vec<u64> = (0..count).map(|_| from + entropy.next_u64() % (60_000 - from)).collect();
+        model.extend(&ids);
+        fill(spill, pages, ids.into_iter().map(|id| (id, 0)));
+        while spill.settle_step(pages, 2).unwrap() {}
+        model.clone()
+    };
+    let mut all = add(&mut spill, &mut pages, 9000, 0);
+    let mut merged = spill.read(&pages).unwrap();
+    for id in 0..60_000 {
+        assert_eq!(merged.contains(id, &pages).unwrap(), all.contains(&id), "{id}");
+        if id % 5000 == 4999 && id < 59_999 {
+            spill.take_back(merged);
+            all = add(&mut spill, &mut pages, [10, 1000, 9000][id as usize / 5000 % 3], id + 1);
+            merged = spill.read(&pages).unwrap();
+        }
+    }
+}
+
+#[test]
 fn membership_is_told_in_ascending_order() {
     let mut spill = Spill::new(0);
     let mut pages = Pages::default();
@@ -175,6 +200,39 @@ fn name_blocks(pool: &Pool, inodes: std::ops::Range<u64>) {
         Ok::<_, PoolError>(())
     });
     named.unwrap();
+}
+
+#[test]
+fn steady_second_references_keep_no_sweep_from_freeing() {
+    let pool = pool_of(6000);
+    let all = pool.core.lock().next_block.get();
+    let touched = pool.core.lock().take_ids(100_000);
+    // What is dead comes last in the order of ids, and one of it is needed again during the sweep.
+    let dead: Vec<BlockId> = (0..20).map(|_| pool.core.lock().take_ids(1)).collect();
+    for id in (1..all).map(BlockId::new).chain(dead.iter().copied()) {
+        let places = larder_format::run::Places::new(&[NOWHERE]).unwrap();
+        pool.map.lock().apply(crate::map::Update::Put { id, places });
+    }
+    pool.note_shared(dead[0]);
+    pool.commit().unwrap();
+    assert!(pool.trace_start().unwrap());
+    let mut touches = (0..10).map(|i| touched.get() + i * 10_000);
+    while pool.trace_step(8).unwrap() {
+        // Long before the sweep comes to what is dead.
+        if pool.trace_progress().is_some_and(|of| of.phase == Phase::Sweep)
+            && let Some(from) = touches.next()
+        {
+            (from..from + 10_000).map(BlockId::new).for_each(|id| pool.note_shared(id));
+            pool.note_shared(dead[1]);
+        }
+    }
+    assert_eq!(touches.next(), None);
+    let found = pool.trace_findings().unwrap();
+    assert_eq!((found.outcome, found.unshared), (Outcome::Done, 0));
+    while pool.free_step(64).unwrap() {}
+    let mut left: Vec<_> = pool.blocks().unwrap().into_iter().map(|(id, _)| id).collect();
+    left.retain(|id| dead.contains(id));
+    assert_eq!(left, [dead[1]], "what nothing refers to is gone");
 }
 
 const NOWHERE: Place = Place { segment: SegmentId::new(1 << 40), column: 0, offset: 4096, stored: 100 };
