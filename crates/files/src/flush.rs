@@ -45,8 +45,9 @@ pub(crate) type Todo = BTreeMap<InodeId, Range<u64>>;
 /// All records of an inode.
 const ALL: Range<u64> = 0..u64::MAX;
 
-/// Dirty records taken from an inode.
-struct Taken {
+/// Dirty records taken from an inode, whose turn is held. Dropped before they are settled they are dirty again.
+struct Taken<'a> {
+    volume: &'a Volume,
     inode: Arc<Inode>,
     /// As its writers saw it.
     item: items::Inode,
@@ -61,10 +62,23 @@ struct Taken {
     until: u64,
 }
 
-impl Taken {
-    /// Whether it is in the tree, or is dirty again.
+impl Taken<'_> {
+    /// Whether it is in the tree, or given up.
     fn is_settled(&self) -> bool {
         self.inode.state.lock().data.flushing.is_empty() && !self.records.is_empty()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inode.state.lock();
+        if state.data.flushing.is_empty() {
+            return;
+        }
+        let before = state.data.bytes;
+        state.data.take_back();
+        self.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
+        self.volume.meter(before, &mut state);
     }
 }
 
@@ -218,21 +232,15 @@ impl Volume {
             Ok(mut not_stored) => rest.append(&mut not_stored),
             // One of them cannot be stored where its tree is damaged: the others can.
             Err(FsError::Damaged(_)) => {
-                for taken in taken.chunks(1).filter(|taken| !taken[0].is_settled()) {
-                    match self.store_taken(op, taken) {
+                for one in taken.chunks(1).filter(|one| !one[0].is_settled()) {
+                    match self.store_taken(op, one) {
                         Ok(mut not_stored) => rest.append(&mut not_stored),
-                        Err(error @ FsError::Damaged(_)) => self.give_up(&taken[0], error),
-                        Err(error) => {
-                            taken.iter().for_each(|taken| self.give_back(taken));
-                            return Err(error);
-                        }
+                        Err(error @ FsError::Damaged(_)) => self.give_up(&one[0], error),
+                        failed => return failed.map(drop),
                     }
                 }
             }
-            Err(error) => {
-                taken.iter().for_each(|taken| self.give_back(taken));
-                return Err(error);
-            }
+            failed => return failed.map(drop),
         }
         for (inode, _) in &inodes {
             todo.remove(&inode.id);
@@ -247,14 +255,16 @@ impl Volume {
         inode: &Arc<Inode>,
         within: Range<u64>,
         room: &mut u64,
-    ) -> (Option<Taken>, Option<Range<u64>>) {
+    ) -> (Option<Taken<'_>>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
+        assert!(state.data.flushing.is_empty(), "whoever had the turn before has settled what was taken");
         if state.live.nlink == 0 && state.open == 0 {
             self.discard(inode.id, &mut state);
             return (None, None);
         }
         let record_size = u64::from(state.live.record_size);
         let mut taken = Taken {
+            volume: self,
             inode: Arc::clone(inode),
             item: state.live,
             record_size,
@@ -304,7 +314,7 @@ impl Volume {
 
     /// What was taken can never be stored, for nothing can be put into the file's tree any more: it is lost, as is
     /// what was written to the file since, and the next fsync says so.
-    fn give_up(&self, taken: &Taken, error: FsError) {
+    fn give_up(&self, taken: &Taken<'_>, error: FsError) {
         let mut state = taken.inode.state.lock();
         self.discard(taken.inode.id, &mut state);
         state.live = state.tree;
@@ -312,17 +322,8 @@ impl Volume {
         state.error = Some(error);
     }
 
-    /// What was taken is dirty again.
-    fn give_back(&self, taken: &Taken) {
-        let mut state = taken.inode.state.lock();
-        let before = state.data.bytes;
-        state.data.take_back();
-        taken.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
-        self.meter(before, &mut state);
-    }
-
     /// Stores what was taken and brings the trees up to date; tells what is left, and where.
-    fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<Todo> {
+    fn store_taken(&self, op: &Op<'_>, taken: &[Taken<'_>]) -> Result<Todo> {
         let mut batch = Batch::default();
         {
             // Where an inode cannot be read nothing may be stored for it.
@@ -359,7 +360,7 @@ impl Volume {
         &self,
         batch: &mut Batch,
         mut built: Built,
-        from: &Taken,
+        from: &Taken<'_>,
         plain: Option<Record>,
         replaces: Option<BlockId>,
     ) {
@@ -382,7 +383,7 @@ impl Volume {
     }
 
     /// Completes the records of files that are cut at multiples of the record size.
-    fn build_fixed(&self, taken: &[Taken], batch: &mut Batch) -> Result<()> {
+    fn build_fixed(&self, taken: &[Taken<'_>], batch: &mut Batch) -> Result<()> {
         let mut olds = Vec::new();
         for (index, from) in taken.iter().enumerate().filter(|(_, from)| !from.item.by_content()) {
             for (record, pieces) in &from.records {
@@ -416,7 +417,7 @@ impl Volume {
     }
 
     /// Cuts what was taken of a file that is cut by content.
-    fn build_by_content(&self, index: usize, from: &Taken, batch: &mut Batch) -> Result<()> {
+    fn build_by_content(&self, index: usize, from: &Taken<'_>, batch: &mut Batch) -> Result<()> {
         let (id, item, room) = (from.inode.id, from.item, from.room);
         let recut = self.recut(&Written { id, item, records: &from.records, more: from.more, room })?;
         for (offset, change) in recut.changes {
@@ -433,7 +434,7 @@ impl Volume {
     /// The whole content of a record; `None` when the part that was not written cannot be read.
     fn complete(
         &self,
-        from: &Taken,
+        from: &Taken<'_>,
         offset: u64,
         pieces: &Pieces,
         old: Option<Extent>,
@@ -459,7 +460,7 @@ impl Volume {
     }
 
     /// Puts an inode's new extents into the tree; what was taken from it is dirty no more, but for a rest.
-    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[Built], rest: Option<&Rest>) -> Result<()> {
+    fn settle(&self, op: &Op<'_>, taken: &Taken<'_>, built: &[Built], rest: Option<&Rest>) -> Result<()> {
         let id = taken.inode.id;
         let mut guard = taken.inode.state.lock();
         let state: &mut State = &mut guard;
