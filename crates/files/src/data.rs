@@ -47,7 +47,7 @@ impl Volume {
         self.within_quota(|| {
             loop {
                 let mut state = inode.lock()?;
-                if state.live.nlink == 0 && state.open == 0 {
+                if !self.is_needed(id, &state) {
                     return Err(FsError::NotFound);
                 }
                 let offset = offset.unwrap_or(state.live.size);

@@ -258,7 +258,7 @@ impl Volume {
     ) -> (Option<Taken<'_>>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
         assert!(state.data.flushing.is_empty(), "whoever had the turn before has settled what was taken");
-        if state.live.nlink == 0 && state.open == 0 {
+        if !self.is_needed(inode.id, &state) {
             self.discard(inode.id, &mut state);
             return (None, None);
         }

@@ -247,7 +247,14 @@ impl Mount {
             tree.leaving.push(Arc::clone(&attached.volume));
             attached.volume
         };
+        volume.forget_all();
         volume.flush_all()
+    }
+
+    /// Counts a look-up of a node, which `forget` takes back; see [`Volume::hold`].
+    pub(crate) fn hold(&self, node: NodeId) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.hold(inode)
     }
 
     /// A volume that is attached.
@@ -376,13 +383,21 @@ impl FrontEnd for Mount {
 
 impl Ops for Mount {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        if name == b"." {
+            return self.getattr(parent);
+        }
         Ok(self.show(match self.step(parent, name)? {
             Step::Junction(volume) => volume.getattr(ROOT_INODE)?,
             Step::Entry(volume, dir) => volume.lookup(dir, name)?,
         }))
     }
 
-    fn forget(&self, _node: NodeId, _lookups: u64) {}
+    fn forget(&self, node: NodeId, lookups: u64) {
+        // What is not attached any more has forgotten everything.
+        if let Ok((volume, inode)) = self.at(node) {
+            volume.forget(inode, lookups);
+        }
+    }
 
     fn getattr(&self, node: NodeId) -> Result<Attr> {
         let (volume, inode) = self.at(node)?;
@@ -493,13 +508,22 @@ impl Ops for Mount {
     ) -> Result<Created> {
         let (volume, dir) = self.making(parent, name)?;
         let new = NewInode { open: true, ..NewInode::plain(FileKind::Regular, perm) };
-        match volume.make(dir, name, new, caller) {
-            Err(FsError::Exists) if !flags.exclusive => {
-                let node = volume.lookup(dir, name)?.node;
-                let handle = self.open(node, flags)?;
-                Ok(Created { attr: self.getattr(node)?, handle, made: false })
+        let mut gone = None;
+        loop {
+            match volume.make(dir, name, new, caller) {
+                Err(FsError::Exists) if !flags.exclusive => {}
+                made => return Ok(Created { attr: self.show(made?), handle: handle_of(flags), made: true }),
             }
-            made => Ok(Created { attr: self.show(made?), handle: handle_of(flags), made: true }),
+            let found = volume.find(dir, name)?.map(|found| volume.node(found.inode));
+            let opened = found.map_or(Err(FsError::NotFound), |node| Ok((node, self.open(node, flags)?)));
+            match opened {
+                // It was removed after it was found: so the name is free, or leads elsewhere.
+                Err(FsError::NotFound) if found.is_none() || gone != found => gone = found,
+                opened => {
+                    let (node, handle) = opened?;
+                    return Ok(Created { attr: self.getattr(node)?, handle, made: false });
+                }
+            }
         }
     }
 

@@ -250,7 +250,11 @@ pub struct StatFs {
 /// Names are bytes without `/` and NUL. What returns without an error is visible to every call that
 /// starts later; it is durable after `fsync`, `fsyncdir` or `sync`, or when the pool commits by itself.
 pub trait Ops: Send + Sync {
-    /// The object named `name` in `parent`.
+    /// The object named `name` in `parent`. `.` is `parent` itself, whatever it is.
+    ///
+    /// [`View`](crate::View), which is what a kernel sees, counts each answer of this and of what makes something,
+    /// and each entry that [`Ops::readdir`] gives with attributes, as a look-up of the object, which stays, with or
+    /// without a name, until all of them are forgotten.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
     /// The kernel forgets `lookups` references to `node`.
     fn forget(&self, node: NodeId, lookups: u64);
@@ -277,7 +281,7 @@ pub trait Ops: Send + Sync {
     fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr>;
     /// Gives `node` another name, or its first one: a file from [`Ops::tmpfile`] that is open.
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
-    /// Takes a name away; the last one takes the file, once nobody has it open.
+    /// Takes a name away; the last one takes the file, once nobody has it open and its look-ups are forgotten.
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()>;

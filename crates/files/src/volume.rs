@@ -6,6 +6,7 @@
 
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
+use crate::lookups::Lookups;
 use crate::ops::{Attr, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
@@ -48,9 +49,11 @@ pub struct Volume {
     pub(crate) dirty: Mutex<BTreeSet<InodeId>>,
     /// Inodes with data that is in the log and perhaps not stored.
     pub(crate) logged: Mutex<BTreeSet<InodeId>>,
-    /// Inodes without a name and without a handle, to be removed, with the bytes that are stored of them;
+    /// Inodes that nobody needs any more, to be removed, with the bytes that are stored of them;
     /// and those that have a tail.
     pub(crate) orphans: Mutex<BTreeMap<InodeId, u64>>,
+    /// What the kernel that shows it knows.
+    pub(crate) lookups: Lookups,
     /// What stands in for inodes that are lost, of those whose names were looked up: kind, owner and directory.
     pub(crate) lost: Mutex<BTreeMap<InodeId, items::Inode>>,
     /// Where writers that wait for room look for the next inode to flush.
@@ -133,6 +136,7 @@ impl Volume {
             dirty: Mutex::default(),
             logged: Mutex::default(),
             orphans: Mutex::default(),
+            lookups: Lookups::new(),
             lost: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
             ids: IdLease::default(),
@@ -301,11 +305,11 @@ impl Volume {
         }
     }
 
-    /// Counts a handle in; an inode without a name can be opened only while it is open.
+    /// Counts a handle in; an inode without a name can be opened only while it is open or the kernel knows it.
     pub fn acquire(&self, id: InodeId) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
-        if state.live.nlink == 0 && state.open == 0 {
+        if !self.is_needed(id, &state) {
             return Err(FsError::NotFound);
         }
         state.open += 1;
@@ -317,9 +321,9 @@ impl Volume {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
         state.open = state.open.checked_sub(1).ok_or(FsError::BadHandle)?;
-        let orphaned = state.open == 0 && state.live.nlink == 0;
+        let needed = self.is_needed(id, &state);
         drop(state);
-        if orphaned {
+        if !needed {
             self.bury(id);
         }
         Ok(())

@@ -20,6 +20,9 @@
 //! Set-user-id bits are cleared here, when the kernel says so: otherwise it would ask for `security.capability`
 //! before every write(2). The umask, too, is taken off here, where a default ACL may stand in its place.
 //!
+//! The kernel opens, asks about and changes by number what it has looked up, also when the name is gone by then: each
+//! answer that names a node counts, until it is forgotten (see `larder_files::View`).
+//!
 //! # What does not reach us
 //! - close(2): no file is flushed, so close reports no trouble with earlier writes. fsync does.
 //! - sync(2) and syncfs(2): on a `fuse` mount they return at once and the kernel sends nothing. It sends

@@ -146,8 +146,7 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
     Ok(match request.operation {
         Operation::Lookup { name } => {
             // By number and `.` the kernel finds again what a file handle of NFS names.
-            let found = if name == b"." { ops.getattr(node) } else { ops.lookup(node, name) };
-            match found {
+            match ops.lookup(node, name) {
                 Err(FsError::NotFound) => Response::NoEntry(NEGATIVE_TTL),
                 found => Response::Entry(entry(&found?)),
             }
