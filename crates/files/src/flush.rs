@@ -6,7 +6,7 @@
 //! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
 //!
 //! What cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as a failed
-//! write-back of any file system they are dropped, and the next fsync of the file says so.
+//! write-back of any file system they are dropped, and fsync says so, once to each handle of the file.
 //!
 //! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that
 //! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
@@ -15,6 +15,7 @@
 use crate::attr::extents;
 use crate::error::{FsError, Result};
 use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
+use crate::ops::Handle;
 use crate::ranges::Pieces;
 use crate::recut::{Rest, Written};
 use crate::volume::{Volume, inode_key};
@@ -313,13 +314,13 @@ impl Volume {
     }
 
     /// What was taken can never be stored, for nothing can be put into the file's tree any more: it is lost, as is
-    /// what was written to the file since, and the next fsync says so.
+    /// what was written to the file since.
     fn give_up(&self, taken: &Taken<'_>, error: FsError) {
         let mut state = taken.inode.state.lock();
         self.discard(taken.inode.id, &mut state);
         state.live = state.tree;
         state.grown = false;
-        state.error = Some(error);
+        state.failures.note(error);
     }
 
     /// Stores what was taken and brings the trees up to date; tells what is left, and where.
@@ -425,8 +426,8 @@ impl Volume {
             self.build(batch, built, from, change.new, change.replaces);
         }
         batch.rests.extend(recut.rest.map(|rest| (index, rest)));
-        if recut.lost.is_some() {
-            from.inode.state.lock().error = recut.lost;
+        if let Some(lost) = recut.lost {
+            from.inode.state.lock().failures.note(lost);
         }
         Ok(())
     }
@@ -450,7 +451,7 @@ impl Volume {
                 Ok(base) => plain[..base.len()].copy_from_slice(&base),
                 Err(error) => {
                     self.note_damage(from.inode.id, &(offset, extent));
-                    from.inode.state.lock().error = Some(error);
+                    from.inode.state.lock().failures.note(error);
                     return Ok(None);
                 }
             }
@@ -523,16 +524,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Tells of a failure to store earlier writes, once.
-    pub fn report(&self, id: InodeId) -> Result<()> {
-        match self.inode(id)?.state.lock().error.take() {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+    /// Tells a handle of failures to store earlier writes, once.
+    pub fn report(&self, id: InodeId, handle: Handle) -> Result<()> {
+        self.inode(id)?.state.lock().failures.tell(handle)
     }
 
-    /// Returns when everything done to the inode before is durable.
-    pub fn fsync(&self, id: InodeId) -> Result<()> {
+    /// Returns when everything done to the inode before is durable; tells a handle what never will be.
+    pub fn fsync(&self, id: InodeId, handle: Handle) -> Result<()> {
         if !self.note_data(id)? {
             self.pool.commit()?;
         } else {
@@ -542,7 +540,7 @@ impl Volume {
                 synced => synced?,
             }
         }
-        self.report(id)
+        self.report(id, handle)
     }
 
     /// Sees to it that a name never gets to disk before the data: for programs that write a file and

@@ -322,11 +322,12 @@ pub trait Ops: Send + Sync {
         data: &[u8],
         kill_suidgid: bool,
     ) -> Result<u32>;
-    /// A descriptor of the file was closed; says what went wrong with earlier writes, if anything did.
+    /// A descriptor of the file was closed; says what went wrong with earlier writes, as `fsync` does.
     fn flush(&self, node: NodeId, handle: Handle) -> Result<()>;
     /// The last descriptor of `handle` is closed.
     fn release(&self, node: NodeId, handle: Handle) -> Result<()>;
-    /// Returns when the file's data and size (and, unless `datasync`, all else of it) are durable.
+    /// Returns when the file's data and size (and, unless `datasync`, all else of it) are durable. What was written
+    /// earlier and is lost is an error, once to each handle.
     fn fsync(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
     /// Changes what a range of the file occupies.
     fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()>;

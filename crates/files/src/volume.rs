@@ -7,7 +7,7 @@
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
 use crate::lookups::Lookups;
-use crate::ops::{Attr, NodeId};
+use crate::ops::{Attr, Handle, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
@@ -306,21 +306,23 @@ impl Volume {
     }
 
     /// Counts a handle in; an inode without a name can be opened only while it is open or the kernel knows it.
-    pub fn acquire(&self, id: InodeId) -> Result<()> {
+    pub fn acquire(&self, id: InodeId, handle: Handle) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
         if !self.is_needed(id, &state) {
             return Err(FsError::NotFound);
         }
         state.open += 1;
+        state.failures.opened(handle);
         Ok(())
     }
 
     /// Counts a handle out. The last one of an inode without a name starts its removal.
-    pub fn release(&self, id: InodeId) -> Result<()> {
+    pub fn release(&self, id: InodeId, handle: Handle) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
         state.open = state.open.checked_sub(1).ok_or(FsError::BadHandle)?;
+        state.failures.closed(handle);
         let needed = self.is_needed(id, &state);
         drop(state);
         if !needed {
@@ -381,7 +383,7 @@ impl Shard {
                 return true;
             }
             let mut state = inode.state.lock();
-            let busy = state.open > 0 || state.queued || state.stored_in > durable || state.error.is_some();
+            let busy = state.open > 0 || state.queued || state.stored_in > durable || state.failures.is_news;
             needed += usize::from(busy);
             busy || std::mem::take(&mut state.used)
         });

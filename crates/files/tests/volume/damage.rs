@@ -616,6 +616,40 @@ fn a_lost_inner_node_leaves_the_pool_and_what_is_beside_it() {
     assert_eq!(bed.pool.suspended(), None);
 }
 
+#[test]
+fn a_failure_to_store_is_told_to_each_descriptor_once() {
+    let bed = bed();
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &content(1, 4));
+    let bed = bed.reopen(2);
+    let open = || bed.mount.open(node, READ_WRITE).unwrap();
+    let is_told = |handle| is_eio(bed.mount.fsync(node, handle, false));
+    let (first, second) = (open(), open());
+    rot_record(&bed, node, 0);
+    bed.mount.write(node, second, 10, b"a part", false).unwrap();
+    bed.mount.volume(ROOT_DATASET).unwrap().flush_all().unwrap();
+    // Nobody has been told yet, so who opens it now is.
+    let third = open();
+    assert!(is_told(first) && !is_told(first));
+    let fourth = open();
+    assert!(is_told(second) && !is_told(second));
+    assert!(is_eio(bed.mount.flush(node, third)) && !is_told(third));
+    assert!(!is_told(fourth));
+    // Another failure is news for all.
+    rot_record(&bed, node, RECORD);
+    bed.mount.write(node, first, RECORD + 10, b"a part", false).unwrap();
+    bed.pool.commit().unwrap();
+    for handle in [first, second, third, fourth] {
+        assert!(is_told(handle) && !is_told(handle));
+        bed.mount.release(node, handle).unwrap();
+    }
+    let last = open();
+    assert!(!is_told(last));
+    bed.mount.write(node, last, 2 * RECORD, &content(7, 1), false).unwrap();
+    bed.mount.fsync(node, last, false).unwrap();
+    bed.mount.release(node, last).unwrap();
+}
+
 /// Takes all the space there is, once, in the middle of the next store.
 #[derive(Default)]
 struct Greedy {
