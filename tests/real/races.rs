@@ -115,20 +115,34 @@ unsafe extern "C" {
     fn munmap(addr: *mut u8, len: usize) -> i32;
 }
 
-/// One writes a byte of a page of a new file by pwrite(2), another changes other bytes of the page in a shared mapping.
+/// One writes bytes of a page of a new file by pwrite(2), another changes other bytes of it in a shared mapping, unless
+/// that is refused because the file is being made; once it is closed, it is not.
 fn mapped(dir: &Path) -> bool {
+    const ENODEV: i32 = 19;
     let (count, lost) = (Count::default(), Count::default());
+    let mut refused = 0;
     for round in 0..20 {
         let name = dir.join(format!("mapped{round}"));
-        let writer = OpenOptions::new().write(true).create_new(true).open(&name).unwrap();
+        let mut writer = OpenOptions::new().write(true).create_new(true).open(&name).unwrap();
         writer.write_all_at(&[0; 4096], 0).unwrap();
+        let is_made = round % 2 == 0;
+        if is_made {
+            drop(writer);
+            writer = OpenOptions::new().write(true).open(&name).unwrap();
+        }
         let both = OpenOptions::new().read(true).write(true).open(&name).unwrap();
         // SAFETY: a fresh mapping of a page of a file that nobody makes shorter.
         let page = unsafe { mmap(std::ptr::null_mut(), 4096, 3, 1, both.as_raw_fd(), 0) };
         if page as isize == -1 {
-            count.note::<()>("mmap", Err(io::Error::last_os_error()));
+            let error = io::Error::last_os_error();
+            if !is_made && error.raw_os_error() == Some(ENODEV) {
+                refused += 1;
+                continue;
+            }
+            count.note::<()>("mmap", Err(error));
             continue;
         }
+        count.note("mmap", Ok(()));
         let address = page as usize;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -156,6 +170,7 @@ fn mapped(dir: &Path) -> bool {
         // SAFETY: as above.
         unsafe { munmap(page, 4096) };
     }
+    println!("{refused} mappings of files that were being made were refused");
     let lost = lost.told("pwrite beside a mapping");
     count.told("shared mappings") && lost
 }

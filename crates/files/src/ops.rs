@@ -47,7 +47,7 @@ impl NodeId {
     }
 }
 
-/// An open file or directory: a number below 2^63.
+/// An open file or directory: a number below 2^62.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
