@@ -8,11 +8,11 @@ LANES=${LANES:-2}
 
 scripts=("$@")
 # Long ones first.
-[ $# -gt 0 ] || scripts=(posix survival healing full trees faults databases twins kill9 rename sharing everyday samba flushes)
+[ $# -gt 0 ] || scripts=(posix survival healing full trees faults databases twins kill9 rename sharing everyday races samba flushes)
 wanted=()
 for script in "${scripts[@]}"; do
     case ${LARDER_FUSE:-}$script in
-    everyday | posix) wanted+=("$script over classic" "$script over io_uring") ;;
+    everyday | posix | races) wanted+=("$script over classic" "$script over io_uring") ;;
     *) wanted+=("$script") ;;
     esac
 done

@@ -50,7 +50,7 @@ impl Volume {
             loop {
                 let mut state = inode.lock()?;
                 let _watch = self.pool.watch("a write");
-                if state.live.nlink == 0 && state.open == 0 {
+                if !self.is_needed(id, &state) {
                     return Err(FsError::NotFound);
                 }
                 let offset = offset.unwrap_or(state.live.size);

@@ -6,7 +6,7 @@
 //! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
 //!
 //! What cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as a failed
-//! write-back of any file system they are dropped, and the next fsync of the file says so.
+//! write-back of any file system they are dropped, and fsync says so, once to each handle of the file.
 //!
 //! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that
 //! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
@@ -15,6 +15,7 @@
 use crate::attr::extents;
 use crate::error::{FsError, Result};
 use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
+use crate::ops::Handle;
 use crate::ranges::Pieces;
 use crate::recut::{Rest, Written};
 use crate::volume::{Volume, inode_key};
@@ -48,8 +49,9 @@ pub(crate) type Todo = BTreeMap<InodeId, Range<u64>>;
 /// All records of an inode.
 const ALL: Range<u64> = 0..u64::MAX;
 
-/// Dirty records taken from an inode.
-struct Taken {
+/// Dirty records taken from an inode, whose turn is held. Dropped before they are settled they are dirty again.
+struct Taken<'a> {
+    volume: &'a Volume,
     inode: Arc<Inode>,
     /// As its writers saw it.
     item: items::Inode,
@@ -64,10 +66,23 @@ struct Taken {
     until: u64,
 }
 
-impl Taken {
-    /// Whether it is in the tree, or is dirty again.
+impl Taken<'_> {
+    /// Whether it is in the tree, or given up.
     fn is_settled(&self) -> bool {
         self.inode.state.lock().data.flushing.is_empty() && !self.records.is_empty()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inode.state.lock();
+        if state.data.flushing.is_empty() {
+            return;
+        }
+        let before = state.data.bytes;
+        state.data.take_back();
+        self.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
+        self.volume.meter(before, &mut state);
     }
 }
 
@@ -233,21 +248,15 @@ impl Volume {
             Ok(mut not_stored) => rest.append(&mut not_stored),
             // One of them cannot be stored where its tree is damaged: the others can.
             Err(FsError::Damaged(_)) => {
-                for taken in taken.chunks(1).filter(|taken| !taken[0].is_settled()) {
-                    match self.store_taken(op, taken) {
+                for one in taken.chunks(1).filter(|one| !one[0].is_settled()) {
+                    match self.store_taken(op, one) {
                         Ok(mut not_stored) => rest.append(&mut not_stored),
-                        Err(error @ FsError::Damaged(_)) => self.give_up(&taken[0], error),
-                        Err(error) => {
-                            taken.iter().for_each(|taken| self.give_back(taken));
-                            return Err(error);
-                        }
+                        Err(error @ FsError::Damaged(_)) => self.give_up(&one[0], error),
+                        failed => return failed.map(drop),
                     }
                 }
             }
-            Err(error) => {
-                taken.iter().for_each(|taken| self.give_back(taken));
-                return Err(error);
-            }
+            failed => return failed.map(drop),
         }
         for (inode, _) in &inodes {
             todo.remove(&inode.id);
@@ -262,14 +271,16 @@ impl Volume {
         inode: &Arc<Inode>,
         within: Range<u64>,
         room: &mut u64,
-    ) -> (Option<Taken>, Option<Range<u64>>) {
+    ) -> (Option<Taken<'_>>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
-        if state.live.nlink == 0 && state.open == 0 {
+        assert!(state.data.flushing.is_empty(), "whoever had the turn before has settled what was taken");
+        if !self.is_needed(inode.id, &state) {
             self.discard(inode.id, &mut state);
             return (None, None);
         }
         let record_size = u64::from(state.live.record_size);
         let mut taken = Taken {
+            volume: self,
             inode: Arc::clone(inode),
             item: state.live,
             record_size,
@@ -318,26 +329,17 @@ impl Volume {
     }
 
     /// What was taken can never be stored, for nothing can be put into the file's tree any more: it is lost, as is
-    /// what was written to the file since, and the next fsync says so.
-    fn give_up(&self, taken: &Taken, error: FsError) {
+    /// what was written to the file since.
+    fn give_up(&self, taken: &Taken<'_>, error: FsError) {
         let mut state = taken.inode.state.lock();
         self.discard(taken.inode.id, &mut state);
         state.live = state.tree;
         state.grown = false;
-        state.error = Some(error);
-    }
-
-    /// What was taken is dirty again.
-    fn give_back(&self, taken: &Taken) {
-        let mut state = taken.inode.state.lock();
-        let before = state.data.bytes;
-        state.data.take_back();
-        taken.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
-        self.meter(before, &mut state);
+        state.failures.note(error);
     }
 
     /// Stores what was taken and brings the trees up to date; tells what is left, and where.
-    fn store_taken(&self, op: &Op<'_>, taken: &[Taken]) -> Result<Todo> {
+    fn store_taken(&self, op: &Op<'_>, taken: &[Taken<'_>]) -> Result<Todo> {
         let mut batch = Batch::default();
         {
             // Where an inode cannot be read nothing may be stored for it.
@@ -374,7 +376,7 @@ impl Volume {
         &self,
         batch: &mut Batch,
         mut built: Built,
-        from: &Taken,
+        from: &Taken<'_>,
         plain: Option<Record>,
         replaces: Option<BlockId>,
     ) {
@@ -397,7 +399,7 @@ impl Volume {
     }
 
     /// Completes the records of files that are cut at multiples of the record size.
-    fn build_fixed(&self, taken: &[Taken], batch: &mut Batch) -> Result<()> {
+    fn build_fixed(&self, taken: &[Taken<'_>], batch: &mut Batch) -> Result<()> {
         let mut olds = Vec::new();
         for (index, from) in taken.iter().enumerate().filter(|(_, from)| !from.item.by_content()) {
             for (record, pieces) in &from.records {
@@ -431,7 +433,7 @@ impl Volume {
     }
 
     /// Cuts what was taken of a file that is cut by content.
-    fn build_by_content(&self, index: usize, from: &Taken, batch: &mut Batch) -> Result<()> {
+    fn build_by_content(&self, index: usize, from: &Taken<'_>, batch: &mut Batch) -> Result<()> {
         let (id, item, room) = (from.inode.id, from.item, from.room);
         let recut = self.recut(&Written { id, item, records: &from.records, more: from.more, room })?;
         for (offset, change) in recut.changes {
@@ -439,8 +441,8 @@ impl Volume {
             self.build(batch, built, from, change.new, change.replaces);
         }
         batch.rests.extend(recut.rest.map(|rest| (index, rest)));
-        if recut.lost.is_some() {
-            from.inode.state.lock().error = recut.lost;
+        if let Some(lost) = recut.lost {
+            from.inode.state.lock().failures.note(lost);
         }
         Ok(())
     }
@@ -448,7 +450,7 @@ impl Volume {
     /// The whole content of a record; `None` when the part that was not written cannot be read.
     fn complete(
         &self,
-        from: &Taken,
+        from: &Taken<'_>,
         offset: u64,
         pieces: &Pieces,
         old: Option<Extent>,
@@ -464,7 +466,7 @@ impl Volume {
                 Ok(base) => plain[..base.len()].copy_from_slice(&base),
                 Err(error) => {
                     self.note_damage(from.inode.id, &(offset, extent));
-                    from.inode.state.lock().error = Some(error);
+                    from.inode.state.lock().failures.note(error);
                     return Ok(None);
                 }
             }
@@ -474,7 +476,7 @@ impl Volume {
     }
 
     /// Puts an inode's new extents into the tree; what was taken from it is dirty no more, but for a rest.
-    fn settle(&self, op: &Op<'_>, taken: &Taken, built: &[Built], rest: Option<&Rest>) -> Result<()> {
+    fn settle(&self, op: &Op<'_>, taken: &Taken<'_>, built: &[Built], rest: Option<&Rest>) -> Result<()> {
         let id = taken.inode.id;
         let mut guard = taken.inode.state.lock();
         let state: &mut State = &mut guard;
@@ -538,16 +540,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Tells of a failure to store earlier writes, once.
-    pub fn report(&self, id: InodeId) -> Result<()> {
-        match self.inode(id)?.state.lock().error.take() {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+    /// Tells a handle of failures to store earlier writes, once.
+    pub fn report(&self, id: InodeId, handle: Handle) -> Result<()> {
+        self.inode(id)?.state.lock().failures.tell(handle)
     }
 
-    /// Returns when everything done to the inode before is durable.
-    pub fn fsync(&self, id: InodeId) -> Result<()> {
+    /// Returns when everything done to the inode before is durable; tells a handle what never will be.
+    pub fn fsync(&self, id: InodeId, handle: Handle) -> Result<()> {
         if !self.note_data(id)? {
             self.pool.commit()?;
         } else {
@@ -557,7 +556,7 @@ impl Volume {
                 synced => synced?,
             }
         }
-        self.report(id)
+        self.report(id, handle)
     }
 
     /// Notes all dirty data for the log; false when only a commit can make it durable.

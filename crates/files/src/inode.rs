@@ -18,6 +18,7 @@
 //! on with at most an operation and turns held.
 
 use crate::error::{FsError, Result};
+use crate::ops::Handle;
 use crate::ranges::{Pieces, RangeSet};
 use larder_format::items;
 use larder_format::{CommitId, InodeId};
@@ -53,8 +54,8 @@ pub(crate) struct State {
     pub grown: bool,
     /// The newest commit that its data was stored for; 0 when that was before it was cached.
     pub stored_in: CommitId,
-    /// A failure of writing data that nobody has been told of.
-    pub error: Option<FsError>,
+    /// Data that could not be stored and is lost.
+    pub failures: Failures,
     /// Bytes of space that the pool was told its dirty data needs.
     pub needed: u64,
     /// It is in the volume's set of dirty inodes.
@@ -80,6 +81,47 @@ pub(crate) struct DirtyData {
     pub room: u64,
     /// Stretches of neighbouring records that were written to.
     pub stretches: usize,
+}
+
+/// Failures to store what was written to a file, which each descriptor is told of once: those that were open, and those
+/// opened before anybody was told (as `errseq_t` of Linux).
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    last: Option<FsError>,
+    /// How many there were.
+    count: u64,
+    /// Nobody was told of the last.
+    pub is_news: bool,
+    /// How many of them each open handle has been told of, or need not be; for those that are not here, none.
+    told: BTreeMap<Handle, u64>,
+}
+
+impl Failures {
+    pub fn note(&mut self, error: FsError) {
+        self.last = Some(error);
+        self.count += 1;
+        self.is_news = true;
+    }
+
+    pub fn opened(&mut self, handle: Handle) {
+        if self.count > 0 && !self.is_news {
+            self.told.insert(handle, self.count);
+        }
+    }
+
+    pub fn closed(&mut self, handle: Handle) {
+        self.told.remove(&handle);
+    }
+
+    /// What a handle has not been told of: the last failure stands for all.
+    pub fn tell(&mut self, handle: Handle) -> Result<()> {
+        let Some(last) = &self.last else { return Ok(()) };
+        if self.told.insert(handle, self.count) == Some(self.count) {
+            return Ok(());
+        }
+        self.is_news = false;
+        Err(last.clone())
+    }
 }
 
 /// Of a file that is cut by content, a stretch of what was written takes as much old content along as so many
@@ -214,7 +256,7 @@ impl Inode {
                 data: DirtyData::default(),
                 grown: false,
                 stored_in: CommitId::new(0),
-                error: None,
+                failures: Failures::default(),
                 needed: 0,
                 queued: false,
                 used: true,

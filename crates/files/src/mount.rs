@@ -2,8 +2,8 @@
 //!
 //! The root dataset's root directory is the mount's root. Every other dataset that is attached shows as
 //! a directory in the *root directory* of its parent, by its name; such a junction hides an entry of
-//! that name, and cannot be removed or replaced through the tree. Handles carry no state of their own:
-//! an inode counts how often it is open.
+//! that name, and cannot be removed or replaced through the tree. Handles are numbers without state of
+//! their own: an inode counts how often it is open, and which of them know of its failures.
 
 use crate::error::{FsError, Result};
 use crate::flush::LOG_AT_MOST;
@@ -20,6 +20,7 @@ use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
 use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Cookies of `.` and `..`; those of junctions follow, by dataset.
@@ -31,12 +32,13 @@ const STATFS_UNIT: u32 = 4096;
 const FILES: u64 = 1 << 40;
 /// Damaged files whose paths are looked for.
 const NAMED_AT_MOST: usize = 1000;
-/// The handle of an open file that is appended to; all others are 0.
-const APPEND: Handle = Handle(1);
+/// Set in the handle of an open file that is appended to.
+const APPEND: u64 = 1;
+/// The handle of directories.
+const DIRECTORY: Handle = Handle(0);
 
-/// How a file that is opened so is called.
-fn handle_of(flags: OpenFlags) -> Handle {
-    if flags.append { APPEND } else { Handle(0) }
+fn is_appended_to(handle: Handle) -> bool {
+    handle.0 & APPEND != 0
 }
 
 /// The volumes of a pool as one tree.
@@ -44,6 +46,8 @@ pub struct Mount {
     pool: Arc<Pool>,
     /// User and group of new datasets' root directories.
     owner: (u32, u32),
+    /// The number of the next file to be opened: the upper bits of its handle.
+    opened: AtomicU64,
     tree: RwLock<Tree>,
 }
 
@@ -166,7 +170,7 @@ impl Mount {
                 replayed => replayed?,
             }
         }
-        let mount = Arc::new(Self { pool, owner, tree: RwLock::new(tree) });
+        let mount = Arc::new(Self { pool, owner, opened: AtomicU64::new(1), tree: RwLock::new(tree) });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
         mount.pool.set_front_end(front);
         if replayed {
@@ -248,7 +252,14 @@ impl Mount {
             tree.leaving.push(Arc::clone(&attached.volume));
             attached.volume
         };
+        volume.forget_all();
         volume.flush_all()
+    }
+
+    /// Counts a look-up of a node, which `forget` takes back; see [`Volume::hold`].
+    pub(crate) fn hold(&self, node: NodeId) -> Result<()> {
+        let (volume, inode) = self.at(node)?;
+        volume.hold(inode)
     }
 
     /// A volume that is attached.
@@ -293,6 +304,12 @@ impl Mount {
     fn all(&self) -> Vec<Arc<Volume>> {
         let tree = self.tree.read();
         tree.volumes.values().map(|attached| &attached.volume).chain(&tree.leaving).map(Arc::clone).collect()
+    }
+
+    /// A handle that nobody has.
+    fn new_handle(&self, flags: OpenFlags) -> Handle {
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
+        Handle(number << 1 | if flags.append { APPEND } else { 0 })
     }
 
     pub(crate) fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
@@ -395,13 +412,21 @@ impl Ops for Mount {
     }
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        if name == b"." {
+            return self.getattr(parent);
+        }
         Ok(self.show(match self.step(parent, name)? {
             Step::Junction(volume) => volume.getattr(ROOT_INODE)?,
             Step::Entry(volume, dir) => volume.lookup(dir, name)?,
         }))
     }
 
-    fn forget(&self, _node: NodeId, _lookups: u64) {}
+    fn forget(&self, node: NodeId, lookups: u64) {
+        // What is not attached any more has forgotten everything.
+        if let Ok((volume, inode)) = self.at(node) {
+            volume.forget(inode, lookups);
+        }
+    }
 
     fn getattr(&self, node: NodeId) -> Result<Attr> {
         let (volume, inode) = self.at(node)?;
@@ -491,15 +516,16 @@ impl Ops for Mount {
         if volume.getattr(inode)?.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        volume.acquire(inode)?;
+        let handle = self.new_handle(flags);
+        volume.acquire(inode, handle)?;
         if flags.truncate {
             let set = SetAttr { size: Some(0), kill_suidgid: flags.kill_suidgid, ..SetAttr::default() };
             if let Err(error) = volume.setattr(inode, &set) {
-                volume.release(inode)?;
+                volume.release(inode, handle)?;
                 return Err(error);
             }
         }
-        Ok(handle_of(flags))
+        Ok(handle)
     }
 
     fn create(
@@ -512,13 +538,25 @@ impl Ops for Mount {
     ) -> Result<Created> {
         let (volume, dir) = self.making(parent, name)?;
         let new = NewInode { open: true, ..NewInode::plain(FileKind::Regular, perm) };
-        match volume.make(dir, name, new, caller) {
-            Err(FsError::Exists) if !flags.exclusive => {
-                let node = volume.lookup(dir, name)?.node;
-                let handle = self.open(node, flags)?;
-                Ok(Created { attr: self.getattr(node)?, handle, made: false })
+        let mut gone = None;
+        loop {
+            match volume.make(dir, name, new, caller) {
+                Err(FsError::Exists) if !flags.exclusive => {}
+                made => {
+                    let handle = self.new_handle(flags);
+                    return Ok(Created { attr: self.show(made?), handle, made: true });
+                }
             }
-            made => Ok(Created { attr: self.show(made?), handle: handle_of(flags), made: true }),
+            let found = volume.find(dir, name)?.map(|found| volume.node(found.inode));
+            let opened = found.map_or(Err(FsError::NotFound), |node| Ok((node, self.open(node, flags)?)));
+            match opened {
+                // It was removed after it was found: so the name is free, or leads elsewhere.
+                Err(FsError::NotFound) if found.is_none() || gone != found => gone = found,
+                opened => {
+                    let (node, handle) = opened?;
+                    return Ok(Created { attr: self.getattr(node)?, handle, made: false });
+                }
+            }
         }
     }
 
@@ -531,7 +569,7 @@ impl Ops for Mount {
     ) -> Result<(Attr, Handle)> {
         let (volume, dir) = self.at(parent)?;
         let attr = volume.tmpfile(dir, perm, !flags.exclusive, caller)?;
-        Ok((self.show(attr), handle_of(flags)))
+        Ok((self.show(attr), self.new_handle(flags)))
     }
 
     fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
@@ -548,23 +586,23 @@ impl Ops for Mount {
         kill_suidgid: bool,
     ) -> Result<u32> {
         let (volume, inode) = self.at(node)?;
-        let offset = (handle != APPEND).then_some(offset);
+        let offset = (!is_appended_to(handle)).then_some(offset);
         volume.write(inode, offset, data, kill_suidgid)
     }
 
-    fn flush(&self, node: NodeId, _handle: Handle) -> Result<()> {
+    fn flush(&self, node: NodeId, handle: Handle) -> Result<()> {
         let (volume, inode) = self.at(node)?;
-        volume.report(inode)
+        volume.report(inode, handle)
     }
 
-    fn release(&self, node: NodeId, _handle: Handle) -> Result<()> {
+    fn release(&self, node: NodeId, handle: Handle) -> Result<()> {
         let (volume, inode) = self.at(node)?;
-        volume.release(inode)
+        volume.release(inode, handle)
     }
 
-    fn fsync(&self, node: NodeId, _handle: Handle, _datasync: bool) -> Result<()> {
+    fn fsync(&self, node: NodeId, handle: Handle, _datasync: bool) -> Result<()> {
         let (volume, inode) = self.at(node)?;
-        volume.fsync(inode)
+        volume.fsync(inode, handle)
     }
 
     fn fallocate(&self, node: NodeId, _handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()> {
@@ -583,7 +621,7 @@ impl Ops for Mount {
         (to, handle, to_offset): (NodeId, Handle, u64),
         len: u64,
     ) -> Result<u64> {
-        if handle == APPEND {
+        if is_appended_to(handle) {
             return Err(FsError::BadHandle);
         }
         Ok(self.copy_range((from, from_offset), (to, to_offset), len)?.bytes)
@@ -594,12 +632,12 @@ impl Ops for Mount {
         if volume.getattr(inode)?.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        match volume.acquire(inode) {
+        match volume.acquire(inode, DIRECTORY) {
             // What can be read of its names is told, so that they can be removed.
             Err(FsError::Damaged(_)) => {}
             acquired => acquired?,
         }
-        Ok(Handle(0))
+        Ok(DIRECTORY)
     }
 
     fn readdir(
@@ -672,9 +710,9 @@ impl Ops for Mount {
         }
     }
 
-    fn fsyncdir(&self, node: NodeId, _handle: Handle, _datasync: bool) -> Result<()> {
+    fn fsyncdir(&self, node: NodeId, handle: Handle, _datasync: bool) -> Result<()> {
         let (volume, inode) = self.at(node)?;
-        volume.fsync(inode)
+        volume.fsync(inode, handle)
     }
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {

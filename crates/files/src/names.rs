@@ -215,15 +215,22 @@ impl Volume {
             (b".", _) => parent,
             (b"..", Some(dir)) => dir.lock()?.live.parent,
             (b"..", None) => self.lost.lock().get(&parent).map_or(ROOT_INODE, |lost| lost.parent),
-            _ => {
-                let found = self.existing(parent, name)?;
-                return match self.inode(found.inode) {
-                    Err(FsError::Damaged(_)) => self.show_lost(parent, found),
-                    _ => self.getattr(found.inode),
-                };
-            }
+            _ => return self.look_up_entry(parent, name),
         };
         self.getattr(id)
+    }
+
+    fn look_up_entry(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        let mut gone = None;
+        loop {
+            let found = self.existing(parent, name)?;
+            match self.inode(found.inode).and_then(|_| self.getattr(found.inode)) {
+                Err(FsError::Damaged(_)) => return self.show_lost(parent, found),
+                // It was removed after it was found: the name leads elsewhere by now, or nowhere.
+                Err(FsError::NotFound) if gone != Some(found.inode) => gone = Some(found.inode),
+                shown => return shown,
+            }
+        }
     }
 
     /// A directory, or none when its inode is lost.
@@ -571,7 +578,7 @@ impl Volume {
         Ok(orphan)
     }
 
-    /// An inode lost a name; without another it becomes an orphan, and is given if it is not open.
+    /// An inode lost a name; without another it becomes an orphan, and is given if nobody needs it.
     fn lose_name(
         &self,
         tree: &mut Update<'_>,
@@ -589,7 +596,7 @@ impl Volume {
             return Ok(None);
         }
         tree.insert(orphan_key(id), &[])?;
-        Ok((state.open == 0).then_some(id))
+        Ok((!self.is_needed(id, state)).then_some(id))
     }
 
     /// Renames, replacing what may be replaced.

@@ -47,7 +47,7 @@ impl NodeId {
     }
 }
 
-/// An open file or directory: a number below 2^63.
+/// An open file or directory: a number below 2^62.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
@@ -252,7 +252,11 @@ pub struct StatFs {
 pub trait Ops: Send + Sync {
     /// A call has panicked: what it changed in memory may be half done.
     fn panicked(&self) {}
-    /// The object named `name` in `parent`.
+    /// The object named `name` in `parent`. `.` is `parent` itself, whatever it is.
+    ///
+    /// [`View`](crate::View), which is what a kernel sees, counts each answer of this and of what makes something,
+    /// and each entry that [`Ops::readdir`] gives with attributes, as a look-up of the object, which stays, with or
+    /// without a name, until all of them are forgotten.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
     /// The kernel forgets `lookups` references to `node`.
     fn forget(&self, node: NodeId, lookups: u64);
@@ -279,7 +283,7 @@ pub trait Ops: Send + Sync {
     fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr>;
     /// Gives `node` another name, or its first one: a file from [`Ops::tmpfile`] that is open.
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
-    /// Takes a name away; the last one takes the file, once nobody has it open.
+    /// Takes a name away; the last one takes the file, once nobody has it open and its look-ups are forgotten.
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()>;
@@ -320,11 +324,12 @@ pub trait Ops: Send + Sync {
         data: &[u8],
         kill_suidgid: bool,
     ) -> Result<u32>;
-    /// A descriptor of the file was closed; says what went wrong with earlier writes, if anything did.
+    /// A descriptor of the file was closed; says what went wrong with earlier writes, as `fsync` does.
     fn flush(&self, node: NodeId, handle: Handle) -> Result<()>;
     /// The last descriptor of `handle` is closed.
     fn release(&self, node: NodeId, handle: Handle) -> Result<()>;
-    /// Returns when the file's data and size (and, unless `datasync`, all else of it) are durable.
+    /// Returns when the file's data and size (and, unless `datasync`, all else of it) are durable. What was written
+    /// earlier and is lost is an error, once to each handle.
     fn fsync(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
     /// Changes what a range of the file occupies.
     fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()>;

@@ -1,7 +1,7 @@
 //! Removing what has no name left, and what lay beyond an end that moved.
 //!
 //! The update that takes an inode's last name away marks it as an orphan. It is removed once no handle
-//! is open: a small one at once, a big one in steps, each of them an operation of its own, so that `rm`
+//! is open and the kernel has forgotten it: a small one at once, a big one in steps, each of them an operation of its own, so that `rm`
 //! returns at once. The mark goes with the inode itself, in the last step; after a crash the marks that
 //! are left say what to go on with.
 //!
@@ -71,23 +71,23 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether an inode has neither name nor handle any more, and is being removed.
+    /// Whether an inode is needed no more, and is being removed.
     pub(crate) fn is_leaving(&self, id: InodeId) -> bool {
         if !self.orphans.lock().contains_key(&id) {
             return false;
         }
         match self.inode(id) {
-            Ok(inode) => inode.lock().map_or(true, |state| state.live.nlink == 0 && state.open == 0),
+            Ok(inode) => inode.lock().map_or(true, |state| !self.is_needed(id, &state)),
             Err(error) => matches!(error, FsError::NotFound),
         }
     }
 
-    /// Stored bytes of files that have neither name nor handle any more.
+    /// Stored bytes of files that are being removed.
     pub fn freeing_bytes(&self) -> u64 {
         self.orphans.lock().values().sum()
     }
 
-    /// An inode has neither name nor handle: removes it, or as much of it as can be done at once.
+    /// Nobody needs an inode any more: removes it, or as much of it as can be done at once.
     pub(crate) fn bury(&self, id: InodeId) {
         self.orphans.lock().insert(id, 0);
         // Its name is gone, which is what was asked for; the rest can be tried again.
@@ -137,7 +137,7 @@ impl Volume {
             },
         };
         let Ok(mut state) = inode.lock() else { return Ok(()) };
-        if state.live.nlink > 0 || state.open > 0 {
+        if self.is_needed(id, &state) {
             if !self.cut_tail(&op, id, &mut state, max_extents)? {
                 self.orphans.lock().remove(&id);
             }

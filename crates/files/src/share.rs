@@ -288,7 +288,7 @@ impl Pair<'_> {
         let mut guard = target.inode.lock()?;
         let state = &mut *guard;
         check_regular(state)?;
-        if state.live.nlink == 0 && state.open == 0 {
+        if !target.volume.is_needed(target.id(), state) {
             return Err(FsError::NotFound);
         }
         if meets_tail(state, rest.to + rest.len) {

@@ -4,7 +4,7 @@
 //! without a parent and shown by a view, in which it is the root. All else is the mount's: one pool has one
 //! mount, whatever number of views.
 
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use crate::mount::Mount;
 use crate::ops::*;
 use crate::read_data::ReadData;
@@ -37,6 +37,13 @@ impl View {
     fn show(&self, attr: Attr) -> Attr {
         Attr { node: self.outer(attr.node), ..attr }
     }
+
+    /// As [`View::show`], of what an answer tells of, which is counted as a look-up. What was made may be removed
+    /// already: then the answer is right all the same, and there is nothing to keep.
+    fn show_held(&self, attr: Attr) -> Attr {
+        let _ = self.mount.hold(attr.node);
+        self.show(attr)
+    }
 }
 
 impl Ops for View {
@@ -45,7 +52,17 @@ impl Ops for View {
     }
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.mount.lookup(self.inner(parent), name)?))
+        let mut gone = None;
+        loop {
+            let attr = self.mount.lookup(self.inner(parent), name)?;
+            match self.mount.hold(attr.node) {
+                // It was removed after it was found: the name leads elsewhere by now, or nowhere.
+                Err(FsError::NotFound) if gone != Some(attr.node) => gone = Some(attr.node),
+                // What is lost can be looked up to be removed, and needs no keeping.
+                Ok(()) | Err(FsError::Damaged(_)) => return Ok(self.show(attr)),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
@@ -73,19 +90,19 @@ impl Ops for View {
         rdev: u32,
         caller: &Caller,
     ) -> Result<Attr> {
-        Ok(self.show(self.mount.mknod(self.inner(parent), name, kind, perm, rdev, caller)?))
+        Ok(self.show_held(self.mount.mknod(self.inner(parent), name, kind, perm, rdev, caller)?))
     }
 
     fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr> {
-        Ok(self.show(self.mount.mkdir(self.inner(parent), name, perm, caller)?))
+        Ok(self.show_held(self.mount.mkdir(self.inner(parent), name, perm, caller)?))
     }
 
     fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr> {
-        Ok(self.show(self.mount.symlink(self.inner(parent), name, target, caller)?))
+        Ok(self.show_held(self.mount.symlink(self.inner(parent), name, target, caller)?))
     }
 
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        Ok(self.show(self.mount.link(self.inner(node), self.inner(new_parent), new_name)?))
+        Ok(self.show_held(self.mount.link(self.inner(node), self.inner(new_parent), new_name)?))
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
@@ -120,7 +137,7 @@ impl Ops for View {
         caller: &Caller,
     ) -> Result<Created> {
         let created = self.mount.create(self.inner(parent), name, perm, flags, caller)?;
-        Ok(Created { attr: self.show(created.attr), ..created })
+        Ok(Created { attr: self.show_held(created.attr), ..created })
     }
 
     fn tmpfile(
@@ -131,7 +148,7 @@ impl Ops for View {
         caller: &Caller,
     ) -> Result<(Attr, Handle)> {
         let (attr, handle) = self.mount.tmpfile(self.inner(parent), perm, flags, caller)?;
-        Ok((self.show(attr), handle))
+        Ok((self.show_held(attr), handle))
     }
 
     fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
@@ -192,8 +209,14 @@ impl Ops for View {
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         self.mount.readdir(self.inner(node), handle, cookie, plus, &mut |entry| {
-            let attr = entry.attr.map(|attr| self.show(*attr));
-            emit(DirEntry { node: self.outer(entry.node), attr: attr.as_ref(), ..entry })
+            // Without attributes it is no look-up, and the caller looks it up when somebody wants it.
+            let held = entry.attr.filter(|attr| self.mount.hold(attr.node).is_ok());
+            let attr = held.map(|attr| self.show(*attr));
+            let taken = emit(DirEntry { node: self.outer(entry.node), attr: attr.as_ref(), ..entry });
+            if let Some(held) = held.filter(|_| !taken) {
+                self.mount.forget(held.node, 1);
+            }
+            taken
         })
     }
 

@@ -6,7 +6,8 @@
 
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
-use crate::ops::{Attr, NodeId};
+use crate::lookups::Lookups;
+use crate::ops::{Attr, Handle, NodeId};
 use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
@@ -48,9 +49,11 @@ pub struct Volume {
     pub(crate) dirty: Mutex<BTreeSet<InodeId>>,
     /// Inodes with data that is in the log and perhaps not stored.
     pub(crate) logged: Mutex<BTreeSet<InodeId>>,
-    /// Inodes without a name and without a handle, to be removed, with the bytes that are stored of them;
+    /// Inodes that nobody needs any more, to be removed, with the bytes that are stored of them;
     /// and those that have a tail.
     pub(crate) orphans: Mutex<BTreeMap<InodeId, u64>>,
+    /// What the kernel that shows it knows.
+    pub(crate) lookups: Lookups,
     /// What stands in for inodes that are lost, of those whose names were looked up: kind, owner and directory.
     pub(crate) lost: Mutex<BTreeMap<InodeId, items::Inode>>,
     /// Where writers that wait for room look for the next inode to flush.
@@ -133,6 +136,7 @@ impl Volume {
             dirty: Mutex::default(),
             logged: Mutex::default(),
             orphans: Mutex::default(),
+            lookups: Lookups::new(),
             lost: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
             ids: IdLease::default(),
@@ -301,25 +305,27 @@ impl Volume {
         }
     }
 
-    /// Counts a handle in; an inode without a name can be opened only while it is open.
-    pub fn acquire(&self, id: InodeId) -> Result<()> {
+    /// Counts a handle in; an inode without a name can be opened only while it is open or the kernel knows it.
+    pub fn acquire(&self, id: InodeId, handle: Handle) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
-        if state.live.nlink == 0 && state.open == 0 {
+        if !self.is_needed(id, &state) {
             return Err(FsError::NotFound);
         }
         state.open += 1;
+        state.failures.opened(handle);
         Ok(())
     }
 
     /// Counts a handle out. The last one of an inode without a name starts its removal.
-    pub fn release(&self, id: InodeId) -> Result<()> {
+    pub fn release(&self, id: InodeId, handle: Handle) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
         state.open = state.open.checked_sub(1).ok_or(FsError::BadHandle)?;
-        let orphaned = state.open == 0 && state.live.nlink == 0;
+        state.failures.closed(handle);
+        let needed = self.is_needed(id, &state);
         drop(state);
-        if orphaned {
+        if !needed {
             self.bury(id);
         }
         Ok(())
@@ -377,7 +383,7 @@ impl Shard {
                 return true;
             }
             let mut state = inode.state.lock();
-            let busy = state.open > 0 || state.queued || state.stored_in > durable || state.error.is_some();
+            let busy = state.open > 0 || state.queued || state.stored_in > durable || state.failures.is_news;
             needed += usize::from(busy);
             busy || std::mem::take(&mut state.used)
         });

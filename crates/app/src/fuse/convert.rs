@@ -1,5 +1,6 @@
 //! Between the kernel's values and those of `files`.
 
+use super::around::Access;
 use larder_files::{Allocate, FileKind, FsError, OpenFlags, RenameFlags, Result, SetTime, XattrMode};
 use larder_format::Timestamp;
 use larder_fuse::{Attr, Time};
@@ -80,10 +81,15 @@ pub(super) fn open_flags(flags: u32, kill_suidgid: bool) -> OpenFlags {
     }
 }
 
-/// Whether a file is opened to be written, not read, and not at its end whatever others write.
-pub(super) fn only_writes(flags: u32) -> bool {
+/// What a file is opened for.
+pub(super) fn access(flags: u32) -> Access {
     let flags = OFlags::from_bits_retain(flags);
-    flags & OFlags::ACCMODE == OFlags::WRONLY && !flags.contains(OFlags::APPEND)
+    let mode = flags & OFlags::ACCMODE;
+    Access {
+        reads: mode != OFlags::WRONLY,
+        writes: mode != OFlags::RDONLY,
+        appends: flags.contains(OFlags::APPEND),
+    }
 }
 
 pub(super) fn rename_flags(flags: u32) -> Result<RenameFlags> {

@@ -14,11 +14,15 @@
 //! holds no lock and serves no request: the kernel may wait in it for requests that are under way.
 //!
 //! What a program writes to a file that it has just made, by a handle that cannot read, goes around the kernel's pages
-//! (Linux 6.18.3 and later): it comes from where the program has it. Pages are filled when somebody reads. What the
-//! kernel does for a write through pages is done here then: O_DSYNC, and taking `security.capability` away.
+//! (Linux 6.18.3 and later): it comes from where the program has it. Pages are filled when somebody reads, and nobody
+//! can have them mapped for writing meanwhile (see `around`). What the kernel does for a write through pages is done
+//! here then: O_DSYNC, and taking `security.capability` away.
 //!
 //! Set-user-id bits are cleared here, when the kernel says so: otherwise it would ask for `security.capability`
 //! before every write(2). The umask, too, is taken off here, where a default ACL may stand in its place.
+//!
+//! The kernel opens, asks about and changes by number what it has looked up, also when the name is gone by then: each
+//! answer that names a node counts, until it is forgotten (see `larder_files::View`).
 //!
 //! # What does not reach us
 //! - close(2): no file is flushed, so close reports no trouble with earlier writes. fsync does.
@@ -35,6 +39,7 @@
 //! releases and forgets: when [`MountHandle::unmount`] returns, no call is under way and every handle that
 //! is still open counts as closed.
 
+mod around;
 mod convert;
 mod errno;
 mod mountpoint;

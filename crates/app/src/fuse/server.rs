@@ -1,5 +1,6 @@
 //! Requests to calls of [`Ops`], results to answers.
 
+use super::around::{self, Around};
 use super::convert;
 use super::errno::errno;
 use larder_files::{
@@ -9,8 +10,8 @@ use larder_files::{
 use larder_fuse::{Entry, Listing, Opened, Operation, Request, Response, Service, Space};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// How long the kernel may answer from names and attributes that it knows. All changes of a mount go
@@ -24,14 +25,19 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// `whence` of lseek(2), as Linux numbers it.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-/// Set in the number by which the kernel knows a handle whose writes go around its pages.
-const DIRECT: u64 = 1 << 63;
 
 /// What a session shares with its handle.
 pub(super) struct Server {
     pub(super) ops: Arc<dyn Ops>,
     /// A call has panicked: an invariant is gone, and nothing more is asked of the engine.
     pub(super) broken: Arc<AtomicBool>,
+    around: Around,
+}
+
+impl Server {
+    pub(super) fn new(ops: Arc<dyn Ops>, broken: Arc<AtomicBool>) -> Self {
+        Self { ops, broken, around: Around::default() }
+    }
 }
 
 /// What a read gives, sent from where it lies.
@@ -54,7 +60,7 @@ impl Service for Server {
         if self.broken.load(Ordering::Acquire) {
             return Response::Error(Errno::IO);
         }
-        match catch_unwind(AssertUnwindSafe(|| answer(&*self.ops, request))) {
+        match catch_unwind(AssertUnwindSafe(|| answer(&*self.ops, &self.around, request))) {
             Ok(result) => result.unwrap_or_else(|error| Response::Error(errno(&error))),
             Err(_) => {
                 self.panicked();
@@ -80,24 +86,14 @@ fn entry(attr: &larder_files::Attr) -> Entry {
 /// What the kernel may do with an open file. Its pages stay valid, since nothing changes content without
 /// the kernel or an invalidation; O_DIRECT goes around them by itself. Nothing is asked at close: what
 /// write(2) takes is in our hands, and later trouble is fsync's to tell, as elsewhere.
-fn opened(handle: Handle) -> Opened {
-    Opened { handle: handle.0, keep_cache: true, no_flush: true, direct: false }
-}
-
-/// The same of a file that was made just now. Most files are written from end to end by a program that does not read
-/// them, and to keep in pages what it writes costs more than the way to us. So if it can only write, its writes go
-/// around them; what is read later by another handle fills pages as ever. Logs are left as they are: others follow them.
-fn opened_anew(handle: Handle, flags: u32) -> Opened {
-    static ALLOWED: LazyLock<bool> = LazyLock::new(larder_fuse::keeps_pages_true);
-    match convert::only_writes(flags) && *ALLOWED {
-        true => Opened { handle: handle.0 | DIRECT, direct: true, ..opened(handle) },
-        false => opened(handle),
-    }
+fn opened(handle: Handle, way: u64) -> Opened {
+    let direct = around::is_direct(way);
+    Opened { handle: handle.0 | way, keep_cache: true, no_flush: true, direct }
 }
 
 /// A handle as the engine knows it.
 fn own(handle: u64) -> Handle {
-    Handle(handle & !DIRECT)
+    Handle(around::own(handle))
 }
 
 /// Takes away what a write takes away, where the kernel does not.
@@ -144,15 +140,14 @@ fn kill_suidgid(ops: &dyn Ops, node: NodeId, request: &Request<'_>) -> FsResult<
     Ok(())
 }
 
-fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
+fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Response<Data>> {
     let node = NodeId::from_raw(request.node);
     let as_caller = |umask| caller(request, umask);
     let done = |result: FsResult<()>| result.map(|()| Response::Done);
     Ok(match request.operation {
         Operation::Lookup { name } => {
             // By number and `.` the kernel finds again what a file handle of NFS names.
-            let found = if name == b"." { ops.getattr(node) } else { ops.lookup(node, name) };
-            match found {
+            match ops.lookup(node, name) {
                 Err(FsError::NotFound) => Response::NoEntry(NEGATIVE_TTL),
                 found => Response::Entry(entry(&found?)),
             }
@@ -203,26 +198,31 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
         }
         // O_TRUNC does not come here: the kernel truncates by `setattr` before it opens.
         Operation::Open { flags, kill_suidgid } => {
+            let access = convert::access(flags);
             let flags = convert::open_flags(flags, kill_suidgid);
             let flags = OpenFlags { truncate: false, exclusive: false, ..flags };
-            Response::Opened(opened(ops.open(node, flags)?))
+            let handle = ops.open(node, flags)?;
+            Response::Opened(opened(handle, around.opened(request.node, access)))
         }
         Operation::Create { name, flags, mode, umask, kill_suidgid } => {
             let how = convert::open_flags(flags, kill_suidgid);
             let created = ops.create(node, name, mode & 0o7777, how, &as_caller(umask))?;
             let Created { attr, handle, made } = created;
-            Response::Created(entry(&attr), if made { opened_anew(handle, flags) } else { opened(handle) })
+            let (node, access) = (attr.node.raw(), convert::access(flags));
+            let way = if made { around.made(node, access) } else { around.opened(node, access) };
+            Response::Created(entry(&attr), opened(handle, way))
         }
         Operation::TmpFile { flags, mode, umask } => {
             let how = convert::open_flags(flags, false);
             let (attr, handle) = ops.tmpfile(node, mode & 0o7777, how, &as_caller(umask))?;
-            Response::Created(entry(&attr), opened_anew(handle, flags))
+            let way = around.made(attr.node.raw(), convert::access(flags));
+            Response::Created(entry(&attr), opened(handle, way))
         }
         Operation::Read { handle, offset, size } => {
             Response::Data(Data(ops.read(node, own(handle), offset, size)?))
         }
         Operation::Write { handle, offset, data, kill_suidgid, durable } => {
-            let direct = handle & DIRECT != 0;
+            let direct = around::is_direct(handle);
             if direct {
                 kill_capability(ops, node)?;
             }
@@ -245,7 +245,10 @@ fn answer(ops: &dyn Ops, request: &Request<'_>) -> FsResult<Response<Data>> {
             })
         }
         Operation::Flush { handle } => done(ops.flush(node, own(handle)))?,
-        Operation::Release { handle } => done(ops.release(node, own(handle)))?,
+        Operation::Release { handle } => {
+            around.released(request.node, handle);
+            done(ops.release(node, own(handle)))?
+        }
         Operation::Fsync { handle, datasync } => done(ops.fsync(node, own(handle), datasync))?,
         Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
             let mode = if acl_kill_sgid { XattrMode::KillSetgid } else { convert::xattr_mode(flags)? };

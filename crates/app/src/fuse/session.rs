@@ -31,7 +31,7 @@ pub fn mount(ops: Arc<dyn Ops>, options: MountOptions) -> Result<MountHandle, Mo
     let transport = options.transport.map_or_else(wished_transport, |one| Ok(Some(one)))?;
     let mountpoint = check(&options.mountpoint)?;
     let broken = Arc::new(AtomicBool::new(false));
-    let server = Server { ops, broken: Arc::clone(&broken) };
+    let server = Server::new(ops, Arc::clone(&broken));
     let what = Mount {
         mountpoint: &mountpoint,
         source: &options.source,

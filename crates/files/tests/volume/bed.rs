@@ -84,13 +84,17 @@ impl Bed {
 
     /// What a world's devices hold, imported and mounted.
     pub fn import(sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
+        Self::import_with(Arc::new(Inline), sim, clock, seed)
+    }
+
+    /// The same, whose work these do.
+    pub fn import_with(workers: Arc<dyn Workers>, sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
         let found = sim.devices().into_iter().filter_map(|device| match scan(&device) {
             Scan::Member(found) => Some(*found),
             _ => None,
         });
         let plan = assemble(found.collect()).pop().expect("a pool is there");
-        let pool =
-            Pool::import(world(&clock, seed, Arc::new(Inline)), plan, &ImportOptions::default()).unwrap();
+        let pool = Pool::import(world(&clock, seed, workers), plan, &ImportOptions::default()).unwrap();
         let mount = mount(&pool);
         Self { sim, clock, pool, mount }
     }

@@ -1,13 +1,18 @@
 //! What is rotten beyond repair: exactly that gives errors and is named, all else is served and can be written.
 
 use crate::bed::*;
+use larder_device::{Inline, Workers};
 use larder_files::*;
 use larder_format::block::{BLOCK_MAGIC, BlockKind, CheckedHeader};
+use larder_format::checksum::ChecksumKind;
 use larder_format::items;
 use larder_format::node::Key;
-use larder_format::{BlockId, ByteLen, DeviceOffset};
-use larder_pool::{Look, ROOT_DATASET};
+use larder_format::{BlockId, BlockPtr, ByteLen, DeviceOffset};
+use larder_pool::codec::Codec;
+use larder_pool::{Dedup, Look, NewRecord, Pool, PoolError, ROOT_DATASET};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 const RECORD: u64 = 4096;
@@ -609,4 +614,138 @@ fn a_lost_inner_node_leaves_the_pool_and_what_is_beside_it() {
     bed.fsync(other);
     bed.pool.commit().unwrap();
     assert_eq!(bed.pool.suspended(), None);
+}
+
+#[test]
+fn a_failure_to_store_is_told_to_each_descriptor_once() {
+    let bed = bed();
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &content(1, 4));
+    let bed = bed.reopen(2);
+    let open = || bed.mount.open(node, READ_WRITE).unwrap();
+    let is_told = |handle| is_eio(bed.mount.fsync(node, handle, false));
+    let (first, second) = (open(), open());
+    rot_record(&bed, node, 0);
+    bed.mount.write(node, second, 10, b"a part", false).unwrap();
+    bed.mount.volume(ROOT_DATASET).unwrap().flush_all().unwrap();
+    // Nobody has been told yet, so who opens it now is.
+    let third = open();
+    assert!(is_told(first) && !is_told(first));
+    let fourth = open();
+    assert!(is_told(second) && !is_told(second));
+    assert!(is_eio(bed.mount.flush(node, third)) && !is_told(third));
+    assert!(!is_told(fourth));
+    // Another failure is news for all.
+    rot_record(&bed, node, RECORD);
+    bed.mount.write(node, first, RECORD + 10, b"a part", false).unwrap();
+    bed.pool.commit().unwrap();
+    for handle in [first, second, third, fourth] {
+        assert!(is_told(handle) && !is_told(handle));
+        bed.mount.release(node, handle).unwrap();
+    }
+    let last = open();
+    assert!(!is_told(last));
+    bed.mount.write(node, last, 2 * RECORD, &content(7, 1), false).unwrap();
+    bed.mount.fsync(node, last, false).unwrap();
+    bed.mount.release(node, last).unwrap();
+}
+
+/// Takes all the space there is, once, in the middle of the next store.
+#[derive(Default)]
+struct Greedy {
+    of: OnceLock<Arc<Pool>>,
+    armed: AtomicBool,
+    taken: Mutex<Vec<BlockPtr>>,
+}
+
+impl Greedy {
+    fn take_all(&self, pool: &Pool) {
+        let op = pool.enter().unwrap();
+        let record = |i: u64| NewRecord {
+            dataset: ROOT_DATASET,
+            inode: 1,
+            offset: i,
+            plain: content(i, 1).into(),
+            codec: Codec::Off,
+            checksum: ChecksumKind::Fast,
+            dedup: Dedup::Off,
+            replaces: None,
+        };
+        for count in [256, 1] {
+            loop {
+                match pool.store(&op, (0..count).map(record).collect()) {
+                    Ok(pointers) => self.taken.lock().unwrap().extend(pointers),
+                    Err(PoolError::NoSpace) => break,
+                    other => drop(other.unwrap()),
+                }
+            }
+        }
+    }
+
+    /// Gives it back.
+    fn give_back(&self, pool: &Pool) {
+        let taken = std::mem::take(&mut *self.taken.lock().unwrap());
+        let op = pool.enter().unwrap();
+        let give = |tree: &mut larder_pool::Update<'_>| {
+            for ptr in taken {
+                tree.link_block(ptr, RECORD);
+                tree.drop_block(ptr, RECORD);
+            }
+            Ok::<_, PoolError>(())
+        };
+        pool.dataset(ROOT_DATASET).unwrap().update(&op, give).unwrap();
+    }
+}
+
+impl Workers for Greedy {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        if self.armed.swap(false, Ordering::Relaxed) {
+            self.take_all(self.of.get().unwrap());
+        }
+        Inline.for_each(count, job);
+    }
+    fn later(&self, job: Box<dyn FnOnce() + Send>) {
+        Inline.later(job);
+    }
+}
+
+#[test]
+fn what_is_left_of_a_batch_when_space_ends_after_damage_stays_dirty() {
+    let workers = Arc::new(Greedy::default());
+    let properties = [("recordsize", "4096"), ("compression", "off"), ("atime", "off")];
+    let bed = Bed::with_workers(Arc::clone(&workers) as _, "mirror", &[SIZE; 2], &properties);
+    let files: Vec<_> = (0..400).map(|i| bed.file(ROOT, &format!("f{i}"))).collect();
+    files.iter().for_each(|node| bed.write(*node, 0, &content(1, 1)));
+    bed.pool.commit().unwrap();
+    let Bed { sim, clock, pool, mount } = bed;
+    drop((pool, mount));
+    let bed = Bed::import_with(Arc::clone(&workers) as _, sim, clock, 3);
+    assert!(workers.of.set(Arc::clone(&bed.pool)).is_ok());
+    let leaves = nodes(&bed, 0);
+    let inode = |node: &NodeId| id_of(&bed, *node).1.get();
+    let keys: Vec<_> = leaves.keys().copied().filter(|key| key.object > inode(&files[0])).collect();
+    // The leaf of the first file is lost once the file is in memory; the others lie in leaves behind it.
+    let lost = *files.iter().find(|node| inode(node) > keys[0].object).unwrap();
+    let others: Vec<_> =
+        files.iter().copied().filter(|node| inode(node) > keys[1].object + 1).take(3).collect();
+    let wanted: Vec<_> = (0..others.len() as u64).map(|i| content(10 + i, 2)).collect();
+    bed.write(lost, 0, &content(5, 1));
+    others.iter().zip(&wanted).for_each(|(node, wanted)| bed.write(*node, 0, wanted));
+    others.iter().for_each(|node| bed.fsync(*node));
+    rot(&bed, &leaves[&keys[0]]);
+    bed.pool.drop_caches();
+
+    workers.armed.store(true, Ordering::Relaxed);
+    let volume = bed.mount.volume(ROOT_DATASET).unwrap();
+    assert_eq!(volume.flush_all(), Err(FsError::NoSpace));
+    assert!(!volume.is_clean());
+    workers.give_back(&bed.pool);
+    others.iter().for_each(|node| bed.fsync(*node));
+    for _ in 0..4 {
+        bed.pool.commit().unwrap();
+    }
+    assert_eq!(bed.pool.dirty().get(), 0);
+    let bed = bed.crash(4);
+    others.iter().zip(&wanted).for_each(|(node, wanted)| assert!(bed.content(*node) == *wanted, "{node:?}"));
+    assert!(is_eio(bed.mount.getattr(lost)));
 }

@@ -10,6 +10,7 @@ mod freeing;
 mod full;
 mod large;
 mod lists;
+mod lookups;
 mod model;
 mod nameless;
 mod nearly_full;

@@ -151,3 +151,53 @@ fn a_flush_does_not_follow_who_appends_as_fast_as_it_stores() {
         bed.check();
     }
 }
+
+#[test]
+fn replacing_a_file_is_atomic_for_whoever_opens_it() {
+    const TIMES: usize = 2000;
+    let bed = Bed::new(&[]);
+    let view = View::new(Arc::clone(&bed.mount), ROOT_DATASET);
+    let done = AtomicUsize::new(0);
+    let make = |name: &[u8]| {
+        let made = view.create(ROOT, name, 0o644, READ_WRITE, &USER).unwrap();
+        view.write(made.attr.node, made.handle, 0, b"whole", false).unwrap();
+        view.release(made.attr.node, made.handle).unwrap();
+        view.forget(made.attr.node, 1);
+    };
+    make(b"file");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..TIMES {
+                make(b"temporary");
+                view.rename(ROOT, b"temporary", ROOT, b"file", RenameFlags::default()).unwrap();
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        scope.spawn(|| {
+            for _ in 0..TIMES {
+                make(b"lock");
+                let removed = view.unlink(ROOT, b"lock");
+                assert!(matches!(removed, Ok(()) | Err(FsError::NotFound)), "{removed:?}");
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        while done.load(Ordering::Relaxed) < 2 {
+            let node = view.lookup(ROOT, b"file").unwrap().node;
+            std::thread::yield_now();
+            view.getattr(node).unwrap();
+            let handle = view.open(node, READ_WRITE).unwrap();
+            assert_eq!(view.read(node, handle, 0, 10).unwrap().to_vec(), b"whole");
+            view.release(node, handle).unwrap();
+            view.forget(node, 1);
+            let lock = view.create(ROOT, b"lock", 0o644, READ_WRITE, &USER).unwrap();
+            view.release(lock.attr.node, lock.handle).unwrap();
+            view.forget(lock.attr.node, 1);
+            let _ = view.unlink(ROOT, b"lock");
+        }
+    });
+    while bed.mount.reap_step(1000).unwrap() {}
+    bed.pool.commit().unwrap();
+    drop(view);
+    bed.check();
+    bed.check_tree();
+}

@@ -191,7 +191,7 @@ impl Ops for Memory {
             self.meet()?;
         }
         let mut tree = self.tree.lock();
-        let node = tree.child(parent, name)?;
+        let node = if name == b"." { parent } else { tree.child(parent, name)? };
         Ok(tree.get(node)?.attr)
     }
 

@@ -44,6 +44,7 @@ over_both! {
     small_writes_do_not_ask_for_capabilities_each_time,
     what_was_read_once_is_read_from_memory_and_reading_flushes_nothing,
     a_new_file_is_written_around_the_pages,
+    nobody_maps_what_is_written_around_the_pages,
     who_reads_a_file_while_it_is_made_sees_what_is_written,
     what_the_kernel_does_beside_writing_is_done_for_new_files_too,
     attributes_extended_are_set_listed_and_measured,
@@ -409,6 +410,29 @@ fn a_new_file_is_written_around_the_pages(over: Transport) {
     assert_eq!(fs::read(m.path("f")).unwrap(), data);
     let reads = m.ops.reads.load(Relaxed);
     assert_eq!(reads > 0, larder_fuse::keeps_pages_true(), "{reads} reads");
+}
+
+/// What may not be mapped is not read from pages either.
+fn nobody_maps_what_is_written_around_the_pages(over: Transport) {
+    let Some(m) = mounted(over, "nobody_maps_what_is_written_around_the_pages") else { return };
+    let reads_twice = || {
+        let both = OpenOptions::new().read(true).write(true).open(m.path("f")).unwrap();
+        let mut back = [0; 100];
+        both.read_exact_at(&mut back, 0).unwrap();
+        let before = m.ops.reads.load(Relaxed);
+        both.read_exact_at(&mut back, 0).unwrap();
+        assert_eq!(back, [7; 100]);
+        m.ops.reads.load(Relaxed) > before
+    };
+    let writer = File::create(m.path("f")).unwrap();
+    writer.write_all_at(&[7; 100], 0).unwrap();
+    assert_eq!(reads_twice(), larder_fuse::keeps_pages_true());
+    drop(writer);
+    // Only the kernel knows when it tells of a close.
+    once_free(|| if reads_twice() { Err("it still goes around them") } else { Ok(()) });
+    let again = OpenOptions::new().write(true).open(m.path("f")).unwrap();
+    again.write_all_at(&[7; 100], 0).unwrap();
+    assert!(!reads_twice(), "only new files are written so");
 }
 
 fn who_reads_a_file_while_it_is_made_sees_what_is_written(over: Transport) {
