@@ -1,6 +1,6 @@
 //! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
 
-use super::devices::{self, file_of, identity};
+use super::devices::{self, Scope, file_of, identity};
 
 use super::{Host, Live, internal, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
@@ -85,7 +85,8 @@ impl Host {
                 roster::note_spare(&pool, member.guid)?;
             }
         }
-        let live = Live::start(pool)?;
+        // All of its devices are there.
+        let live = Live::start(pool, Scope::default())?;
         let failed = self.bring_in(&live, true)?;
         if mounts::can_mount(&live.pool, &live.pool.dataset(ROOT_DATASET).expect("it was just made")) != "on"
         {

@@ -103,6 +103,44 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
     Ok(result)
 }
 
+/// Where an import looked for devices. One that it did not find is taken back only if it turns up there: at another
+/// place where the pool once was lies what somebody left out on purpose, as the originals do of whoever works on copies.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// Folders, and devices that were named one by one.
+    places: Vec<PathBuf>,
+    /// Every block device.
+    disks: bool,
+}
+
+impl Scope {
+    /// Of a search for what was `given`; see [`search`].
+    pub fn of(given: &[String], remembered: &Remembered) -> Self {
+        let mut places: Vec<PathBuf> = given.iter().map(|text| file_of(text).to_owned()).collect();
+        if given.is_empty() {
+            places.extend(remembered.folders());
+        }
+        let real =
+            |place: PathBuf| if place.is_dir() { place.canonicalize().ok() } else { real_place(&place) };
+        Self { places: places.into_iter().filter_map(real).collect(), disks: given.is_empty() }
+    }
+
+    /// Whether it looked at this path, or would have if something had been there.
+    pub fn holds(&self, path: &str) -> bool {
+        let path = file_of(path);
+        let is_disk = || fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+        let is_place = |real: PathBuf| {
+            self.places.iter().any(|place| *place == real || Some(place.as_path()) == real.parent())
+        };
+        real_place(path).is_some_and(is_place) || self.disks && is_disk()
+    }
+}
+
+/// A path by the real name of its folder: the last part may be a link, whose end changes when a disk comes back.
+fn real_place(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+}
+
 /// What of a folder to look at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Take {
@@ -280,6 +318,26 @@ mod tests {
         assert_eq!(again.folders().into_iter().collect::<Vec<_>>(), [Path::new("/srv/images")]);
         remembered.forget(dir.path(), pool);
         assert_eq!(Remembered::load(dir.path()), Remembered::default());
+    }
+
+    #[test]
+    fn only_where_an_import_looked_a_device_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        fs::create_dir(path("copies")).unwrap();
+        fs::create_dir(path("originals")).unwrap();
+        std::os::unix::fs::symlink(path("copies"), path("link")).unwrap();
+        let mut remembered = Remembered::default();
+        let here = [(DeviceGuid::new(9), path("originals/a"))];
+        remembered.note(dir.path(), PoolGuid::new(7), here);
+        let holds = |given: &[String]| {
+            let scope = Scope::of(given, &remembered);
+            ["copies/a", "link/a", "copies/b", "originals/a", "absent/a"].map(|name| scope.holds(&path(name)))
+        };
+        assert_eq!(holds(&[path("copies")]), [true, true, true, false, false]);
+        assert_eq!(holds(&[path("link")]), [true, true, true, false, false]);
+        assert_eq!(holds(&[format!("fault:{}", path("copies/a"))]), [true, true, false, false, false]);
+        assert_eq!(holds(&[]), [false, false, false, true, false]);
     }
 
     #[test]

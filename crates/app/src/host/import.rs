@@ -1,6 +1,6 @@
 //! Importing and exporting: which pools there are, what their devices are, whether another host has them.
 
-use super::devices::{self, Search};
+use super::devices::{self, Scope, Search};
 use super::live::{HEARTBEAT, Live};
 use super::{Host, error};
 use crate::api::pool::{Import, ImportablePools, Imported};
@@ -111,7 +111,8 @@ impl Host {
         let mut plan = reopen(plan, request.readonly)?;
         accept_loss(&mut plan);
         check(&plan, &self.remembered.lock())?;
-        notes.extend(self.lacking(&plan, &name, request.readonly));
+        let scope = Scope::of(&request.search, &self.remembered.lock());
+        notes.extend(self.lacking(&plan, &name, request.readonly, &scope));
         let options =
             ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
@@ -129,7 +130,7 @@ impl Host {
                 pool.set_pool_property(property, value)?;
             }
         }
-        let live = Live::start(pool)?;
+        let live = Live::start(pool, scope)?;
         for error in self.bring_in(&live, !request.no_mount)? {
             notes.push(error.to_string());
         }
@@ -139,7 +140,7 @@ impl Host {
     }
 
     /// A sentence for each device that is not used as it should be, and how to go on.
-    fn lacking(&self, plan: &Importable, name: &str, read_only: bool) -> Vec<String> {
+    fn lacking(&self, plan: &Importable, name: &str, read_only: bool, scope: &Scope) -> Vec<String> {
         let remembered = self.remembered.lock();
         let mut notes = Vec::new();
         let mut behind = false;
@@ -147,11 +148,17 @@ impl Host {
             let guid = known.guid;
             match (&device.standing, &device.found) {
                 (Standing::Missing, _) => {
-                    let was = remembered.path(plan.guid, guid);
-                    let was = was.map_or_else(String::new, |path| format!(" (was {path})"));
+                    let path = remembered.path(plan.guid, guid);
+                    let was = path.map_or_else(String::new, |path| format!(" (was {path})"));
+                    let back = match path {
+                        Some(path) if !scope.holds(path) => {
+                            format!("To take it back: larder pool online {name} PATH")
+                        }
+                        _ => "Connected again, it comes back by itself".to_owned(),
+                    };
                     notes.push(format!(
-                        "{name}: device {guid}{was} is missing; the pool goes on without it. Connected again, it comes \
-                         back by itself; if it is gone for good: larder pool replace {name} {guid} NEW"
+                        "{name}: device {guid}{was} is missing; the pool goes on without it. {back}; if it is gone \
+                         for good: larder pool replace {name} {guid} NEW"
                     ));
                 }
                 (Standing::Offline(_), Some(found)) => {

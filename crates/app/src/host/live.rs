@@ -7,6 +7,7 @@
 //! ([`super::tracer`]); the *healer* mends, resilvers and scrubs ([`super::healer`]).
 //! They end at export. A pool imported for reading only has none.
 
+use super::devices::Scope;
 use super::healer::{self, Pace};
 use super::mounts::Mounts;
 use crate::api::{ApiError, Result};
@@ -54,6 +55,8 @@ pub struct Live {
     pub since: Duration,
     /// How fast scans go.
     pub pace: Arc<Pace>,
+    /// Where its devices were looked for.
+    pub scope: Arc<Scope>,
     stop: Arc<Stop>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -91,17 +94,18 @@ impl Stop {
 
 impl Live {
     /// Brings a pool to life that was just made or imported: replays its log, starts its threads. Nothing
-    /// is mounted yet.
+    /// is mounted yet. `scope` is where its devices were looked for.
     ///
     /// # Errors
     /// When the log cannot be replayed, or threads not be made.
-    pub fn start(pool: Arc<Pool>) -> Result<Arc<Self>> {
+    pub fn start(pool: Arc<Pool>, scope: Scope) -> Result<Arc<Self>> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mount = Mount::new(Arc::clone(&pool), owner).map_err(ApiError::from)?;
         let mounts = Mutex::new(Mounts::new(Arc::clone(&pool), Arc::clone(&mount)));
         let since = pool.clock().monotonic();
         let pace = Arc::default();
-        let live = Self { pool, mount, mounts, since, pace, stop: Arc::default(), threads: Mutex::default() };
+        let (stop, threads) = (Arc::default(), Mutex::default());
+        let live = Self { pool, mount, mounts, since, pace, scope: Arc::new(scope), stop, threads };
         if !live.pool.is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
             let bell = Arc::clone(&stop);
@@ -129,8 +133,9 @@ impl Live {
             })?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
             live.thread("larder-trace", move || super::tracer::trace_now_and_then(&pool, &stop))?;
-            let (pool, stop, pace) = (Arc::clone(&live.pool), Arc::clone(&live.stop), Arc::clone(&live.pace));
-            live.thread("larder-heal", move || healer::heal_now_and_then(&pool, &stop, &pace))?;
+            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+            let (pace, scope) = (Arc::clone(&live.pace), Arc::clone(&live.scope));
+            live.thread("larder-heal", move || healer::heal_now_and_then(&pool, &stop, &pace, &scope))?;
         }
         Ok(Arc::new(live))
     }

@@ -97,13 +97,15 @@ impl Host {
             )));
         }
         let named = text.contains('/') && fs::metadata(file_of(text)).is_ok();
-        let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member) };
+        // Where a missing device was last may be where the originals of these copies are.
+        let known = |path: &String| member.size().is_some() || live.scope.holds(path);
+        let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member).filter(known) };
         let found = match path.as_deref().map(|path| open_again(pool, &member, path)) {
             Some(Ok(found)) => found,
             // Who is not there cannot be done without.
             Some(Err(error)) if member.size().is_none() || member.is_given_up() => return Err(error),
             None if member.size().is_none() => {
-                let message = format!("where device {} is, is not known", member.guid);
+                let message = format!("where device {} is now, is not known", member.guid);
                 return Err(ApiError::new(ErrorKind::NotFound, message)
                     .safe(NOTHING_CHANGED)
                     .hint("larder pool online POOL PATH, with the path where it is now"));
