@@ -121,6 +121,7 @@ impl Pool {
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
         self.check_writable()?;
+        self.look_after_a_pause()?;
         let target = self.notes.lock().last();
         let mut intent = self.intent.lock();
         loop {

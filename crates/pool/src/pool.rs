@@ -211,6 +211,7 @@ pub struct Pool {
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
+    pub(crate) looked: crate::fence::Looked,
     /// What happened, and what could not be read.
     pub(crate) log: Mutex<crate::events::Log>,
     pub(crate) damage: crate::damage::Damage,
@@ -263,6 +264,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
     pub fn enter(&self) -> Result<Op<'_>> {
         self.check_writable()?;
+        self.look_after_a_pause()?;
         Ok(Op { pool: self, _gate: Gate::Shared { _guard: self.gate.read() } })
     }
 
