@@ -11,7 +11,7 @@ use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse;
 use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
 use larder_format::label::MIN_DEVICE;
-use larder_format::{DeviceGuid, PoolGuid};
+use larder_format::{DeviceGuid, Incarnation, PoolGuid};
 use larder_pool::foreign;
 use larder_pool::open::{Found, Scan, scan};
 use serde::{Deserialize, Serialize};
@@ -250,9 +250,24 @@ pub fn by_id(path: &Path) -> Option<String> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
     pools: BTreeMap<u64, BTreeMap<u64, String>>,
+    /// The last import of each pool by a daemon of this run folder.
+    #[serde(default)]
+    held: BTreeMap<u64, Held>,
+}
+
+/// An import, and the boot of this machine in which it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    incarnation: u64,
+    boot: String,
 }
 
 const FILE: &str = "devices.json";
+
+/// What tells this boot of the machine from all others.
+fn boot() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+}
 
 impl Remembered {
     /// What the run folder holds; nothing when that cannot be read.
@@ -282,9 +297,24 @@ impl Remembered {
         self.save(run_dir);
     }
 
+    /// Notes that this daemon has a pool imported.
+    pub fn hold(&mut self, run_dir: &Path, pool: PoolGuid, incarnation: Incarnation) {
+        let Some(boot) = boot() else { return };
+        self.held.insert(pool.get(), Held { incarnation: incarnation.get(), boot });
+        self.save(run_dir);
+    }
+
+    /// Whether this import of a pool was by a daemon of this run folder since the machine was booted. There is one at a
+    /// time, so where the caller does not have the pool imported, that one is dead.
+    pub fn was_ours(&self, pool: PoolGuid, incarnation: Incarnation) -> bool {
+        let held = self.held.get(&pool.get());
+        held.is_some_and(|held| held.incarnation == incarnation.get() && boot().as_ref() == Some(&held.boot))
+    }
+
     /// Forgets a pool that is no more.
     pub fn forget(&mut self, run_dir: &Path, pool: PoolGuid) {
         self.pools.remove(&pool.get());
+        self.held.remove(&pool.get());
         self.save(run_dir);
     }
 
@@ -316,6 +346,12 @@ mod tests {
         assert_eq!(again, remembered);
         assert_eq!(again.path(pool, device), Some("/srv/images/a"));
         assert_eq!(again.folders().into_iter().collect::<Vec<_>>(), [Path::new("/srv/images")]);
+        remembered.hold(dir.path(), pool, Incarnation::new(3));
+        let again = Remembered::load(dir.path());
+        assert!(again.was_ours(pool, Incarnation::new(3)) && !again.was_ours(pool, Incarnation::new(4)));
+        let earlier = Held { incarnation: 3, boot: "another".into() };
+        remembered.held.insert(pool.get(), earlier);
+        assert!(!remembered.was_ours(pool, Incarnation::new(3)), "another machine may have this one's id");
         remembered.forget(dir.path(), pool);
         assert_eq!(Remembered::load(dir.path()), Remembered::default());
     }

@@ -9,13 +9,14 @@
 
 use super::devices::Scope;
 use super::healer::{self, Pace};
-use super::mounts::Mounts;
+use super::mounts::{self, Mounts};
 use crate::api::{ApiError, Result};
 use larder_files::Mount;
 use larder_format::DeviceGuid;
 use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use parking_lot::{Condvar, Mutex};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -51,6 +52,12 @@ pub struct Live {
     pub mount: Arc<Mount>,
     /// Where they can be reached.
     pub mounts: Mutex<Mounts>,
+    /// The same for whoever only looks, and does not wait for changes.
+    pub table: Arc<mounts::Table>,
+    /// What all mount points are below; none for where they say.
+    pub altroot: Option<PathBuf>,
+    /// One change of the pool, or of its devices, at a time, its export included: outermost of its locks.
+    pub admin: Mutex<()>,
     /// When it was imported, by its clock.
     pub since: Duration,
     /// How fast scans go.
@@ -94,18 +101,21 @@ impl Stop {
 
 impl Live {
     /// Brings a pool to life that was just made or imported: replays its log, starts its threads. Nothing
-    /// is mounted yet. `scope` is where its devices were looked for.
+    /// is mounted yet. `scope` is where its devices were looked for; with `altroot`,
+    /// everything will be mounted below it.
     ///
     /// # Errors
     /// When the log cannot be replayed, or threads not be made.
-    pub fn start(pool: Arc<Pool>, scope: Scope) -> Result<Arc<Self>> {
+    pub fn start(pool: Arc<Pool>, scope: Scope, altroot: Option<PathBuf>) -> Result<Arc<Self>> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mount = Mount::new(Arc::clone(&pool), owner).map_err(ApiError::from)?;
-        let mounts = Mutex::new(Mounts::new(Arc::clone(&pool), Arc::clone(&mount)));
+        let mounts = Mounts::new(Arc::clone(&pool), Arc::clone(&mount), altroot.clone());
+        let (table, mounts, admin) = (mounts.table(), Mutex::new(mounts), Mutex::default());
         let since = pool.clock().monotonic();
         let pace = Arc::default();
         let (stop, threads) = (Arc::default(), Mutex::default());
-        let live = Self { pool, mount, mounts, since, pace, scope: Arc::new(scope), stop, threads };
+        let scope = Arc::new(scope);
+        let live = Self { pool, mount, mounts, table, altroot, admin, since, pace, scope, stop, threads };
         if !live.pool.is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
             let bell = Arc::clone(&stop);

@@ -48,8 +48,9 @@ impl Host {
 
     /// Takes devices out of use.
     pub(super) fn offline(&self, request: &Offline) -> Result<Done> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         for text in &request.devices {
             let refuse =
                 |error: ApiError| error.within(format!("cannot offline {text}")).of_pool(&request.name);
@@ -62,8 +63,9 @@ impl Host {
 
     /// Brings devices back into use.
     pub(super) fn online(&self, request: &Online) -> Result<Told> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         let mut told = Told::default();
         for text in &request.devices {
             let note = self
@@ -119,8 +121,9 @@ impl Host {
 
     /// Sets error counts to zero.
     pub(super) fn clear(&self, request: &Clear) -> Result<Done> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         let doing = match &request.device {
             Some(device) => format!("cannot clear errors for {device}"),
             None => format!("cannot clear errors for '{}'", request.name),
@@ -139,8 +142,9 @@ impl Host {
 
     /// Changes which devices a pool is made of.
     pub(super) fn reshape(&self, request: &Reshape) -> Result<Reshaped> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         let doing = match &request.change {
             Change::Replace { old, new: Some(new) } => format!("cannot replace {old} with {new}"),
             Change::Replace { old, new: None } => format!("cannot replace {old}"),
