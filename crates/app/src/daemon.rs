@@ -99,6 +99,15 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hang_up = watch(SignalKind::hangup())?;
     let (mut ending, mut stopped) = (stopped.clone(), stopped);
+    // Clients are answered until all is exported.
+    let told = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+        export_all(engine, true).await
+    };
     let server = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>())
         .with_graceful_shutdown(async move {
             let _ = ending.wait_for(|&stop| stop).await;
@@ -111,14 +120,12 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     tokio::select! {
         () = impatient => Ok(()),
         outcome = server => outcome.map_err(|error| internal("serve", &error)),
-        _ = terminate.recv() => export_all(engine).await,
-        _ = interrupt.recv() => export_all(engine).await,
-        _ = hang_up.recv() => export_all(engine).await,
+        outcome = told => outcome,
     }
 }
 
-async fn export_all(engine: Arc<dyn Engine>) -> Result<()> {
-    blocking(move || engine.export_all()).await
+async fn export_all(engine: Arc<dyn Engine>, in_use_or_not: bool) -> Result<()> {
+    blocking(move || engine.export_all(in_use_or_not)).await
 }
 
 /// Runs what blocks where it may. A panic there ends the request, not the daemon.
@@ -225,7 +232,7 @@ async fn stop(
     Json(Stop {}): Json<Stop>,
 ) -> std::result::Result<Json<Done>, Failure> {
     let Shared { engine, stop } = shared;
-    export_all(engine).await?;
+    export_all(engine, false).await?;
     stop.send_replace(true);
     Ok(Json(Done {}))
 }
@@ -324,6 +331,7 @@ mod tests {
             spares: vec![],
             properties: [("memory".to_owned(), "1G".to_owned())].into(),
             fs_properties: [("recordsize".to_owned(), "64K".to_owned())].into(),
+            altroot: None,
             dry_run: false,
         }
     }

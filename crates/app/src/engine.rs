@@ -84,8 +84,9 @@ pub trait Engine: Send + Sync {
     fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
     fn pools(&self) -> Vec<String>;
-    /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same.
-    fn export_all(&self) -> Result<()>;
+    /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same. With
+    /// `in_use_or_not`, mounts are ended though somebody is in them.
+    fn export_all(&self, in_use_or_not: bool) -> Result<()>;
 }
 
 /// A request that an engine answers.

@@ -270,7 +270,7 @@ impl Engine for MemoryEngine {
         self.datasets.lock().keys().filter(|name| !name.contains('/')).cloned().collect()
     }
 
-    fn export_all(&self) -> Result<()> {
+    fn export_all(&self, _: bool) -> Result<()> {
         self.datasets.lock().clear();
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::core::LEASE;
 use crate::dataset::is_free_to_die;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
+use crate::fence::Look;
 use crate::free::PAGES_PER_COMMIT;
 use crate::map::{Budget, Changes};
 use crate::member::Member;
@@ -124,6 +125,8 @@ impl Pool {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_turn();
         self.check_writable()?;
+        // Before its rows go where somebody else's may be.
+        self.still_ours(Look::Briefly)?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         let mut flushed_at = self.notes.lock().last();
@@ -495,6 +498,7 @@ impl Pool {
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
         self.check_tolerance()?;
         let commit = root.commit;
+        self.still_ours(Look::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
         self.members.iter().for_each(|member| member.completed(commit));
         root.devices = self.members.to_root(commit);

@@ -336,6 +336,7 @@ impl Pool {
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             beats: AtomicU64::new(0),
+            looked: Default::default(),
             log: Mutex::default(),
             damage: Default::default(),
             reclaiming: Mutex::new(()),

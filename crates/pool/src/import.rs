@@ -25,16 +25,14 @@ use crate::spare::Groups;
 use crate::tree::Tree;
 use larder_device::AlignedBuf;
 use larder_format::index::PartDescriptor;
-use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, Label};
+use larder_format::label::Label;
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
     DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
 };
-use larder_format::{
-    BlockId, ByteLen, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, Reason, SegmentId,
-};
+use larder_format::{BlockId, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, Reason, SegmentId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -186,11 +184,12 @@ impl Pool {
         let pool = Pool::assemble(world, parts);
         pool.load(&root, unclean)?;
         if !options.read_only {
+            // Before its first root, so that of two who import at once one finds the other, and so does who wakes.
+            pool.beat()?;
             pool.adopt(root, &lacking)?;
             if let Some(name) = &options.rename {
                 pool.rename(name)?;
             }
-            pool.beat()?;
         }
         pool.event(Event::new(Class::PoolImport));
         Ok(pool)
@@ -439,20 +438,6 @@ impl Pool {
         }
         Ok(())
     }
-
-    /// Shows other hosts that the pool is in use here.
-    pub fn beat(&self) -> Result<()> {
-        let heartbeat = Heartbeat {
-            pool: self.guid,
-            host: self.world.host,
-            host_name: self.world.host_name.clone(),
-            incarnation: self.core.lock().incarnation,
-            beats: self.beats.fetch_add(1, Ordering::Relaxed) + 1,
-        };
-        let at = |area: larder_format::DeviceOffset| area + ByteLen::new(HEARTBEAT_OFFSET);
-        self.members.write_labels(0, at, &heartbeat.encode());
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -461,9 +446,9 @@ mod tests {
     use crate::create::{GroupSpec, PoolSpec, rule_for};
     use crate::open::{Scan, assemble, scan};
     use larder_device::{Inline, SeededEntropy};
-    use larder_format::HostId;
     use larder_format::run::{Footprint, PageRef, RunId};
     use larder_format::tables::pieces;
+    use larder_format::{ByteLen, HostId};
     use larder_sim::{SimClock, SimWorld};
 
     fn world(seed: u64) -> World {

@@ -193,6 +193,8 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
+        self.check_writable()?;
+        self.look_after_a_pause()?;
         let target = self.notes.lock().last();
         let mut has_waited = false;
         for _ in 0..LOG_ROUNDS {

@@ -21,6 +21,7 @@ mod destroy;
 pub mod devices;
 pub mod error;
 pub mod events;
+mod fence;
 pub mod foreign;
 mod free;
 mod heal;

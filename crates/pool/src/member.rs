@@ -108,6 +108,8 @@ pub struct Member {
     timeout_ms: AtomicU64,
     /// It hung, and nobody waits for it any more.
     abandoned: AtomicBool,
+    /// It has a heartbeat of this import.
+    claimed: AtomicBool,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
     label: Mutex<Option<Label>>,
@@ -143,6 +145,7 @@ impl Member {
             pace: Pace::default(),
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
             abandoned: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
             fault: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
@@ -349,6 +352,16 @@ impl Member {
             .then(|| self.submit(RequestKind::Read, request))
             .flatten()
             .map(|read| self.wait(read))
+    }
+
+    /// Whether it has a heartbeat of this import.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
+    }
+
+    /// Notes that.
+    pub(crate) fn claim(&self) {
+        self.claimed.store(true, Ordering::Release);
     }
 
     /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member

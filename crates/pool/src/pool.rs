@@ -219,6 +219,7 @@ pub struct Pool {
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<String>>,
     pub(crate) beats: AtomicU64,
+    pub(crate) looked: crate::fence::Looked,
     /// What happened, and what could not be read.
     pub(crate) log: Mutex<crate::events::Log>,
     pub(crate) damage: crate::damage::Damage,
@@ -272,6 +273,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
     pub fn enter(&self) -> Result<Op<'_>> {
+        self.look_after_a_pause()?;
         let guard = (!planted(Bug::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
         self.check_writable()?;

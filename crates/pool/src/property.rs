@@ -222,6 +222,8 @@ pub static DATASET: &[Property] = &[
     settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once").column("rdonly"),
     settable("canmount", Kind::Word(&["on", "off", "noauto"]), Some("on"), false, "on | off | noauto",
         "whether it is mounted: on, by itself; noauto, only when asked by name; off, never"),
+    settable("overlay", SWITCH, Some("off"), true, "on | off",
+        "whether it is mounted over a folder that is not empty; off, that is refused"),
     settable("quota", Kind::Limit, Some("0"), false, LIMIT,
         "what it and all below it may take, reservations included; a write that would pass it fails (EDQUOT)"),
     settable("refquota", Kind::Limit, Some("0"), false, LIMIT, "what its own files may take, without what is below it"),
@@ -244,7 +246,7 @@ pub static DATASET: &[Property] = &[
 pub static POOL: &[Property] = &[
     told("size", "size", ANY_BYTES, SIZE, "all devices together, parity and copies included"),
     told("capacity", "cap", Kind::Percent(0, 100), "<percent>", "how much of it is allocated"),
-    told("altroot", "altroot", Kind::Text(4096), "<path>", "not available in this version"),
+    told("altroot", "altroot", Kind::Text(4096), "<path>", "what all of its mount points are below, as import was told"),
     told("health", "health", Kind::Text(32), "ONLINE | DEGRADED | FAULTED | SUSPENDED | UNAVAIL", "the state of the pool"),
     told("guid", "guid", ANY_NUMBER, "<number>", "the number that names the pool for ever"),
     told("version", "version", ANY_NUMBER, "<number>", "the version of the format on its devices"),

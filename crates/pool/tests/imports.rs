@@ -6,10 +6,12 @@ mod common;
 use common::*;
 use larder_format::label::{FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, label_areas};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
+use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, scan};
-use larder_pool::{ImportOptions, Pool, PoolError, World};
-use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
+use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 
@@ -247,6 +249,93 @@ fn a_pool_that_another_host_has_is_refused_until_that_host_is_gone() {
     // An exported pool is anybody's.
     assert!(plan(sim.devices()).held_by.is_none());
     Pool::import(on_host(5, 6), plan(sim.devices()), &ImportOptions::default()).unwrap();
+}
+
+/// Host 2 takes over what host 1 has.
+fn taken_over(sim: &SimWorld) -> Arc<Pool> {
+    let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
+    Pool::import(on_host(2, 3), plan(sim.devices()), &gone).unwrap()
+}
+
+#[test]
+fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
+    for (word, count) in LAYOUTS {
+        for way in ["beat", "write", "commit", "fsync", "scrub"] {
+            let sim = SimWorld::new(&vec![SIZE; count]);
+            let clock = Arc::new(SimClock::new());
+            let world = World { clock: Arc::clone(&clock) as _, ..on_host(1, 1) };
+            let groups = vec![GroupSpec { rule: rule_for(word, count).unwrap(), devices: sim.devices() }];
+            let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
+            let sleeper = Pool::create(world, spec).unwrap();
+            let mut model = Model::new();
+            commit(&sleeper, &mut model, &[(10, 1, 50_000)]);
+            put(&sleeper, &sleeper.dataset(ROOT_DATASET).unwrap(), &[(11, 9, 50_000)]);
+            let pool = taken_over(&sim);
+            commit(&pool, &mut model, &[(10, 2, 50_000), (12, 1, 3_000)]);
+
+            clock.advance(Duration::from_secs(3600));
+            let before = sim.images();
+            let refused = match way {
+                "beat" => sleeper.beat().unwrap_err(),
+                "write" => sleeper.enter().err().unwrap(),
+                "commit" => sleeper.commit().unwrap_err(),
+                "fsync" => sleeper.log_sync().unwrap_err(),
+                _ => sleeper.scrub_start(ScrubSince::All).unwrap_err(),
+            };
+            let PoolError::Suspended(why) = refused else { panic!("{word}, {way}: {refused}") };
+            assert!(why.contains("host-2 has imported"), "{why}");
+            assert!(sim.images() == before, "{word}, {way}: it wrote");
+            assert!(sleeper.beat().is_err() && sleeper.commit_export().is_err());
+            assert!(sim.images() == before, "{word}, {way}: it wrote later");
+            commit(&pool, &mut model, &[(10, 3, 50_000), (13, 1, 3_000)]);
+            pool.beat().unwrap();
+            verify(&pool, &model);
+            assert_whole(&pool, word);
+        }
+    }
+}
+
+#[test]
+fn a_host_whose_clocks_stood_still_publishes_no_root_over_another_import() {
+    for (word, count) in LAYOUTS {
+        // After each number of commits of the other one, up to where the ring of roots is full.
+        for commits in [0, 1, 14, 15, 16] {
+            let (sim, mut model) = written(word, count);
+            let sleeper = open(&sim, 2);
+            let pool = taken_over(&sim);
+            (0..commits).for_each(|version| commit(&pool, &mut model, &[(20, version, 3_000)]));
+            drop(pool);
+            let PoolError::Suspended(_) = sleeper.commit().unwrap_err() else { panic!("{word}, {commits}") };
+            let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
+            let pool = Pool::import(on_host(3, 4), plan(sim.devices()), &gone).unwrap();
+            verify(&pool, &model);
+        }
+    }
+}
+
+#[test]
+fn of_two_who_import_at_once_one_gives_up() {
+    let (sim, _) = written("mirror", 2);
+    let (first, second) = (plan(sim.devices()), plan(sim.devices()));
+    let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
+    let pool = Pool::import(on_host(2, 3), first, &gone).unwrap();
+    let text = refused(Pool::import(on_host(3, 4), second, &gone));
+    assert!(text.contains("has imported the pool"), "{text}");
+    pool.commit().unwrap();
+    assert_whole(&pool, "the first");
+}
+
+#[test]
+fn a_device_that_loses_heartbeats_fences_nobody() {
+    let (sim, model) = written("mirror", 2);
+    let at = HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 4096;
+    sim.device(0).inject(Fault::LoseWrites(at));
+    for seed in 2..5 {
+        let pool = open(&sim, seed);
+        pool.beat().unwrap();
+        pool.commit().unwrap();
+        verify(&pool, &model);
+    }
 }
 
 #[test]

@@ -95,6 +95,10 @@ macro_rules! lock {
             }
         }
         impl<T: ?Sized> $name<T> {
+            /// Whether anybody has it.
+            pub fn is_locked(&self) -> bool {
+                self.0.is_locked()
+            }
             /// What it guards; nobody else has the lock.
             pub fn get_mut(&mut self) -> &mut T {
                 self.0.get_mut()
@@ -140,6 +144,12 @@ lock!(
         write, try_write, Exclusive -> RwLockWriteGuard;
     }
 );
+impl<T: ?Sized> RwLock<T> {
+    /// Whether somebody has it alone.
+    pub fn is_locked_exclusive(&self) -> bool {
+        self.0.is_locked_exclusive()
+    }
+}
 lock!(
     /// As `parking_lot::ReentrantMutex`.
     ReentrantMutex {

@@ -43,6 +43,17 @@ pub fn check_dataset(name: &str) -> Result<()> {
     parts.try_for_each(|part| check_part(name, part))
 }
 
+/// A text of somebody else's as it can stand in a line: control characters, and what turns its direction, are escaped.
+pub fn printable(text: &str) -> String {
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || turns(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
 /// The pool that a dataset is in.
 pub fn pool_of(name: &str) -> &str {
     name.split(['/', '@']).next().unwrap_or(name)

@@ -114,6 +114,9 @@ pub struct Create {
     pub properties: Properties,
     /// The properties of its top dataset; `mountpoint` is made when missing.
     pub fs_properties: Properties,
+    /// An absolute path that all of its mount points are below, until it is exported.
+    #[serde(default)]
+    pub altroot: Option<String>,
     /// Only tell. Devices are looked at, nothing is written.
     pub dry_run: bool,
 }
@@ -372,6 +375,12 @@ pub struct Import {
     /// A device that waits to replace one that is missing takes its place: what could not be read of that one is lost.
     #[serde(default)]
     pub accept_loss: bool,
+    /// Take it from another host that has not exported it and gives no sign of life.
+    #[serde(default)]
+    pub take_over: bool,
+    /// An absolute path that all of its mount points are below, for this import.
+    #[serde(default)]
+    pub altroot: Option<String>,
     /// Properties to set: `memory`, `comment`, …
     pub properties: Properties,
 }

@@ -31,6 +31,9 @@ pub struct Args {
     /// Where it is mounted (made when missing), none or legacy [default: /NAME]
     #[arg(short = 'm', value_name = "DIR")]
     mountpoint: Option<String>,
+    /// Mount everything below DIR, until it is exported
+    #[arg(short = 'R', value_name = "DIR")]
+    altroot: Option<String>,
     #[command(flatten)]
     json: Json,
     name: String,
@@ -57,6 +60,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         spares,
         properties: args::properties(args.properties)?,
         fs_properties,
+        altroot: args.altroot.map(args::absolute).transpose()?,
         dry_run: args.dry_run,
     };
     let created = session.client.call(request)?;

@@ -11,7 +11,8 @@ use crate::render;
 #[command(after_help = "Examples:
   larder pool import                      what can be imported
   larder pool import tank
-  larder pool import -d /srv/images -o readonly=on tank rescue")]
+  larder pool import -d /srv/images -o readonly=on tank rescue
+  larder pool import -R /mnt/other tank   what came from another host, below /mnt/other")]
 pub struct Args {
     /// Look at this device, or at the files in this folder, and nowhere else
     #[arg(short = 'd', value_name = "DIR|DEVICE")]
@@ -25,6 +26,12 @@ pub struct Args {
     /// Where a device is missing, go on with the one that was to replace it, without what that one could not be given
     #[arg(long)]
     accept_loss: bool,
+    /// Take it from another host, which has not exported it: only if that host is dead, or cut off from the devices
+    #[arg(long)]
+    take_over: bool,
+    /// Mount everything below DIR, for this import
+    #[arg(short = 'R', value_name = "DIR", conflicts_with = "no_mount")]
+    altroot: Option<String>,
     #[command(flatten)]
     force: Force,
     /// readonly=on writes nothing at all; else properties of the pool
@@ -49,6 +56,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     }
     let mut properties = args::properties(args.properties)?;
     let readonly = properties.remove("readonly").is_some_and(|value| value == "on");
+    let altroot = args.altroot.or(properties.remove("altroot")).map(args::absolute).transpose()?;
     let request = Import {
         search,
         pool: args.pool,
@@ -56,6 +64,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         no_mount: args.no_mount,
         readonly,
         accept_loss: args.accept_loss,
+        // What zpool's -f is for.
+        take_over: args.take_over || args.force.force,
+        altroot,
         properties,
     };
     let imported = session.client.call(request)?;

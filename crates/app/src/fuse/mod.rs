@@ -51,7 +51,7 @@ mod tests;
 pub use errno::errno;
 pub use larder_fuse::Transport;
 pub use mountpoint::{clear_stale, is_ours};
-pub use session::{Invalidator, MountHandle, NotUnmounted, mount};
+pub use session::{Invalidator, Life, MountHandle, NotUnmounted, mount};
 
 use larder_files::Ops;
 use std::io;
@@ -66,10 +66,16 @@ const SUBTYPE: &str = "larder";
 /// What to mount where, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Where; an existing directory.
+    /// Where; an absolute path.
     pub mountpoint: PathBuf,
     /// What `/proc/mounts` and `df` name as the source: pool and dataset.
     pub source: String,
+    /// Below this, no symbolic link leads to it.
+    pub root: Option<PathBuf>,
+    /// Mount over a directory that is not empty.
+    pub overlay: bool,
+    /// Make the directory, and those above it, where they are missing.
+    pub make: bool,
     /// Let nothing be changed.
     pub read_only: bool,
     /// Let users other than the one that mounts in; permissions are checked in any case.
@@ -99,6 +105,9 @@ impl MountOptions {
         Self {
             mountpoint: mountpoint.into(),
             source: source.into(),
+            root: None,
+            overlay: false,
+            make: false,
             read_only: false,
             allow_other: true,
             dev: false,
@@ -133,6 +142,15 @@ pub enum MountError {
     /// The mountpoint is a file.
     #[error("the mountpoint {0} is not a directory")]
     NotDirectory(PathBuf),
+    /// Something is in the mountpoint.
+    #[error("the mountpoint {0} is not empty")]
+    NotEmpty(PathBuf),
+    /// A link leads to the mountpoint that is not to be believed.
+    #[error(
+        "{0} is a symbolic link that is not followed: it belongs to somebody else, lies on a FUSE mount or below an \
+         alternate root, or leads nowhere"
+    )]
+    StrangeLink(PathBuf),
     /// Something is mounted there.
     #[error("something is mounted at {0} already")]
     AlreadyMounted(PathBuf),

@@ -3,37 +3,44 @@
 //! Root mounts by mount(2) itself, so that no fusermount3 is needed; others go by fusermount3. A handle unmounts
 //! only what it mounted: the mount is known by its device number, which is unique while the mount lives.
 
-use super::mountpoint::{check, mounted_at};
+use super::mountpoint::{self, Mounted, copies_that_stay, mounted_at};
 use super::server::Server;
 use super::{MountError, MountOptions, Ops, SUBTYPE};
 use larder_files::NodeId;
 use larder_fuse::mount::{Mount, open_device};
 use larder_fuse::{Notifier, Options, Session, Transport};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{UnmountFlags, unmount};
 use std::env;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// Requests that the kernel keeps under way without a process waiting for each: read-ahead and asynchronous
 /// direct I/O. Enough for read-ahead to keep several disks busy.
 const MAX_BACKGROUND: u16 = 64;
+/// How long a mount that was taken away may take to end: the kernel lets go of it a moment after umount(2).
+const LAST_MOMENTS: Duration = Duration::from_secs(3);
 /// Names a transport, if one is to be forced.
 const TRANSPORT_VARIABLE: &str = "LARDER_FUSE";
 
 /// Mounts `ops` and serves it on threads of its own, until it is unmounted.
 pub fn mount(ops: Arc<dyn Ops>, options: MountOptions) -> Result<MountHandle, MountError> {
     let transport = options.transport.map_or_else(wished_transport, |one| Ok(Some(one)))?;
-    let mountpoint = check(&options.mountpoint)?;
+    let place = mountpoint::find(&options)?;
+    let direct = rustix::process::geteuid().is_root();
+    // fusermount3 looks for itself, as the user.
+    let target = if direct { place.by_descriptor() } else { place.path.clone() };
+    let mountpoint = place.path.clone();
     let broken = Arc::new(AtomicBool::new(false));
     let server = Server::new(ops, Arc::clone(&broken));
     let what = Mount {
-        mountpoint: &mountpoint,
+        mountpoint: &target,
         source: &options.source,
         subtype: SUBTYPE,
         read_only: options.read_only,
@@ -43,8 +50,7 @@ pub fn mount(ops: Arc<dyn Ops>, options: MountOptions) -> Result<MountHandle, Mo
         exec: options.exec,
         atime: options.atime,
     };
-    let direct = rustix::process::geteuid().is_root();
-    let fuse = if direct { mount_directly(&what)? } else { mount_by_fusermount(&what)? };
+    let fuse = if direct { mount_directly(&what, &mountpoint)? } else { mount_by_fusermount(&what)? };
     let serving = Options {
         transport,
         threads: options.threads.max(1),
@@ -66,7 +72,7 @@ pub fn mount(ops: Arc<dyn Ops>, options: MountOptions) -> Result<MountHandle, Mo
         read_ahead(device, options.max_readahead);
     }
     let device = device.unwrap_or_default();
-    Ok(MountHandle { session: Some(session), mountpoint, device, direct, invalidator, broken })
+    Ok(MountHandle { session: Some(Arc::new(session)), mountpoint, device, direct, invalidator, broken })
 }
 
 /// The transport that the environment forces.
@@ -85,8 +91,8 @@ fn wished_transport() -> Result<Option<Transport>, MountError> {
 }
 
 /// Mounts as root.
-fn mount_directly(what: &Mount<'_>) -> Result<OwnedFd, MountError> {
-    let not_allowed = || MountError::NotAllowed(what.mountpoint.to_owned());
+fn mount_directly(what: &Mount<'_>, mountpoint: &Path) -> Result<OwnedFd, MountError> {
+    let not_allowed = || MountError::NotAllowed(mountpoint.to_owned());
     let device = open_device().map_err(|errno| match errno {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
         Errno::ACCESS | Errno::PERM => not_allowed(),
@@ -95,7 +101,7 @@ fn mount_directly(what: &Mount<'_>) -> Result<OwnedFd, MountError> {
     what.directly(&device).map_err(|errno| match errno {
         Errno::PERM | Errno::ACCESS => not_allowed(),
         Errno::NODEV => MountError::NoFuse,
-        _ => mounting(what, errno.into()),
+        _ => mounting(mountpoint, errno.into()),
     })?;
     Ok(device)
 }
@@ -109,12 +115,12 @@ fn mount_by_fusermount(what: &Mount<'_>) -> Result<OwnedFd, MountError> {
         io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
             MountError::NotAllowed(what.mountpoint.to_owned())
         }
-        _ => mounting(what, source),
+        _ => mounting(what.mountpoint, source),
     })
 }
 
-fn mounting(what: &Mount<'_>, source: io::Error) -> MountError {
-    MountError::Io { doing: format!("mounting at {}", what.mountpoint.display()), source }
+fn mounting(mountpoint: &Path, source: io::Error) -> MountError {
+    MountError::Io { doing: format!("mounting at {}", mountpoint.display()), source }
 }
 
 /// Lets the kernel read ahead `bytes`. In the handshake it offers its default of 128 KiB as the most; the
@@ -145,11 +151,22 @@ impl Invalidator {
     }
 }
 
+/// Whether a mount is still served.
+#[derive(Debug, Clone, Default)]
+pub struct Life(Weak<Session>);
+
+impl Life {
+    /// See [`MountHandle::is_alive`].
+    pub fn is_alive(&self) -> bool {
+        self.0.upgrade().is_some_and(|session| !session.is_finished())
+    }
+}
+
 /// A mount that is being served. Dropping it unmounts lazily: nobody finds it any more, who is in it stays
 /// served until he leaves.
 pub struct MountHandle {
     /// None once it is unmounted.
-    session: Option<Session>,
+    session: Option<Arc<Session>>,
     mountpoint: PathBuf,
     device: String,
     /// Mounted by mount(2), not by fusermount3.
@@ -189,19 +206,74 @@ impl MountHandle {
         self.invalidator.clone()
     }
 
-    /// Returns when the mount is gone, by whomever, and no request is under way.
-    pub fn wait(mut self) -> io::Result<()> {
-        self.session.take().expect("a handle has its session").join()
+    /// What tells whether requests are still served, without the handle.
+    pub fn life(&self) -> Life {
+        Life(self.session.as_ref().map(Arc::downgrade).unwrap_or_default())
     }
 
-    /// Unmounts; returns when no request is under way. A mount in use stays and comes back in the error.
-    pub fn unmount(mut self) -> Result<(), NotUnmounted> {
-        if let Err(error) = self.take_away(false) {
-            return Err(NotUnmounted { handle: Box::new(self), error });
-        }
-        // What the threads say at their end no longer matters.
-        let _ = self.session.take().expect("a handle has its session").join();
+    /// Returns when the mount is gone, by whomever, and no request is under way.
+    pub fn wait(mut self) -> io::Result<()> {
+        while !self.has_ended_within(LAST_MOMENTS) {}
+        self.session = None;
         Ok(())
+    }
+
+    /// Unmounts; returns when no request is under way. A mount in use stays and comes back in the error, and so does
+    /// one that is gone from its place and lives on elsewhere: a copy of it, or a file that is open since before it was
+    /// detached.
+    pub fn unmount(mut self) -> Result<(), NotUnmounted> {
+        let copies = match mounted_at(&self.mountpoint) {
+            Ok(Some(here)) if here.device == self.device => copies_that_stay(&here).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let (error, for_good) = if !copies.is_empty() {
+            (io::Error::other(format!("it is also mounted at {}", copies.join(", "))), true)
+        } else if let Err(error) = self.take_away(false) {
+            (error, false)
+        } else if !self.has_ended_within(LAST_MOMENTS) {
+            (io::Error::other("it is gone from its place, and somebody still uses it"), true)
+        } else {
+            self.session = None;
+            return Ok(());
+        };
+        Err(NotUnmounted { handle: Box::new(self), error, for_good })
+    }
+
+    /// Ends the mount, whoever is in it: they get errors from then on. False when requests are still under way.
+    pub fn abort(mut self) -> bool {
+        let here = mounted_at(&self.mountpoint).ok().flatten();
+        if self.is_alive() && self.is_this(here.as_ref()) {
+            // What does not go by force goes below.
+            if self.direct {
+                let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+            } else {
+                let _ = take_away(&self.mountpoint, false, true);
+            }
+        }
+        // By its number the kernel knows it wherever it lives on.
+        if let Some((_, number)) = self.device.split_once(':') {
+            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), "1");
+        }
+        let ended = self.has_ended_within(LAST_MOMENTS);
+        self.session = None;
+        ended
+    }
+
+    fn is_this(&self, mounted: Option<&Mounted>) -> bool {
+        mounted.is_some_and(|mounted| mounted.device == self.device)
+    }
+
+    /// Waits for the end of the last request.
+    #[expect(clippy::disallowed_methods, reason = "threads are waited for, with a limit")]
+    fn has_ended_within(&self, limit: Duration) -> bool {
+        let began = Instant::now();
+        while self.is_alive() {
+            if began.elapsed() >= limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Unmounts lazily, as dropping does.
@@ -225,7 +297,7 @@ impl MountHandle {
 fn take_away(mountpoint: &Path, direct: bool, lazily: bool) -> io::Result<()> {
     if direct {
         let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-        return Ok(rustix::mount::unmount(mountpoint, flags)?);
+        return Ok(unmount(mountpoint, flags)?);
     }
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(mountpoint);
@@ -259,4 +331,6 @@ pub struct NotUnmounted {
     pub handle: Box<MountHandle>,
     /// What was in the way.
     pub error: io::Error,
+    /// Trying again in a moment does not help.
+    pub for_good: bool,
 }

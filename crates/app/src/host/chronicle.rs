@@ -89,11 +89,8 @@ fn event(live: &Live, number: u64, record: EventRecord, named: bool) -> Event {
 
 /// A path below a dataset as people reach it: below its mount point, else behind its name.
 fn shown(live: &Live, dataset: larder_format::DatasetId, path: &str) -> String {
-    // Whoever mounts or unmounts at this moment is not waited for.
-    let mounted =
-        live.mounts.try_lock().and_then(|mounts| mounts.path(dataset).map(|at| at.display().to_string()));
-    match mounted {
-        Some(at) => format!("{}{path}", at.trim_end_matches('/')),
+    match live.table.path(dataset) {
+        Some(at) => format!("{}{path}", at.to_string_lossy().trim_end_matches('/')),
         None => format!("{}:{path}", live.pool.full_name(dataset)),
     }
 }

@@ -1,6 +1,6 @@
 //! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
 
-use super::devices::{self, file_of, identity};
+use super::devices::{self, Scope, file_of, identity};
 
 use super::{Host, Live, internal, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
@@ -13,7 +13,7 @@ use larder_pool::open::{Scan, scan};
 use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Alignment of rows when none is asked for, log2.
@@ -23,14 +23,11 @@ impl Host {
     /// Makes a pool, imports it and mounts its top dataset.
     pub(super) fn create(&self, request: Create) -> Result<Created> {
         let doing = format!("cannot create '{}'", request.name);
-        let _admin = self.admin.lock();
+        let _coming = self.coming(&request.name).map_err(|error| error.within(&doing))?;
         self.prepare(request).map_err(|error| error.within(doing))
     }
 
     fn prepare(&self, request: Create) -> Result<Created> {
-        if self.live.read().contains_key(&request.name) {
-            return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported"));
-        }
         let survives = redundancy(&request.groups)?;
         no_device_twice(&request.groups, &request.spares)?;
         let paths = request.groups.iter().flat_map(|group| &group.devices).chain(&request.spares);
@@ -40,6 +37,9 @@ impl Host {
             Some(path) => Some(path.to_owned()),
             None => Some(format!("/{}", request.name)),
         };
+        let root = request.altroot.as_deref().map(Path::new);
+        let mountpoint =
+            mountpoint.map(|path| mounts::below(root, path.into()).to_string_lossy().into_owned());
         if let Some(path) = &mountpoint {
             check_mountpoint(Path::new(path))?;
         }
@@ -85,7 +85,8 @@ impl Host {
                 roster::note_spare(&pool, member.guid)?;
             }
         }
-        let live = Live::start(pool)?;
+        // All of its devices are there.
+        let live = Live::start(pool, Scope::default(), request.altroot.map(PathBuf::from))?;
         let failed = self.bring_in(&live, true)?;
         if mounts::can_mount(&live.pool, &live.pool.dataset(ROOT_DATASET).expect("it was just made")) != "on"
         {
@@ -123,6 +124,7 @@ impl Host {
         let paths = live.device_paths();
         self.remembered.lock().note(&self.run_dir, live.pool.guid(), paths);
         if !live.pool.is_read_only() {
+            self.remembered.lock().hold(&self.run_dir, live.pool.guid(), live.pool.incarnation());
             live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
@@ -135,7 +137,6 @@ impl Host {
 
     /// Destroys an imported pool: exports it and wipes the labels of its devices.
     pub(super) fn destroy(&self, name: &str) -> Result<Done> {
-        let _admin = self.admin.lock();
         let live = self.pool(name)?;
         if live.pool.is_read_only() {
             return Err(ApiError::from(larder_pool::PoolError::ReadOnly)

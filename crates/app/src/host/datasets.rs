@@ -2,7 +2,7 @@
 
 use super::Host;
 use super::live::Live;
-use super::mounts::{Target, can_mount, mountpoint, target};
+use super::mounts::{Target, below, can_mount, mountpoint, target};
 use crate::api::fs::{Create, Created, Destroy, Destroyed, Get, Inherit, Mounted, Rename, Set};
 use crate::api::name::pool_of;
 use crate::api::{ApiError, Done, ErrorKind, Item, ItemKind, Items, PropertyValue, Result, Source};
@@ -348,13 +348,17 @@ fn value(live: &Live, dataset: &Dataset, name: &str) -> Option<PropertyValue> {
             return told(ratio(total.logical, total.stored));
         }
         "mounted" => {
-            let mounted = live.mounts.lock().path(dataset.id()).is_some();
+            let mounted = live.table.path(dataset.id()).is_some();
             return told(if mounted { "yes" } else { "no" }.to_owned());
         }
         "createtxg" => return told(dataset.birth().to_string()),
         "guid" => return told(dataset.guid().to_string()),
         "mountpoint" => {
             let (value, from) = mountpoint(pool, dataset);
+            let value = match value.strip_prefix('/') {
+                Some(_) => below(live.altroot.as_deref(), value.into()).to_string_lossy().into_owned(),
+                None => value,
+            };
             let source = match from {
                 None => Source::Default,
                 Some(id) if id == dataset.id() => Source::Local,

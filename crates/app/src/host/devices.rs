@@ -11,7 +11,7 @@ use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse;
 use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
 use larder_format::label::MIN_DEVICE;
-use larder_format::{DeviceGuid, PoolGuid};
+use larder_format::{DeviceGuid, Incarnation, PoolGuid};
 use larder_pool::foreign;
 use larder_pool::open::{Found, Scan, scan};
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,44 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
         }
     }
     Ok(result)
+}
+
+/// Where an import looked for devices. One that it did not find is taken back only if it turns up there: at another
+/// place where the pool once was lies what somebody left out on purpose, as the originals do of whoever works on copies.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// Folders, and devices that were named one by one.
+    places: Vec<PathBuf>,
+    /// Every block device.
+    disks: bool,
+}
+
+impl Scope {
+    /// Of a search for what was `given`; see [`search`].
+    pub fn of(given: &[String], remembered: &Remembered) -> Self {
+        let mut places: Vec<PathBuf> = given.iter().map(|text| file_of(text).to_owned()).collect();
+        if given.is_empty() {
+            places.extend(remembered.folders());
+        }
+        let real =
+            |place: PathBuf| if place.is_dir() { place.canonicalize().ok() } else { real_place(&place) };
+        Self { places: places.into_iter().filter_map(real).collect(), disks: given.is_empty() }
+    }
+
+    /// Whether it looked at this path, or would have if something had been there.
+    pub fn holds(&self, path: &str) -> bool {
+        let path = file_of(path);
+        let is_disk = || fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+        let is_place = |real: PathBuf| {
+            self.places.iter().any(|place| *place == real || Some(place.as_path()) == real.parent())
+        };
+        real_place(path).is_some_and(is_place) || self.disks && is_disk()
+    }
+}
+
+/// A path by the real name of its folder: the last part may be a link, whose end changes when a disk comes back.
+fn real_place(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// What of a folder to look at.
@@ -212,9 +250,24 @@ pub fn by_id(path: &Path) -> Option<String> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
     pools: BTreeMap<u64, BTreeMap<u64, String>>,
+    /// The last import of each pool by a daemon of this run folder.
+    #[serde(default)]
+    held: BTreeMap<u64, Held>,
+}
+
+/// An import, and the boot of this machine in which it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    incarnation: u64,
+    boot: String,
 }
 
 const FILE: &str = "devices.json";
+
+/// What tells this boot of the machine from all others.
+fn boot() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+}
 
 impl Remembered {
     /// What the run folder holds; nothing when that cannot be read.
@@ -244,9 +297,24 @@ impl Remembered {
         self.save(run_dir);
     }
 
+    /// Notes that this daemon has a pool imported.
+    pub fn hold(&mut self, run_dir: &Path, pool: PoolGuid, incarnation: Incarnation) {
+        let Some(boot) = boot() else { return };
+        self.held.insert(pool.get(), Held { incarnation: incarnation.get(), boot });
+        self.save(run_dir);
+    }
+
+    /// Whether this import of a pool was by a daemon of this run folder since the machine was booted. There is one at a
+    /// time, so where the caller does not have the pool imported, that one is dead.
+    pub fn was_ours(&self, pool: PoolGuid, incarnation: Incarnation) -> bool {
+        let held = self.held.get(&pool.get());
+        held.is_some_and(|held| held.incarnation == incarnation.get() && boot().as_ref() == Some(&held.boot))
+    }
+
     /// Forgets a pool that is no more.
     pub fn forget(&mut self, run_dir: &Path, pool: PoolGuid) {
         self.pools.remove(&pool.get());
+        self.held.remove(&pool.get());
         self.save(run_dir);
     }
 
@@ -278,8 +346,34 @@ mod tests {
         assert_eq!(again, remembered);
         assert_eq!(again.path(pool, device), Some("/srv/images/a"));
         assert_eq!(again.folders().into_iter().collect::<Vec<_>>(), [Path::new("/srv/images")]);
+        remembered.hold(dir.path(), pool, Incarnation::new(3));
+        let again = Remembered::load(dir.path());
+        assert!(again.was_ours(pool, Incarnation::new(3)) && !again.was_ours(pool, Incarnation::new(4)));
+        let earlier = Held { incarnation: 3, boot: "another".into() };
+        remembered.held.insert(pool.get(), earlier);
+        assert!(!remembered.was_ours(pool, Incarnation::new(3)), "another machine may have this one's id");
         remembered.forget(dir.path(), pool);
         assert_eq!(Remembered::load(dir.path()), Remembered::default());
+    }
+
+    #[test]
+    fn only_where_an_import_looked_a_device_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        fs::create_dir(path("copies")).unwrap();
+        fs::create_dir(path("originals")).unwrap();
+        std::os::unix::fs::symlink(path("copies"), path("link")).unwrap();
+        let mut remembered = Remembered::default();
+        let here = [(DeviceGuid::new(9), path("originals/a"))];
+        remembered.note(dir.path(), PoolGuid::new(7), here);
+        let holds = |given: &[String]| {
+            let scope = Scope::of(given, &remembered);
+            ["copies/a", "link/a", "copies/b", "originals/a", "absent/a"].map(|name| scope.holds(&path(name)))
+        };
+        assert_eq!(holds(&[path("copies")]), [true, true, true, false, false]);
+        assert_eq!(holds(&[path("link")]), [true, true, true, false, false]);
+        assert_eq!(holds(&[format!("fault:{}", path("copies/a"))]), [true, true, false, false, false]);
+        assert_eq!(holds(&[]), [false, false, false, true, false]);
     }
 
     #[test]

@@ -90,10 +90,12 @@ impl From<MountError> for ApiError {
         let message = error.to_string();
         let kind = match error {
             MountError::NoFuse => ErrorKind::Unsupported,
-            MountError::NotAllowed(_) | MountError::OthersNotAllowed => ErrorKind::Denied,
+            MountError::NotAllowed(_) | MountError::OthersNotAllowed | MountError::StrangeLink(_) => {
+                ErrorKind::Denied
+            }
             MountError::NoMountpoint(_) => ErrorKind::NotFound,
             MountError::NotDirectory(_) => ErrorKind::Usage,
-            MountError::AlreadyMounted(_) => ErrorKind::Exists,
+            MountError::AlreadyMounted(_) | MountError::NotEmpty(_) => ErrorKind::Exists,
             MountError::Dead(_) => ErrorKind::Busy,
             MountError::Io { .. } => ErrorKind::Internal,
         };

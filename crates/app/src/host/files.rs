@@ -24,7 +24,7 @@ struct Found {
 impl Host {
     fn file(&self, file: &FileId) -> Result<Found> {
         for live in self.pools_named(&[])? {
-            let Some((dataset, invalidator)) = live.mounts.lock().on_device(&file.device) else { continue };
+            let Some((dataset, invalidator)) = live.table.on_device(&file.device) else { continue };
             let outer = NodeId::from_raw(file.inode);
             let node = match outer {
                 NodeId::ROOT => NodeId::pack(dataset, larder_format::items::ROOT_INODE),

@@ -9,8 +9,9 @@
 //! A scrub that somebody asked for does not wait for the window. How a scan stands is the pool's own knowledge and
 //! outlives imports; notes keep what is only told: who asked, since when it is paused.
 
+use super::devices::{self, Scope};
 use super::live::{Live, Stop};
-use super::{devices, roster, tracer};
+use super::{roster, tracer};
 use crate::api::pool::{Scan, ScanKind};
 use larder_device::OpenMode;
 use larder_format::DeviceIndex;
@@ -94,6 +95,7 @@ impl Samples {
 struct Healer<'a> {
     pool: &'a Pool,
     pace: &'a Pace,
+    scope: &'a Scope,
     /// When the last round was.
     round: Option<Duration>,
     /// Bytes of the next step.
@@ -141,19 +143,9 @@ struct Vain {
     changed: (i64, i64),
 }
 
-/// The healer's life.
-pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace) {
-    let mut healer = Healer {
-        pool,
-        pace,
-        round: None,
-        step: STEP_FIRST,
-        used: 0,
-        last: None,
-        moves: false,
-        wait_for_room: false,
-        vain: HashMap::new(),
-    };
+/// The healer's life. `scope` is where devices that import did not find may come back.
+pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace, scope: &Scope) {
+    let mut healer = Healer::new(pool, pace, scope);
     let mut rest = GLANCE;
     while stop.pause(rest) {
         rest = GLANCE;
@@ -181,7 +173,22 @@ fn complain(pool: &Pool, error: &dyn std::fmt::Display) {
     eprintln!("larder: pool {}: healing: {error}", pool.name());
 }
 
-impl Healer<'_> {
+impl<'a> Healer<'a> {
+    fn new(pool: &'a Pool, pace: &'a Pace, scope: &'a Scope) -> Self {
+        Self {
+            pool,
+            pace,
+            scope,
+            round: None,
+            step: STEP_FIRST,
+            used: 0,
+            last: None,
+            moves: false,
+            wait_for_room: false,
+            vain: HashMap::new(),
+        }
+    }
+
     /// What is done now and then: devices that are back, spares, schedules.
     fn look_around(&mut self) {
         for member in self.pool.members().iter().chain(self.pool.members().spares()) {
@@ -201,14 +208,17 @@ impl Healer<'_> {
         }
     }
 
-    /// Opens a device anew that was away and is there again. Those that were taken out, or failed, wait for somebody
-    /// who says so.
+    /// Opens a device anew that was away and is there again: at the very place from which it vanished, or where
+    /// import looked for it. Those that were taken out, or failed, wait for somebody who says so.
     fn bring_back(&mut self, member: &Member) -> Result<()> {
         match member.state() {
             MemberState::Missing | MemberState::Faulted
                 if member.size().is_none() || roster::is_gone(member) =>
             {
                 let Some(path) = roster::path(self.pool, member) else { return Ok(()) };
+                if member.size().is_none() && !self.scope.holds(&path) {
+                    return Ok(());
+                }
                 let Ok(meta) = fs::metadata(devices::file_of(&path)) else { return Ok(()) };
                 let vain = Vain {
                     device: meta.dev(),
@@ -479,7 +489,12 @@ fn running(kind: ScanKind, started: i64, total: u64, examined: u64, rate: Option
 
 #[cfg(test)]
 mod tests {
+    use super::super::world;
     use super::*;
+    use larder_pool::create::rule_for;
+    use larder_pool::{GroupSpec, ImportOptions, PoolSpec};
+    use std::path::Path;
+    use std::sync::Arc;
 
     #[test]
     fn a_rate_is_told_of_the_last_stretch_and_only_when_there_is_one() {
@@ -496,6 +511,68 @@ mod tests {
         assert_eq!(samples.rate(secs(99)), Some(10), "what was long ago does not count");
         samples.note(secs(100), 5);
         assert_eq!(samples.rate(secs(104)), None, "it began anew");
+    }
+
+    /// Imports what lies in `folder`, having looked there alone.
+    fn import(folder: &Path) -> (Arc<Pool>, Scope) {
+        let given = [folder.to_str().unwrap().to_owned()];
+        let remembered = devices::Remembered::default();
+        let found = devices::search(&given, &remembered).unwrap().found;
+        let reopened = found.iter().map(|found| {
+            let device = devices::open(&found.device.name(), OpenMode::Exclusive).unwrap();
+            let open::Scan::Member(found) = open::scan(&device) else { panic!("a pool's device") };
+            *found
+        });
+        let plan = open::assemble(reopened.collect()).remove(0);
+        let pool = Pool::import(world::system().unwrap(), plan, &ImportOptions::default()).unwrap();
+        pool.take_replay();
+        pool.members().iter().filter(|member| member.size().is_some()).for_each(|member| {
+            roster::note_path(&pool, &member).unwrap();
+        });
+        pool.commit().unwrap();
+        (pool, Scope::of(&given, &remembered))
+    }
+
+    #[test]
+    fn who_works_on_copies_keeps_the_originals() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        ["originals", "copies"].iter().for_each(|folder| fs::create_dir(path(folder)).unwrap());
+        let make = |name: &str| {
+            let path = path(&format!("originals/{name}"));
+            fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+            devices::open(path.to_str().unwrap(), OpenMode::Exclusive).unwrap()
+        };
+        let devices = vec![make("a"), make("b")];
+        let groups = vec![GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }];
+        let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
+        let pool = Pool::create(world::system().unwrap(), spec).unwrap();
+        pool.members().iter().for_each(|member| roster::note_path(&pool, &member).unwrap());
+        pool.commit().unwrap();
+        pool.commit_export().unwrap();
+        drop(pool);
+        fs::copy(path("originals/a"), path("copies/a")).unwrap();
+        let b = fs::read(path("originals/b")).unwrap();
+
+        let (pool, scope) = import(&path("copies"));
+        let pace = Pace::default();
+        Healer::new(&pool, &pace, &scope).look_around();
+        let state = |pool: &Pool| pool.members().get(DeviceIndex::new(1)).state();
+        assert_eq!(state(&pool), MemberState::Missing, "the original is none of this import's");
+        assert!(fs::read(path("originals/b")).unwrap() == b, "nor is it written");
+        pool.commit_export().unwrap();
+        drop(pool);
+
+        // Where import looked, it comes back by itself.
+        fs::remove_file(path("copies/a")).unwrap();
+        fs::rename(path("originals/b"), path("b")).unwrap();
+        let (pool, scope) = import(&path("originals"));
+        let mut healer = Healer::new(&pool, &pace, &scope);
+        healer.look_around();
+        assert_eq!(state(&pool), MemberState::Missing);
+        fs::rename(path("b"), path("originals/b")).unwrap();
+        healer.look_around();
+        assert_eq!(state(&pool), MemberState::Rebuilding);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Importing and exporting: which pools there are, what their devices are, whether another host has them.
 
-use super::devices::{self, Search};
+use super::devices::{self, Scope, Search};
 use super::live::{HEARTBEAT, Live};
 use super::{Host, error};
 use crate::api::pool::{Import, ImportablePools, Imported};
@@ -48,7 +48,6 @@ impl Host {
 
     /// Imports one pool or all.
     pub(super) fn import(&self, request: Import) -> Result<Imported> {
-        let _admin = self.admin.lock();
         let (plans, remarks) = self.find(&request.search)?;
         let mut imported = Imported::default();
         let Some(wanted) = &request.pool else {
@@ -96,10 +95,11 @@ impl Host {
 
     fn import_one(&self, mut plan: Importable, request: &Import, imported: &mut Imported) -> Result<()> {
         let name = request.new_name.clone().unwrap_or_else(|| plan.name.clone());
-        if self.live.read().contains_key(&name) {
-            return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported")
-                .hint(format!("give it another: larder pool import {} NEWNAME", plan.guid)));
-        }
+        let another = |error: ApiError| {
+            error.hint(format!("give it another: larder pool import {} NEWNAME", plan.guid))
+        };
+        let _coming = self.coming(&name).map_err(another)?;
+        let is_foreign = plan.root.host != self.world.host;
         if request.readonly && request.new_name.is_some() {
             return Err(ApiError::usage("a pool that is imported for reading only keeps its name"));
         }
@@ -107,11 +107,12 @@ impl Host {
         accept_loss(&mut plan);
         check(&plan, &self.remembered.lock())?;
         let mut notes = plan.remarks.clone();
-        let host_is_gone = self.make_sure_that_nobody_has(&plan)?;
+        let host_is_gone = self.make_sure_that_nobody_has(&plan, request.take_over)?;
         let mut plan = reopen(plan, request.readonly)?;
         accept_loss(&mut plan);
         check(&plan, &self.remembered.lock())?;
-        notes.extend(self.lacking(&plan, &name, request.readonly));
+        let scope = Scope::of(&request.search, &self.remembered.lock());
+        notes.extend(self.lacking(&plan, &name, request.readonly, &scope));
         let options =
             ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
@@ -129,9 +130,18 @@ impl Host {
                 pool.set_pool_property(property, value)?;
             }
         }
-        let live = Live::start(pool)?;
-        for error in self.bring_in(&live, !request.no_mount)? {
+        let live = Live::start(pool, scope, request.altroot.clone().map(Into::into))?;
+        // Whoever made it chose its mount points for a machine of theirs.
+        let held_back = is_foreign && request.altroot.is_none() && !request.no_mount;
+        for error in self.bring_in(&live, !request.no_mount && !held_back)? {
             notes.push(error.to_string());
+        }
+        if held_back {
+            notes.push(format!(
+                "{name}: it comes from another host, so nothing is mounted yet. larder fs mount -a mounts it where it \
+                 says (larder fs list -o name,mountpoint); to have all of it below a folder, export it, and: larder \
+                 pool import -R DIR {name}"
+            ));
         }
         imported.names.push(name);
         imported.notes.append(&mut notes);
@@ -139,7 +149,7 @@ impl Host {
     }
 
     /// A sentence for each device that is not used as it should be, and how to go on.
-    fn lacking(&self, plan: &Importable, name: &str, read_only: bool) -> Vec<String> {
+    fn lacking(&self, plan: &Importable, name: &str, read_only: bool, scope: &Scope) -> Vec<String> {
         let remembered = self.remembered.lock();
         let mut notes = Vec::new();
         let mut behind = false;
@@ -147,11 +157,17 @@ impl Host {
             let guid = known.guid;
             match (&device.standing, &device.found) {
                 (Standing::Missing, _) => {
-                    let was = remembered.path(plan.guid, guid);
-                    let was = was.map_or_else(String::new, |path| format!(" (was {path})"));
+                    let path = remembered.path(plan.guid, guid);
+                    let was = path.map_or_else(String::new, |path| format!(" (was {path})"));
+                    let back = match path {
+                        Some(path) if !scope.holds(path) => {
+                            format!("To take it back: larder pool online {name} PATH")
+                        }
+                        _ => "Connected again, it comes back by itself".to_owned(),
+                    };
                     notes.push(format!(
-                        "{name}: device {guid}{was} is missing; the pool goes on without it. Connected again, it comes \
-                         back by itself; if it is gone for good: larder pool replace {name} {guid} NEW"
+                        "{name}: device {guid}{was} is missing; the pool goes on without it. {back}; if it is gone \
+                         for good: larder pool replace {name} {guid} NEW"
                     ));
                 }
                 (Standing::Offline(_), Some(found)) => {
@@ -177,36 +193,77 @@ impl Host {
         notes
     }
 
-    /// Looks twice, two heartbeats apart, whether another host is using the pool. Gives whether there was
-    /// one that is gone.
-    fn make_sure_that_nobody_has(&self, plan: &Importable) -> Result<bool> {
-        let Some(holder) = plan.held_by.as_ref().filter(|holder| holder.host != self.world.host) else {
+    /// Makes sure that nobody else has the pool, and gives whether another host had. Nobody is asked when it was a
+    /// daemon of this run folder, which is dead. Who has this host's id may be this host before it was booted, or a
+    /// clone of it that lives: its heart is looked for. From any other host it is only taken when that is asked for,
+    /// and its heart does not beat.
+    fn make_sure_that_nobody_has(&self, plan: &Importable, take_over: bool) -> Result<bool> {
+        let Some(holder) = &plan.held_by else { return Ok(false) };
+        if self.remembered.lock().was_ours(plan.guid, plan.root.incarnation) {
             return Ok(false);
-        };
-        super::pause(2 * HEARTBEAT);
-        let beats = plan.devices.iter().filter_map(|device| device.found.as_ref()).any(
-            |before| matches!(scan(&before.device), Scan::Member(now) if now.heartbeat != before.heartbeat),
-        );
-        if beats {
+        }
+        let (host, theirs) = (&holder.host_name, holder.host != self.world.host);
+        if theirs && !take_over {
             return Err(ApiError::new(
                 ErrorKind::Busy,
-                format!("the host {} is using it right now", holder.host_name),
+                format!("it was last used by the host {host}, and not exported there"),
             )
             .safe(NOTHING_CHANGED)
-            .hint(format!("on {}: larder pool export POOL", holder.host_name)));
+            .hint(format!(
+                "on {host}: larder pool export {name}; if that host is dead, or cut off from the devices for good: \
+                 larder pool import --take-over {name}",
+                name = plan.name
+            )));
         }
-        Ok(true)
+        super::pause(2 * HEARTBEAT);
+        let lives = plan.devices.iter().filter_map(|device| device.found.as_ref()).any(|before| {
+            matches!(scan(&before.device), Scan::Member(now)
+                if now.heartbeat != before.heartbeat || now.ring != before.ring)
+        });
+        if lives {
+            return Err(ApiError::new(ErrorKind::Busy, format!("the host {host} is using it right now"))
+                .safe(NOTHING_CHANGED)
+                .hint(format!("on {host}: larder pool export {}", plan.name)));
+        }
+        Ok(theirs)
     }
 
-    /// Unmounts a pool, commits, lets go of its devices. The caller holds `admin`.
+    /// Unmounts a pool, commits, lets go of its devices.
     pub(super) fn export(&self, name: &str) -> Result<()> {
+        self.export_with(name, false)
+    }
+
+    /// As [`Host::export`]; `in_use_or_not`, its mounts are ended whoever is in them.
+    pub(super) fn export_with(&self, name: &str, in_use_or_not: bool) -> Result<()> {
         let live = self.pool(name)?;
+        let admin = live.admin.lock();
+        self.still_here(&live)?;
         let doing = format!("cannot export '{name}'");
-        let gone = live.mounts.lock().unmount_all().map_err(|error| error.within(&doing))?;
+        let unmounted = {
+            let mut mounts = live.mounts.lock();
+            let unmounted = mounts.unmount_all();
+            if unmounted.is_ok() || in_use_or_not {
+                mounts.close();
+            }
+            unmounted
+        };
+        let gone = match unmounted {
+            Err(error) if in_use_or_not => {
+                eprintln!("larder: {error}");
+                // What nobody has stored yet is, before anybody is cut off.
+                if let Err(error) = live.pool.commit() {
+                    eprintln!("larder: pool {name}: {error}");
+                }
+                live.mounts.lock().abort_all();
+                Vec::new()
+            }
+            unmounted => unmounted.map_err(|error| error.within(&doing))?,
+        };
         if !live.pool.is_read_only() {
             let stored = live.pool.commit();
             if let Err(error) = stored
                 && live.pool.suspended().is_none()
+                && !in_use_or_not
             {
                 // What was written cannot be stored now, and perhaps can after files were deleted.
                 live.mounts.lock().mount_again(&gone);
@@ -219,6 +276,7 @@ impl Host {
             }
         }
         self.live.write().remove(name);
+        drop(admin);
         let devices = live.weak();
         drop(live);
         // Requests that only look may hold it for a moment.

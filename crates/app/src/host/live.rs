@@ -7,14 +7,16 @@
 //! ([`super::tracer`]); the *healer* mends, resilvers and scrubs ([`super::healer`]).
 //! They end at export. A pool imported for reading only has none.
 
+use super::devices::Scope;
 use super::healer::{self, Pace};
-use super::mounts::Mounts;
+use super::mounts::{self, Mounts};
 use crate::api::{ApiError, Result};
 use larder_files::Mount;
 use larder_format::DeviceGuid;
 use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use parking_lot::{Condvar, Mutex};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -50,10 +52,18 @@ pub struct Live {
     pub mount: Arc<Mount>,
     /// Where they can be reached.
     pub mounts: Mutex<Mounts>,
+    /// The same for whoever only looks, and does not wait for changes.
+    pub table: Arc<mounts::Table>,
+    /// What all mount points are below; none for where they say.
+    pub altroot: Option<PathBuf>,
+    /// One change of the pool, or of its devices, at a time, its export included: outermost of its locks.
+    pub admin: Mutex<()>,
     /// When it was imported, by its clock.
     pub since: Duration,
     /// How fast scans go.
     pub pace: Arc<Pace>,
+    /// Where its devices were looked for.
+    pub scope: Arc<Scope>,
     stop: Arc<Stop>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -91,17 +101,21 @@ impl Stop {
 
 impl Live {
     /// Brings a pool to life that was just made or imported: replays its log, starts its threads. Nothing
-    /// is mounted yet.
+    /// is mounted yet. `scope` is where its devices were looked for; with `altroot`,
+    /// everything will be mounted below it.
     ///
     /// # Errors
     /// When the log cannot be replayed, or threads not be made.
-    pub fn start(pool: Arc<Pool>) -> Result<Arc<Self>> {
+    pub fn start(pool: Arc<Pool>, scope: Scope, altroot: Option<PathBuf>) -> Result<Arc<Self>> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mount = Mount::new(Arc::clone(&pool), owner).map_err(ApiError::from)?;
-        let mounts = Mutex::new(Mounts::new(Arc::clone(&pool), Arc::clone(&mount)));
+        let mounts = Mounts::new(Arc::clone(&pool), Arc::clone(&mount), altroot.clone());
+        let (table, mounts, admin) = (mounts.table(), Mutex::new(mounts), Mutex::default());
         let since = pool.clock().monotonic();
         let pace = Arc::default();
-        let live = Self { pool, mount, mounts, since, pace, stop: Arc::default(), threads: Mutex::default() };
+        let (stop, threads) = (Arc::default(), Mutex::default());
+        let scope = Arc::new(scope);
+        let live = Self { pool, mount, mounts, table, altroot, admin, since, pace, scope, stop, threads };
         if !live.pool.is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
             let bell = Arc::clone(&stop);
@@ -129,8 +143,9 @@ impl Live {
             })?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
             live.thread("larder-trace", move || super::tracer::trace_now_and_then(&pool, &stop))?;
-            let (pool, stop, pace) = (Arc::clone(&live.pool), Arc::clone(&live.stop), Arc::clone(&live.pace));
-            live.thread("larder-heal", move || healer::heal_now_and_then(&pool, &stop, &pace))?;
+            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+            let (pace, scope) = (Arc::clone(&live.pace), Arc::clone(&live.scope));
+            live.thread("larder-heal", move || healer::heal_now_and_then(&pool, &stop, &pace, &scope))?;
         }
         Ok(Arc::new(live))
     }

@@ -5,9 +5,10 @@
 //! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place where errors of the
 //! layers below become what people read.
 //!
-//! Locking, outermost first: `admin` (one change of the set of pools at a time; held while devices are
-//! opened and pools exported), a pool's `mounts`, `live` (held for look-ups only). Verbs that only look take
-//! no `admin`: status is told while an import or export is under way.
+//! Locking, outermost first: a pool's `admin` (one change of its devices at a time, its export included), its `mounts`,
+//! `live` (held for look-ups only). No lock is held over several pools, so that one which hangs, or waits for somebody who
+//! is in its mounts, holds up nobody else's; names of pools on their way in are in `coming`. Verbs that only look
+//! take none of the first two: status is told while an import or export is under way.
 
 mod advice;
 mod chronicle;
@@ -43,7 +44,7 @@ use devices::Remembered;
 use larder_pool::World;
 use live::Live;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub fn start(run_dir: &Path) -> Result<Arc<dyn Engine>> {
     Ok(Arc::new(Host {
         run_dir: run_dir.to_owned(),
         world,
-        admin: Mutex::default(),
+        coming: Mutex::default(),
         live: RwLock::default(),
         remembered: Mutex::new(Remembered::load(run_dir)),
     }))
@@ -68,7 +69,7 @@ pub fn start(run_dir: &Path) -> Result<Arc<dyn Engine>> {
 struct Host {
     run_dir: PathBuf,
     world: World,
-    admin: Mutex<()>,
+    coming: Mutex<BTreeSet<String>>,
     live: RwLock<BTreeMap<String, Arc<Live>>>,
     remembered: Mutex<Remembered>,
 }
@@ -138,7 +139,6 @@ impl Engine for Host {
         self.import(request)
     }
     fn pool_export(&self, request: pool::Export) -> Result<Done> {
-        let _admin = self.admin.lock();
         self.export(&request.name)?;
         Ok(Done {})
     }
@@ -247,13 +247,54 @@ impl Engine for Host {
     fn pools(&self) -> Vec<String> {
         self.live.read().keys().cloned().collect()
     }
-    fn export_all(&self) -> Result<()> {
-        let _admin = self.admin.lock();
-        let mut outcome = Ok(());
-        for name in self.pools() {
-            outcome = outcome.and(self.export(&name));
+    fn export_all(&self, in_use_or_not: bool) -> Result<()> {
+        // One that hangs holds up no other.
+        let names = self.pools();
+        std::thread::scope(|scope| {
+            let exports: Vec<_> =
+                names.iter().map(|name| scope.spawn(|| self.export_with(name, in_use_or_not))).collect();
+            let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+                export.join().unwrap_or_else(|_| {
+                    Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))
+                })
+            };
+            exports.into_iter().map(ended).fold(Ok(()), Result::and)
+        })
+    }
+}
+
+/// A name that a pool is about to have.
+struct Coming<'a> {
+    host: &'a Host,
+    name: String,
+}
+
+impl Host {
+    /// Keeps others from bringing in a pool of this name at the same time.
+    fn coming(&self, name: &str) -> Result<Coming<'_>> {
+        let mut coming = self.coming.lock();
+        if self.live.read().contains_key(name) {
+            return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported"));
         }
-        outcome
+        if !coming.insert(name.to_owned()) {
+            return Err(ApiError::new(ErrorKind::Busy, "a pool of this name is being imported"));
+        }
+        Ok(Coming { host: self, name: name.to_owned() })
+    }
+
+    /// Whether a pool is still imported; for whoever has waited for its `admin`.
+    fn still_here(&self, live: &Arc<Live>) -> Result<()> {
+        let name = live.pool.name();
+        match self.live.read().get(&name) {
+            Some(now) if Arc::ptr_eq(now, live) => Ok(()),
+            _ => Err(ApiError::no_such_pool(&name)),
+        }
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.host.coming.lock().remove(&self.name);
     }
 }
 

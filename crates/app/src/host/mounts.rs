@@ -10,11 +10,12 @@
 
 use super::holders;
 use crate::api::{ApiError, ErrorKind, Result};
-use larder_app::fuse::{self, Invalidator, MountHandle, MountOptions, NotUnmounted};
+use larder_app::fuse::{self, Invalidator, Life, MountHandle, MountOptions, NotUnmounted};
 use larder_files::{FsError, Mount, NodeId, View};
 use larder_format::DatasetId;
 use larder_format::items::ROOT_INODE;
 use larder_pool::{Dataset, Pool};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,47 @@ pub fn can_mount(pool: &Pool, dataset: &Dataset) -> String {
     pool.effective(dataset.id(), "canmount").map_or_else(|| "on".into(), |effective| effective.value)
 }
 
+/// What is mounted, for whoever only looks: a change of mounts may wait for somebody, and they do not wait for it.
+#[derive(Default)]
+pub struct Table(RwLock<BTreeMap<DatasetId, Shown>>);
+
+struct Shown {
+    path: PathBuf,
+    parent: DatasetId,
+    own: Option<OwnMount>,
+}
+
+/// A mount of the kernel's.
+struct OwnMount {
+    device: String,
+    invalidator: Invalidator,
+    life: Life,
+}
+
+impl Table {
+    /// Where a dataset is mounted.
+    pub fn path(&self, id: DatasetId) -> Option<PathBuf> {
+        let all = self.0.read();
+        let mut at = all.get(&id)?;
+        let path = at.path.clone();
+        // umount(8) may have taken it away.
+        loop {
+            match &at.own {
+                Some(own) => return own.life.is_alive().then_some(path),
+                None => at = all.get(&at.parent)?,
+            }
+        }
+    }
+
+    /// The dataset whose own mount has this device (`major:minor`), and what tells its kernel of changes.
+    pub fn on_device(&self, device: &str) -> Option<(DatasetId, Invalidator)> {
+        let all = self.0.read();
+        let mut own = all.iter().filter_map(|(&id, shown)| Some((id, shown.own.as_ref()?)));
+        let found = own.find(|(_, own)| own.device == device && own.life.is_alive());
+        found.map(|(id, own)| (id, own.invalidator.clone()))
+    }
+}
+
 struct Mounted {
     path: PathBuf,
     /// The kernel's mount; none for a junction.
@@ -91,12 +133,33 @@ pub struct Mounts {
     pool: Arc<Pool>,
     mount: Arc<Mount>,
     mounted: BTreeMap<DatasetId, Mounted>,
+    table: Arc<Table>,
+    /// All mount points are below this.
+    altroot: Option<PathBuf>,
+    /// The pool is being exported.
+    closed: bool,
 }
 
 impl Mounts {
-    /// Nothing is mounted yet.
-    pub fn new(pool: Arc<Pool>, mount: Arc<Mount>) -> Self {
-        Self { pool, mount, mounted: BTreeMap::new() }
+    /// Nothing is mounted yet. With `altroot`, everything will be below it.
+    pub fn new(pool: Arc<Pool>, mount: Arc<Mount>, altroot: Option<PathBuf>) -> Self {
+        Self { pool, mount, mounted: BTreeMap::new(), table: Arc::default(), altroot, closed: false }
+    }
+
+    /// What is mounted, for whoever only looks.
+    pub fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table)
+    }
+
+    fn put(&mut self, id: DatasetId, mounted: Mounted) {
+        let own = mounted.own.as_ref().map(|handle| OwnMount {
+            device: handle.device().to_owned(),
+            invalidator: handle.invalidator(),
+            life: handle.life(),
+        });
+        let shown = Shown { path: mounted.path.clone(), parent: mounted.parent, own };
+        self.table.0.write().insert(id, shown);
+        self.mounted.insert(id, mounted);
     }
 
     /// Where a dataset is mounted.
@@ -107,13 +170,6 @@ impl Mounts {
     /// The dataset mounted at `path`.
     pub fn at(&self, path: &Path) -> Option<DatasetId> {
         self.mounted.iter().find(|(_, mounted)| mounted.path == path).map(|(&id, _)| id)
-    }
-
-    /// The dataset whose own mount has this device (`major:minor`), and what tells its kernel of changes.
-    pub fn on_device(&self, device: &str) -> Option<(DatasetId, Invalidator)> {
-        let own = self.mounted.iter().filter_map(|(&id, mounted)| Some((id, mounted.own.as_ref()?)));
-        let mut own = own.filter(|(_, handle)| handle.is_alive() && handle.device() == device);
-        own.next().map(|(id, handle)| (id, handle.invalidator()))
     }
 
     /// Whether a mount still serves: umount(8) may have taken it away.
@@ -133,6 +189,7 @@ impl Mounts {
             for id in &dead {
                 if self.mounted.contains_key(id) && self.mount.detach(*id).is_ok() {
                     self.mounted.remove(id);
+                    self.table.0.write().remove(id);
                 }
             }
         }
@@ -147,11 +204,14 @@ impl Mounts {
         let id = dataset.id();
         let name = self.pool.full_name(id);
         let doing = format!("cannot mount '{name}'");
+        if self.closed {
+            return Err(ApiError::new(ErrorKind::Busy, "the pool is being exported").within(doing));
+        }
         if self.mounted.contains_key(&id) {
             return Err(ApiError::new(ErrorKind::Exists, "it is mounted already").within(doing));
         }
         let path = match target(&self.pool, dataset) {
-            Target::Path(path) => path,
+            Target::Path(path) => below(self.altroot.as_deref(), path),
             Target::Nowhere => {
                 return Err(ApiError::usage("its mountpoint is none")
                     .within(doing)
@@ -169,15 +229,26 @@ impl Mounts {
         let parent = dataset.parent();
         let last = dataset.last_name();
         let above = self.mounted.get(&parent).filter(|above| parent != id && above.path.join(&last) == path);
+        let overlay = self.pool.effective(id, "overlay").is_some_and(|overlay| overlay.value == "on");
+        let hint = |error: ApiError| match error.kind {
+            ErrorKind::Exists => error
+                .safe("everything: nothing was mounted over it")
+                .hint(format!("move away what is there, or: larder fs set overlay=on {name}")),
+            _ => error,
+        };
         let own = if above.is_some() {
+            if !overlay {
+                hides_nothing(&path).map_err(|error| hint(error.within(&doing)))?;
+            }
             self.attach(dataset, Some((parent, last.clone().into_bytes())))
                 .map_err(|error| ApiError::from(error).within(&doing))?;
             None
         } else {
-            Some(self.mount_apart(dataset, &path, &name).map_err(|error| error.within(&doing))?)
+            let mounted = self.mount_apart(dataset, &path, &name, overlay);
+            Some(mounted.map_err(|error| hint(error.within(&doing)))?)
         };
         let junction = own.is_none();
-        self.mounted.insert(id, Mounted { path, own, parent, name: last });
+        self.put(id, Mounted { path, own, parent, name: last });
         if junction {
             self.announce(id);
         }
@@ -195,17 +266,20 @@ impl Mounts {
         }
     }
 
-    fn mount_apart(&self, dataset: &Arc<Dataset>, path: &Path, name: &str) -> Result<MountHandle> {
+    fn mount_apart(
+        &self,
+        dataset: &Arc<Dataset>,
+        path: &Path,
+        name: &str,
+        overlay: bool,
+    ) -> Result<MountHandle> {
         fuse::clear_stale(path).ok();
-        if fs::symlink_metadata(path).is_err() {
-            fs::create_dir_all(path).map_err(|error| {
-                let message = format!("the mount point {} cannot be made: {error}", path.display());
-                ApiError::new(ErrorKind::Denied, message)
-            })?;
-        }
         self.attach(dataset, None)?;
         let root = rustix::process::geteuid().is_root();
         let options = MountOptions {
+            root: self.altroot.clone(),
+            overlay,
+            make: true,
             read_only: self.pool.is_read_only(),
             allow_other: root,
             atime: dataset.settings().atime != larder_pool::Atime::Off,
@@ -247,8 +321,14 @@ impl Mounts {
         Ok(())
     }
 
+    /// Mounts nothing more, until [`Mounts::mount_again`].
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
     /// Mounts what was unmounted, the last first.
     pub fn mount_again(&mut self, gone: &[DatasetId]) {
+        self.closed = false;
         for id in gone.iter().rev() {
             if let Some(dataset) = self.pool.dataset(*id) {
                 // What cannot be mounted again shows as unmounted.
@@ -260,21 +340,29 @@ impl Mounts {
     fn unmount_one(&mut self, id: DatasetId) -> Result<()> {
         let Some(mut mounted) = self.mounted.remove(&id) else { return Ok(()) };
         let outcome = match mounted.own.take() {
-            Some(handle) => match release(handle, &mounted.path) {
-                Ok(()) => Ok(()),
-                Err(refused) => {
-                    mounted.own = Some(*refused.handle);
-                    Err(refused.error.to_string())
+            Some(handle) => {
+                let at = handle.mountpoint().to_owned();
+                match release(handle, &mounted.path) {
+                    Ok(()) => {
+                        self.tidy(id, &at);
+                        Ok(())
+                    }
+                    Err(refused) => {
+                        mounted.own = Some(*refused.handle);
+                        Err(refused.error.to_string())
+                    }
                 }
-            },
+            }
             None => self.wait_until_closed(id, &mounted.path),
         };
         if let Err(error) = outcome {
             let path = mounted.path.clone();
             let name = self.pool.full_name(id);
+            let device = mounted.own.as_ref().map(|handle| handle.device().to_owned());
             self.mounted.insert(id, mounted);
-            return Err(busy(&name, &path, &error));
+            return Err(busy(&name, &path, device.as_deref(), &error));
         }
+        self.table.0.write().remove(&id);
         let junction = self.invalidator(mounted.parent);
         // What cannot be stored now stays in memory, and the next commit tries again and tells.
         let _ = self.mount.detach(id);
@@ -285,13 +373,34 @@ impl Mounts {
         Ok(())
     }
 
+    /// The folder of a mount point that nobody chose for this dataset goes again: it is in the way of the one above.
+    fn tidy(&self, id: DatasetId, at: &Path) {
+        let chosen = |dataset: Arc<Dataset>| mountpoint(&self.pool, &dataset).1 == Some(id);
+        if !self.pool.dataset(id).is_some_and(chosen) {
+            // It stays if there is anything in it.
+            let _ = fs::remove_dir(at);
+        }
+    }
+
+    /// Ends all mounts whoever is in them, for a daemon that is to end. False when requests are still under way.
+    pub fn abort_all(&mut self) -> bool {
+        let mut ended = true;
+        for (id, mounted) in std::mem::take(&mut self.mounted) {
+            eprintln!("larder: the mount at {} is ended, in use or not", mounted.path.display());
+            ended &= mounted.own.is_none_or(MountHandle::abort);
+            let _ = self.mount.detach(id);
+        }
+        self.table.0.write().clear();
+        ended
+    }
+
     /// Whether nothing in a junction is open.
     fn wait_until_closed(&self, id: DatasetId, path: &Path) -> Result<(), String> {
         let Some(volume) = self.mount.volume(id) else { return Ok(()) };
         for turn in 1.. {
             match volume.open_count() {
                 0 => break,
-                count if is_held(path, turn) => {
+                count if is_held(path, None, turn) => {
                     return Err(format!("{count} files or folders in it are open"));
                 }
                 _ => super::pause(PAUSE),
@@ -365,9 +474,28 @@ impl Mounts {
     }
 }
 
+/// A mount point below another root.
+pub fn below(root: Option<&Path>, path: PathBuf) -> PathBuf {
+    match root {
+        Some(root) => root.join(path.strip_prefix("/").unwrap_or(&path)),
+        None => path,
+    }
+}
+
+/// Refuses a place in the folder of the parent dataset where there is something already.
+fn hides_nothing(path: &Path) -> Result<()> {
+    let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
+    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    if meta.is_dir() && is_empty() {
+        return Ok(());
+    }
+    let what = if meta.is_dir() { "is not empty" } else { "is not a folder" };
+    Err(ApiError::new(ErrorKind::Exists, format!("the mountpoint {} {what}", path.display())))
+}
+
 /// Whether what is busy at `path` after so many tries will stay so.
-fn is_held(path: &Path, turn: u32) -> bool {
-    turn >= TRIES_UNHELD || (turn.is_multiple_of(TRIES) && !holders::of(path).is_empty())
+fn is_held(path: &Path, device: Option<&str>, turn: u32) -> bool {
+    turn >= TRIES_UNHELD || (turn.is_multiple_of(TRIES) && !holders::of(path, device).is_empty())
 }
 
 /// Takes a kernel mount away, trying again for a moment when it is busy.
@@ -375,7 +503,9 @@ fn release(mut handle: MountHandle, path: &Path) -> Result<(), NotUnmounted> {
     for turn in 1.. {
         match handle.unmount() {
             Ok(()) => return Ok(()),
-            Err(refused) if is_held(path, turn) => return Err(refused),
+            Err(refused) if refused.for_good || is_held(path, Some(refused.handle.device()), turn) => {
+                return Err(refused);
+            }
             Err(refused) => handle = *refused.handle,
         }
         super::pause(PAUSE);
@@ -383,11 +513,11 @@ fn release(mut handle: MountHandle, path: &Path) -> Result<(), NotUnmounted> {
     unreachable!("the last try returns")
 }
 
-fn busy(name: &str, path: &Path, why: &str) -> ApiError {
-    let holders = holders::of(path);
+fn busy(name: &str, path: &Path, device: Option<&str>, why: &str) -> ApiError {
+    let holders = holders::of(path, device);
     let who = match holders.as_slice() {
         [] => why.to_owned(),
-        _ => format!("in use by {}", holders.join(", ")),
+        _ => format!("in use by {}; {why}", holders.join(", ")),
     };
     ApiError::new(ErrorKind::Busy, format!("cannot unmount '{name}' at {}: {who}", path.display()))
         .safe("everything; it stays mounted")

@@ -43,6 +43,11 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
             let percent = all.referenced_allocated.saturating_mul(100) / all.allocated.max(1);
             return told(ratio(percent.max(100)));
         }
+        "altroot" => {
+            return told(
+                live.altroot.as_ref().map_or_else(|| "-".to_owned(), |root| root.display().to_string()),
+            );
+        }
         "readonly" => return told(if pool.is_read_only() { "on" } else { "off" }.to_owned()),
         _ if known.access == Access::Told => return told("-".to_owned()),
         _ => {}

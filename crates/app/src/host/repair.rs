@@ -48,8 +48,9 @@ impl Host {
 
     /// Takes devices out of use.
     pub(super) fn offline(&self, request: &Offline) -> Result<Done> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         for text in &request.devices {
             let refuse =
                 |error: ApiError| error.within(format!("cannot offline {text}")).of_pool(&request.name);
@@ -62,8 +63,9 @@ impl Host {
 
     /// Brings devices back into use.
     pub(super) fn online(&self, request: &Online) -> Result<Told> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         let mut told = Told::default();
         for text in &request.devices {
             let note = self
@@ -97,13 +99,15 @@ impl Host {
             )));
         }
         let named = text.contains('/') && fs::metadata(file_of(text)).is_ok();
-        let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member) };
+        // Where a missing device was last may be where the originals of these copies are.
+        let known = |path: &String| member.size().is_some() || live.scope.holds(path);
+        let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member).filter(known) };
         let found = match path.as_deref().map(|path| open_again(pool, &member, path)) {
             Some(Ok(found)) => found,
             // Who is not there cannot be done without.
             Some(Err(error)) if member.size().is_none() || member.is_given_up() => return Err(error),
             None if member.size().is_none() => {
-                let message = format!("where device {} is, is not known", member.guid);
+                let message = format!("where device {} is now, is not known", member.guid);
                 return Err(ApiError::new(ErrorKind::NotFound, message)
                     .safe(NOTHING_CHANGED)
                     .hint("larder pool online POOL PATH, with the path where it is now"));
@@ -117,8 +121,9 @@ impl Host {
 
     /// Sets error counts to zero.
     pub(super) fn clear(&self, request: &Clear) -> Result<Done> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         let doing = match &request.device {
             Some(device) => format!("cannot clear errors for {device}"),
             None => format!("cannot clear errors for '{}'", request.name),
@@ -137,8 +142,9 @@ impl Host {
 
     /// Changes which devices a pool is made of.
     pub(super) fn reshape(&self, request: &Reshape) -> Result<Reshaped> {
-        let _admin = self.admin.lock();
         let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
         let doing = match &request.change {
             Change::Replace { old, new: Some(new) } => format!("cannot replace {old} with {new}"),
             Change::Replace { old, new: None } => format!("cannot replace {old}"),

@@ -321,8 +321,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
     } else if let Some(holder) = plan.held_by.as_ref().filter(|holder| holder.host != host) {
         remarks.push(format!("it was last used by the host {}, and not exported there", holder.host_name));
         action = Some(format!(
-            "{command}{} (takes some seconds, to make sure that {} is not using it)",
-            plan.name, holder.host_name
+            "on {host}: larder pool export {name}. If that host is dead: {command}--take-over {name}",
+            host = holder.host_name,
+            name = plan.name
         ));
     }
     let spares = plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| known.group == NO_GROUP);

@@ -11,6 +11,7 @@
 
 use crate::error::Result;
 use crate::events::{Class, Event};
+use crate::fence::Look;
 use crate::member::Member;
 use crate::open::RingPlace;
 use crate::pool::Pool;
@@ -138,6 +139,7 @@ impl Pool {
     fn mend_areas(&self) -> Result<(u64, bool)> {
         let _commits_wait = self.commit_turn();
         let newest = self.durable_commit();
+        self.still_ours(Look::Closely)?;
         let areas = self.read_areas();
         let mut fixes = self.wrong_labels(&areas);
         let mut newest_is_lost = false;

@@ -1,0 +1,172 @@
+//! Where datasets are mounted and where not, and how mounts end that somebody keeps busy, as users meet it.
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{lchown, symlink};
+use std::path::Path;
+use std::process::Command;
+
+#[allow(dead_code, reason = "another test uses what this one does not")]
+mod bed;
+use bed::{Bed, wait_until};
+
+fn is_mounted(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+}
+
+#[test]
+fn nothing_is_mounted_over_what_is_there() {
+    let Some(bed) = Bed::new("nothing_is_mounted_over_what_is_there") else { return };
+    let devices = bed.devices("disks", 1, 64);
+    bed.create("tank", "", &devices);
+    let etc = bed.path("etc");
+    fs::create_dir(&etc).unwrap();
+    fs::write(etc.join("passwd"), "root").unwrap();
+    let error = bed.fails(1, "fs create -o mountpoint=DIR/etc tank/etc");
+    for part in ["is not empty", "not lost: the dataset", "larder fs set overlay=on tank/etc"] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    assert_eq!(bed.ok("fs get -H -o value mounted tank/etc"), "no\n");
+    assert_eq!(fs::read_to_string(etc.join("passwd")).unwrap(), "root");
+    bed.ok("fs set overlay=on tank/etc");
+    bed.ok("fs mount tank/etc");
+    assert!(is_mounted(&etc) && !etc.join("passwd").exists());
+    bed.ok("fs destroy tank/etc");
+
+    // Nor over a folder of the dataset above, and not where a link of somebody else's leads.
+    fs::create_dir(bed.path("mnt/home")).unwrap();
+    fs::write(bed.path("mnt/home/letter"), "x").unwrap();
+    let error = bed.fails(1, "fs create tank/home");
+    assert!(error.contains("is not empty"), "{error}");
+    assert!(bed.path("mnt/home/letter").exists());
+    let link = bed.path("link");
+    symlink(bed.path("etc"), &link).unwrap();
+    lchown(&link, Some(65534), None).unwrap();
+    let error = bed.fails(1, "fs create -o mountpoint=DIR/link/new tank/link");
+    assert!(error.contains("a symbolic link that is not followed"), "{error}");
+    assert!(!etc.join("new").exists());
+
+    // Import says so, and brings in the rest.
+    bed.ok("pool export tank");
+    fs::write(bed.path("mnt/mine"), "x").unwrap();
+    let note = bed.ok("pool import -d DIR/disks tank");
+    assert!(note.contains("is not empty"), "{note}");
+    assert!(bed.path("mnt/mine").exists() && !is_mounted(&bed.path("mnt")));
+    bed.ok("pool export tank");
+
+    // Below another root everything is.
+    bed.ok("pool import -R DIR/alt -d DIR/disks tank");
+    let below = bed.path(&format!("alt{}", bed.path("mnt").display()));
+    assert!(is_mounted(&below) && below.join("home/letter").exists());
+    assert_eq!(bed.ok("pool get -H -o value altroot tank"), format!("{}\n", bed.path("alt").display()));
+    assert_eq!(bed.ok("fs get -H -o value mountpoint tank"), format!("{}\n", below.display()));
+    symlink(bed.path("etc"), bed.path("alt/out")).unwrap();
+    let error = bed.fails(1, "fs create -o mountpoint=/out/new tank/out");
+    assert!(error.contains("a symbolic link that is not followed"), "{error}");
+    bed.ok("pool export tank");
+    assert!(!is_mounted(&below));
+}
+
+/// A command as another host would give it: with another id, and mounts of its own.
+fn elsewhere(bed: &Bed, line: &str) -> bool {
+    fs::write(bed.path("machine-id"), "0123456789abcdef0123456789abcdef\n").unwrap();
+    let script = format!(
+        "touch /etc/machine-id 2>/dev/null; mount --bind {} /etc/machine-id && exec {} {line}",
+        bed.path("machine-id").display(),
+        bed.larder()
+    );
+    let script = script.replace("DIR", bed.dir.path().to_str().unwrap());
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
+    command.env("LARDER_RUN_DIR", bed.path("other")).current_dir(bed.dir.path());
+    command.status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn what_another_host_had_is_taken_and_mounted_only_when_somebody_says_so() {
+    let name = "what_another_host_had_is_taken_and_mounted_only_when_somebody_says_so";
+    let Some(bed) = Bed::new(name) else { return };
+    let devices = bed.devices("disks", 1, 64);
+    if !elsewhere(&bed, &format!("pool create -m DIR/mnt tank {}", devices[0])) {
+        eprintln!("SKIPPED {name}: it needs unshare and mount");
+        return;
+    }
+    let there = || {
+        let pid = fs::read_dir("/proc").unwrap().flatten().find(|entry| {
+            let variables = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let wanted = format!("LARDER_RUN_DIR={}", bed.path("other").display());
+            variables.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        });
+        pid.and_then(|entry| rustix::process::Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+    };
+    // Another host's devices are not locked here.
+    rustix::process::kill_process(there().unwrap(), rustix::process::Signal::KILL).unwrap();
+    wait_until("dead", || there().is_none());
+    let error = bed.fails(1, "pool import -d DIR/disks tank");
+    for part in ["it was last used by the host ", "not exported there", "larder pool import --take-over tank"]
+    {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+    let listed = bed.ok("pool import -d DIR/disks");
+    assert!(listed.contains("--take-over tank"), "{listed}");
+
+    // The daemon that comes after it on its own host asks nobody, and waits for nothing.
+    assert!(elsewhere(&bed, "pool import -d DIR/disks tank"));
+    assert!(elsewhere(&bed, "daemon stop"));
+    let note = bed.ok("pool import -d DIR/disks tank");
+    assert!(note.contains("comes from another host, so nothing is mounted yet"), "{note}");
+    assert!(!is_mounted(&bed.path("mnt")));
+    bed.ok("fs mount -a");
+    assert!(is_mounted(&bed.path("mnt")));
+    bed.ok("pool export tank");
+    // Now it is ours.
+    bed.ok("pool import -d DIR/disks tank");
+    assert!(is_mounted(&bed.path("mnt")));
+}
+
+#[test]
+fn a_mount_that_somebody_keeps_is_told_about_and_holds_up_nobody_else() {
+    let name = "a_mount_that_somebody_keeps_is_told_about_and_holds_up_nobody_else";
+    let Some(bed) = Bed::new(name) else { return };
+    let devices = bed.devices("disks", 2, 64);
+    bed.create("tank", "", &devices[..1]);
+    let (mnt, copy) = (bed.path("mnt"), bed.path("copy"));
+    fs::create_dir(&copy).unwrap();
+    mount_bind(&mnt, &copy).unwrap();
+    let error = bed.fails(1, "pool export tank");
+    assert!(error.contains(&format!("it is also mounted at {}", copy.display())), "{error}");
+    assert!(is_mounted(&mnt), "it stays as it was");
+    unmount(&copy, UnmountFlags::empty()).unwrap();
+
+    // Detached by somebody while a file is open.
+    let mut file = File::create(mnt.join("file")).unwrap();
+    file.write_all(b"before").unwrap();
+    unmount(&mnt, UnmountFlags::DETACH).unwrap();
+    let export = bed.command("pool export tank").stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // Others are served meanwhile, of this pool too.
+    bed.ok(&format!("pool create -m DIR/second second {}", devices[1]));
+    assert!(bed.ok("fs list").contains("tank"));
+    let output = export.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains(&format!("({})", std::process::id())), "who holds it is not named: {error}");
+    assert!(error.contains("somebody still uses it"), "{error}");
+    drop(file);
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), b"before");
+
+    // A daemon that is told to end by a signal ends, and stores what it has.
+    let mut file = File::create(mnt.join("file")).unwrap();
+    file.write_all(b"after").unwrap();
+    let pid = bed.daemon().unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    wait_until("gone, and nothing is left of the mount", || !is_mounted(&mnt));
+    assert!(file.write_all(b"!").is_err());
+    let listed = bed.ok("pool import -d DIR/disks");
+    assert!(!listed.contains("not exported"), "{listed}");
+    bed.ok("pool import -d DIR/disks tank");
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), b"after");
+}

@@ -1,0 +1,151 @@
+//! Whether this import still has the pool.
+//!
+//! A host may stand still, asleep or paused, and go on after another one took its pool over. So whoever imports shows
+//! its heartbeat before its first root, and every import looks at the heartbeats before it writes its own, at the beginning of
+//! each commit and before each root. One of an import that is not in the pool's history says that the pool is another's; so
+//! does such an import's root, as new as the next one, which is looked for before heartbeats. Then this import suspends,
+//! and each later try finds the same. A host that sees that it stood still, by either clock, looks before it takes or
+//! acknowledges anything.
+//!
+//! A device's heartbeat counts only where this import has put its own before: one that was away comes with an old one.
+//! Of older imports of this history it is no sign either: a device may lose writes. What cannot be read says nothing.
+//!
+//! Between a look and what is written after it no device decides: a host that is stopped right there still does one
+//! write too many.
+
+use crate::error::Result;
+use crate::pool::Pool;
+use larder_device::AlignedBuf;
+use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
+use larder_format::root::{Root, ring_slot};
+use larder_format::{ByteLen, Incarnation};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Twice what lies between two heartbeats.
+const STOOD_STILL: Duration = Duration::from_secs(10);
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Heartbeats.
+    Briefly,
+    /// And the places where the next root goes.
+    Closely,
+}
+
+/// When this import last looked.
+#[derive(Default)]
+pub(crate) struct Looked {
+    /// Milliseconds of the clock that never goes back.
+    monotonic: AtomicU64,
+    /// Seconds since 1970, of the clock that goes on while the host sleeps.
+    wall: AtomicU64,
+}
+
+impl Pool {
+    /// This import.
+    pub fn incarnation(&self) -> Incarnation {
+        self.core.lock().incarnation
+    }
+
+    /// Shows other hosts that the pool is in use here.
+    ///
+    /// # Errors
+    /// When another import has it: then this one is suspended, and nothing is written.
+    pub fn beat(&self) -> Result<()> {
+        self.still_ours(Look::Closely)?;
+        let heartbeat = Heartbeat {
+            pool: self.guid,
+            host: self.world.host,
+            host_name: self.world.host_name.clone(),
+            incarnation: self.incarnation(),
+            beats: self.beats.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        let data = Arc::new(AlignedBuf::padded(&heartbeat.encode()));
+        let writes: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| {
+                let at = member.label_areas()[0] + ByteLen::new(HEARTBEAT_OFFSET);
+                (member.write(at, Arc::clone(&data)), member)
+            })
+            .collect();
+        for (write, member) in writes {
+            if write.is_some() && member.settle(write) {
+                member.claim();
+            }
+        }
+        Ok(())
+    }
+
+    /// Suspends the pool when another import has it.
+    pub(crate) fn still_ours(&self, look: Look) -> Result<()> {
+        self.looked.note(self);
+        let next = self.open_commit();
+        let reads: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| {
+                let area = member.label_areas()[0];
+                let beat = || member.read(area + ByteLen::new(HEARTBEAT_OFFSET), LABEL_LEN);
+                let root = || member.read(ring_slot(area, next), RING_SLOT);
+                let beat = member.is_claimed().then(beat).flatten();
+                (beat, (look == Look::Closely).then(root).flatten(), member)
+            })
+            .collect();
+        let ours: Vec<Incarnation> = {
+            let history = self.history.lock();
+            let own = self.incarnation();
+            std::iter::once(own).chain(history.iter().map(|import| import.incarnation)).collect()
+        };
+        let mut other = None;
+        for (beat, root, member) in reads {
+            // What a device does not give is found out by whoever writes it.
+            let bytes = |read: Option<_>| read.and_then(|read| member.wait(read).ok());
+            let beat = bytes(beat).and_then(|bytes| Heartbeat::check(&bytes).ok());
+            if let Some(beat) =
+                beat.filter(|beat| beat.pool == self.guid && !ours.contains(&beat.incarnation))
+            {
+                other = Some(format!("the host {}", beat.host_name));
+            }
+            let root = bytes(root).and_then(|bytes| Root::check(self.guid, &bytes).ok());
+            if root.is_some_and(|root| root.commit >= next && !ours.contains(&root.incarnation)) {
+                other.get_or_insert_with(|| "another host".into());
+            }
+        }
+        match other {
+            Some(host) => Err(self.suspend(format!(
+                "{host} has imported the pool. Nothing more is written from here; what was not committed is lost"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks as [`Pool::still_ours`] does, when nobody has for longer than a host that runs lets pass.
+    pub(crate) fn look_after_a_pause(&self) -> Result<()> {
+        if self.looked.is_long_ago(self) { self.still_ours(Look::Closely) } else { Ok(()) }
+    }
+}
+
+impl Looked {
+    fn now(pool: &Pool) -> (u64, u64) {
+        let clock = &pool.world.clock;
+        let monotonic = u64::try_from(clock.monotonic().as_millis()).unwrap_or(u64::MAX);
+        (monotonic, u64::try_from(clock.now().secs).unwrap_or(0))
+    }
+
+    fn note(&self, pool: &Pool) {
+        let (monotonic, wall) = Self::now(pool);
+        self.monotonic.store(monotonic, Ordering::Relaxed);
+        self.wall.store(wall, Ordering::Relaxed);
+    }
+
+    fn is_long_ago(&self, pool: &Pool) -> bool {
+        let (monotonic, wall) = Self::now(pool);
+        let silent = monotonic.saturating_sub(self.monotonic.load(Ordering::Relaxed));
+        let apart = wall.abs_diff(self.wall.load(Ordering::Relaxed));
+        silent > STOOD_STILL.as_millis() as u64 || apart > STOOD_STILL.as_secs()
+    }
+}
