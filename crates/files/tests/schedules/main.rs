@@ -9,7 +9,7 @@ mod worker;
 
 use bed::{Bed, READ_WRITE};
 use larder_device::{Device, Entropy, SeededEntropy};
-use larder_files::Ops;
+use larder_files::{Handle, Ops};
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::open::{Scan, scan};
 use larder_pool::planted::Bug;
@@ -132,11 +132,16 @@ impl Schedule {
                 again("read", 6, &|| {
                     for worker in 0..WORKERS {
                         let folder = bed.find(&format!("worker-{worker}-a"))?;
-                        for (_, node, _) in bed.names(folder.node) {
+                        let mut nodes = Vec::new();
+                        bed.mount.readdir(folder.node, Handle(0), 0, false, &mut |entry| {
+                            nodes.push(entry.node);
+                            true
+                        })?;
+                        for node in nodes {
                             // It may be gone by now.
                             if bed.mount.open(node, READ_WRITE).is_ok() {
-                                bed.mount.read(node, larder_files::Handle(0), 0, 1 << 20)?;
-                                bed.mount.release(node, larder_files::Handle(0))?;
+                                bed.mount.read(node, Handle(0), 0, 1 << 20)?;
+                                bed.mount.release(node, Handle(0))?;
                             }
                         }
                     }

@@ -323,9 +323,12 @@ impl<'a> Worker<'a> {
     }
 
     fn promised(&self, names: usize, versions: Vec<(File, usize)>) {
-        let mut diary = self.diary.lock().unwrap();
-        diary.promises.push(Promise { names, versions });
-        self.bed.sim.mark((self.number << 32) | (diary.promises.len() as u64 - 1));
+        let promise = {
+            let mut diary = self.diary.lock().unwrap();
+            diary.promises.push(Promise { names, versions });
+            diary.promises.len() as u64 - 1
+        };
+        self.bed.sim.mark((self.number << 32) | promise);
     }
 
     fn fsync(&mut self, file: File) -> Result<()> {
