@@ -28,6 +28,10 @@ pub static KNOWN: &[Known] = &[
         let Op::Allocate { mode, .. } = op else { return None };
         (*mode == FALLOC_FL_COLLAPSE_RANGE || *mode == FALLOC_FL_INSERT_RANGE).then_some(EOPNOTSUPP)
     }),
+    // A file is written around the kernel's pages by who makes it and cannot read it; others then cannot map it so.
+    alone("shared mapping of what is being made", |op| {
+        matches!(op, Op::Map { shared: true, .. }).then_some(ENODEV)
+    }),
     // FS_IOC_GETFLAGS and GETVERSION: there are none to show.
     both("file flags", |step, mount, _| {
         let Op::Ioctl { request, .. } = step.op else { return false };
