@@ -1,6 +1,6 @@
 #!/bin/bash
 # races.sh: what processes see of each other on a mount: files that are replaced, removed, held without being open,
-# mapped while others write.
+# mapped while others write, and changed by strangers.
 . "$(dirname "$0")/bed.sh"
 need root fuse transport rustc
 make_bed 2 512M
@@ -8,7 +8,7 @@ RACES=$(compiled races)
 
 "$LARDER" pool create -m "$MNT" tank mirror $(devices)
 mounted
-for what in replaced held mapped; do
+for what in replaced held mapped bits; do
     mkdir "$MNT/$what"
     check "$what" "$RACES" "$what" "$MNT/$what"
 done

@@ -112,7 +112,8 @@ impl Volume {
             && state.live.kind != FileKind::Directory;
         if set.kill_suidgid || moves {
             let before = change.perm.unwrap_or(state.live.perm);
-            change.perm = Some(killed(before)).filter(|&perm| perm != before).or(change.perm);
+            let setgid = if set.kill_suidgid && set.kill_setgid { SETGID } else { 0 };
+            change.perm = Some(killed(before) & !setgid).filter(|&perm| perm != before).or(change.perm);
         }
         self.apply_to(&op, &inode, &mut state, change, Origin::Live)?;
         Ok(self.attr(id, &state))

@@ -132,6 +132,8 @@ pub struct SetAttr {
     pub btime: Option<Timestamp>,
     /// Take set-user-id and (from executables) set-group-id away, as after a write or change of owner.
     pub kill_suidgid: bool,
+    /// With that: take set-group-id from what the group may not execute, too.
+    pub kill_setgid: bool,
 }
 
 /// How a file is opened.

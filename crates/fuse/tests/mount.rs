@@ -49,7 +49,7 @@ impl Service for OneFile {
     fn serve(&self, request: &Request<'_>) -> Response<Pieces> {
         match request.operation {
             Operation::Lookup { name: b"f" } => {
-                Response::Entry(Entry { attr: self.attr(FILE), generation: 0, ttl: TTL })
+                Response::Entry(Entry { attr: self.attr(FILE), generation: 0, ttl: TTL, attr_ttl: TTL })
             }
             Operation::Lookup { .. } => Response::NoEntry(TTL),
             Operation::GetAttr { .. } => Response::Attr(self.attr(request.node), TTL),

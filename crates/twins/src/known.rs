@@ -28,6 +28,10 @@ pub static KNOWN: &[Known] = &[
         let Op::Allocate { mode, .. } = op else { return None };
         (*mode == FALLOC_FL_COLLAPSE_RANGE || *mode == FALLOC_FL_INSERT_RANGE).then_some(EOPNOTSUPP)
     }),
+    // A file is written around the kernel's pages by who makes it and cannot read it; others then cannot map it so.
+    alone("shared mapping of what is being made", |op| {
+        matches!(op, Op::Map { shared: true, .. }).then_some(ENODEV)
+    }),
     // FS_IOC_GETFLAGS and GETVERSION: there are none to show.
     both("file flags", |step, mount, _| {
         let Op::Ioctl { request, .. } = step.op else { return false };
@@ -48,16 +52,6 @@ pub const SAME_VALUE: &str = "attributes set to what they are";
 
 /// Reads by a descriptor with O_NOATIME move access times: the engine is not told of the flag.
 pub const NOATIME: &str = "O_NOATIME";
-
-/// A descriptor by O_PATH opens nothing that a FUSE file system is told of; what it names is gone with its last name.
-pub const GONE: &str = "O_PATH of what was removed";
-
-/// Why set-user-id or set-group-id bits `kept` stay on the mount, where the disk takes them away.
-pub fn kept_bits(mode: u32, kept: u32) -> Option<&'static str> {
-    // Once a sign for mandatory locks: a disk takes it away when a stranger to the group writes; to a FUSE
-    // file system the kernel does not tell who is one.
-    (kept == S_ISGID && mode & S_IXGRP == 0).then_some("set-group-id without group execute")
-}
 
 /// Data that goes through a pipe or to a device moves its times on a disk; the kernel tells no FUSE file system.
 pub const PIPES: &str = "times of pipes and devices";

@@ -1,7 +1,7 @@
 //! One of the two sides: a folder, what is open in it, and what an operation answers there.
 
 use crate::look::{self, Look};
-use crate::op::{At, Bytes, FOLDERS, MAPS, Op, ROOT, SLOTS, Step, Sync, Who, content};
+use crate::op::{At, FOLDERS, MAPS, Op, ROOT, SLOTS, Step, Sync, Who, content};
 use crate::sys::{self, Aligned, Answer};
 use libc::*;
 use std::collections::BTreeSet;
@@ -119,18 +119,6 @@ impl Side {
     /// What a slot shows.
     pub fn look_open(&self, slot: usize) -> Result<Look, i32> {
         look::at(self.slot(slot)?, b"", AT_EMPTY_PATH)
-    }
-
-    /// Gives what a path leads to the mode of its twin.
-    pub fn set_mode(&self, at: &At, mode: u32) {
-        let changed = self.start(at).and_then(|start| sys::chmodat(start, &at.path, mode & 0o7777));
-        changed.unwrap_or_else(|errno| panic!("chmod by root: {errno}"));
-    }
-
-    /// Gives what a slot has open the mode of its twin.
-    pub fn set_mode_open(&self, slot: usize, mode: u32) {
-        let path = format!("/proc/self/fd/{}", self.slot(slot).expect("it was looked at"));
-        self.set_mode(&At { slot: None, path: Bytes(path.into_bytes()) }, mode);
     }
 
     /// Opens again what a slot has open, for reading.

@@ -1,6 +1,6 @@
 //! Both sides, and what is compared after each step.
 
-use crate::known::{self, CACHED_READS, GONE, KNOWN, NOATIME, PIPES, SAME_VALUE};
+use crate::known::{CACHED_READS, KNOWN, NOATIME, PIPES, SAME_VALUE};
 use crate::look::{self, Look, Seen, Time, Tree, readable};
 use crate::op::{At, Bytes, Op, Step};
 use crate::side::{Outcome, Side};
@@ -97,8 +97,6 @@ impl<'a> Twins<'a> {
             self.rewind(slot);
         } else if let Op::Seek { slot, offset, whence: whence @ (SEEK_DATA | SEEK_HOLE) } = step.op {
             self.check_seek(slot, offset, whence, on_mount.answer, on_disk.answer)?;
-        } else if on_mount.answer == Err(ENOENT) && self.is_gone(&step.op) {
-            self.met(GONE);
         } else if on_mount != on_disk {
             let known = KNOWN.iter().find(|known| known.both.is_some_and(|is| is(step, &on_mount, &on_disk)));
             match known {
@@ -128,14 +126,6 @@ impl<'a> Twins<'a> {
     fn sought_directory(&self, op: &Op) -> Option<usize> {
         let Op::Seek { slot, .. } = *op else { return None };
         self.disk.look_open(slot).is_ok_and(|look| look.kind() == S_IFDIR).then_some(slot)
-    }
-
-    /// Whether a descriptor of the step names what only the disk still has.
-    fn is_gone(&self, op: &Op) -> bool {
-        let slots = touched(op).into_iter().filter(|touched| matches!(touched, Touched::Slot(_)));
-        slots
-            .map(|slot| self.looks(&slot))
-            .any(|looks| matches!(looks, [Err(ENOENT), Ok(Look { nlink: 0, .. })]))
     }
 
     /// Puts both descriptors of a slot to their beginning.
@@ -169,10 +159,6 @@ impl<'a> Twins<'a> {
     fn compare_looks(&mut self, op: &Op, touched: &Touched<'_>) -> Result<(), String> {
         let (mount, disk) = match self.looks(touched) {
             [Ok(mount), Ok(disk)] => (mount, disk),
-            [Err(ENOENT), Ok(Look { nlink: 0, .. })] => {
-                self.met(GONE);
-                return Ok(());
-            }
             [mount, disk] => {
                 let [mount, disk] = [mount, disk].map(|look| look.map(|look| look.plain()));
                 return if mount == disk {
@@ -182,21 +168,6 @@ impl<'a> Twins<'a> {
                 };
             }
         };
-        let kept = mount.mode ^ disk.mode;
-        if mount.mode == disk.mode | kept
-            && let Some(known) = known::kept_bits(mount.mode, kept)
-        {
-            self.met(known);
-            match touched {
-                Touched::Slot(slot) => self.disk.set_mode_open(*slot, mount.mode),
-                Touched::Target(at) | Touched::Path(at) | Touched::Parent(at) => {
-                    self.disk.set_mode(at, mount.mode)
-                }
-            }
-            let [mount, disk] = self.looks(touched);
-            self.remember(mount.ok(), disk.ok());
-            return Ok(());
-        }
         if mount.plain() != disk.plain() {
             return Err(differ("attributes", &mount.plain(), &disk.plain()));
         }
@@ -284,10 +255,6 @@ impl<'a> Twins<'a> {
     fn compare_content(&self, slot: usize, offset: i64, len: usize) -> Result<(), String> {
         let looks = self.disk.look_open(slot);
         if looks.map(|look| look.kind()) != Ok(S_IFREG) {
-            return Ok(());
-        }
-        if self.mount.look_open(slot) == Err(ENOENT) {
-            // Known, and counted where it was looked at.
             return Ok(());
         }
         let direct = if self.done.is_multiple_of(2) { O_DIRECT } else { 0 };

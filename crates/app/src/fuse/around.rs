@@ -38,6 +38,8 @@ pub(super) struct Access {
 struct Handles {
     direct: u32,
     mappable: u32,
+    /// Somebody has waited in vain for the direct ones to be closed: so they are in use, and nobody waits again.
+    stays: bool,
 }
 
 #[derive(Default)]
@@ -49,6 +51,11 @@ struct State {
 impl State {
     fn is_direct(&self, node: u64) -> bool {
         self.nodes.get(&node).is_some_and(|handles| handles.direct > 0)
+    }
+
+    /// Whether the handles that go around the pages may be closed, and the kernel has not said so yet.
+    fn is_being_closed(&self, node: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|handles| handles.direct > 0 && !handles.stays)
     }
 
     fn is_mappable(&self, node: u64) -> bool {
@@ -95,10 +102,11 @@ impl Around {
             return 0;
         }
         let mut state = self.state.lock();
-        if state.is_direct(node) && state.waiting < WAITING_AT_MOST {
+        if state.is_being_closed(node) && state.waiting < WAITING_AT_MOST {
             state.waiting += 1;
-            self.released.wait_while_for(&mut state, |state| state.is_direct(node), PATIENCE);
+            self.released.wait_while_for(&mut state, |state| state.is_being_closed(node), PATIENCE);
             state.waiting -= 1;
+            state.nodes.entry(node).and_modify(|handles| handles.stays = true);
         }
         let way = if state.is_direct(node) { DIRECT } else { MAPPABLE };
         state.count(node, way)

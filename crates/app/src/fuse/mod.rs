@@ -18,8 +18,9 @@
 //! can have them mapped for writing meanwhile (see `around`). What the kernel does for a write through pages is done
 //! here then: O_DSYNC, and taking `security.capability` away.
 //!
-//! Set-user-id bits are cleared here, when the kernel says so: otherwise it would ask for `security.capability`
-//! before every write(2). The umask, too, is taken off here, where a default ACL may stand in its place.
+//! Set-user-id and set-group-id bits are cleared here (see `privilege`), when the kernel says so: otherwise it would ask
+//! for `security.capability` before every write(2). It does not look whether they are when a write is answered, so
+//! attributes of files with such bits are not kept by it at all. The umask, too, is taken off here, where a default ACL may stand in its place.
 //!
 //! The kernel opens, asks about and changes by number what it has looked up, also when the name is gone by then: each
 //! answer that names a node counts, until it is forgotten (see `larder_files::View`).
@@ -43,6 +44,7 @@ mod around;
 mod convert;
 mod errno;
 mod mountpoint;
+mod privilege;
 mod server;
 mod session;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::around::{self, Around};
 use super::convert;
 use super::errno::errno;
+use super::privilege::{attr_ttl, take_bits, takes_setgid};
 use larder_files::{
     Caller, Created, DirEntry, FsError, Handle, NodeId, OpenFlags, Ops, ReadData, Result as FsResult, Seek,
     SetAttr, XattrMode,
@@ -75,12 +76,13 @@ impl Service for Server {
     }
 }
 
-fn caller(request: &Request<'_>, umask: u32) -> Caller {
+pub(super) fn caller(request: &Request<'_>, umask: u32) -> Caller {
     Caller { uid: request.uid, gid: request.gid, pid: request.pid, umask }
 }
 
 fn entry(attr: &larder_files::Attr) -> Entry {
-    Entry { attr: convert::attr(attr), generation: attr.generation, ttl: TTL }
+    let attr_ttl = attr_ttl(attr, TTL);
+    Entry { attr: convert::attr(attr), generation: attr.generation, ttl: TTL, attr_ttl }
 }
 
 /// What the kernel may do with an open file. Its pages stay valid, since nothing changes content without
@@ -129,17 +131,6 @@ fn listed(names: Vec<u8>, request: &Request<'_>) -> Vec<u8> {
     shown.flatten().copied().collect()
 }
 
-/// Takes set-user-id and set-group-id away before a change of content whose request does not say whether the
-/// caller may keep them: being root stands for that.
-fn kill_suidgid(ops: &dyn Ops, node: NodeId, request: &Request<'_>) -> FsResult<()> {
-    const SUIDGID: u32 = 0o6000;
-    if request.uid != 0 && ops.getattr(node)?.perm & SUIDGID != 0 {
-        let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-        ops.setattr(node, &set, &caller(request, 0))?;
-    }
-    Ok(())
-}
-
 fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Response<Data>> {
     let node = NodeId::from_raw(request.node);
     let as_caller = |umask| caller(request, umask);
@@ -160,8 +151,14 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
             forgets.iter().for_each(|one| ops.forget(NodeId::from_raw(one.node), one.lookups));
             Response::Done
         }
-        Operation::GetAttr { .. } => Response::Attr(convert::attr(&ops.getattr(node)?), TTL),
-        Operation::Statx { .. } => Response::Statx(convert::attr(&ops.getattr(node)?), TTL),
+        Operation::GetAttr { .. } => {
+            let attr = ops.getattr(node)?;
+            Response::Attr(convert::attr(&attr), attr_ttl(&attr, TTL))
+        }
+        Operation::Statx { .. } => {
+            let attr = ops.getattr(node)?;
+            Response::Statx(convert::attr(&attr), attr_ttl(&attr, TTL))
+        }
         Operation::SetAttr(set) => {
             let set = SetAttr {
                 perm: set.mode.map(|mode| mode & 0o7777),
@@ -173,8 +170,10 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
                 ctime: set.ctime.map(convert::timestamp),
                 btime: None,
                 kill_suidgid: set.kill_suidgid,
+                kill_setgid: set.kill_suidgid && takes_setgid(ops, node, request)?,
             };
-            Response::Attr(convert::attr(&ops.setattr(node, &set, &as_caller(0))?), TTL)
+            let attr = ops.setattr(node, &set, &as_caller(0))?;
+            Response::Attr(convert::attr(&attr), attr_ttl(&attr, TTL))
         }
         Operation::ReadLink => Response::Bytes(ops.readlink(node)?),
         Operation::Symlink { name, target } => {
@@ -222,6 +221,9 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
             Response::Data(Data(ops.read(node, own(handle), offset, size)?))
         }
         Operation::Write { handle, offset, data, kill_suidgid, durable } => {
+            if kill_suidgid {
+                take_bits(ops, node, request, true)?;
+            }
             let direct = around::is_direct(handle);
             if direct {
                 kill_capability(ops, node)?;
@@ -278,7 +280,7 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
         Operation::ReleaseDir { handle } => done(ops.releasedir(node, Handle(handle)))?,
         Operation::FsyncDir { handle, datasync } => done(ops.fsyncdir(node, Handle(handle), datasync))?,
         Operation::Fallocate { handle, offset, length, mode } => {
-            kill_suidgid(ops, node, request)?;
+            take_bits(ops, node, request, false)?;
             done(ops.fallocate(node, own(handle), offset, length, convert::allocate(mode)?))?
         }
         Operation::Lseek { handle, offset, whence } => {
@@ -301,7 +303,7 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
             }
             let from = (node, own(from.0), from.1);
             let to = (NodeId::from_raw(to.0), own(to.1), to.2);
-            kill_suidgid(ops, to.0, request)?;
+            take_bits(ops, to.0, request, false)?;
             Response::Copied(ops.copy_file_range(from, to, length)?)
         }
         Operation::SyncFs => done(ops.sync())?,

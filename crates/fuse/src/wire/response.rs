@@ -44,8 +44,10 @@ pub struct Entry {
     pub attr: Attr,
     /// Tells a number that is used again from what it was before.
     pub generation: u64,
-    /// How long the kernel may answer from the name and the attributes by itself.
+    /// How long the kernel may answer from the name by itself.
     pub ttl: Duration,
+    /// The same from the attributes.
+    pub attr_ttl: Duration,
 }
 
 /// A file or directory that was opened.
@@ -267,9 +269,9 @@ impl Entry {
             nodeid: self.attr.node,
             generation: self.generation,
             entry_valid: self.ttl.as_secs(),
-            attr_valid: self.ttl.as_secs(),
+            attr_valid: self.attr_ttl.as_secs(),
             entry_valid_nsec: self.ttl.subsec_nanos(),
-            attr_valid_nsec: self.ttl.subsec_nanos(),
+            attr_valid_nsec: self.attr_ttl.subsec_nanos(),
             attr: self.attr.out(),
         }
     }

@@ -222,6 +222,7 @@ impl Ops for Memory {
         node.attr.ctime = set.ctime.unwrap_or(now);
         if set.kill_suidgid {
             kill_suidgid(&mut node.attr);
+            node.attr.perm &= if set.kill_setgid { !0o2000 } else { !0 };
         }
         Ok(node.attr)
     }

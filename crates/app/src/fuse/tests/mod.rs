@@ -41,6 +41,7 @@ over_both! {
     links_nodes_and_flagged_renames_do_what_posix_and_linux_say,
     attributes_come_back_as_set_and_times_before_1970_too,
     writing_by_another_user_takes_set_user_id_away_and_permissions_are_checked,
+    bits_of_what_a_stranger_changes_are_gone_for_the_kernel_too,
     small_writes_do_not_ask_for_capabilities_each_time,
     what_was_read_once_is_read_from_memory_and_reading_flushes_nothing,
     a_new_file_is_written_around_the_pages,
@@ -382,6 +383,53 @@ fn writing_by_another_user_takes_set_user_id_away_and_permissions_are_checked(ov
     assert_eq!((mode("written"), mode("truncated"), mode("kept")), (0o777, 0o777, 0o4755));
     fs::write(m.path("kept"), b"by root").unwrap();
     assert_eq!(mode("kept"), 0o4755, "root keeps it");
+}
+
+/// The mode alone, which the kernel may know without asking.
+fn mode_as_known(path: &Path) -> u32 {
+    let shown = rustix::fs::statx(CWD, path, AtFlags::empty(), rustix::fs::StatxFlags::MODE).unwrap();
+    u32::from(shown.stx_mode) & 0o7777
+}
+
+fn bits_of_what_a_stranger_changes_are_gone_for_the_kernel_too(over: Transport) {
+    let Some(m) = mounted(over, "bits_of_what_a_stranger_changes") else { return };
+    fs::set_permissions(m.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Mode, what a stranger's write leaves, and what one of the group's does.
+    for (mode, by_stranger, by_member) in
+        [(0o6777, 0o777, 0o777), (0o4766, 0o766, 0o766), (0o2767, 0o767, 0o2767), (0o2777, 0o777, 0o777)]
+    {
+        for (way, script) in [
+            ("write", "printf x | dd of=f bs=1 conv=notrunc"),
+            ("direct", "dd if=/dev/zero of=f bs=4096 count=1 oflag=direct conv=notrunc"),
+            ("truncate", "truncate -s 100 f"),
+            // These sync what they did, which fails here.
+            ("allocate", "fallocate -l 9000 f; true"),
+            ("punch", "fallocate -p -l 100 f; true"),
+        ] {
+            for (groups, left) in [(&[65534][..], by_stranger), (&[65534, 777][..], by_member)] {
+                fs::write(m.path("f"), pattern(8192)).unwrap();
+                chown(m.path("f"), None, Some(777)).unwrap();
+                fs::set_permissions(m.path("f"), fs::Permissions::from_mode(mode)).unwrap();
+                assert_eq!(mode_as_known(&m.path("f")), mode);
+                let ids = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+                let status = Command::new("setpriv")
+                    .args(["--reuid=65534", "--regid=65534", &format!("--groups={ids}"), "sh", "-c", script])
+                    .current_dir(m.dir.path())
+                    .stderr(Stdio::null())
+                    .status();
+                assert!(status.unwrap().success(), "{way}");
+                assert_eq!(mode_as_known(&m.path("f")), left, "{way} of {mode:o} by {groups:?}");
+            }
+            fs::set_permissions(m.path("f"), fs::Permissions::from_mode(mode)).unwrap();
+            let root = Command::new("sh")
+                .args(["-c", script])
+                .current_dir(m.dir.path())
+                .stderr(Stdio::null())
+                .status();
+            assert!(root.unwrap().success(), "{way}");
+            assert_eq!(mode_as_known(&m.path("f")), mode, "{way} of {mode:o} by root");
+        }
+    }
 }
 
 fn small_writes_do_not_ask_for_capabilities_each_time(over: Transport) {
