@@ -22,8 +22,8 @@ use crate::member::{Member, MemberState};
 use crate::open::{Found, contains};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
-use larder_device::{AlignedBuf, Device, Request};
-use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, MIN_DEVICE};
+use larder_device::{AlignedBuf, Device, DeviceError, Request};
+use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_DEVICE};
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
@@ -470,28 +470,64 @@ impl Pool {
         }
         let all = match device {
             Some(device) => vec![self.known(device)?],
-            None => self.members.iter().collect(),
+            None => self.members.iter().chain(self.members.spares()).collect(),
         };
+        // One that cannot be taken back keeps no other out.
+        let mut outcome = Ok(());
         for member in all {
             let counters = &member.counters;
             for counter in [&counters.read_errors, &counters.write_errors, &counters.checksum_errors] {
                 counter.store(0, Ordering::Relaxed);
             }
             if member.state() == MemberState::Faulted && !member.is_given_up() {
-                self.online(member.index, None)?;
+                outcome = outcome.and(self.online(member.index, None));
             }
         }
-        Ok(())
+        outcome
     }
 
-    /// A spare takes the place of a device that failed, or has been missing for five minutes.
+    /// Looks whether spares answer, and are still spares of this pool; one that is not is faulted.
+    pub fn probe_spares(&self) {
+        for spare in self.members.spares() {
+            self.is_ready(&spare);
+        }
+    }
+
+    /// Whether a spare answers and still has its label, in either area.
+    fn is_ready(&self, spare: &Member) -> bool {
+        let mut failure = None;
+        for area in spare.label_areas() {
+            let Some(read) = spare.read(area, LABEL_LEN) else { return false };
+            match spare.wait(read) {
+                Ok(bytes) => {
+                    let ours = |label: Label| label.pool == self.guid && label.device == spare.guid;
+                    if Label::check(&bytes).is_ok_and(ours) {
+                        return true;
+                    }
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match &failure {
+            Some(error) => spare.fail(error),
+            None => spare.fail(&"it does not hold the label of this pool's spare any more"),
+        }
+        if failure == Some(DeviceError::Overdue) {
+            spare.abandon();
+        }
+        false
+    }
+
+    /// A spare takes the place of a device that failed, or has been missing for five minutes. One that cannot be
+    /// labelled is faulted, and the next is tried.
     ///
     /// # Errors
-    /// When the spare cannot be labelled, or a commit fails.
+    /// When a spare could not be labelled, after all else was done; when a commit fails.
     pub fn take_spares(&self) -> Result<()> {
         let _mine = self.change_turn();
         let since = self.world.clock.monotonic().saturating_sub(self.began);
         let has_place = |member: &Arc<Member>| member.stands_for.is_none() && !member.is_leaving();
+        let mut outcome = Ok(());
         for member in self.members.iter().filter(has_place) {
             let gone = match member.state() {
                 MemberState::Faulted => true,
@@ -506,17 +542,29 @@ impl Pool {
                 let room = |size: ByteLen| slot_count(size, place.slot_size) >= place.slot_count;
                 spare.is_online() && spare.size().is_some_and(room)
             };
-            let spares = self.members.spares();
+            let mut spares = self.members.spares();
+            spares.retain(fits);
             // The smallest that is large enough.
-            let best = spares.iter().filter(|spare| fits(spare)).min_by_key(|spare| spare.size());
-            let Some((spare, device)) = best.and_then(|spare| Some((spare, spare.device()?))) else {
-                continue;
-            };
-            // It goes on being a spare in the root until the boundary, whatever its label says.
-            let label = self.label_for(&*device, &place, Some(spare.guid))?;
-            self.stand_in(member.index, device, label, Some(spare.index))?;
+            spares.sort_by_key(|spare| spare.size());
+            for spare in spares {
+                let Some(device) = spare.device().filter(|_| self.is_ready(&spare)) else { continue };
+                // It goes on being a spare in the root until the boundary, whatever its label says.
+                match self.label_for(&*device, &place, Some(spare.guid)) {
+                    Ok(label) => {
+                        self.stand_in(member.index, device, label, Some(spare.index))?;
+                        break;
+                    }
+                    Err(error) => {
+                        spare.fail(&error);
+                        if matches!(error, PoolError::Device { error: DeviceError::Overdue, .. }) {
+                            spare.abandon();
+                        }
+                        outcome = outcome.and(Err(error));
+                    }
+                }
+            }
         }
-        Ok(())
+        outcome
     }
 }
 

@@ -397,7 +397,7 @@ impl Pool {
 
     /// Tells of devices that failed requests or changed their state since the last call.
     pub fn observe_devices(&self) {
-        for member in self.members.iter() {
+        for member in self.members.iter().chain(self.members.spares()) {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counters = &member.counters;
             let now = Known {

@@ -489,6 +489,17 @@ impl Member {
         }
     }
 
+    /// Takes a spare out of use that is of no use.
+    pub(crate) fn fail(&self, why: &dyn std::fmt::Display) {
+        self.fault_because(why.to_string());
+    }
+
+    /// Notes that it hung: nothing that it has under way is waited for.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.device.iter().for_each(|device| device.abandon());
+    }
+
     fn fault_because(&self, reason: String) {
         self.fault.lock().get_or_insert(reason);
         self.fault();

@@ -3,10 +3,10 @@
 mod common;
 
 use common::*;
-use larder_device::Device;
+use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::{ByteLen, DeviceIndex};
+use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
 use larder_pool::create::rule_for;
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
@@ -261,6 +261,60 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
     let other = pool.members().spares()[0].index;
     pool.remove(other).unwrap();
     assert!(pool.members().spares().is_empty());
+}
+
+#[test]
+fn a_dead_spare_is_told_about_and_the_next_one_steps_in() {
+    for dead in [Fault::Gone, Fault::Hang, Fault::FailWrites(0..u64::MAX), Fault::FailFlushes] {
+        let sim = SimWorld::new(&[SIZE; 3]);
+        let pool = create(&sim, "raidz1");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 20, 1));
+        let spares = [0, 1].map(|_| pool.add_spare(Arc::new(sim.add_device(SIZE))).unwrap());
+        sim.device(3).inject(dead.clone());
+        sim.device(2).inject(Fault::FailWrites(0..u64::MAX));
+        commit(&pool, &mut model, &files(12, 5, 2));
+        // Whatever is told of the first, the second is there.
+        let _ = pool.take_spares();
+        let left = pool.members().spares();
+        assert_eq!(left.iter().map(|spare| spare.index).collect::<Vec<_>>(), spares[..1], "{dead:?}");
+        assert_eq!(left[0].state(), MemberState::Faulted, "{dead:?}");
+        assert!(left[0].reason().is_some(), "{dead:?}");
+        resilver(&pool);
+        assert_eq!(pool.members().get(device(2)).name(), "sim4", "{dead:?}");
+        assert_whole(&pool, "with the second spare");
+        pool.take_spares().unwrap();
+    }
+}
+
+#[test]
+fn spares_are_looked_at_while_nobody_needs_them_and_come_back_when_errors_are_cleared() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    for _ in 0..3 {
+        pool.add_spare(Arc::new(sim.add_device(SIZE))).unwrap();
+    }
+    let states = || pool.members().spares().iter().map(|spare| spare.state()).collect::<Vec<_>>();
+    pool.probe_spares();
+    assert_eq!(states(), [MemberState::Online; 3]);
+    sim.device(2).inject(Fault::FailReads(0..u64::MAX));
+    // Somebody took it for something else.
+    let other = Arc::new(AlignedBuf::zeroed(512 << 10));
+    for at in [0, SIZE.get() - (512 << 10)] {
+        let write = Request::Write { offset: DeviceOffset::new(at), data: Arc::clone(&other) };
+        sim.device(4).submit(write).within(TIMEOUT).unwrap();
+    }
+    pool.probe_spares();
+    assert_eq!(states(), [MemberState::Faulted, MemberState::Online, MemberState::Faulted]);
+    sim.device(2).clear_faults();
+    pool.clear(None).unwrap();
+    pool.probe_spares();
+    assert_eq!(states(), [MemberState::Online, MemberState::Online, MemberState::Faulted]);
+    let foreign = sim.device(4).image();
+    sim.device(1).inject(Fault::FailWrites(0..u64::MAX));
+    pool.commit().unwrap();
+    let _ = pool.take_spares();
+    assert!(sim.device(4).image() == foreign, "what is not a spare any more is not overwritten");
 }
 
 #[test]

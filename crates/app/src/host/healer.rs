@@ -30,6 +30,8 @@ use std::time::Duration;
 const GLANCE: Duration = Duration::from_millis(200);
 /// How often devices that are away are looked for, spares are offered, and schedules are read.
 const ROUND: Duration = Duration::from_secs(3);
+/// How often spares are looked at, which nothing else reads.
+const PROBE: Duration = Duration::from_secs(300);
 /// What has to move and found no room is tried again after this.
 const FOR_ROOM: Duration = Duration::from_millis(500);
 /// After a failure, the next try comes so late.
@@ -98,6 +100,8 @@ struct Healer<'a> {
     scope: &'a Scope,
     /// When the last round was.
     round: Option<Duration>,
+    /// When spares were looked at.
+    probed: Option<Duration>,
     /// Bytes of the next step.
     step: u64,
     /// Look-ups of others when the last step ended.
@@ -180,6 +184,7 @@ impl<'a> Healer<'a> {
             pace,
             scope,
             round: None,
+            probed: None,
             step: STEP_FIRST,
             used: 0,
             last: None,
@@ -195,6 +200,11 @@ impl<'a> Healer<'a> {
             if let Err(error) = self.bring_back(&member) {
                 complain(self.pool, &format_args!("{}: {error}", roster::called(self.pool, &member)));
             }
+        }
+        let now = self.pool.clock().monotonic();
+        if self.probed.is_none_or(|probed| now.saturating_sub(probed) >= PROBE) {
+            self.probed = Some(now);
+            self.pool.probe_spares();
         }
         if let Err(error) = self.pool.take_spares() {
             complain(self.pool, &error);

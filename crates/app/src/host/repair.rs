@@ -131,13 +131,14 @@ impl Host {
         let refuse = |error: ApiError| error.within(&doing).of_pool(&request.name);
         let member = request.device.as_deref().map(|text| roster::find(&live.pool, text));
         let index = member.transpose().map_err(refuse)?.map(|member| member.index);
-        live.pool.clear(index).map_err(|error| refuse(refused(error)))?;
-        for member in live.pool.members().iter() {
+        // One that cannot come back keeps no other from it.
+        let mut outcome = live.pool.clear(index).map_err(|error| refuse(refused(error)));
+        for member in live.pool.members().iter().chain(live.pool.members().spares()) {
             if member.is_given_up() && index.is_none_or(|index| index == member.index) {
-                self.online_one(&live, &member.name()).map_err(refuse)?;
+                outcome = outcome.and(self.online_one(&live, &member.name()).map(drop).map_err(refuse));
             }
         }
-        Ok(Done {})
+        outcome.map(|()| Done {})
     }
 
     /// Changes which devices a pool is made of.
