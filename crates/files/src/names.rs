@@ -366,7 +366,7 @@ impl Volume {
     }
 
     fn next_inode(&self, op: &Op<'_>) -> Result<InodeId> {
-        self.dataset.update(op, |tree| Ok(tree.allocate_inode()))
+        self.dataset.update(op, |tree| tree.allocate_inode().ok_or(FsError::NoSpace))
     }
 
     /// What an inode made in `parent` gets from there and from its maker; what it is made of is left out.

@@ -9,6 +9,7 @@ use crate::read_data::ReadData;
 use larder_format::{DatasetId, InodeId, Timestamp};
 
 pub use larder_format::items::FileKind;
+use larder_format::items::{MAX_DATASET, MAX_INODE};
 
 /// An object of a mount: dataset and inode in one number, so that no table of nodes is needed and
 /// inode numbers are unique over all datasets of a mount. The mount's own root is [`NodeId::ROOT`].
@@ -19,7 +20,7 @@ impl NodeId {
     /// The root of the mount.
     pub const ROOT: Self = Self(1);
     /// Bits of the number that hold the inode; the rest is the dataset.
-    pub const INODE_BITS: u32 = 44;
+    pub const INODE_BITS: u32 = (MAX_INODE + 1).ilog2();
 
     /// Wraps a number that the kernel gave back.
     pub const fn from_raw(raw: u64) -> Self {
@@ -34,10 +35,9 @@ impl NodeId {
     /// The number of `inode` in `dataset`.
     ///
     /// # Panics
-    /// When an id outgrows its bits: 2^20 datasets, 2^44 inodes a dataset.
+    /// When an id is more than [`MAX_DATASET`] or [`MAX_INODE`]: such are neither given out nor read.
     pub fn pack(dataset: DatasetId, inode: InodeId) -> Self {
-        assert!(dataset.get() < 1 << (64 - Self::INODE_BITS), "dataset ids fit 20 bits");
-        assert!(inode.get() < 1 << Self::INODE_BITS, "inode ids fit 44 bits");
+        assert!(dataset.get() <= MAX_DATASET && inode.get() <= MAX_INODE, "ids have an end");
         Self((dataset.get() << Self::INODE_BITS) | inode.get())
     }
 

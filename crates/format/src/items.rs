@@ -30,7 +30,9 @@ pub const SYMLINK: u8 = 132;
 /// The inode of a dataset's root directory.
 pub const ROOT_INODE: InodeId = InodeId::new(1);
 /// The greatest inode id: it shares a number of 64 bits with the dataset's.
-pub const MAX_INODE: u64 = (1 << 44) - 1;
+pub const MAX_INODE: u64 = (1 << 40) - 1;
+/// The greatest dataset id. Ids are not reused: a dataset a second for half a year.
+pub const MAX_DATASET: u64 = (1 << 24) - 1;
 /// Bytes of a tree's value, at most.
 pub const MAX_VALUE: usize = 4096;
 /// Bytes of a name, at most.

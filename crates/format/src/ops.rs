@@ -11,8 +11,7 @@
 use crate::acl::Acl;
 use crate::error::ensure;
 use crate::field::Field;
-use crate::ids::ensure_countable;
-use crate::items::{FileKind, MAX_FILE, MAX_TARGET, MAX_XATTR, valid_name, valid_xattr_name};
+use crate::items::{FileKind, MAX_FILE, MAX_INODE, MAX_TARGET, MAX_XATTR, valid_name, valid_xattr_name};
 use crate::{Corrupt, InodeId, Reason, Timestamp};
 
 /// A logged operation.
@@ -257,7 +256,7 @@ impl<'a> Reader<'a> {
     }
     fn inode(&mut self) -> Result<InodeId, Corrupt> {
         let inode: InodeId = self.get()?;
-        ensure_countable(&[inode.get()], WHAT)?;
+        ensure(inode.get() <= MAX_INODE, WHAT, Reason::Range)?;
         Ok(inode)
     }
     fn time(&mut self) -> Result<Timestamp, Corrupt> {

@@ -7,6 +7,7 @@
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
+use crate::items::MAX_DATASET;
 use crate::node::Key;
 use crate::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
 
@@ -188,7 +189,8 @@ impl DatasetRecord {
         ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         let amounts = [head.referenced, head.logical, head.stored, head.held];
         ensure_countable(&amounts, WHAT)?;
-        ensure_countable(&[head.id.get(), head.next_inode, head.birth], WHAT)?;
+        ensure((1..=MAX_DATASET).contains(&head.id.get()), WHAT, Reason::Range)?;
+        ensure_countable(&[head.next_inode, head.birth], WHAT)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
         Ok(Self {
             id: head.id,

@@ -257,6 +257,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         items::FIRST_COOKIE,
         items::INODE,
         items::MAX_COLLISIONS,
+        items::MAX_DATASET,
         items::MAX_FILE,
         items::MAX_INODE,
         items::MAX_NAME,

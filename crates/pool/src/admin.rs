@@ -7,6 +7,7 @@ use crate::pool::Pool;
 use crate::property;
 use crate::quota::{Limits, is_limit, parse_limit};
 use crate::read::TableNodes;
+use larder_format::items::MAX_DATASET;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId, Timestamp};
 use std::collections::BTreeMap;
@@ -122,7 +123,7 @@ impl Pool {
         let mut datasets = self.datasets.write();
         let highest = datasets.keys().next_back().copied().unwrap_or(ROOT_DATASET);
         let record = DatasetRecord {
-            id: self.next_dataset(highest),
+            id: self.next_dataset(highest)?,
             parent: parent.id(),
             guid: self.world.entropy.next_u64(),
             root: None,
@@ -155,15 +156,22 @@ impl Pool {
 
     /// A dataset id above all that were ever given: ids are never reused, so the highest is remembered
     /// as a property of the pool.
-    fn next_dataset(&self, highest: DatasetId) -> DatasetId {
+    fn next_dataset(&self, highest: DatasetId) -> Result<DatasetId> {
         const NAME: &str = "larder:last_dataset";
         let mut properties = self.properties.write();
         let last = properties.get(NAME).and_then(|value| value.parse().ok()).unwrap_or(0);
-        let next = DatasetId::new(highest.get().max(last) + 1);
+        let last = highest.get().max(last);
+        if last >= MAX_DATASET {
+            return Err(PoolError::Invalid(format!(
+                "{MAX_DATASET} datasets have been made in this pool, destroyed ones included, and there are no numbers for \
+                 more. Nothing was changed"
+            )));
+        }
+        let next = DatasetId::new(last + 1);
         properties.insert(NAME.into(), next.get().to_string());
         drop(properties);
-        drop(self.store_property(POOL, NAME, &next.get().to_string()));
-        next
+        self.store_property(POOL, NAME, &next.get().to_string())?;
+        Ok(next)
     }
 
     /// Gives a dataset another full name.

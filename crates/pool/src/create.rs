@@ -60,6 +60,20 @@ pub struct PoolSpec {
     pub ashift: u8,
 }
 
+/// Devices of groups: what a root tells of them, and of as many groups, leaves room for the segments that it names.
+pub const MAX_DEVICES: usize = 192;
+/// With spares, and with devices that are to take the place of others.
+pub(crate) const MAX_WITH_OTHERS: usize = MAX_DEVICES + 32;
+
+/// Refuses more devices than a root can tell of.
+pub(crate) fn room_for_devices(count: usize, most: usize) -> Result<()> {
+    if count <= most {
+        return Ok(());
+    }
+    let text = format!("{count} devices are too many: a pool has at most {most}. Nothing was changed");
+    Err(PoolError::Invalid(text))
+}
+
 /// Refuses a record size that blocks of the pool cannot hold: a block is at most a quarter of a slot.
 pub(crate) fn check_record_size(value: &str, most: u32) -> Result<()> {
     match value.parse::<u32>() {
@@ -204,6 +218,7 @@ impl Pool {
         if !(12..=16).contains(&spec.ashift) {
             return Err(PoolError::Invalid(format!("ashift={}: use 12 to 16", spec.ashift)));
         }
+        room_for_devices(spec.groups.iter().map(|group| group.devices.len()).sum(), MAX_DEVICES)?;
         let guid = PoolGuid::new(world.entropy.next_u64());
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let created = world.clock.now();

@@ -9,7 +9,7 @@ use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
 use crate::tree::{LostNode, Met, Tree};
 use larder_format::checksum::ChecksumKind;
-use larder_format::items::valid_record_size;
+use larder_format::items::{MAX_INODE, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
@@ -475,12 +475,12 @@ impl Update<'_> {
         self.touch();
     }
 
-    /// A fresh inode id.
-    pub fn allocate_inode(&mut self) -> InodeId {
-        let id = self.state.record.next_inode;
+    /// A fresh inode id; none when all have been given out.
+    pub fn allocate_inode(&mut self) -> Option<InodeId> {
+        let id = Some(self.state.record.next_inode).filter(|&id| id <= MAX_INODE)?;
         self.state.record.next_inode = id + 1;
         self.touch();
-        InodeId::new(id)
+        Some(InodeId::new(id))
     }
 
     /// An inode id is known to be taken: the counter passes it.

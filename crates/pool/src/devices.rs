@@ -15,7 +15,7 @@
 //! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new one takes
 //! its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
-use crate::create::{DATA_START, slot_count, write_label_areas};
+use crate::create::{DATA_START, MAX_WITH_OTHERS, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
@@ -212,7 +212,7 @@ impl Pool {
     pub fn replace(&self, old: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
         let _mine = self.change_turn();
         let member = self.replaceable(old)?;
-        let place = self.place_of_member(&member)?;
+        let place = self.place_of_member(&member, 1, MAX_WITH_OTHERS)?;
         let label = self.label_for(&*new, &place, None)?;
         let index = place.index;
         self.stand_in(old, new, label, None)?;
@@ -242,11 +242,11 @@ impl Pool {
         Ok(member)
     }
 
-    /// What a device needs to take the place of `member`.
-    pub(crate) fn place_of_member(&self, member: &Member) -> Result<Place> {
+    /// What a device needs to take the place of `member`, when that is `more` than there are, of `most`.
+    pub(crate) fn place_of_member(&self, member: &Member, more: usize, most: usize) -> Result<Place> {
         let rule = self.core.lock().groups[&member.group].rule;
         Ok(Place {
-            index: self.members.next_index(),
+            index: self.members.next_index(more, most)?,
             group: member.group,
             rule,
             slot_size: member.slot_size,
@@ -416,7 +416,7 @@ impl Pool {
     /// When the device is too small for a pool, or fails.
     pub fn add_spare(&self, new: Arc<dyn Device>) -> Result<DeviceIndex> {
         let _mine = self.change_turn();
-        let index = self.members.next_index();
+        let index = self.members.next_index(1, MAX_WITH_OTHERS)?;
         let rule = GroupRule {
             word: GroupWord::Single,
             layout: Layout::new(1, 1, 0).expect("one column is a layout"),
@@ -537,7 +537,7 @@ impl Pool {
             if !gone || self.members.stand_in(member.index).is_some() {
                 continue;
             }
-            let place = self.place_of_member(&member)?;
+            let place = self.place_of_member(&member, 0, usize::MAX)?;
             let fits = |spare: &Arc<Member>| {
                 let room = |size: ByteLen| slot_count(size, place.slot_size) >= place.slot_count;
                 spare.is_online() && spare.size().is_some_and(room)

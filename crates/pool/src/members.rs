@@ -6,6 +6,8 @@
 //!
 //! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
 
+use crate::create::room_for_devices;
+use crate::error::Result;
 use crate::member::Member;
 use crate::planted::point;
 use larder_device::AlignedBuf;
@@ -98,10 +100,14 @@ impl Members {
     }
 
     /// A number that no device has.
-    pub(crate) fn next_index(&self) -> DeviceIndex {
+    ///
+    /// # Errors
+    /// When `more` would make them more than `most`, of which a root can tell.
+    pub(crate) fn next_index(&self, more: usize, most: usize) -> Result<DeviceIndex> {
         let all = self.0.read();
+        room_for_devices(all.members.len() + all.spares.len() + more, most)?;
         let highest = all.members.keys().chain(all.spares.keys()).max();
-        DeviceIndex::new(highest.map_or(0, |index| index.get() + 1))
+        Ok(DeviceIndex::new(highest.map_or(0, |index| index.get() + 1)))
     }
 
     /// What the root of `commit` says of all of them.

@@ -8,7 +8,7 @@
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
 
-use crate::create::{DATA_START, GroupSpec, slot_count, write_label_areas};
+use crate::create::{DATA_START, GroupSpec, MAX_DEVICES, slot_count, write_label_areas};
 use crate::devices::Place;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
@@ -55,7 +55,7 @@ impl Pool {
             return Err(PoolError::Invalid("a device is on its way out of this group: wait for that".into()));
         }
         let rule = mirror_of(rule.layout.r() + 1)?;
-        let place = Place { rule, ..self.place_of_member(&member)? };
+        let place = Place { rule, ..self.place_of_member(&member, 1, MAX_DEVICES)? };
         let label = self.label_for(&*new, &place, None)?;
         self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("another copy"));
         let clock = Arc::clone(&self.world.clock);
@@ -125,7 +125,7 @@ impl Pool {
         // Blocks must find room in the slots of every group.
         let smallest = self.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
         let slot_size = spec.slot_size().max(smallest);
-        let first = self.members.next_index().get();
+        let first = self.members.next_index(spec.devices.len(), MAX_DEVICES)?.get();
         let mut joining = Vec::new();
         for (device, index) in spec.devices.into_iter().zip(first..) {
             let size = device.size();

@@ -589,7 +589,13 @@ impl<'a> Appender<'a> {
     fn begin(&self, size: u32) -> Result<OpenRow> {
         let (kind, class) = (self.kind, self.class);
         let mut core = self.pool.core.lock();
-        for group in core.groups_by_room() {
+        let mut groups = core.groups_by_room();
+        if kind.is_rooted() {
+            // The root names all of them: one is open at a time, not one in each group.
+            let is_open = |group| core.streams.keys().any(|(of, _, at)| (*of, *at) == (kind, group));
+            groups.sort_by_key(|&group| !is_open(group));
+        }
+        for group in groups {
             let (step, slot_size) = (core.groups[&group].step(), core.groups[&group].slot_size);
             let class = heat::fold(class, core.groups[&group].total_segments());
             let limit = |height: u32, columns: usize| {

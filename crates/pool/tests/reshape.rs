@@ -5,9 +5,9 @@ mod common;
 use common::*;
 use larder_device::Device;
 use larder_format::{ByteLen, DeviceIndex};
-use larder_pool::create::rule_for;
+use larder_pool::create::{MAX_DEVICES, rule_for};
 use larder_pool::open::{Scan, scan};
-use larder_pool::{GroupSpec, Pool, PoolError};
+use larder_pool::{GroupSpec, Pool, PoolError, PoolSpec};
 use larder_sim::{SimWorld, Survival};
 use std::sync::Arc;
 
@@ -208,4 +208,38 @@ fn only_mirrors_get_another_copy() {
     assert!(matches!(&error, PoolError::Invalid(why) if why.contains("neither")), "{error}");
     assert!(pool.detach(device(1)).is_err());
     assert_whole(&pool, "unchanged");
+}
+
+#[test]
+fn more_devices_than_a_root_can_tell_of_are_refused_and_the_pool_goes_on() {
+    let sim = SimWorld::new(&[SIZE; MAX_DEVICES + 1]);
+    let group = |device| GroupSpec { rule: rule_for("single", 1).unwrap(), devices: vec![device] };
+    let spec = |devices: Vec<Arc<dyn Device>>| {
+        let groups = devices.into_iter().map(group).collect();
+        PoolSpec { name: "tank".into(), groups, ashift: 12 }
+    };
+    let refused = |result: Result<(), PoolError>| {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("are too many") && text.contains("Nothing was changed"), "{text}");
+    };
+    refused(Pool::create(world(1), spec(sim.devices())).map(drop));
+    let mut devices = sim.devices();
+    let last = devices.pop().unwrap();
+    let pool = Pool::create(world(2), spec(devices)).unwrap();
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 40, 1));
+    refused(pool.add_group(group(Arc::clone(&last))));
+    refused(pool.attach(device(0), Arc::clone(&last)).map(drop));
+    pool.replace(device(0), last).unwrap();
+    for _ in 1..32 {
+        pool.add_spare(Arc::new(sim.add_device(SIZE))).unwrap();
+    }
+    refused(pool.add_spare(Arc::new(sim.add_device(SIZE))).map(drop));
+    refused(pool.replace(device(1), Arc::new(sim.add_device(SIZE))).map(drop));
+    commit(&pool, &mut model, &files(10, 40, 2));
+    while pool.resilver_step(1 << 30).unwrap() {}
+    commit(&pool, &mut model, &files(60, 40, 3));
+    drop(pool);
+    let pool = open(&SimWorld::from_images(sim.images()), 3);
+    verify(&pool, &model);
 }

@@ -1,8 +1,11 @@
 //! What POSIX and Linux say of single operations.
 
 use crate::bed::{Bed, READ_WRITE, ROOT, USER};
+use crate::quota::dataset;
 use larder_files::*;
-use larder_pool::ROOT_DATASET;
+use larder_format::InodeId;
+use larder_format::items::{MAX_DATASET, MAX_INODE};
+use larder_pool::{PoolError, ROOT_DATASET};
 use std::collections::BTreeMap;
 
 #[test]
@@ -397,4 +400,36 @@ fn a_record_that_rotted_beyond_repair_costs_its_bytes_alone_and_is_named() {
     let damaged = bed.mount.damaged();
     assert_eq!(damaged[0].path.as_deref(), Some("/letters/to a friend"));
     assert_eq!((damaged.len(), damaged[0].ranges.len(), &damaged[0].ranges[0]), (1, 1, &(4096..8192)));
+}
+
+#[test]
+fn numbers_of_datasets_and_inodes_end_with_a_refusal() {
+    let bed = Bed::new(&[]);
+    for last in [(1 << 20) - 1, MAX_DATASET - 1] {
+        bed.pool.set_note("last_dataset", &last.to_string()).unwrap();
+        let (made, root) = dataset(&bed, &format!("tank/after{last}"), &[]);
+        assert_eq!(made.id().get(), last + 1);
+        bed.write(bed.file(root, "file"), 0, b"content");
+    }
+    for last in [MAX_DATASET, u64::MAX] {
+        bed.pool.set_note("last_dataset", &last.to_string()).unwrap();
+        let refused = bed.pool.create_dataset("tank/more", Default::default());
+        assert!(matches!(refused, Err(PoolError::Invalid(_))), "after {last}");
+    }
+    let (op, root) = (bed.pool.enter().unwrap(), bed.pool.dataset(ROOT_DATASET).unwrap());
+    root.update(&op, |tree| {
+        tree.note_inode(InodeId::new(MAX_INODE - 1));
+        Ok::<_, PoolError>(())
+    })
+    .unwrap();
+    drop(op);
+    bed.pool.commit().unwrap();
+    let last = bed.file(ROOT, "last");
+    bed.write(last, 0, b"content");
+    let more = bed.mount.mknod(ROOT, b"more", FileKind::Regular, 0o644, 0, &crate::bed::USER);
+    assert_eq!(more.unwrap_err(), FsError::NoSpace);
+    bed.pool.commit().unwrap();
+    bed.check();
+    let bed = bed.reopen(3);
+    assert_eq!(bed.find("last").unwrap().size, 7);
 }
