@@ -111,14 +111,15 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     tokio::select! {
         () = impatient => Ok(()),
         outcome = server => outcome.map_err(|error| internal("serve", &error)),
-        _ = terminate.recv() => export_all(engine).await,
-        _ = interrupt.recv() => export_all(engine).await,
-        _ = hang_up.recv() => export_all(engine).await,
+        _ = terminate.recv() => export_all(engine, true).await,
+        _ = interrupt.recv() => export_all(engine, true).await,
+        _ = hang_up.recv() => export_all(engine, true).await,
     }
 }
 
-async fn export_all(engine: Arc<dyn Engine>) -> Result<()> {
-    blocking(move || engine.export_all()).await
+/// A signal does not ask: with `force` a suspended pool goes as it is.
+async fn export_all(engine: Arc<dyn Engine>, force: bool) -> Result<()> {
+    blocking(move || engine.export_all(force)).await
 }
 
 /// Runs what blocks where it may. A panic there ends the request, not the daemon.
@@ -225,7 +226,7 @@ async fn stop(
     Json(Stop {}): Json<Stop>,
 ) -> std::result::Result<Json<Done>, Failure> {
     let Shared { engine, stop } = shared;
-    export_all(engine).await?;
+    export_all(engine, false).await?;
     stop.send_replace(true);
     Ok(Json(Done {}))
 }

@@ -84,8 +84,9 @@ pub trait Engine: Send + Sync {
     fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
     fn pools(&self) -> Vec<String>;
-    /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same.
-    fn export_all(&self) -> Result<()>;
+    /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same. With
+    /// `force` suspended pools too.
+    fn export_all(&self, force: bool) -> Result<()>;
 }
 
 /// A request that an engine answers.

@@ -57,7 +57,7 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.pool_export(pool::Export { name: request.name })
+        self.pool_export(pool::Export { name: request.name, force: true })
     }
 
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
@@ -270,7 +270,7 @@ impl Engine for MemoryEngine {
         self.datasets.lock().keys().filter(|name| !name.contains('/')).cloned().collect()
     }
 
-    fn export_all(&self) -> Result<()> {
+    fn export_all(&self, _force: bool) -> Result<()> {
         self.datasets.lock().clear();
         Ok(())
     }

@@ -79,7 +79,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
 }
 
 /// What step 2 leaves for step 3.
-struct Sealed {
+pub(crate) struct Sealed {
     root: Root,
     applied: OpSeq,
     /// What was rebuilt before: what was found lost meanwhile is in the tables.
@@ -148,7 +148,7 @@ impl Pool {
             sealed
         };
         let commit = sealed.root.commit;
-        self.finish(sealed)?;
+        self.finish_or_keep(sealed)?;
         if let Some(front) = &front {
             front.committed(commit);
         }
@@ -431,21 +431,37 @@ impl Pool {
         Ok(())
     }
 
+    /// As [`Pool::finish`]; a commit that devices refuse is kept, to be finished when they are there again: the root
+    /// after next would make devices look stale that lack two.
+    fn finish_or_keep(&self, mut sealed: Sealed) -> Result<()> {
+        let finished = self.finish(&mut sealed);
+        if finished.is_err() {
+            *self.unfinished.lock() = Some(sealed);
+        }
+        finished
+    }
+
+    /// Finishes the commit that was kept, if there is one.
+    pub(crate) fn finish_kept(&self) -> Result<()> {
+        let kept = self.unfinished.lock().take();
+        kept.map_or(Ok(()), |sealed| self.finish_or_keep(sealed))
+    }
+
     /// Step 3: what was sealed becomes durable.
-    fn finish(&self, sealed: Sealed) -> Result<()> {
-        let Sealed { mut root, applied, rebuilt } = sealed;
+    fn finish(&self, sealed: &mut Sealed) -> Result<()> {
+        let Sealed { root, applied, rebuilt } = sealed;
         let commit = root.commit;
         if planted(Bug::RootBeforeData) {
-            self.publish(&mut root)?;
+            self.publish(root)?;
         }
         self.settle_all_rows()?;
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
-        self.keep_rebuilt(rebuilt);
-        self.publish(&mut root)?;
+        self.keep_rebuilt(std::mem::take(rebuilt));
+        self.publish(root)?;
         self.durable.store(commit.get(), Ordering::Release);
-        self.notes.lock().committed(applied);
+        self.notes.lock().committed(*applied);
         let mut core = self.core.lock();
         core.spend_reserve = false;
         core.reap_segments(self, commit);
@@ -467,26 +483,10 @@ impl Pool {
             self.members.flush_all();
         }
         self.check_tolerance()?;
+        self.members.iter().for_each(|member| member.note_root());
         self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
-        Ok(())
-    }
-
-    /// Suspends the pool when a group has lost more devices than its layout survives.
-    pub(crate) fn check_tolerance(&self) -> Result<()> {
-        let groups: Vec<_> =
-            self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
-        for (index, rule) in groups {
-            let members: Vec<_> = self.members.of_group(index).collect();
-            if !rule.layout.survives(|column| !members[column].is_online()) {
-                let lost: Vec<_> =
-                    members.iter().filter(|member| !member.is_online()).map(|member| member.name()).collect();
-                return Err(self.suspend(format!(
-                    "{} group {index} cannot do without {}",
-                    rule.name(),
-                    lost.join(", ")
-                )));
-            }
-        }
+        // This commit is durable; whoever reads is told of devices that refused its second copy.
+        let _ = self.check_tolerance();
         Ok(())
     }
 }

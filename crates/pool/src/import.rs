@@ -441,6 +441,9 @@ impl Pool {
     }
 
     /// Shows other hosts that the pool is in use here.
+    ///
+    /// # Errors
+    /// When so many devices refuse that the pool is suspended.
     pub fn beat(&self) -> Result<()> {
         let heartbeat = Heartbeat {
             pool: self.guid,
@@ -451,7 +454,7 @@ impl Pool {
         };
         let at = |area: larder_format::DeviceOffset| area + ByteLen::new(HEARTBEAT_OFFSET);
         self.members.write_labels(0, at, &heartbeat.encode());
-        Ok(())
+        self.check_tolerance()
     }
 }
 

@@ -164,7 +164,8 @@ impl Pool {
         last.map(|last| (last, ops))
     }
 
-    /// Appends one record and makes it durable; false when the log has no room for it.
+    /// Appends one record and makes it durable; false when that takes a commit: the log has no room for it, or a device
+    /// missed it that would pass for current without those that have it. A root on them that tells keeps it from that.
     fn append_log(&self, intent: &mut Intent, ops: Vec<Vec<u8>>) -> Result<bool> {
         let (incarnation, durable) = (self.core.lock().incarnation, self.durable_commit());
         let record = LogRecord {
@@ -197,17 +198,17 @@ impl Pool {
         };
         let columns = row::build(self.guid, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
         point("a log record is about to be written");
-        self.write_log_row(&segment, RowImage { offset, columns })?;
+        let everywhere = self.write_log_row(&segment, RowImage { offset, columns })?;
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
         intent.previous = fast64(self.guid, &payload);
-        Ok(true)
+        Ok(everywhere)
     }
 
     /// Writes a row of the log to all its copies and flushes them, from this thread, which would only wait otherwise:
-    /// all copies are under way before it waits for the first.
-    fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
+    /// all copies are under way before it waits for the first. False when a copy is lacking of which no root tells yet.
+    fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<bool> {
         let mut members = Vec::with_capacity(segment.slots.len());
         for (slot, column) in segment.slots.iter().zip(&row.columns) {
             members.extend(self.members.writers(slot.device).map(|member| (member, slot.index, column)));
@@ -223,23 +224,26 @@ impl Pool {
             }
         }
         if planted(Bug::LogNotFlushed) {
-            return Ok(());
+            return Ok(true);
         }
         let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
-        let mut copies = 0;
+        let (mut copies, mut everywhere) = (0, true);
         for ((member, ..), flush) in members.iter().zip(flushes) {
             // Nobody reads what a member has that is being rebuilt.
-            if flush.is_some() && member.settle(flush) && member.is_online() {
+            if flush.is_some() && member.settle_flush(flush) && member.is_online() {
                 copies += 1;
+            } else {
+                everywhere &= !member.passes_for_current() || planted(Bug::LogCopyMissed);
             }
         }
         if copies == 0 {
-            return Err(self.suspend("the intent log cannot be written".into()));
+            let columns: Vec<_> = segment.slots.iter().map(|slot| self.members.get(slot.device)).collect();
+            return Err(self.suspend_without(&columns, "the intent log cannot be written"));
         }
         if copies < segment.slots.len() {
             self.check_tolerance()?;
         }
-        Ok(())
+        Ok(everywhere)
     }
 
     /// At a commit: the log goes on where it is, full segments are closed, and spares are added.

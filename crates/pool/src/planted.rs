@@ -69,11 +69,15 @@ pub enum Bug {
     OldImageTrusted,
     /// Of two headers of a row the one that a power cut undid is believed.
     OldRowBelieved,
+    /// A member gets another place while rows are on their way to it.
+    InFlightForgotten,
+    /// An fsync is acknowledged though a device missed it that no root tells of.
+    LogCopyMissed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 30] = [
+    pub const ALL: [Bug; 32] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -104,6 +108,8 @@ impl Bug {
         Bug::BoundaryMissed,
         Bug::OldImageTrusted,
         Bug::OldRowBelieved,
+        Bug::InFlightForgotten,
+        Bug::LogCopyMissed,
     ];
 }
 

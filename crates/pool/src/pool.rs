@@ -7,6 +7,7 @@
 use crate::around::Misses;
 use crate::cache::{Cache, CacheStats};
 use crate::clean::Cleaning;
+use crate::commit::Sealed;
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
 use crate::dedup::{Dedup, Duplicates};
@@ -21,6 +22,7 @@ use crate::segments::Readable;
 use crate::snapshot::Snapshots;
 use crate::space::GroupSpace;
 use crate::spare::{Noted, Spare};
+use crate::suspend::Suspension;
 use crate::tree::Tree;
 use crate::watch::Watch;
 use crate::write::Flights;
@@ -210,7 +212,9 @@ pub struct Pool {
     /// What [`Pool::freeing_bytes`] told last.
     pub(crate) freeing_told: AtomicU64,
     pub(crate) durable: AtomicU64,
-    pub(crate) suspended: Mutex<Option<String>>,
+    pub(crate) suspended: Mutex<Option<Suspension>>,
+    /// A commit that devices refused; see [`Pool::resume`].
+    pub(crate) unfinished: Mutex<Option<Sealed>>,
     pub(crate) beats: AtomicU64,
     /// What happened, and what could not be read.
     pub(crate) log: Mutex<crate::events::Log>,
@@ -275,34 +279,6 @@ impl Pool {
         self.check_writable()?;
         let op = Op { pool: self, _watch: self.watch("a commit"), _gate: Gate::Exclusive { _guard: guard } };
         Ok(op)
-    }
-
-    /// Refuses when nothing may be written.
-    ///
-    /// # Errors
-    /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
-    pub fn check_writable(&self) -> Result<()> {
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
-        match &*self.suspended.lock() {
-            Some(reason) => Err(PoolError::Suspended(reason.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// Stops all writing: nothing more is acknowledged. The first reason stays.
-    pub fn suspend(&self, reason: String) -> PoolError {
-        let mut suspended = self.suspended.lock();
-        if suspended.is_none() {
-            self.event(Event::new(Class::PoolSuspend).text(reason.as_str()));
-        }
-        PoolError::Suspended(suspended.get_or_insert(reason).clone())
-    }
-
-    /// Why nothing is written any more.
-    pub fn suspended(&self) -> Option<String> {
-        self.suspended.lock().clone()
     }
 
     /// The pool's GUID.
@@ -389,11 +365,13 @@ impl Pool {
     }
     /// Whether a commit has anything to write.
     pub fn is_dirty(&self) -> bool {
+        self.is_changed() || self.has_news() || self.has_new_damage()
+    }
+    /// Whether somebody changed anything since the last commit was sealed.
+    pub(crate) fn is_changed(&self) -> bool {
         self.dirty.get() > 0
             || self.notes.lock().bytes() > 0
             || self.has_dropped()
-            || self.has_news()
-            || self.has_new_damage()
             || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()

@@ -145,7 +145,7 @@ impl Host {
         let guid = live.pool.guid();
         let paths = live.device_paths();
         drop(live);
-        self.export(name)?;
+        self.export(name, true)?;
         let mut outcome = Ok(());
         for (_, path) in paths {
             let wiped = open_to_wipe(file_of(&path)).and_then(|device| match scan(&device) {

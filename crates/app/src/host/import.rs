@@ -198,19 +198,33 @@ impl Host {
         Ok(true)
     }
 
-    /// Unmounts a pool, commits, lets go of its devices. The caller holds `admin`.
-    pub(super) fn export(&self, name: &str) -> Result<()> {
+    /// Unmounts a pool, commits, lets go of its devices; with `force` also one that is suspended, and loses what was
+    /// neither committed nor synced. The caller holds `admin`.
+    pub(super) fn export(&self, name: &str, force: bool) -> Result<()> {
         let live = self.pool(name)?;
         let doing = format!("cannot export '{name}'");
+        if live.pool.may_resume() {
+            // What it was suspended for may be over. If not, it says so below.
+            let _ = live.pool.resume();
+        }
+        let refuse_to_drop = || match live.pool.at_stake().filter(|_| !force) {
+            None => Ok(()),
+            Some(bytes) => Err(would_drop(&live.pool, bytes).within(&doing).of_pool(name)),
+        };
+        refuse_to_drop()?;
         let gone = live.mounts.lock().unmount_all().map_err(|error| error.within(&doing))?;
         if !live.pool.is_read_only() {
             let stored = live.pool.commit();
-            if let Err(error) = stored
-                && live.pool.suspended().is_none()
-            {
-                // What was written cannot be stored now, and perhaps can after files were deleted.
-                live.mounts.lock().mount_again(&gone);
-                return Err(ApiError::from(error).within(doing).of_pool(name));
+            if let Err(error) = stored {
+                // What was written cannot be stored now, and perhaps can after files were deleted, or devices are back.
+                let refused = match live.pool.suspended() {
+                    None => Err(ApiError::from(error).within(&doing).of_pool(name)),
+                    Some(_) => refuse_to_drop(),
+                };
+                if refused.is_err() {
+                    live.mounts.lock().mount_again(&gone);
+                    return refused;
+                }
             }
             live.stop();
             // A suspended pool goes as it is: the next import starts at its last commit and its log.
@@ -230,6 +244,23 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// What the export of a suspended pool would cost.
+fn would_drop(pool: &Pool, bytes: u64) -> ApiError {
+    let reason = pool.suspended().unwrap_or_default();
+    let message = format!(
+        "it is suspended ({reason}), and what was written since commit {} and not synced would be dropped: up to {} MiB",
+        pool.durable_commit(),
+        bytes.max(1).div_ceil(1 << 20)
+    );
+    let hint = match pool.may_resume() {
+        true => {
+            "larder pool clear POOL goes on with all of it when the cause is gone; to drop it: larder pool export -f POOL"
+        }
+        false => "to drop it: larder pool export -f POOL",
+    };
+    ApiError::new(ErrorKind::Suspended, message).safe("what was committed or synced before").hint(hint)
 }
 
 /// Refuses what cannot be imported, and says which devices are why.

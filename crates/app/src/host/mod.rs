@@ -139,7 +139,7 @@ impl Engine for Host {
     }
     fn pool_export(&self, request: pool::Export) -> Result<Done> {
         let _admin = self.admin.lock();
-        self.export(&request.name)?;
+        self.export(&request.name, request.force)?;
         Ok(Done {})
     }
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
@@ -247,11 +247,11 @@ impl Engine for Host {
     fn pools(&self) -> Vec<String> {
         self.live.read().keys().cloned().collect()
     }
-    fn export_all(&self) -> Result<()> {
+    fn export_all(&self, force: bool) -> Result<()> {
         let _admin = self.admin.lock();
         let mut outcome = Ok(());
         for name in self.pools() {
-            outcome = outcome.and(self.export(&name));
+            outcome = outcome.and(self.export(&name, force));
         }
         outcome
     }
