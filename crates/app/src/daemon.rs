@@ -124,8 +124,9 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     }
 }
 
-async fn export_all(engine: Arc<dyn Engine>, in_use_or_not: bool) -> Result<()> {
-    blocking(move || engine.export_all(in_use_or_not)).await
+/// With `force`, mounts are ended whoever is in them, and a suspended pool goes as it is.
+async fn export_all(engine: Arc<dyn Engine>, force: bool) -> Result<()> {
+    blocking(move || engine.export_all(force)).await
 }
 
 /// Runs what blocks where it may. A panic there ends the request, not the daemon.

@@ -85,8 +85,8 @@ pub trait Engine: Send + Sync {
     /// The names of the imported pools.
     fn pools(&self) -> Vec<String>;
     /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same. With
-    /// `in_use_or_not`, mounts are ended though somebody is in them.
-    fn export_all(&self, in_use_or_not: bool) -> Result<()>;
+    /// `force`, mounts are ended though somebody is in them, and suspended pools go as they are.
+    fn export_all(&self, force: bool) -> Result<()>;
 }
 
 /// A request that an engine answers.

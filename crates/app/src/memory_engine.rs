@@ -57,7 +57,7 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.pool_export(pool::Export { name: request.name })
+        self.pool_export(pool::Export { name: request.name, force: true })
     }
 
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {

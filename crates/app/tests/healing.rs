@@ -536,3 +536,70 @@ fn the_last_good_disk_is_replaced_but_for_what_cannot_be_read_and_somebody_accep
     until(&bed, "forgotten", |status| status.contains("errors: No known data errors"));
     bed.ok(&format!("pool labelclear {old}"));
 }
+
+/// Mounts a tmpfs of `mib` MiB in the bed, or gives the one that is there that size.
+fn tight(bed: &Bed, mib: u64) {
+    fs::create_dir_all(bed.path("tight")).unwrap();
+    let is_there =
+        fs::read_to_string("/proc/self/mounts").unwrap().contains(bed.path("tight").to_str().unwrap());
+    let options = format!("size={mib}m{}", if is_there { ",remount" } else { "" });
+    let mut mount = std::process::Command::new("mount");
+    let status = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(bed.path("tight")).status();
+    assert!(status.unwrap().success());
+}
+
+/// Writes files from number `from` on, each synced, until one is refused; gives its number and errno.
+fn write_until_refused(bed: &Bed, from: u64) -> (u64, Option<i32>) {
+    for seed in from..from + 500 {
+        let written = File::create(bed.path(&format!("mnt/{seed}"))).and_then(|file| {
+            file.write_all_at(&noise(seed, MIB as usize), 0)?;
+            file.sync_all()
+        });
+        if let Err(error) = written {
+            return (seed, error.raw_os_error());
+        }
+    }
+    panic!("it never gets full");
+}
+
+#[test]
+fn a_pool_whose_file_system_is_full_is_read_says_so_and_goes_on_when_there_is_room() {
+    const ENOSPC: Option<i32> = Some(28);
+    let Some(bed) = Bed::new("a_pool_whose_file_system_is_full_goes_on") else { return };
+    tight(&bed, 40);
+    let devices = bed.devices("tight", 1, 256);
+    bed.create("tank", "", &devices);
+    let (refused, errno) = write_until_refused(&bed, 0);
+    assert_eq!(errno, ENOSPC);
+    assert!(refused > 4);
+    let mounted = bed.path("mnt");
+    assert_eq!(fs::write(mounted.join("more"), b"more").unwrap_err().raw_os_error(), ENOSPC);
+    let status = bed.ok("pool status tank");
+    assert!(status.contains("SUSPENDED") && status.contains("disk0 is full"), "{status}");
+    assert!(status.contains("larder pool clear tank"), "{status}");
+    assert_eq!(bed.run("pool check tank").status.code(), Some(2));
+    assert!(bed.ok("pool events tank").contains("pool_suspend"));
+    for seed in 0..refused {
+        assert!(fs::read(mounted.join(seed.to_string())).unwrap() == noise(seed, MIB as usize), "{seed}");
+    }
+    let error = bed.fails(1, "pool clear tank");
+    assert!(error.contains("full") && error.contains("make room"), "{error}");
+    let error = bed.fails(1, "pool export tank");
+    assert!(error.contains("would be dropped") && error.contains("export -f tank"), "{error}");
+
+    tight(&bed, 80);
+    bed.ok("pool clear tank");
+    assert!(bed.ok("pool status tank").contains("ONLINE"));
+    let (again, errno) = write_until_refused(&bed, refused);
+    assert_eq!(errno, ENOSPC);
+    assert!(again > refused + 4);
+    bed.ok("pool export -f tank");
+    let error = bed.fails(1, "pool import -d DIR/tight tank");
+    assert!(error.contains("full") && error.contains("tight/disk0"), "{error}");
+    tight(&bed, 120);
+    bed.ok("pool import -d DIR/tight tank");
+    for seed in 0..again {
+        assert!(fs::read(mounted.join(seed.to_string())).unwrap() == noise(seed, MIB as usize), "{seed}");
+    }
+    bed.ok("pool export tank");
+}

@@ -76,6 +76,13 @@ pub enum DeviceError {
     Overdue,
 }
 
+impl DeviceError {
+    /// Whether the file system that a device's file lies on has no room for it (ENOSPC, EDQUOT).
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { errno: 28 | 122 })
+    }
+}
+
 /// A device: something that holds bytes and can lose power.
 pub trait Device: Send + Sync {
     /// How people know it: its path, or its name in a simulation. For messages only.

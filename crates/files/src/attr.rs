@@ -72,7 +72,10 @@ impl Volume {
         if set.size.is_some_and(|size| size > MAX_FILE) {
             return Err(FsError::TooBig);
         }
-        let op = self.enter()?;
+        let (removing, op) = match set.size {
+            Some(_) => self.enter_removing().map(|(removing, op)| (Some(removing), op))?,
+            None => (None, self.enter()?),
+        };
         let inode = self.inode(id)?;
         let now = self.now();
         let time = |set: Option<SetTime>| {
@@ -88,7 +91,7 @@ impl Volume {
             check_regular(&state)?;
         }
         if set.size.is_some_and(|size| meets_tail(&state, size)) {
-            drop((state, _turn, op));
+            drop((state, _turn, op, removing));
             self.drop_tail(&inode)?;
             return self.setattr(id, set);
         }
@@ -266,7 +269,7 @@ impl Volume {
                 // As many extents as one operation should drop, then the next.
                 let rest = extents(&self.dataset.view()?, id, at..end, CUT_STEP + 1)?;
                 let next = rest.get(CUT_STEP).map_or(end, |(offset, _)| *offset);
-                let op = self.enter()?;
+                let (_removing, op) = self.enter_removing()?;
                 let zero = Zero { inode: id, offset: at, len: next - at, time: self.now() };
                 self.apply_zero(&op, zero, Origin::Live)?;
                 at = next;

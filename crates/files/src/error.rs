@@ -25,6 +25,9 @@ pub enum FsError {
     /// The pool is full (ENOSPC).
     #[error("no space left")]
     NoSpace,
+    /// The file system that the pool's devices lie on is full (ENOSPC); the text says which.
+    #[error("{0}")]
+    HostFull(String),
     /// A quota is used up (EDQUOT).
     #[error("quota exceeded")]
     Quota,
@@ -91,6 +94,7 @@ impl From<PoolError> for FsError {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::NoSpace => Self::NoSpace,
+            PoolError::HostFull(text) => Self::HostFull(text),
             PoolError::Quota(_) => Self::Quota,
             PoolError::ReadOnly => Self::ReadOnly,
             PoolError::NotFound(_) => Self::NotFound,
@@ -116,6 +120,7 @@ impl From<FsError> for PoolError {
     fn from(error: FsError) -> Self {
         match error {
             FsError::NoSpace | FsError::Quota => Self::NoSpace,
+            FsError::HostFull(text) => Self::HostFull(text),
             FsError::ReadOnly => Self::ReadOnly,
             other => Self::Invalid(other.to_string()),
         }

@@ -180,15 +180,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores all that is dirty in an operation that keeps all others out.
-    pub(crate) fn flush_rest(&self, op: &Op<'_>) -> Result<()> {
-        let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
-        while !todo.is_empty() {
-            self.flush_batch(op, &mut todo)?;
-        }
-        Ok(())
-    }
-
     /// Stores a batch of what is to do, and takes it off the list.
     pub(crate) fn flush_batch(&self, op: &Op<'_>, todo: &mut Todo) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
@@ -547,7 +538,13 @@ impl Volume {
 
     /// Returns when everything done to the inode before is durable; tells a handle what never will be.
     pub fn fsync(&self, id: InodeId, handle: Handle) -> Result<()> {
-        if !self.note_data(id)? {
+        let mut is_noted = self.note_data(id)?;
+        if !is_noted {
+            // The commit under way may be all that it takes.
+            self.pool.await_commit();
+            is_noted = self.note_data(id)?;
+        }
+        if !is_noted {
             self.pool.commit()?;
         } else {
             match self.pool.log_sync() {
@@ -601,7 +598,7 @@ impl Volume {
         }
         let record_size = u64::from(state.live.record_size);
         // The commit that stores what is logged cannot be put off; so not more than it has room for.
-        if self.pool.dirty().needed() / record_size.max(1) > self.pool.nodes_storable() {
+        if record_size > 0 && self.pool.dirty().needed() / record_size > self.pool.nodes_storable() {
             return Ok(false);
         }
         let mut ops = Vec::new();

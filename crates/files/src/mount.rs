@@ -376,10 +376,6 @@ impl FrontEnd for Mount {
         })
     }
 
-    fn flush_rest(&self, op: &Op<'_>) -> Result<(), PoolError> {
-        self.all().iter().try_for_each(|volume| Ok(volume.flush_rest(op)?))
-    }
-
     fn note_dirty(&self) -> Result<bool, PoolError> {
         let mut left = LOG_AT_MOST;
         for volume in self.all() {

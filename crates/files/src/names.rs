@@ -10,7 +10,7 @@
 
 use crate::acl::{inherit, inherited_perm};
 use crate::error::{FsError, Result};
-use crate::inode::{Inode, Locked};
+use crate::inode::{Inode, Locked, State};
 use crate::ops::{Attr, Caller, RenameFlags};
 use crate::volume::{Volume, inode_key, new_item, orphan_key};
 use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, ROOT_INODE};
@@ -161,7 +161,12 @@ fn note(tree: &mut Update<'_>, origin: Origin, op: impl FnOnce() -> LogOp) {
     }
 }
 
-/// The same for an operation that may have taken a file's last name.
+/// Whether the name that was taken was the last one of a file with content.
+fn was_last_of_data(state: &State) -> bool {
+    state.live.nlink == 0 && state.live.kind == FileKind::Regular && state.live.size > 0
+}
+
+/// The same for an operation that took a file's last name.
 fn note_removal(tree: &mut Update<'_>, origin: Origin, op: impl FnOnce() -> LogOp) {
     if origin == Origin::Live {
         tree.log_removal(op().encode());
@@ -510,12 +515,12 @@ impl Volume {
             b".." if directory => return Err(FsError::NotEmpty),
             _ => check_name(name)?,
         }
-        let op = self.enter()?;
+        let (removing, op) = self.enter_removing()?;
         let names = self.names.lock();
         let unlink = Unlink { parent, name: name.to_vec(), directory, time: self.now() };
         let orphan = self.apply_unlink(&op, unlink, Origin::Live)?;
         drop(names);
-        drop(op);
+        drop((op, removing));
         if let Some(id) = orphan {
             self.bury(id);
         }
@@ -568,9 +573,9 @@ impl Volume {
                 None => None,
             };
             store(tree, &states)?;
-            match directory {
-                true => note(tree, origin, || LogOp::Unlink(unlink)),
-                false => note_removal(tree, origin, || LogOp::Unlink(unlink)),
+            match inode.is_some() && was_last_of_data(states.of(found.inode)) {
+                true => note_removal(tree, origin, || LogOp::Unlink(unlink)),
+                false => note(tree, origin, || LogOp::Unlink(unlink)),
             }
             Ok::<_, FsError>(orphan)
         })?;
@@ -613,7 +618,7 @@ impl Volume {
         if flags.noreplace && flags.exchange {
             return Err(FsError::Invalid);
         }
-        let op = self.enter()?;
+        let (removing, op) = self.enter_removing()?;
         let names = self.names.lock();
         if flags.noreplace && self.find(new_parent, new_name)?.is_some() {
             self.existing(parent, name)?;
@@ -629,7 +634,7 @@ impl Volume {
         };
         let orphan = self.apply_rename(&op, rename, Origin::Live)?;
         drop(names);
-        drop(op);
+        drop((op, removing));
         if let Some(id) = orphan {
             self.bury(id);
         }
@@ -705,7 +710,7 @@ impl Volume {
             states.of(from.inode).change(|item| (item.parent, item.ctime) = (new_parent, time));
             store(tree, &states)?;
             match to {
-                Some(_) if !exchange => note_removal(tree, origin, || LogOp::Rename(rename)),
+                Some(to) if !exchange && was_last_of_data(states.of(to.inode)) => note_removal(tree, origin, || LogOp::Rename(rename)),
                 _ => note(tree, origin, || LogOp::Rename(rename)),
             }
             Ok(orphan)

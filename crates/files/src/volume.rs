@@ -12,7 +12,7 @@ use larder_format::items::{self, FileKind, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
 use larder_pool::{Dataset, Look, Op, Pool, PoolError};
-use larder_sync::Mutex;
+use larder_sync::{Mutex, RwLockReadGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,6 +189,16 @@ impl Volume {
         }
         self.pool.make_changes_fit()?;
         Ok(self.pool.enter()?)
+    }
+
+    /// The same for what takes data away, which a commit may have to get ahead of.
+    pub(crate) fn enter_removing(&self) -> Result<(RwLockReadGuard<'_, ()>, Op<'_>)> {
+        if self.dataset.settings().readonly {
+            return Err(FsError::ReadOnly);
+        }
+        self.pool.make_changes_fit()?;
+        let removing = self.pool.removing();
+        Ok((removing, self.pool.enter()?))
     }
 
     /// Sees to it that inode ids may be given out. Not under an operation: it may have to commit.

@@ -208,7 +208,7 @@ impl Pool {
         match cleaned {
             Err(PoolError::NoSpace) => Ok(None),
             // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
-            Err(error) if !matches!(error, PoolError::Suspended(_)) => {
+            Err(error) if !matches!(error, PoolError::Suspended(_) | PoolError::HostFull(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
                     self.core.lock().entries.change(segment, |entry| entry.damaged = true);
                     self.heal_segment_later(segment);

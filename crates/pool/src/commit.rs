@@ -1,8 +1,8 @@
 //! A commit: the atomic step from one root record to the next.
 //!
 //! 1. The front end stores its dirty data; traffic goes on.
-//! 2. With the gate closed: data that the log holds is stored, and all other data if something was removed since it
-//!    was stored last, so that no removal is in a commit without what was written before it; dirty nodes of datasets become blocks;
+//! 2. With the gate closed, at a moment at which nothing has been removed since 1: data that the log holds is stored;
+//!    dirty nodes of datasets become blocks;
 //!    dropped blocks die; the block map's updates become a run; segments, datasets and runs go into the
 //!    tables, and the tables' dirty nodes become blocks. All of this is submitted, not waited for.
 //! 3. With the gate open again: every row written so far is waited for; all devices are flushed; the
@@ -23,7 +23,7 @@ use crate::free::PAGES_PER_COMMIT;
 use crate::map::{Budget, Changes};
 use crate::member::Member;
 use crate::planted::{Bug, planted};
-use crate::pool::{Op, Pool};
+use crate::pool::{FrontEnd, Op, Pool};
 use crate::read::TableNodes;
 use crate::runs::{RunIo, own_info};
 use crate::segments::SegmentEntry;
@@ -36,6 +36,7 @@ use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::tables::{PIECE_MAX, Table, pieces};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
+use larder_sync::RwLockWriteGuard;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,8 +49,10 @@ const MERGE_PAGES: usize = 256;
 /// more than four times the space they need.
 const TABLE_SEGMENTS: usize = 4;
 
-/// Times that a commit has dirty data stored beside traffic; what is left then holds everybody up.
+/// Times that a commit has dirty data stored beside traffic; then those who remove something wait.
 const FLUSH_ROUNDS: usize = 3;
+
+type GateGuard<'a> = RwLockWriteGuard<'a, ()>;
 
 /// What a commit is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +87,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
 }
 
 /// What step 2 leaves for step 3.
-struct Sealed {
+pub(crate) struct Sealed {
     root: Root,
     applied: OpSeq,
     /// What was rebuilt before: what was found lost meanwhile is in the tables.
@@ -121,42 +124,40 @@ impl Pool {
         Err(PoolError::NoSpace)
     }
 
+    /// Commits, unless all up to `target` has become durable while somebody else did.
+    pub(crate) fn commit_through(&self, target: OpSeq) -> Result<()> {
+        for _ in 0..ROUNDS {
+            match self.commit_unless(How::Whole, Some(target)) {
+                Err(PoolError::NoSpace) => self.make_commit_fit()?,
+                done => return done.map(drop),
+            }
+        }
+        Err(PoolError::NoSpace)
+    }
+
     fn commit_with(&self, how: How) -> Result<CommitId> {
+        self.commit_unless(how, None)
+    }
+
+    fn commit_unless(&self, how: How, target: Option<OpSeq>) -> Result<CommitId> {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_turn();
         self.check_writable()?;
+        if target.is_some_and(|target| self.notes.lock().has_logged(target)) {
+            return Ok(self.durable_commit());
+        }
         // Before its rows go where somebody else's may be.
         self.still_ours(Look::Briefly)?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
-        let mut flushed_at = self.notes.lock().last();
-        if let Some(front) = &front {
-            for _ in 0..FLUSH_ROUNDS {
-                flushed_at = self.notes.lock().last();
-                match front.flush() {
-                    Err(PoolError::NoSpace) if how == How::WhatFits => break,
-                    flushed => flushed?,
-                }
-                if !self.notes.lock().removes_after(flushed_at) {
-                    break;
-                }
-            }
-        }
         self.merge_map()?;
         self.tend_index(MERGE_PAGES)?;
         let sealed = {
-            let guard = self.gate.write();
+            let (guard, _nothing_is_removed) = self.close_gate(how, front.as_deref())?;
             let op = self.exclusive(&guard)?;
             if let Some(front) = &front {
                 let before = std::mem::replace(&mut self.core.lock().spend_reserve, true);
-                let flushed = front.flush_logged(&op).and_then(|()| {
-                    let is_ordered = !self.notes.lock().removes_after(flushed_at);
-                    if is_ordered || how == How::WhatFits || planted(Bug::RestNotStored) {
-                        Ok(())
-                    } else {
-                        front.flush_rest(&op)
-                    }
-                });
+                let flushed = front.flush_logged(&op);
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
@@ -169,7 +170,7 @@ impl Pool {
             sealed
         };
         let commit = sealed.root.commit;
-        self.finish(sealed)?;
+        self.finish_or_keep(sealed)?;
         if let Some(front) = &front {
             front.committed(commit);
         }
@@ -179,6 +180,29 @@ impl Pool {
             drop(self.free_some(PAGES_PER_COMMIT));
         }
         Ok(commit)
+    }
+
+    /// Has dirty data stored, and closes the gate at a moment at which nothing has been removed since, so that no removal
+    /// is in a commit without what was written before it. When that does not come by itself, removals wait for it.
+    fn close_gate(&self, how: How, front: Option<&dyn FrontEnd>) -> Result<(GateGuard<'_>, Option<GateGuard<'_>>)> {
+        let mut held = None;
+        for round in 0.. {
+            if round == FLUSH_ROUNDS {
+                held = Some(self.removal.write());
+            }
+            let removals = self.notes.lock().removals();
+            let fits = match front.map_or(Ok(()), FrontEnd::flush) {
+                Err(PoolError::NoSpace) if how == How::WhatFits => false,
+                flushed => flushed.map(|()| true)?,
+            };
+            let guard = self.gate.write();
+            let is_ordered = self.notes.lock().removals() == removals;
+            // What does not fit waits for room that only a commit brings.
+            if is_ordered || !fits || held.is_some() || planted(Bug::RestNotStored) {
+                return Ok((guard, held));
+            }
+        }
+        unreachable!("the last round is taken as it is")
     }
 
     /// Goes on with merging large runs of the block map, which is not held over reads and writes: whoever stores or looks
@@ -466,25 +490,41 @@ impl Pool {
         Ok(())
     }
 
+    /// As [`Pool::finish`]; a commit that devices refuse is kept, to be finished when they are there again: the root
+    /// after next would make devices look stale that lack two.
+    fn finish_or_keep(&self, mut sealed: Sealed) -> Result<()> {
+        let finished = self.finish(&mut sealed);
+        if finished.is_err() {
+            *self.unfinished.lock() = Some(sealed);
+        }
+        finished
+    }
+
+    /// Finishes the commit that was kept, if there is one.
+    pub(crate) fn finish_kept(&self) -> Result<()> {
+        let kept = self.unfinished.lock().take();
+        kept.map_or(Ok(()), |sealed| self.finish_or_keep(sealed))
+    }
+
     /// Step 3: what was sealed becomes durable.
-    fn finish(&self, sealed: Sealed) -> Result<()> {
-        let Sealed { mut root, applied, rebuilt } = sealed;
+    fn finish(&self, sealed: &mut Sealed) -> Result<()> {
+        let Sealed { root, applied, rebuilt } = sealed;
         let commit = root.commit;
         if planted(Bug::RootBeforeData) {
-            self.publish(&mut root)?;
+            self.publish(root)?;
         }
         self.settle_all_rows()?;
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
-        self.keep_rebuilt(rebuilt);
+        self.keep_rebuilt(std::mem::take(rebuilt));
         if planted(Bug::DurableTooSoon) {
             self.durable.store(commit.get(), Ordering::Release);
         }
-        self.publish(&mut root)?;
+        self.publish(root)?;
         self.durable.store(commit.get(), Ordering::Release);
         let mut notes = self.notes.lock();
-        let applied = if planted(Bug::WindowForgotten) { notes.last() } else { applied };
+        let applied = if planted(Bug::WindowForgotten) { notes.last() } else { *applied };
         notes.committed(applied);
         drop(notes);
         self.let_go_of_freed();
@@ -510,26 +550,10 @@ impl Pool {
             self.members.flush_all();
         }
         self.check_tolerance()?;
+        self.members.iter().for_each(|member| member.note_root());
         self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
-        Ok(())
-    }
-
-    /// Suspends the pool when a group has lost more devices than its layout survives.
-    pub(crate) fn check_tolerance(&self) -> Result<()> {
-        let groups: Vec<_> =
-            self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
-        for (index, rule) in groups {
-            let members: Vec<_> = self.members.of_group(index).collect();
-            if !rule.layout.survives(|column| !members[column].is_online()) {
-                let lost: Vec<_> =
-                    members.iter().filter(|member| !member.is_online()).map(|member| member.name()).collect();
-                return Err(self.suspend(format!(
-                    "{} group {index} cannot do without {}",
-                    rule.name(),
-                    lost.join(", ")
-                )));
-            }
-        }
+        // This commit is durable; whoever reads is told of devices that refused its second copy.
+        let _ = self.check_tolerance();
         Ok(())
     }
 }

@@ -38,6 +38,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Busy`] when it has children or snapshots or is the pool's root.
     pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
+        let _removing = self.removing();
         let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
         if id == ROOT_DATASET {
@@ -60,6 +61,7 @@ impl Pool {
             state.record.parent = ROOT_DATASET;
             state.changed = true;
         }
+        self.notes.lock().note_removal();
         self.datasets.write().remove(&id);
         self.destroyed.lock().insert(id, dataset);
         self.books.close(id);

@@ -60,10 +60,18 @@ pub(crate) struct Place {
 }
 
 impl Pool {
-    /// Makes the changes that wait for the boundary after `commit`. The gate is closed.
+    /// Makes the changes that wait for the boundary after `commit`. The gate is closed. Rows and log records on their
+    /// way are the members' as they were: whoever fails one must be known to have before it gets another place. Where
+    /// too many have, nothing changes, and the commit fails.
     pub(crate) fn cross_boundary(&self, commit: CommitId) {
         let changes = std::mem::take(&mut *self.changes.waiting.lock());
-        changes.into_iter().for_each(|change| change(self, commit));
+        if changes.is_empty() {
+            return;
+        }
+        let _nobody_syncs = self.intent.lock();
+        if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
+            changes.into_iter().for_each(|change| change(self, commit));
+        }
     }
 
     /// Nobody else changes who is a member until this is dropped.
@@ -458,13 +466,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Counts errors anew, of one device or of all; a device that failed is taken back into use, unless it hung and
+    /// Counts errors anew, of one device or of all; a pool that is suspended for what devices refused goes on if it can
+    /// ([`Pool::resume`]); a device that failed is taken back into use, unless it hung and
     /// must be opened anew ([`Member::is_given_up`], [`Pool::online`]).
     ///
     /// # Errors
-    /// When a device that failed is not there any more.
+    /// When a device that failed is not there any more; when the pool has to stay suspended.
     pub fn clear(&self, device: Option<DeviceIndex>) -> Result<()> {
         let _mine = self.change_turn();
+        self.resume()?;
         if device.is_none() {
             self.clear_damage();
         }

@@ -27,6 +27,9 @@ pub enum PoolError {
     /// Too many devices fail: nothing more is acknowledged until they are back.
     #[error("the pool is suspended: {0}")]
     Suspended(String),
+    /// The file system that devices lie on is full: the pool is suspended until there is room, and then resumed.
+    #[error("the pool is suspended: {0}")]
+    HostFull(String),
     /// A device request failed where no redundancy could cover it.
     #[error("{device}: {error}")]
     Device {

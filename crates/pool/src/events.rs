@@ -48,6 +48,8 @@ pub enum Class {
     PoolFull,
     /// The pool stopped writing.
     PoolSuspend,
+    /// It goes on writing.
+    PoolResume,
     /// Requests of a device failed.
     Io,
     /// A device gave bytes that are not what was written to it.
@@ -97,6 +99,7 @@ impl fmt::Display for Class {
             Self::PoolExport => "pool_export",
             Self::PoolFull => "pool_full",
             Self::PoolSuspend => "pool_suspend",
+            Self::PoolResume => "pool_resume",
             Self::Io => "io",
             Self::Checksum => "checksum",
             Self::Data => "data",

@@ -35,6 +35,7 @@ use larder_format::log::LogRecord;
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
+use larder_sync::RwLockReadGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,8 +60,8 @@ pub(crate) struct Notes {
     bytes: usize,
     next: u64,
     logged: u64,
-    /// The newest one that removes.
-    removal: u64,
+    /// How many removed something, those included that the log does not get.
+    removals: u64,
     /// What was written before any removal up to the first of these is noted, by operations up to the second.
     covered: (u64, u64),
 }
@@ -94,9 +95,7 @@ impl Notes {
     pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>, removes: bool) -> OpSeq {
         let seq = self.next;
         self.next += 1;
-        if removes {
-            self.removal = seq;
-        }
+        self.removals += u64::from(removes);
         let mut framed = Vec::with_capacity(16 + op.len());
         framed.extend_from_slice(&seq.to_le_bytes());
         framed.extend_from_slice(&dataset.get().to_le_bytes());
@@ -106,9 +105,19 @@ impl Notes {
         OpSeq::new(seq)
     }
 
-    /// Whether anything was removed after `seq`.
-    pub(crate) fn removes_after(&self, seq: OpSeq) -> bool {
-        self.removal > seq.get()
+    /// Something was removed that only a commit tells of.
+    pub(crate) fn note_removal(&mut self) {
+        self.removals += 1;
+    }
+
+    /// Removals so far.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
+    }
+
+    /// Whether all up to `seq` is in the log or in a durable commit.
+    pub(crate) fn has_logged(&self, seq: OpSeq) -> bool {
+        self.logged >= seq.get()
     }
 
     /// The last number given.
@@ -142,11 +151,13 @@ impl Notes {
         let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
         // What goes up to the first removal, if there is one.
         let mut before_removal = None;
+        let mut is_covered = true;
         for note in self.pending.iter().filter(|note| note.seq > self.logged) {
             if note.removes && note.seq > through && !planted(Bug::RemovalNotCovered) {
                 if note.seq <= target.get() {
                     return Batch::Uncovered;
                 }
+                is_covered = false;
                 break;
             }
             if note.removes && before_removal.is_none() {
@@ -165,7 +176,12 @@ impl Notes {
             ops.truncate(count);
             last = before;
         }
-        if ops.is_empty() { Batch::TooMuch } else { Batch::Ops(last, ops) }
+        match ops.is_empty() {
+            false => Batch::Ops(last, ops),
+            true if is_covered => Batch::TooMuch,
+            // What covers the first removal comes after another one.
+            true => Batch::Uncovered,
+        }
     }
 }
 
@@ -208,11 +224,11 @@ impl Pool {
                     break;
                 }
                 // The commit under way may name more segments of the log, or be the one that is needed.
-                drop(self.commit_lock.lock());
+                self.await_commit();
                 has_waited = true;
             }
         }
-        self.commit().map(drop)
+        self.commit_through(target)
     }
 
     /// Logs all up to an operation.
@@ -239,7 +255,7 @@ impl Pool {
                 return Ok(Logged::Full);
             }
             let mut notes = self.notes.lock();
-            notes.logged = last;
+            notes.logged = notes.logged.max(last);
             notes.forget(OpSeq::new(last));
         }
     }
@@ -262,6 +278,16 @@ impl Pool {
         Ok(true)
     }
 
+    /// Keeps commits that need it from beginning while something is removed. Not with an [`Op`] held; entered before one.
+    pub fn removing(&self) -> RwLockReadGuard<'_, ()> {
+        self.removal.read()
+    }
+
+    /// Waits for the commit under way, if there is one.
+    pub fn await_commit(&self) {
+        drop(self.commit_lock.lock());
+    }
+
     /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`Op`] held.
     pub fn note_unlogged(&self) -> CommitId {
         let commit = self.open_commit();
@@ -272,7 +298,8 @@ impl Pool {
         commit
     }
 
-    /// Appends one record and makes it durable; false when the log has no room for it.
+    /// Appends one record and makes it durable; false when that takes a commit: the log has no room for it, or a device
+    /// missed it that would pass for current without those that have it. A root on them that tells keeps it from that.
     fn append_log(&self, intent: &mut Intent, ops: Vec<Vec<u8>>) -> Result<bool> {
         let (incarnation, durable) = (self.core.lock().incarnation, self.durable_commit());
         let record = LogRecord {
@@ -309,17 +336,17 @@ impl Pool {
         };
         let columns = row::build(self.guid, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
         point("a log record is about to be written");
-        self.write_log_row(&segment, RowImage { offset, columns })?;
+        let everywhere = self.write_log_row(&segment, RowImage { offset, columns })?;
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
         intent.previous = fast64(self.guid, &payload);
-        Ok(true)
+        Ok(everywhere)
     }
 
     /// Writes a row of the log to all its copies and flushes them, from this thread, which would only wait otherwise:
-    /// all copies are under way before it waits for the first.
-    fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<()> {
+    /// all copies are under way before it waits for the first. False when a copy is lacking of which no root tells yet.
+    fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<bool> {
         let mut members = Vec::with_capacity(segment.slots.len());
         for (slot, column) in segment.slots.iter().zip(&row.columns) {
             members.extend(self.members.writers(slot.device).map(|member| (member, slot.index, column)));
@@ -335,23 +362,26 @@ impl Pool {
             }
         }
         if planted(Bug::LogNotFlushed) {
-            return Ok(());
+            return Ok(true);
         }
         let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
-        let mut copies = 0;
+        let (mut copies, mut everywhere) = (0, true);
         for ((member, ..), flush) in members.iter().zip(flushes) {
             // Nobody reads what a member has that is being rebuilt.
-            if flush.is_some() && member.settle(flush) && member.is_online() {
+            if flush.is_some() && member.settle_flush(flush) && member.is_online() {
                 copies += 1;
+            } else {
+                everywhere &= !member.passes_for_current() || planted(Bug::LogCopyMissed);
             }
         }
         if copies == 0 {
-            return Err(self.suspend("the intent log cannot be written".into()));
+            let columns: Vec<_> = segment.slots.iter().map(|slot| self.members.get(slot.device)).collect();
+            return Err(self.suspend_without(&columns, "the intent log cannot be written"));
         }
         if copies < segment.slots.len() {
             self.check_tolerance()?;
         }
-        Ok(())
+        Ok(everywhere)
     }
 
     /// At a commit: the log goes on where it is, full segments are closed, and spares are added.

@@ -51,6 +51,7 @@ mod slow;
 mod snapshot;
 pub mod space;
 mod spare;
+mod suspend;
 pub mod trace;
 pub mod tree;
 pub mod watch;

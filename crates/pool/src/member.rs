@@ -112,6 +112,15 @@ pub struct Member {
     claimed: AtomicBool,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
+    /// It was faulted because the file system that its file lies on is full.
+    full: AtomicBool,
+    /// It may lack something that counts as stored since it was faulted; if not, it can be used again as it is.
+    missed: AtomicBool,
+    /// The newest root on it says that it is in use, and no newer root is anywhere: without the others it would pass
+    /// for current.
+    current: AtomicBool,
+    /// It is read though it was faulted: the pool is suspended, and there is nobody else.
+    last_resort: AtomicBool,
     label: Mutex<Option<Label>>,
     state: AtomicU8,
 }
@@ -147,6 +156,10 @@ impl Member {
             abandoned: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
             fault: Mutex::default(),
+            full: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
+            current: AtomicBool::new(false),
+            last_resort: AtomicBool::new(false),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
         }
@@ -334,9 +347,14 @@ impl Member {
         label_areas(labelled.or_else(|| self.size()).unwrap_or(ByteLen::new(2 * LABEL_AREA)))
     }
 
-    /// Starts a read; `None` when the member is not online.
+    /// Whether reads may be sent to it.
+    fn is_read(&self) -> bool {
+        self.is_online() || (self.last_resort.load(Ordering::Acquire) && self.state() == MemberState::Faulted)
+    }
+
+    /// Starts a read; `None` when the member is not read.
     pub fn read(&self, offset: DeviceOffset, len: usize) -> Option<Pending<Outcome>> {
-        if !self.is_online() {
+        if !self.is_read() {
             return None;
         }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
@@ -365,14 +383,14 @@ impl Member {
     }
 
     /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member
-    /// is not online, and the request while it is still in flight.
+    /// is not read, and the request while it is still in flight.
     pub(crate) fn read_now(
         &self,
         offset: DeviceOffset,
         len: usize,
         limit: Duration,
     ) -> Option<Result<Outcome, Pending<Outcome>>> {
-        if !self.is_online() {
+        if !self.is_read() {
             return None;
         }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
@@ -461,13 +479,28 @@ impl Member {
     /// Waits for a write or flush; a failure faults the member, and so does a device that does not answer in time,
     /// which is abandoned. Returns whether it succeeded.
     pub fn settle(&self, pending: Option<Pending<Outcome>>) -> bool {
+        self.settle_or(pending, || {})
+    }
+
+    /// As [`Member::settle`], of a flush: when it fails nobody knows what of the writes before it is on the device.
+    pub(crate) fn settle_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
+        self.settle_or(pending, || self.note_missed())
+    }
+
+    fn settle_or(&self, pending: Option<Pending<Outcome>>, failed: impl Fn()) -> bool {
         let Some(pending) = pending else { return false };
         let timeout = self.timeout();
         match self.outwait(pending, timeout) {
             Ok(Ok(_)) => return self.is_written(),
             Ok(Err(error)) => {
+                failed();
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-                self.fault_because(format!("a write or flush failed: {error}"));
+                if error.is_full() {
+                    self.full.store(true, Ordering::Relaxed);
+                    self.fault_because("the file system that it lies on is full".to_owned());
+                } else {
+                    self.fault_because(format!("a write or flush failed: {error}"));
+                }
             }
             // Somebody else found that out.
             Err(_) if self.is_given_up() => {}
@@ -485,7 +518,10 @@ impl Member {
     pub fn fault(&self) {
         let faulted = MemberState::Faulted as u8;
         for from in [MemberState::Online, MemberState::Rebuilding, MemberState::Waiting] {
-            let _ = self.state.compare_exchange(from as u8, faulted, Ordering::AcqRel, Ordering::Acquire);
+            let was = self.state.compare_exchange(from as u8, faulted, Ordering::AcqRel, Ordering::Acquire);
+            if was.is_ok() && from != MemberState::Online {
+                self.note_missed();
+            }
         }
     }
 
@@ -498,6 +534,47 @@ impl Member {
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
         self.device.iter().for_each(|device| device.abandon());
+    }
+
+    /// A root is durable on everybody who is in use.
+    pub(crate) fn note_root(&self) {
+        self.current.store(self.is_online(), Ordering::Release);
+    }
+
+    /// Whether it would pass for current if the others were lost, whatever they know of it.
+    pub(crate) fn passes_for_current(&self) -> bool {
+        self.current.load(Ordering::Acquire)
+    }
+
+    /// Something counts as stored that it lacks, or may lack.
+    pub(crate) fn note_missed(&self) {
+        self.missed.store(true, Ordering::Release);
+    }
+
+    /// Whether it was faulted and lacks nothing but what was never stored: as it is, it can be used again.
+    pub(crate) fn is_unharmed(&self) -> bool {
+        self.state() == MemberState::Faulted
+            && !self.missed.load(Ordering::Acquire)
+            && !self.is_given_up()
+            && self.device.is_some()
+    }
+
+    /// Whether it was faulted because its file system is full.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state() == MemberState::Faulted && self.full.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is read though it was faulted, unless it hung.
+    pub(crate) fn read_all_the_same(&self) {
+        self.last_resort.store(!self.is_given_up(), Ordering::Release);
+    }
+
+    /// Uses it again; see [`Member::is_unharmed`].
+    pub(crate) fn use_again(&self) {
+        self.fault.lock().take();
+        self.full.store(false, Ordering::Relaxed);
+        self.last_resort.store(false, Ordering::Relaxed);
+        self.set_state(MemberState::Online);
     }
 
     fn fault_because(&self, reason: String) {

@@ -147,7 +147,7 @@ impl Members {
         let pending: Vec<_> = self.iter().map(|member| (member.flush(), member)).collect();
         for (flush, member) in pending {
             if flush.is_some() {
-                member.settle(flush);
+                member.settle_flush(flush);
             }
         }
     }

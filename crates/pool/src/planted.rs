@@ -71,6 +71,10 @@ pub enum Bug {
     OldRowBelieved,
     /// What gets another reference beside a trace is not spared.
     TouchedForgotten,
+    /// A member gets another place while rows are on their way to it.
+    InFlightForgotten,
+    /// An fsync is acknowledged though a device missed it that no root tells of.
+    LogCopyMissed,
     /// The log goes on in segments that no durable root names.
     LogNotNamed,
     /// A removal is logged without what was written before it.
@@ -91,7 +95,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that one thread is enough for.
-    pub const ALL: [Bug; 31] = [
+    pub const ALL: [Bug; 33] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -123,6 +127,8 @@ impl Bug {
         Bug::OldImageTrusted,
         Bug::OldRowBelieved,
         Bug::TouchedForgotten,
+        Bug::InFlightForgotten,
+        Bug::LogCopyMissed,
     ];
 
     /// Those that take several threads.

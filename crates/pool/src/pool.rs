@@ -7,6 +7,7 @@
 use crate::around::Misses;
 use crate::cache::{Cache, CacheStats};
 use crate::clean::Cleaning;
+use crate::commit::Sealed;
 use crate::core::Core;
 use crate::dataset::{Dataset, Settings};
 use crate::dedup::{Dedup, Duplicates};
@@ -22,6 +23,7 @@ use crate::segments::Readable;
 use crate::snapshot::Snapshots;
 use crate::space::GroupSpace;
 use crate::spare::{Noted, Spare};
+use crate::suspend::Suspension;
 use crate::tree::Tree;
 use crate::watch::Watch;
 use crate::write::Flights;
@@ -63,8 +65,6 @@ pub trait FrontEnd: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Stores dirty data that is in the intent log and not yet stored. Nothing else can enter meanwhile.
     fn flush_logged(&self, op: &Op<'_>) -> Result<()>;
-    /// Stores all dirty data that is left. Nothing else can enter meanwhile.
-    fn flush_rest(&self, op: &Op<'_>) -> Result<()>;
     /// Notes all dirty data for the log; false when it is too much for it.
     fn note_dirty(&self) -> Result<bool>;
     /// A commit is durable.
@@ -194,6 +194,8 @@ pub struct Pool {
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) intent: Mutex<Intent>,
     pub(crate) notes: Mutex<Notes>,
+    /// Held shared by who removes something, and alone by a commit that has to get ahead of them.
+    pub(crate) removal: RwLock<()>,
     /// The newest commit that will hold data which the log has not.
     pub(crate) unlogged_in: AtomicU64,
     pub(crate) replay: Mutex<Vec<Replayed>>,
@@ -217,7 +219,9 @@ pub struct Pool {
     /// What [`Pool::freeing_bytes`] told last.
     pub(crate) freeing_told: AtomicU64,
     pub(crate) durable: AtomicU64,
-    pub(crate) suspended: Mutex<Option<String>>,
+    pub(crate) suspended: Mutex<Option<Suspension>>,
+    /// A commit that devices refused; see [`Pool::resume`].
+    pub(crate) unfinished: Mutex<Option<Sealed>>,
     pub(crate) beats: AtomicU64,
     pub(crate) looked: crate::fence::Looked,
     /// What happened, and what could not be read.
@@ -284,34 +288,6 @@ impl Pool {
         self.check_writable()?;
         let op = Op { pool: self, _watch: self.watch("a commit"), _gate: Gate::Exclusive { _guard: guard } };
         Ok(op)
-    }
-
-    /// Refuses when nothing may be written.
-    ///
-    /// # Errors
-    /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
-    pub fn check_writable(&self) -> Result<()> {
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
-        match &*self.suspended.lock() {
-            Some(reason) => Err(PoolError::Suspended(reason.clone())),
-            None => Ok(()),
-        }
-    }
-
-    /// Stops all writing: nothing more is acknowledged. The first reason stays.
-    pub fn suspend(&self, reason: String) -> PoolError {
-        let mut suspended = self.suspended.lock();
-        if suspended.is_none() {
-            self.event(Event::new(Class::PoolSuspend).text(reason.as_str()));
-        }
-        PoolError::Suspended(suspended.get_or_insert(reason).clone())
-    }
-
-    /// Why nothing is written any more.
-    pub fn suspended(&self) -> Option<String> {
-        self.suspended.lock().clone()
     }
 
     /// The pool's GUID.
@@ -398,11 +374,13 @@ impl Pool {
     }
     /// Whether a commit has anything to write.
     pub fn is_dirty(&self) -> bool {
+        self.is_changed() || self.has_news() || self.has_new_damage()
+    }
+    /// Whether somebody changed anything since the last commit was sealed.
+    pub(crate) fn is_changed(&self) -> bool {
         self.dirty.get() > 0
             || self.notes.lock().bytes() > 0
             || self.has_dropped()
-            || self.has_news()
-            || self.has_new_damage()
             || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()

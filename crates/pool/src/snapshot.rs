@@ -136,6 +136,7 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when somebody looks into it.
     pub fn destroy_snapshot(&self, dataset: DatasetId, name: &str) -> Result<()> {
+        let _removing = self.removing();
         let _op = self.enter()?;
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let mut state = head.state.write();
@@ -147,6 +148,7 @@ impl Pool {
         let (high, root) = (snapshot.record.high, snapshot.record.root);
         self.tables.lock().remove(&TableNodes(self), &Table::snapshot_key(dataset, high))?;
         snapshots.taken.remove(&(dataset, high));
+        self.notes.lock().note_removal();
         state.record.floor = snapshots.floor(dataset);
         drop(snapshots);
         // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if

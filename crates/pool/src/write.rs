@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
-use crate::member::Member;
+use crate::member::{Member, MemberState};
 use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
@@ -27,7 +27,8 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, PoolGuid, SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceOffset, Fingerprint, GroupIndex, Incarnation, Place,
+    PoolGuid, SegmentId,
 };
 use larder_sync::Mutex;
 use std::collections::VecDeque;
@@ -102,8 +103,45 @@ pub(crate) fn frame(stamp: &Stamp, draft: Draft) -> Encoded {
 pub(crate) struct InFlight {
     segment: Arc<Segment>,
     row: Arc<RowImage>,
-    writes: Vec<(Arc<Member>, Option<Pending<Outcome>>)>,
+    writes: Vec<RowWrite>,
     bytes: u64,
+}
+
+impl InFlight {
+    /// Whether a column is not, or not wholly, on `member`, which has it now.
+    fn is_lost(&self, column: usize, member: &Arc<Member>) -> bool {
+        let mut mine =
+            self.writes.iter().filter(|write| write.column == column && Arc::ptr_eq(&write.member, member));
+        !member.is_online() || mine.next().is_none_or(|first| !first.done) || mine.any(|write| !write.done)
+    }
+}
+
+/// A write of a row, which can be done again as long as the row is in memory.
+struct RowWrite {
+    column: usize,
+    member: Arc<Member>,
+    at: DeviceOffset,
+    data: Arc<AlignedBuf>,
+    pending: Option<Pending<Outcome>>,
+    done: bool,
+}
+
+impl RowWrite {
+    fn start(column: usize, member: Arc<Member>, at: DeviceOffset, data: Arc<AlignedBuf>) -> Self {
+        let pending = member.write(at, Arc::clone(&data));
+        Self { column, member, at, data, pending, done: false }
+    }
+
+    fn start_again(&mut self) {
+        self.done = false;
+        self.pending = self.member.write(self.at, Arc::clone(&self.data));
+    }
+
+    fn settle(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.done = self.member.settle(Some(pending));
+        }
+    }
 }
 
 /// Rows on their way to the devices.
@@ -433,7 +471,8 @@ impl Pool {
         let stamp = self.stamp_now();
         let Placed { segment, offset, plan, fresh } = placed;
         let columns = row::build(self.guid, &segment, offset, stamp, &plan, blocks);
-        self.settle_rows(self.cache.rows_limit())?;
+        // Rows that nobody takes stay in memory, and the commit is told.
+        let _ = self.settle_rows(self.cache.rows_limit());
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let row = Arc::new(RowImage { offset, columns });
         point("a row has its place and is not submitted");
@@ -444,12 +483,11 @@ impl Pool {
             for member in self.members.writers(slot.device) {
                 if let Some(record) = &fresh {
                     let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, record, column));
-                    let write = member.write(member.slot_offset(slot.index, 0), Arc::new(descriptor));
-                    writes.push((Arc::clone(&member), write));
+                    let at = member.slot_offset(slot.index, 0);
+                    writes.push(RowWrite::start(column, Arc::clone(&member), at, Arc::new(descriptor)));
                 }
                 let at = member.slot_offset(slot.index, offset);
-                let write = member.write(at, Arc::clone(&row.columns[column]));
-                writes.push((member, write));
+                writes.push(RowWrite::start(column, member, at, Arc::clone(&row.columns[column])));
             }
         }
         point("a row is submitted and nobody waits for it");
@@ -480,6 +518,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Bytes of rows that were submitted and not waited for, over all columns.
+    pub(crate) fn rows_in_flight(&self) -> u64 {
+        self.flights.queue.lock().1
+    }
+
     /// Waits for every row submitted so far.
     pub(crate) fn settle_all_rows(&self) -> Result<()> {
         let _landing = self.flights.landing.lock();
@@ -494,20 +537,52 @@ impl Pool {
         }
     }
 
-    /// Waits for one row; losing more columns than its layout survives suspends the pool.
-    fn land(&self, flight: InFlight) -> Result<()> {
+    /// Waits for one row. When more columns are lost than its layout survives, the row goes back into the queue and
+    /// the pool is suspended.
+    fn land(&self, mut flight: InFlight) -> Result<()> {
         point("a row is waited for");
-        for (member, write) in flight.writes {
-            if write.is_some() {
-                member.settle(write);
+        flight.writes.iter_mut().for_each(RowWrite::settle);
+        let columns = flight.segment.slots.iter().map(|slot| self.members.get(slot.device));
+        let columns: Vec<_> = columns.collect();
+        let lost = |column: usize| flight.is_lost(column, &columns[column]);
+        let some_lost = (0..columns.len()).any(lost);
+        let refused = if !flight.segment.layout.survives(lost) {
+            Err(self.suspend_without(&columns, "more devices refuse writes than the layout survives"))
+        } else if some_lost {
+            // Where the group as a whole cannot go on, nobody is to lack a row for it.
+            self.check_tolerance_of(flight.segment.group)
+        } else {
+            Ok(())
+        };
+        if refused.is_err() {
+            let mut queue = self.flights.queue.lock();
+            queue.1 += flight.bytes;
+            queue.0.push_front(flight);
+            return refused;
+        }
+        // Whoever lacks what counts as stored from here on is not in use.
+        for member in (0..columns.len()).filter(|&column| lost(column)).map(|column| &columns[column]) {
+            if matches!(member.state(), MemberState::Online | MemberState::Faulted) {
+                member.note_missed();
+                member.fault();
             }
         }
         flight.segment.land(&flight.row);
-        let slots = &flight.segment.slots;
-        if !flight.segment.layout.survives(|column| !self.members.get(slots[column].device).is_online()) {
-            return Err(self.suspend("more devices refuse writes than the layout survives".into()));
-        }
         Ok(())
+    }
+
+    /// Uses members again that were faulted and are unharmed, and writes all rows in flight once more. Nobody submits
+    /// any meanwhile.
+    pub(crate) fn write_rows_again(&self) -> Result<()> {
+        {
+            let _landing = self.flights.landing.lock();
+            let mut queue = self.flights.queue.lock();
+            // What failed before is not to count against them.
+            queue.0.iter_mut().flat_map(|flight| &mut flight.writes).for_each(RowWrite::settle);
+            self.members.iter().filter(|member| member.is_unharmed()).for_each(|member| member.use_again());
+            queue.0.iter_mut().flat_map(|flight| &mut flight.writes).for_each(RowWrite::start_again);
+        }
+        self.settle_all_rows()
     }
 }
 
@@ -678,8 +753,8 @@ impl Pool {
         for (column, slot) in record.slots.iter().enumerate() {
             let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(self.guid, &record, column)));
             for member in self.members.writers(slot.device) {
-                let write = member.write(member.slot_offset(slot.index, 0), Arc::clone(&descriptor));
-                writes.push((member, write));
+                let at = member.slot_offset(slot.index, 0);
+                writes.push(RowWrite::start(column, member, at, Arc::clone(&descriptor)));
             }
         }
         self.flights.queue.lock().0.push_back(InFlight { segment, row, writes, bytes: 0 });

@@ -528,3 +528,40 @@ fn a_device_that_fell_out_stays_out_after_it_is_back() {
     let pool = Pool::import(world(3), plan, &ImportOptions::default()).unwrap();
     verify(&pool, &model);
 }
+
+#[test]
+fn an_fsync_that_a_copy_missed_is_told_by_a_root_so_that_the_copy_never_wins() {
+    for fault in [Fault::FailWrites(0..u64::MAX), Fault::FailFlushes] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
+        let pool = create(&sim, "mirror");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 5, 1));
+        let before = pool.durable_commit();
+        sync(&pool, &mut model, &files(10, 5, 2));
+        assert_eq!(pool.durable_commit(), before, "the log does as long as all have it");
+        sim.device(1).inject(fault.clone());
+        sync(&pool, &mut model, &files(10, 5, 3));
+        assert!(pool.durable_commit() > before, "{fault:?}");
+        let told = pool.durable_commit();
+        sync(&pool, &mut model, &files(10, 5, 4));
+        assert_eq!(pool.durable_commit(), told, "one root is enough");
+        drop(pool);
+
+        let trace = sim.trace();
+        let mut sweep = trace.sweep();
+        sweep.advance_to(trace.len());
+        let images = sweep.images(larder_sim::Survival::DropAll);
+        // The one that missed it is brought to life alone, and written.
+        let other = SimWorld::from_images(vec![images[1].clone()]);
+        let alone = open(&other, 2);
+        commit(&alone, &mut Model::new(), &files(20, 5, 1));
+        drop(alone);
+        let apart = SimWorld::from_images(vec![images[0].clone(), other.images()[0].clone()]);
+        let refused = plan(apart.devices()).refusal;
+        assert!(refused.as_ref().is_some_and(|text| text.contains("apart")), "{fault:?}: {refused:?}");
+
+        let together = open(&SimWorld::from_images(images), 3);
+        replay(&together);
+        verify(&together, &model);
+    }
+}

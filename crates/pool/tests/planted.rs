@@ -33,6 +33,8 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
         }
         Bug::NotResilvered | Bug::BoundaryMissed | Bug::OldImageTrusted => brought_back(seed),
         Bug::OldRowBelieved => undone(seed),
+        Bug::InFlightForgotten => stood_in(seed),
+        Bug::LogCopyMissed => apart(seed),
         Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
@@ -89,6 +91,38 @@ fn undone(seed: u64) -> Result<usize, String> {
     while pool.scrub_step(u64::MAX).unwrap() {}
     let problems = pool.check().unwrap().problems;
     problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
+}
+
+/// A device takes the place of another by a commit that has rows on their way to it.
+fn stood_in(seed: u64) -> Result<usize, String> {
+    let (word, count) = [("single", 1), ("mirror", 2)][seed as usize % 2];
+    let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+    let pool = common::create(&sim, word);
+    common::commit(&pool, &mut common::Model::new(), &common::files(10, 6, 1));
+    let new = sim.add_device(ByteLen::new(64 << 20));
+    pool.replace(DeviceIndex::new(0), std::sync::Arc::new(new)).unwrap();
+    pool.commit().unwrap();
+    common::put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &common::files(30, 3, seed));
+    while pool.resilver_step(u64::MAX).map_err(|error| error.to_string())? {}
+    let failed = pool.members().iter().find(|member| !member.is_online());
+    failed.map_or(Ok(1), |member| Err(format!("seed {seed}, {word}: {} lacks rows", member.name())))
+}
+
+/// A copy misses an fsync, and is brought to life without the other.
+fn apart(seed: u64) -> Result<usize, String> {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
+    let pool = common::create(&sim, "mirror");
+    let mut model = common::Model::new();
+    common::commit(&pool, &mut model, &common::files(10, 3, 1));
+    sim.device(1).inject(Fault::FailWrites(0..u64::MAX));
+    common::sync(&pool, &mut model, &common::files(10, 3, 2));
+    drop(pool);
+    let images = sim.images();
+    let alone = SimWorld::from_images(vec![images[1].clone()]);
+    common::commit(&common::open(&alone, 2), &mut common::Model::new(), &common::files(20, 3, seed));
+    let both = SimWorld::from_images(vec![images[0].clone(), alone.images().remove(0)]);
+    let told = common::plan(both.devices()).refusal.is_some();
+    if told { Ok(1) } else { Err(format!("seed {seed}: an fsync is undone in silence")) }
 }
 
 /// All that one device holds of rows rots, and a scrub has mended it.

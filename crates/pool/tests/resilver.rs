@@ -768,3 +768,48 @@ fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
     let pool = import_from(vec![Arc::new(sim.device(1))], 8).unwrap();
     verify(&pool, &model);
 }
+
+#[test]
+fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_row_and_no_copy() {
+    for (word, count) in [("single", 1), ("mirror", 2)] {
+        for spare in 0..40 {
+            let case = format!("{word} of {count}, {spare} writes to spare");
+            let sim = SimWorld::new(&vec![SIZE; count]);
+            let pool = create(&sim, word);
+            let dataset = pool.dataset(ROOT_DATASET).unwrap();
+            let mut model = Model::new();
+            commit(&pool, &mut model, &files(10, 6, 1));
+            let new = sim.add_device(SIZE);
+            pool.replace(device(0), Arc::new(new.clone())).unwrap();
+            commit(&pool, &mut model, &files(20, 2, 2));
+            new.inject_window(Fault::FailWrites(0..u64::MAX), spare, 1);
+            // The commit that completes it has rows on their way.
+            for version in 3..9 {
+                let some = files(30, 3, version);
+                put(&pool, &dataset, &some);
+                model.extend(some.iter().map(|&(inode, version, len)| (inode, (version, len))));
+                let stepped = pool.resilver_step(u64::MAX);
+                if pool.suspended().is_some() {
+                    pool.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
+                } else {
+                    stepped.unwrap_or_else(|error| panic!("{case}: {error}"));
+                }
+            }
+            let _ = pool.commit();
+            pool.drop_caches();
+            verify(&pool, &model);
+            // Whoever counts has everything.
+            let goes_on = (0..3)
+                .any(|_| pool.clear(None).and_then(|()| pool.commit()).is_ok() && pool.suspended().is_none());
+            assert!(goes_on, "{case}: {:?}", pool.suspended());
+            assert_whole(&pool, &case);
+            drop((dataset, pool));
+            let trace = sim.trace();
+            let mut sweep = trace.sweep();
+            sweep.advance_to(trace.len());
+            let after = open(&SimWorld::from_images(sweep.images(Survival::DropAll)), 7);
+            verify(&after, &model);
+            assert_whole(&after, &case);
+        }
+    }
+}

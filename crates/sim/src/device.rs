@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// `EIO`, what most broken disks say.
 const EIO: i32 = 5;
+/// What a full file system says.
+const ENOSPC: i32 = 28;
 
 /// What can be wrong with a device. Ranges are in bytes; a request is hit when it touches one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub enum Fault {
     FailReads(Range<u64>),
     /// Writes fail with an I/O error and change nothing.
     FailWrites(Range<u64>),
+    /// Writes fail with ENOSPC and change nothing: the file system that the device's file lies on is full.
+    Full,
     /// Flushes fail; what was written stays unflushed.
     FailFlushes,
     /// Every request fails with [`DeviceError::Gone`].
@@ -66,6 +70,7 @@ impl Fault {
                 Request::Write { offset, data },
             ) => touches(range, *offset, data.len() as u64),
             (Self::FailFlushes | Self::LieOnFlush, Request::Flush) => true,
+            (Self::Full, Request::Write { .. }) => true,
             _ => false,
         }
     }
@@ -251,6 +256,7 @@ impl State {
             (_, Some((Fault::FailReads(_) | Fault::FailWrites(_) | Fault::FailFlushes, _))) => {
                 Err(DeviceError::Io { errno: EIO })
             }
+            (_, Some((Fault::Full, _))) => Err(DeviceError::Io { errno: ENOSPC }),
             (_, Some((Fault::LoseWrites(_) | Fault::LieOnFlush, _))) => done(),
             (Request::Read { offset, len }, fault) => {
                 // Of the faults that let a read through, only stale reads are left.

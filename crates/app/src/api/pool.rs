@@ -401,6 +401,9 @@ pub struct Imported {
 pub struct Export {
     /// Its name.
     pub name: String,
+    /// Also when it is suspended, and drops what was not committed.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Returns when a commit holds all that was written before.

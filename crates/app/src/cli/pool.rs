@@ -185,8 +185,9 @@ pub struct Export {
     /// All pools
     #[arg(short = 'a')]
     all: bool,
-    #[command(flatten)]
-    force: Force,
+    /// Also a suspended pool: what was neither committed nor synced is dropped
+    #[arg(short = 'f')]
+    force: bool,
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     names: Vec<String>,
 }
@@ -374,13 +375,12 @@ fn get(args: Get, session: &Session) -> Result<u8> {
 }
 
 fn export(args: Export, session: &Session) -> Result<u8> {
-    session.tolerate(args.force)?;
     let names = match args.all {
         true => session.client.status()?.map(|daemon| daemon.pools).unwrap_or_default(),
         false => args.names,
     };
     for name in names {
-        session.client.call(pool::Export { name })?;
+        session.client.call(pool::Export { name, force: args.force })?;
     }
     Ok(0)
 }

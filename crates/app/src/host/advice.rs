@@ -49,11 +49,16 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
     let pool = &live.pool;
     let name = &root.name;
     if let Some(reason) = pool.suspended() {
+        let action = match pool.may_resume() {
+            true => format!("see to the cause, then: larder pool clear {name}"),
+            false => format!("larder pool export -f {name} && larder pool import {name}"),
+        };
         return Advice::new(
             format!(
-                "The pool has stopped writing: {reason}. What was committed or synced before is not lost."
+                "The pool has stopped writing: {reason}. What was committed or synced before is not lost; what can be \
+                 read is read."
             ),
-            format!("attach the devices, then: larder pool export {name} && larder pool import {name}"),
+            action,
         )
         .see();
     }

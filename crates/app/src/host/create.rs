@@ -2,6 +2,7 @@
 
 use super::devices::{self, Scope, file_of, identity};
 
+use super::import::Force;
 use super::{Host, Live, internal, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
 use crate::api::{ApiError, Done, ErrorKind, Result};
@@ -146,7 +147,7 @@ impl Host {
         let guid = live.pool.guid();
         let paths = live.device_paths();
         drop(live);
-        self.export(name)?;
+        self.export(name, Force { mounts: false, suspended: true })?;
         let mut outcome = Ok(());
         for (_, path) in paths {
             let wiped = open_to_wipe(file_of(&path)).and_then(|device| match scan(&device) {

@@ -6,6 +6,9 @@ use larder_device::OpenError;
 use larder_files::FsError;
 use larder_pool::PoolError;
 
+/// The ways on of a suspended pool.
+const GO_ON: &str = "attach the devices again, then: larder pool clear POOL; if that is refused: \
+                     larder pool export -f POOL; larder pool import POOL";
 const COMMITTED: &str = "what was committed or synced before";
 
 impl From<PoolError> for ApiError {
@@ -21,9 +24,10 @@ impl From<PoolError> for ApiError {
             PoolError::Unreadable { .. } | PoolError::Corrupt(_) => Self::new(ErrorKind::Corrupt, message)
                 .safe("everything else: damage is kept to the block that it hit")
                 .hint("larder pool status shows which device gives wrong data"),
-            PoolError::Suspended(_) => Self::new(ErrorKind::Suspended, message)
-                .safe(COMMITTED)
-                .hint("attach the devices again, then: larder pool export POOL; larder pool import POOL"),
+            PoolError::Suspended(_) => Self::new(ErrorKind::Suspended, message).safe(COMMITTED).hint(GO_ON),
+            PoolError::HostFull(_) => Self::new(ErrorKind::NoSpace, message)
+                .safe("everything that is stored; it can be read")
+                .hint("make room there, then: larder pool clear POOL"),
             PoolError::Device { device, error } => Self::new(ErrorKind::Device, format!("{device}: {error}"))
                 .at(&device)
                 .safe(COMMITTED)
@@ -42,6 +46,7 @@ impl From<FsError> for ApiError {
     fn from(error: FsError) -> Self {
         match error {
             FsError::NoSpace => PoolError::NoSpace.into(),
+            FsError::HostFull(text) => PoolError::HostFull(text).into(),
             FsError::Quota => Self::new(ErrorKind::NoSpace, "a quota is used up")
                 .safe("everything that is stored")
                 .hint("delete files, or raise the quota: larder fs get -r quota,refquota POOL"),

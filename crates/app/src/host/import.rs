@@ -229,26 +229,30 @@ impl Host {
     }
 
     /// Unmounts a pool, commits, lets go of its devices.
-    pub(super) fn export(&self, name: &str) -> Result<()> {
-        self.export_with(name, false)
-    }
-
-    /// As [`Host::export`]; `in_use_or_not`, its mounts are ended whoever is in them.
-    pub(super) fn export_with(&self, name: &str, in_use_or_not: bool) -> Result<()> {
+    pub(super) fn export(&self, name: &str, force: Force) -> Result<()> {
         let live = self.pool(name)?;
         let admin = live.admin.lock();
         self.still_here(&live)?;
         let doing = format!("cannot export '{name}'");
+        if live.pool.may_resume() {
+            // What it was suspended for may be over. If not, it says so below.
+            let _ = live.pool.resume();
+        }
+        let refuse_to_drop = || match live.pool.at_stake().filter(|_| !force.suspended) {
+            None => Ok(()),
+            Some(bytes) => Err(would_drop(&live.pool, bytes).within(&doing).of_pool(name)),
+        };
+        refuse_to_drop()?;
         let unmounted = {
             let mut mounts = live.mounts.lock();
             let unmounted = mounts.unmount_all();
-            if unmounted.is_ok() || in_use_or_not {
+            if unmounted.is_ok() || force.mounts {
                 mounts.close();
             }
             unmounted
         };
         let gone = match unmounted {
-            Err(error) if in_use_or_not => {
+            Err(error) if force.mounts => {
                 eprintln!("larder: {error}");
                 // What nobody has stored yet is, before anybody is cut off.
                 if let Err(error) = live.pool.commit() {
@@ -261,13 +265,17 @@ impl Host {
         };
         if !live.pool.is_read_only() {
             let stored = live.pool.commit();
-            if let Err(error) = stored
-                && live.pool.suspended().is_none()
-                && !in_use_or_not
-            {
-                // What was written cannot be stored now, and perhaps can after files were deleted.
-                live.mounts.lock().mount_again(&gone);
-                return Err(ApiError::from(error).within(doing).of_pool(name));
+            if let Err(error) = stored {
+                // What was written cannot be stored now, and perhaps can after files were deleted, or devices are back.
+                let refused = match live.pool.suspended() {
+                    None if force.mounts => Ok(()),
+                    None => Err(ApiError::from(error).within(&doing).of_pool(name)),
+                    Some(_) => refuse_to_drop(),
+                };
+                if refused.is_err() {
+                    live.mounts.lock().mount_again(&gone);
+                    return refused;
+                }
             }
             live.stop();
             // A suspended pool goes as it is: the next import starts at its last commit and its log.
@@ -288,6 +296,32 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// What does not keep a pool from being exported.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Force {
+    /// That somebody is in its mounts: they are ended.
+    pub mounts: bool,
+    /// That it is suspended: it loses what was neither committed nor synced.
+    pub suspended: bool,
+}
+
+/// What the export of a suspended pool would cost.
+fn would_drop(pool: &Pool, bytes: u64) -> ApiError {
+    let reason = pool.suspended().unwrap_or_default();
+    let message = format!(
+        "it is suspended ({reason}), and what was written since commit {} and not synced would be dropped: up to {} MiB",
+        pool.durable_commit(),
+        bytes.max(1).div_ceil(1 << 20)
+    );
+    let hint = match pool.may_resume() {
+        true => {
+            "larder pool clear POOL goes on with all of it when the cause is gone; to drop it: larder pool export -f POOL"
+        }
+        false => "to drop it: larder pool export -f POOL",
+    };
+    ApiError::new(ErrorKind::Suspended, message).safe("what was committed or synced before").hint(hint)
 }
 
 /// Refuses what cannot be imported, and says which devices are why.

@@ -139,7 +139,8 @@ impl Engine for Host {
         self.import(request)
     }
     fn pool_export(&self, request: pool::Export) -> Result<Done> {
-        self.export(&request.name)?;
+        let force = request.force;
+        self.export(&request.name, import::Force { mounts: force, suspended: force })?;
         Ok(Done {})
     }
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
@@ -247,12 +248,13 @@ impl Engine for Host {
     fn pools(&self) -> Vec<String> {
         self.live.read().keys().cloned().collect()
     }
-    fn export_all(&self, in_use_or_not: bool) -> Result<()> {
+    fn export_all(&self, force: bool) -> Result<()> {
+        let force = import::Force { mounts: force, suspended: force };
         // One that hangs holds up no other.
         let names = self.pools();
         std::thread::scope(|scope| {
             let exports: Vec<_> =
-                names.iter().map(|name| scope.spawn(|| self.export_with(name, in_use_or_not))).collect();
+                names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
             let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
                 export.join().unwrap_or_else(|_| {
                     Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))

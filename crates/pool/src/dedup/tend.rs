@@ -135,7 +135,9 @@ impl Pool {
                 _ => break,
             }
             match outcome {
-                Err(error @ (PoolError::Suspended(_) | PoolError::ReadOnly)) => return Err(error),
+                Err(error @ (PoolError::Suspended(_) | PoolError::HostFull(_) | PoolError::ReadOnly)) => {
+                    return Err(error);
+                }
                 // What has no room is tried again; what cannot be read costs duplicates.
                 Err(_) => break,
                 Ok(()) => {}
