@@ -172,6 +172,7 @@ impl Mount {
         let mount = Arc::new(Self { pool, owner, opened: AtomicU64::new(1), tree: RwLock::new(tree) });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
         mount.pool.set_front_end(front);
+        mount.pool.replayed();
         if replayed {
             mount.pool.commit()?;
         }

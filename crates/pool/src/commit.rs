@@ -120,6 +120,7 @@ impl Pool {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_lock.lock();
         self.check_writable()?;
+        self.check_replayed()?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = &front {

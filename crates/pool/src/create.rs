@@ -29,7 +29,7 @@ use larder_format::{
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 /// The pool's root dataset.
@@ -317,6 +317,7 @@ impl Pool {
             intent: Mutex::new(parts.intent),
             notes: Mutex::new(parts.notes),
             replay: Mutex::new(Vec::new()),
+            is_replaying: AtomicBool::new(false),
             tables: Mutex::new(Tree::empty()),
             map: Mutex::new(BlockMap::new()),
             flights: crate::write::Flights::default(),
