@@ -530,8 +530,13 @@ impl Ops for Mount {
                 }
             }
             let found = volume.find(dir, name)?.map(|found| volume.node(found.inode));
-            let opened = found.map_or(Err(FsError::NotFound), |node| Ok((node, self.open(node, flags)?)));
-            match opened {
+            let open = |node| match self.getattr(node)?.kind {
+                FileKind::Regular => Ok((node, self.open(node, flags)?)),
+                FileKind::Directory => Err(FsError::IsDirectory),
+                // The kernel takes files alone for an answer, and opens all else by itself.
+                _ => Err(FsError::Stale),
+            };
+            match found.map_or(Err(FsError::NotFound), open) {
                 // It was removed after it was found: so the name is free, or leads elsewhere.
                 Err(FsError::NotFound) if found.is_none() || gone != found => gone = found,
                 opened => {

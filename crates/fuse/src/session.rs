@@ -19,6 +19,10 @@ pub trait Service: Send + Sync + 'static {
 
     /// Answers a request. What is given for one that wants no answer is dropped.
     fn serve(&self, request: &Request<'_>) -> Response<Self::Data>;
+
+    /// The kernel did not take an answer to a request about `node`: whoever asked has got an error, or is gone. So what
+    /// the answer opened will not be released, and what it named not forgotten.
+    fn refused(&self, node: u64, response: &Response<Self::Data>);
 }
 
 /// How requests come.

@@ -398,3 +398,22 @@ fn a_record_that_rotted_beyond_repair_costs_its_bytes_alone_and_is_named() {
     assert_eq!(damaged[0].path.as_deref(), Some("/letters/to a friend"));
     assert_eq!((damaged.len(), damaged[0].ranges.len(), &damaged[0].ranges[0]), (1, 1, &(4096..8192)));
 }
+
+#[test]
+fn only_a_file_is_opened_instead_of_being_made() {
+    let bed = Bed::new(&[]);
+    bed.mount.mknod(ROOT, b"pipe", FileKind::Fifo, 0o644, 0, &USER).unwrap();
+    bed.mount.symlink(ROOT, b"link", b"elsewhere", &USER).unwrap();
+    bed.dir(ROOT, "dir");
+    for (name, refusal) in [("pipe", FsError::Stale), ("link", FsError::Stale), ("dir", FsError::IsDirectory)]
+    {
+        for flags in [READ_WRITE, OpenFlags { truncate: true, ..READ_WRITE }] {
+            let opened = bed.mount.create(ROOT, name.as_bytes(), 0o644, flags, &USER);
+            assert_eq!(opened, Err(refusal.clone()));
+        }
+    }
+    assert_eq!(bed.mount.volume(ROOT_DATASET).unwrap().open_count(), 0);
+    let file = bed.file(ROOT, "file");
+    let opened = bed.mount.create(ROOT, b"file", 0o600, READ_WRITE, &USER).unwrap();
+    assert_eq!((opened.made, opened.attr.node, opened.attr.perm), (false, file, 0o644));
+}
