@@ -321,6 +321,14 @@ impl Mount {
         Ok((Arc::clone(tree.volume(dataset)?), inode))
     }
 
+    /// Whether a dataset shows in a folder of another, or of one that does.
+    pub(crate) fn is_below(&self, dataset: DatasetId, above: DatasetId) -> bool {
+        let tree = self.tree.read();
+        let parent = |id: &DatasetId| Some(tree.volumes.get(id)?.parent.as_ref()?.0);
+        // Nobody attaches a dataset below one that is not attached yet, so these do not go round.
+        std::iter::successors(parent(&dataset), parent).any(|id| id == above)
+    }
+
     fn show_node(&self, node: NodeId) -> NodeId {
         let (dataset, inode) = node.unpack();
         let is_root = inode == ROOT_INODE && self.tree.read().root == Some(dataset);
