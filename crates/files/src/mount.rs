@@ -173,6 +173,7 @@ impl Mount {
         let mount = Arc::new(Self { pool, owner, opened: AtomicU64::new(1), tree: RwLock::new(tree) });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
         mount.pool.set_front_end(front);
+        mount.pool.replayed();
         if replayed {
             mount.pool.commit()?;
         }
@@ -319,6 +320,14 @@ impl Mount {
             node => node.unpack(),
         };
         Ok((Arc::clone(tree.volume(dataset)?), inode))
+    }
+
+    /// Whether a dataset shows in a folder of another, or of one that does.
+    pub(crate) fn is_below(&self, dataset: DatasetId, above: DatasetId) -> bool {
+        let tree = self.tree.read();
+        let parent = |id: &DatasetId| Some(tree.volumes.get(id)?.parent.as_ref()?.0);
+        // Nobody attaches a dataset below one that is not attached yet, so these do not go round.
+        std::iter::successors(parent(&dataset), parent).any(|id| id == above)
     }
 
     fn show_node(&self, node: NodeId) -> NodeId {
@@ -544,8 +553,13 @@ impl Ops for Mount {
                 }
             }
             let found = volume.find(dir, name)?.map(|found| volume.node(found.inode));
-            let opened = found.map_or(Err(FsError::NotFound), |node| Ok((node, self.open(node, flags)?)));
-            match opened {
+            let open = |node| match self.getattr(node)?.kind {
+                FileKind::Regular => Ok((node, self.open(node, flags)?)),
+                FileKind::Directory => Err(FsError::IsDirectory),
+                // The kernel takes files alone for an answer, and opens all else by itself.
+                _ => Err(FsError::Stale),
+            };
+            match found.map_or(Err(FsError::NotFound), open) {
                 // It was removed after it was found: so the name is free, or leads elsewhere.
                 Err(FsError::NotFound) if found.is_none() || gone != found => gone = found,
                 opened => {

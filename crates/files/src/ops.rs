@@ -301,7 +301,8 @@ pub trait Ops: Send + Sync {
 
     /// Opens a file.
     fn open(&self, node: NodeId, flags: OpenFlags) -> Result<Handle>;
-    /// Makes a file and opens it; opens an existing one unless `flags.exclusive`.
+    /// Makes a file and opens it; opens an existing one unless `flags.exclusive`. What exists and is no file is
+    /// [`Stale`](crate::FsError::Stale): whoever looks the name up again sees it.
     fn create(
         &self,
         parent: NodeId,

@@ -18,7 +18,8 @@ impl Volume {
         let logged = LogOp::decode(bytes)?;
         let grows = match &logged {
             LogOp::Write(write) => {
-                self.make_room(write.data.len() as u64)?;
+                let room = self.make_room(write.data.len() as u64);
+                room.map_err(|error| FsError::Io(format!("a logged write has no room: {error}")))?;
                 Some(write.inode)
             }
             LogOp::SetAttr(change) if matches!(change.resize, Some(Resize::Grow(_))) => Some(change.inode),
@@ -60,8 +61,15 @@ impl Volume {
     fn apply_write(&self, write: &Write) -> Result<()> {
         let inode = self.inode(write.inode)?;
         let mut state = inode.lock()?;
+        let (mtime, ctime) = (state.live.mtime, state.live.ctime);
         self.accept(write.inode, &mut state, write.offset, &write.data, write.mtime, Replay)?;
         state.live.size = state.live.size.max(write.size);
+        // The log has no ctime. A write sets both times; where the mtime is what it was, it is not the write's but has
+        // been set, and the ctime is that of the setting.
+        state.live.ctime = if write.mtime == mtime { ctime } else { ctime.max(write.mtime) };
+        // It is in a log, which the commit after replay drops: so that stores it, even if it stores nothing else.
+        state.data.unlogged.remove(write.offset..write.offset + write.data.len() as u64);
+        self.logged.lock().insert(write.inode);
         Ok(())
     }
 }

@@ -24,9 +24,15 @@ impl View {
         Self { mount, root: NodeId::pack(dataset, ROOT_INODE) }
     }
 
-    /// A node as the mount knows it.
-    fn inner(&self, node: NodeId) -> NodeId {
-        if node == NodeId::ROOT { self.root } else { node }
+    /// A node as the mount knows it. File handles let programs ask for any number: what this view does not show is
+    /// [`FsError::Stale`].
+    fn inner(&self, node: NodeId) -> Result<NodeId> {
+        let ((root, _), (dataset, _)) = (self.root.unpack(), node.unpack());
+        match node {
+            NodeId::ROOT => Ok(self.root),
+            _ if dataset == root || self.mount.is_below(dataset, root) => Ok(node),
+            _ => Err(FsError::Stale),
+        }
     }
 
     /// A node as it is shown.
@@ -54,7 +60,7 @@ impl Ops for View {
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         let mut gone = None;
         loop {
-            let attr = self.mount.lookup(self.inner(parent), name)?;
+            let attr = self.mount.lookup(self.inner(parent)?, name)?;
             match self.mount.hold(attr.node) {
                 // It was removed after it was found: the name leads elsewhere by now, or nowhere.
                 Err(FsError::NotFound) if gone != Some(attr.node) => gone = Some(attr.node),
@@ -66,19 +72,21 @@ impl Ops for View {
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
-        self.mount.forget(self.inner(node), lookups);
+        if let Ok(node) = self.inner(node) {
+            self.mount.forget(node, lookups);
+        }
     }
 
     fn getattr(&self, node: NodeId) -> Result<Attr> {
-        Ok(self.show(self.mount.getattr(self.inner(node))?))
+        Ok(self.show(self.mount.getattr(self.inner(node)?)?))
     }
 
     fn setattr(&self, node: NodeId, set: &SetAttr, caller: &Caller) -> Result<Attr> {
-        Ok(self.show(self.mount.setattr(self.inner(node), set, caller)?))
+        Ok(self.show(self.mount.setattr(self.inner(node)?, set, caller)?))
     }
 
     fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
-        self.mount.readlink(self.inner(node))
+        self.mount.readlink(self.inner(node)?)
     }
 
     fn mknod(
@@ -90,27 +98,27 @@ impl Ops for View {
         rdev: u32,
         caller: &Caller,
     ) -> Result<Attr> {
-        Ok(self.show_held(self.mount.mknod(self.inner(parent), name, kind, perm, rdev, caller)?))
+        Ok(self.show_held(self.mount.mknod(self.inner(parent)?, name, kind, perm, rdev, caller)?))
     }
 
     fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr> {
-        Ok(self.show_held(self.mount.mkdir(self.inner(parent), name, perm, caller)?))
+        Ok(self.show_held(self.mount.mkdir(self.inner(parent)?, name, perm, caller)?))
     }
 
     fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr> {
-        Ok(self.show_held(self.mount.symlink(self.inner(parent), name, target, caller)?))
+        Ok(self.show_held(self.mount.symlink(self.inner(parent)?, name, target, caller)?))
     }
 
     fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        Ok(self.show_held(self.mount.link(self.inner(node), self.inner(new_parent), new_name)?))
+        Ok(self.show_held(self.mount.link(self.inner(node)?, self.inner(new_parent)?, new_name)?))
     }
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.mount.unlink(self.inner(parent), name)
+        self.mount.unlink(self.inner(parent)?, name)
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.mount.rmdir(self.inner(parent), name)
+        self.mount.rmdir(self.inner(parent)?, name)
     }
 
     fn rename(
@@ -121,11 +129,11 @@ impl Ops for View {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.mount.rename(self.inner(parent), name, self.inner(new_parent), new_name, flags)
+        self.mount.rename(self.inner(parent)?, name, self.inner(new_parent)?, new_name, flags)
     }
 
     fn open(&self, node: NodeId, flags: OpenFlags) -> Result<Handle> {
-        self.mount.open(self.inner(node), flags)
+        self.mount.open(self.inner(node)?, flags)
     }
 
     fn create(
@@ -136,7 +144,7 @@ impl Ops for View {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<Created> {
-        let created = self.mount.create(self.inner(parent), name, perm, flags, caller)?;
+        let created = self.mount.create(self.inner(parent)?, name, perm, flags, caller)?;
         Ok(Created { attr: self.show_held(created.attr), ..created })
     }
 
@@ -147,12 +155,12 @@ impl Ops for View {
         flags: OpenFlags,
         caller: &Caller,
     ) -> Result<(Attr, Handle)> {
-        let (attr, handle) = self.mount.tmpfile(self.inner(parent), perm, flags, caller)?;
+        let (attr, handle) = self.mount.tmpfile(self.inner(parent)?, perm, flags, caller)?;
         Ok((self.show_held(attr), handle))
     }
 
     fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
-        self.mount.read(self.inner(node), handle, offset, len)
+        self.mount.read(self.inner(node)?, handle, offset, len)
     }
 
     fn write(
@@ -163,27 +171,27 @@ impl Ops for View {
         data: &[u8],
         kill_suidgid: bool,
     ) -> Result<u32> {
-        self.mount.write(self.inner(node), handle, offset, data, kill_suidgid)
+        self.mount.write(self.inner(node)?, handle, offset, data, kill_suidgid)
     }
 
     fn flush(&self, node: NodeId, handle: Handle) -> Result<()> {
-        self.mount.flush(self.inner(node), handle)
+        self.mount.flush(self.inner(node)?, handle)
     }
 
     fn release(&self, node: NodeId, handle: Handle) -> Result<()> {
-        self.mount.release(self.inner(node), handle)
+        self.mount.release(self.inner(node)?, handle)
     }
 
     fn fsync(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
-        self.mount.fsync(self.inner(node), handle, datasync)
+        self.mount.fsync(self.inner(node)?, handle, datasync)
     }
 
     fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()> {
-        self.mount.fallocate(self.inner(node), handle, offset, len, mode)
+        self.mount.fallocate(self.inner(node)?, handle, offset, len, mode)
     }
 
     fn lseek(&self, node: NodeId, handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
-        self.mount.lseek(self.inner(node), handle, offset, seek)
+        self.mount.lseek(self.inner(node)?, handle, offset, seek)
     }
 
     fn copy_file_range(
@@ -192,12 +200,12 @@ impl Ops for View {
         (to, to_handle, to_offset): (NodeId, Handle, u64),
         len: u64,
     ) -> Result<u64> {
-        let from = (self.inner(from), from_handle, from_offset);
-        self.mount.copy_file_range(from, (self.inner(to), to_handle, to_offset), len)
+        let from = (self.inner(from)?, from_handle, from_offset);
+        self.mount.copy_file_range(from, (self.inner(to)?, to_handle, to_offset), len)
     }
 
     fn opendir(&self, node: NodeId) -> Result<Handle> {
-        self.mount.opendir(self.inner(node))
+        self.mount.opendir(self.inner(node)?)
     }
 
     fn readdir(
@@ -208,7 +216,7 @@ impl Ops for View {
         plus: bool,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.mount.readdir(self.inner(node), handle, cookie, plus, &mut |entry| {
+        self.mount.readdir(self.inner(node)?, handle, cookie, plus, &mut |entry| {
             // Without attributes it is no look-up, and the caller looks it up when somebody wants it.
             let held = entry.attr.filter(|attr| self.mount.hold(attr.node).is_ok());
             let attr = held.map(|attr| self.show(*attr));
@@ -221,31 +229,31 @@ impl Ops for View {
     }
 
     fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()> {
-        self.mount.releasedir(self.inner(node), handle)
+        self.mount.releasedir(self.inner(node)?, handle)
     }
 
     fn fsyncdir(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
-        self.mount.fsyncdir(self.inner(node), handle, datasync)
+        self.mount.fsyncdir(self.inner(node)?, handle, datasync)
     }
 
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        self.mount.getxattr(self.inner(node), name)
+        self.mount.getxattr(self.inner(node)?, name)
     }
 
     fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.mount.setxattr(self.inner(node), name, value, mode)
+        self.mount.setxattr(self.inner(node)?, name, value, mode)
     }
 
     fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
-        self.mount.listxattr(self.inner(node))
+        self.mount.listxattr(self.inner(node)?)
     }
 
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        self.mount.removexattr(self.inner(node), name)
+        self.mount.removexattr(self.inner(node)?, name)
     }
 
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
-        self.mount.statfs(self.inner(node))
+        self.mount.statfs(self.inner(node)?)
     }
 
     fn sync(&self) -> Result<()> {

@@ -25,8 +25,8 @@ pub(crate) fn run<S: Service>(device: &OwnedFd, service: &S, max_write: u32) -> 
         match Request::decode(bytes) {
             Ok(request) => {
                 let response = respond(service, &request);
-                if request.wants_answer() {
-                    send(device, &request, &response)?;
+                if request.wants_answer() && !send(device, &request, &response)? {
+                    service.refused(request.node, &response);
                 }
             }
             Err(Malformed { unique: Some(unique) }) => {
@@ -65,7 +65,8 @@ fn header(unique: u64, body: usize, error: Option<Errno>) -> OutHeader {
     OutHeader { len: (size_of::<OutHeader>() + body) as u32, error, unique }
 }
 
-fn send<D: Data>(device: &OwnedFd, request: &Request<'_>, response: &Response<D>) -> io::Result<()> {
+/// Whether the kernel has taken it.
+fn send<D: Data>(device: &OwnedFd, request: &Request<'_>, response: &Response<D>) -> io::Result<bool> {
     let unique = request.unique;
     match response.body(request.opcode) {
         Err(errno) => write(device, &[IoSlice::new(header(unique, 0, Some(errno)).as_bytes())]),
@@ -84,21 +85,23 @@ fn send<D: Data>(device: &OwnedFd, request: &Request<'_>, response: &Response<D>
     }
 }
 
-fn send_bytes(device: &OwnedFd, unique: u64, bytes: &[u8]) -> io::Result<()> {
+fn send_bytes(device: &OwnedFd, unique: u64, bytes: &[u8]) -> io::Result<bool> {
     let header = header(unique, bytes.len(), None);
     write(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(bytes)])
 }
 
-fn write(device: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+/// Whether the kernel has taken it.
+fn write(device: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<bool> {
     loop {
         match rustix::io::writev(device, pieces) {
+            Ok(_) => return Ok(true),
             // ENOENT: nobody waits for this answer any more.
-            Ok(_) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(false),
             Err(Errno::INTR | Errno::AGAIN) => {}
             // The mount has gone meanwhile; the next read says so.
-            Err(Errno::NODEV | Errno::CONNABORTED | Errno::PERM) => return Ok(()),
+            Err(Errno::NODEV | Errno::CONNABORTED | Errno::PERM) => return Ok(false),
             // An answer that does not fit its request was ours to avoid; who waits has got EIO for it.
-            Err(Errno::INVAL) => return Ok(()),
+            Err(Errno::INVAL) => return Ok(false),
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -184,8 +184,12 @@ fn run<S: Service>(mut ring: Ring, service: &S) -> io::Result<()> {
                     place.suit(&request.operation);
                 }
                 let response = respond(service, &request);
-                let (unique, code) = (request.unique, request.opcode);
-                (unique, ring.put(code, &response))
+                let (unique, code, node) = (request.unique, request.opcode, request.node);
+                let answer = ring.put(code, &response);
+                if answer.is_err() {
+                    service.refused(node, &response);
+                }
+                (unique, answer)
             }
             Err(Malformed { unique }) => (unique.unwrap_or(0), Err(Errno::IO)),
         };

@@ -22,6 +22,10 @@ pub trait Service: Send + Sync + 'static {
 
     /// A thread that served it is about to end by a panic.
     fn panicked(&self) {}
+
+    /// The kernel did not take an answer to a request about `node`: whoever asked has got an error, or is gone. So what
+    /// the answer opened will not be released, and what it named not forgotten.
+    fn refused(&self, node: u64, response: &Response<Self::Data>);
 }
 
 /// Held by a thread that serves, to tell the service when it panics.

@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const TTL: Duration = Duration::from_secs(1);
@@ -31,13 +32,18 @@ impl Data for Pieces {
     }
 }
 
-/// A folder with the file `f`.
-struct OneFile(Vec<u8>);
+/// A folder with the file `f`, and one whose look-up is answered with what the kernel cannot take.
+struct OneFile {
+    content: Vec<u8>,
+    refused: AtomicU64,
+}
 
 impl OneFile {
     fn attr(&self, node: u64) -> Attr {
         match node {
-            FILE => Attr { node, size: self.0.len() as u64, mode: 0o100_444, nlink: 1, ..Attr::default() },
+            FILE => {
+                Attr { node, size: self.content.len() as u64, mode: 0o100_444, nlink: 1, ..Attr::default() }
+            }
             _ => Attr { node, mode: 0o040_755, nlink: 2, ..Attr::default() },
         }
     }
@@ -51,17 +57,23 @@ impl Service for OneFile {
             Operation::Lookup { name: b"f" } => {
                 Response::Entry(Entry { attr: self.attr(FILE), generation: 0, ttl: TTL, attr_ttl: TTL })
             }
+            Operation::Lookup { name: b"odd" } => Response::Bytes(vec![0; 1000]),
             Operation::Lookup { .. } => Response::NoEntry(TTL),
             Operation::GetAttr { .. } => Response::Attr(self.attr(request.node), TTL),
             Operation::Open { .. } => Response::Opened(Opened::default()),
             Operation::Read { offset, size, .. } => {
-                let from = self.0.len().min(offset as usize);
-                let to = self.0.len().min(from + size as usize);
-                Response::Data(Pieces(self.0[from..to].to_vec()))
+                let from = self.content.len().min(offset as usize);
+                let to = self.content.len().min(from + size as usize);
+                Response::Data(Pieces(self.content[from..to].to_vec()))
             }
             Operation::Flush { .. } | Operation::Release { .. } => Response::Done,
             _ => Response::Error(Errno::NOSYS),
         }
+    }
+
+    fn refused(&self, node: u64, response: &Response<Pieces>) {
+        assert!(node == 1 && matches!(response, Response::Bytes(_)), "{node}");
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -113,16 +125,19 @@ fn go(test: &str, transport: Transport, make: impl Fn(&Mount<'_>) -> OwnedFd) {
     for len in [30_000, 3_000] {
         let content: Vec<u8> = (0..len as u32).map(|i| ((i * 31) >> 3) as u8).collect();
         let device = make(&what(&folder));
-        let service = Arc::new(OneFile(content.clone()));
-        let session: Session = serve(device, service, &options(transport)).unwrap();
+        let service = Arc::new(OneFile { content: content.clone(), refused: AtomicU64::new(0) });
+        let session: Session = serve(device, Arc::clone(&service), &options(transport)).unwrap();
         assert_eq!(session.transport(), transport);
         let table = fs::read_to_string("/proc/mounts").unwrap();
         let line = table.lines().find(|line| line.contains(folder.to_str().unwrap())).unwrap();
         assert!(line.starts_with("one,\\040file ") && line.contains("fuse.test ro,nosuid,nodev"), "{line}");
         assert_eq!(fs::read(folder.join("f")).unwrap(), content);
         assert!(!folder.join("g").exists() && !session.is_finished());
+        assert!(fs::metadata(folder.join("odd")).is_err());
         unmount_soon(&folder);
         session.join().unwrap();
+        // Over io_uring the kernel does not say so.
+        assert_eq!(service.refused.load(Ordering::Relaxed), u64::from(transport == Transport::Classic));
     }
     fs::remove_dir(&folder).unwrap();
 }

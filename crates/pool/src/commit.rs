@@ -146,6 +146,7 @@ impl Pool {
         if target.is_some_and(|target| self.notes.lock().has_logged(target)) {
             return Ok(self.durable_commit());
         }
+        self.check_replayed()?;
         // Before its rows go where somebody else's may be.
         self.still_ours(Look::Briefly)?;
         self.observe_devices();

@@ -29,7 +29,7 @@ use larder_format::{
 };
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 /// The pool's root dataset.
@@ -334,6 +334,7 @@ impl Pool {
             removal: RwLock::default(),
             unlogged_in: AtomicU64::new(0),
             replay: Mutex::new(Vec::new()),
+            is_replaying: AtomicBool::new(false),
             tables: Mutex::new(Tree::empty()),
             map: Mutex::new(BlockMap::new()),
             flights: crate::write::Flights::default(),

@@ -69,8 +69,8 @@ pub struct ImportOptions {
 }
 
 impl Pool {
-    /// Imports a pool. The front end must take [`Pool::take_replay`]'s operations, apply them and commit
-    /// before it lets anybody in.
+    /// Imports a pool. The front end must take [`Pool::take_replay`]'s operations, apply them, say so
+    /// ([`Pool::replayed`]) and commit before it lets anybody in.
     ///
     /// # Errors
     /// A sentence in [`PoolError::Invalid`] or [`PoolError::Busy`] when it is refused.
@@ -293,6 +293,7 @@ impl Pool {
             };
             // Until the commit that ends the replay.
             self.core.lock().spend_reserve = !ops.is_empty();
+            self.is_replaying.store(!ops.is_empty(), Ordering::Release);
             *self.replay.lock() = ops;
             *self.notes.lock() = Notes::after(last);
         }

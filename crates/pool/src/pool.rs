@@ -35,7 +35,7 @@ use larder_format::tables::SECRET_LEN;
 use larder_format::{BlockId, CommitId, DatasetId, DeviceIndex, GroupIndex, HostId, PoolGuid, Timestamp};
 use larder_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -199,6 +199,8 @@ pub struct Pool {
     /// The newest commit that will hold data which the log has not.
     pub(crate) unlogged_in: AtomicU64,
     pub(crate) replay: Mutex<Vec<Replayed>>,
+    /// The log holds what the trees do not: a commit would drop it.
+    pub(crate) is_replaying: AtomicBool,
     pub(crate) tables: Mutex<Tree>,
     pub(crate) map: Mutex<BlockMap>,
     pub(crate) flights: Flights,
@@ -394,9 +396,21 @@ impl Pool {
     pub fn set_front_end(&self, front: Weak<dyn FrontEnd>) {
         *self.front.write() = Some(front);
     }
-    /// Operations found in the log at import, in order; to be replayed once, before anything else.
+    /// Operations found in the log at import, in order; to be replayed once, before anything else. Until
+    /// [`Pool::replayed`] says that they are done nothing can be committed.
     pub fn take_replay(&self) -> Vec<(DatasetId, Vec<u8>)> {
         std::mem::take(&mut self.replay.lock())
+    }
+    /// All that the log held is done again, in the trees or as dirty data of a front end that stores it.
+    pub fn replayed(&self) {
+        self.is_replaying.store(false, Ordering::Release);
+    }
+    /// Refuses a commit that would say of logged operations that the trees have them, while they do not.
+    pub(crate) fn check_replayed(&self) -> Result<()> {
+        if self.is_replaying.load(Ordering::Acquire) {
+            return Err(PoolError::Invalid("nothing can be committed before the log is replayed".into()));
+        }
+        Ok(())
     }
 
     /// The most bytes of a stored block: a quarter of the smallest slot.

@@ -74,6 +74,24 @@ impl Service for Server {
         self.broken.store(true, Ordering::Release);
         self.ops.panicked();
     }
+
+    fn refused(&self, node: u64, response: &Response<Data>) {
+        let (named, opened) = match response {
+            Response::Entry(entry) => (Some(entry), None),
+            Response::Created(entry, opened) => (Some(entry), Some(opened)),
+            Response::Opened(opened) => (None, Some(opened)),
+            _ => return,
+        };
+        let node = named.map_or(node, |entry| entry.attr.node);
+        if let Some(opened) = opened {
+            self.around.released(node, opened.handle);
+            // What is not open, a folder that is lost, need not be closed.
+            let _ = self.ops.release(NodeId::from_raw(node), own(opened.handle));
+        }
+        if named.is_some() {
+            self.ops.forget(NodeId::from_raw(node), 1);
+        }
+    }
 }
 
 pub(super) fn caller(request: &Request<'_>, umask: u32) -> Caller {

@@ -89,14 +89,24 @@ impl Bed {
 
     /// The same, whose work these do.
     pub fn import_with(workers: Arc<dyn Workers>, sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
+        let pool = Self::import_pool(workers, &sim, &clock, seed);
+        let mount = mount(&pool);
+        Self { sim, clock, pool, mount }
+    }
+
+    /// What a world's devices hold, imported, with its log not replayed yet.
+    pub fn import_pool(
+        workers: Arc<dyn Workers>,
+        sim: &SimWorld,
+        clock: &Arc<SimClock>,
+        seed: u64,
+    ) -> Arc<Pool> {
         let found = sim.devices().into_iter().filter_map(|device| match scan(&device) {
             Scan::Member(found) => Some(*found),
             _ => None,
         });
         let plan = assemble(found.collect()).pop().expect("a pool is there");
-        let pool = Pool::import(world(&clock, seed, workers), plan, &ImportOptions::default()).unwrap();
-        let mount = mount(&pool);
-        Self { sim, clock, pool, mount }
+        Pool::import(world(clock, seed, workers), plan, &ImportOptions::default()).unwrap()
     }
 
     /// Drops everything in memory and imports the pool again, as after a crash of the process.

@@ -1,9 +1,10 @@
 //! Power cuts: what was promised is there, and what was not is there whole or not at all.
 
-use crate::bed::{Bed, ROOT};
+use crate::bed::{Bed, ROOT, USER};
 use crate::model::{Model, Run, compare, free_all};
+use larder_device::Inline;
 use larder_files::*;
-use larder_format::ByteLen;
+use larder_format::{ByteLen, Timestamp};
 use larder_sim::{SimWorld, Survival};
 use larder_sync::Mutex;
 use std::collections::BTreeMap;
@@ -159,6 +160,60 @@ fn a_replaced_file_never_loses_data_that_was_stored_or_shared_and_not_logged() {
         let found = bed.content(bed.find("settings").unwrap().node);
         assert!(found == b"old" || found == content, "{} bytes, shared: {shared}", found.len());
     }
+}
+
+#[test]
+fn replayed_writes_leave_the_time_of_the_last_change_alone() {
+    let bed = Bed::new(&[]);
+    let set = |node, secs| {
+        let mtime = Some(SetTime::To(Timestamp { secs, nanos: 5 }));
+        bed.mount.setattr(node, &SetAttr { mtime, ..SetAttr::default() }, &USER).unwrap();
+    };
+    let chmod = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    let nodes = ["restored", "future", "written", "changed", "again"].map(|name| bed.file(ROOT, name));
+    let [restored, future, written, changed, again] = nodes;
+    bed.pool.commit().unwrap();
+    for node in nodes {
+        bed.tick();
+        bed.write(node, 0, b"some data");
+        bed.tick();
+    }
+    set(restored, 1000);
+    set(future, i64::from(u32::MAX));
+    bed.mount.setattr(changed, &chmod, &USER).unwrap();
+    set(again, 1000);
+    bed.tick();
+    bed.write(again, 100_000, b"in another place");
+    nodes.iter().for_each(|node| bed.fsync(*node));
+    let times = |bed: &Bed, node| {
+        let attr = bed.mount.getattr(node).unwrap();
+        (attr.mtime, attr.ctime)
+    };
+    let before = nodes.map(|node| times(&bed, node));
+    assert_eq!(before[2].0, before[2].1, "{written:?}");
+    let bed = bed.crash(2);
+    assert_eq!(nodes.map(|node| times(&bed, node)), before);
+    let bed = bed.reopen(3);
+    assert_eq!(nodes.map(|node| times(&bed, node)), before);
+}
+
+#[test]
+fn nothing_is_committed_before_the_log_is_replayed() {
+    let bed = Bed::new(&[]);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, b"synced");
+    bed.fsync(node);
+    let Bed { sim, clock, pool, mount } = bed;
+    drop((mount, pool));
+    for taken in [false, true] {
+        let pool = Bed::import_pool(Arc::new(Inline), &sim, &clock, 2);
+        if taken {
+            assert!(!pool.take_replay().is_empty());
+        }
+        assert!(pool.commit().is_err(), "the log would be dropped");
+    }
+    let bed = Bed::import(sim, clock, 3);
+    assert_eq!(bed.content(bed.find("file").unwrap().node), b"synced");
 }
 
 #[test]

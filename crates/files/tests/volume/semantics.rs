@@ -433,3 +433,62 @@ fn numbers_of_datasets_and_inodes_end_with_a_refusal() {
     let bed = bed.reopen(3);
     assert_eq!(bed.find("last").unwrap().size, 7);
 }
+
+#[test]
+fn only_a_file_is_opened_instead_of_being_made() {
+    let bed = Bed::new(&[]);
+    bed.mount.mknod(ROOT, b"pipe", FileKind::Fifo, 0o644, 0, &USER).unwrap();
+    bed.mount.symlink(ROOT, b"link", b"elsewhere", &USER).unwrap();
+    bed.dir(ROOT, "dir");
+    for (name, refusal) in [("pipe", FsError::Stale), ("link", FsError::Stale), ("dir", FsError::IsDirectory)]
+    {
+        for flags in [READ_WRITE, OpenFlags { truncate: true, ..READ_WRITE }] {
+            let opened = bed.mount.create(ROOT, name.as_bytes(), 0o644, flags, &USER);
+            assert_eq!(opened, Err(refusal.clone()));
+        }
+    }
+    assert_eq!(bed.mount.volume(ROOT_DATASET).unwrap().open_count(), 0);
+    let file = bed.file(ROOT, "file");
+    let opened = bed.mount.create(ROOT, b"file", 0o600, READ_WRITE, &USER).unwrap();
+    assert_eq!((opened.made, opened.attr.node, opened.attr.perm), (false, file, 0o644));
+}
+
+#[test]
+fn a_view_shows_what_is_below_its_dataset_and_nothing_else_by_number() {
+    let bed = Bed::new(&[]);
+    let create = |name: &str| bed.pool.create_dataset(name, BTreeMap::new()).unwrap();
+    let [apart, below, beside] = ["tank/apart", "tank/apart/below", "tank/beside"].map(create);
+    let attach = |of: &std::sync::Arc<larder_pool::Dataset>, place| {
+        bed.mount.attach(std::sync::Arc::clone(of), place).unwrap();
+        NodeId::pack(of.id(), larder_format::items::ROOT_INODE)
+    };
+    let apart_root = attach(&apart, None);
+    let below_root = attach(&below, Some((apart.id(), b"below".to_vec())));
+    let beside_root = attach(&beside, Some((ROOT_DATASET, b"beside".to_vec())));
+    let top_root = NodeId::pack(ROOT_DATASET, larder_format::items::ROOT_INODE);
+    let files = [top_root, apart_root, below_root, beside_root].map(|dir| bed.file(dir, "file"));
+    let view = |dataset| View::new(std::sync::Arc::clone(&bed.mount), dataset);
+    let stale = |view: &View, node: NodeId| {
+        assert_eq!(view.getattr(node), Err(FsError::Stale));
+        assert_eq!(view.lookup(node, b"."), Err(FsError::Stale));
+        assert_eq!(view.open(node, READ_WRITE), Err(FsError::Stale));
+        assert_eq!(view.read(node, Handle(0), 0, 1).err(), Some(FsError::Stale));
+        assert_eq!(view.write(node, Handle(0), 0, b"x", false), Err(FsError::Stale));
+        assert_eq!(view.link(node, ROOT, b"stolen"), Err(FsError::Stale));
+        assert_eq!(view.copy_file_range((node, Handle(0), 0), (node, Handle(0), 0), 1), Err(FsError::Stale));
+        view.forget(node, 1);
+    };
+    let (of_apart, of_top) = (view(apart.id()), view(ROOT_DATASET));
+    for (node, is_apart) in files.into_iter().zip([false, true, true, false]) {
+        let (shown_by, not_by) = if is_apart { (&of_apart, &of_top) } else { (&of_top, &of_apart) };
+        assert_eq!(shown_by.getattr(node).unwrap().node, node);
+        assert_eq!(shown_by.lookup(node, b".").unwrap().node, node);
+        stale(not_by, node);
+    }
+    stale(&of_apart, top_root);
+    stale(&of_top, below_root);
+    assert_eq!(of_apart.lookup(ROOT, b"below").unwrap().node, below_root);
+    assert_eq!(of_apart.lookup(below_root, b"file").unwrap().node, files[2]);
+    stale(&of_apart, NodeId::from_raw(u64::MAX));
+    stale(&of_apart, NodeId::from_raw(0));
+}

@@ -186,6 +186,7 @@ pub fn replay(pool: &Pool) -> usize {
         let number = |i: usize| u64::from_le_bytes(op[i * 8..i * 8 + 8].try_into().unwrap());
         put(pool, &dataset, &[(number(0), number(1), number(2) as usize)]);
     }
+    pool.replayed();
     ops.len()
 }
 

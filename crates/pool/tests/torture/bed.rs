@@ -293,6 +293,7 @@ impl Bed {
             apply(&pool, &change, false).unwrap();
             found = change.state;
         }
+        pool.replayed();
         assert!(found >= promised, "state {promised} was promised, {found} is there");
         self.states = vec![self.states[found as usize].clone()];
         self.verify();

@@ -38,6 +38,8 @@ pub(super) struct Memory {
     pub(super) lookups: AtomicU64,
     pub(super) flushes: AtomicU64,
     pub(super) reads: AtomicU64,
+    pub(super) released: AtomicU64,
+    pub(super) forgotten: AtomicU64,
     pub(super) largest_write: AtomicU64,
     /// Before what is written can be read, milliseconds.
     pub(super) write_delay: AtomicU64,
@@ -147,6 +149,8 @@ impl Memory {
             lookups: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            released: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
             largest_write: AtomicU64::new(0),
             write_delay: AtomicU64::new(0),
         }
@@ -195,7 +199,9 @@ impl Ops for Memory {
         Ok(tree.get(node)?.attr)
     }
 
-    fn forget(&self, _node: NodeId, _lookups: u64) {}
+    fn forget(&self, _node: NodeId, lookups: u64) {
+        self.forgotten.fetch_add(lookups, Ordering::Relaxed);
+    }
 
     fn getattr(&self, node: NodeId) -> Result<Attr> {
         Ok(self.tree.lock().get(node)?.attr)
@@ -382,6 +388,7 @@ impl Ops for Memory {
     }
 
     fn release(&self, _node: NodeId, _handle: Handle) -> Result<()> {
+        self.released.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

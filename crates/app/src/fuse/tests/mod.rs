@@ -5,10 +5,12 @@
 
 mod memory;
 
+use super::server::Server;
 use super::*;
 use larder_files::NodeId;
+use larder_fuse::{Operation, Request, Response, Service};
 use memory::Memory;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -763,4 +765,30 @@ fn what_a_dead_daemon_left_is_taken_away() {
     assert!(matches!(refused, MountError::Dead(_)), "{refused:?}");
     assert!(clear_stale(dir.path()).unwrap());
     assert_eq!(mount_line(dir.path()), None);
+}
+
+#[test]
+fn what_the_kernel_does_not_take_is_closed_and_forgotten() {
+    let ops = Arc::new(Memory::new());
+    let server = Server::new(Arc::clone(&ops) as Arc<dyn Ops>, Arc::default());
+    let ask = |node, operation| {
+        let response =
+            server.serve(&Request { unique: 1, node, uid: 0, gid: 0, pid: 0, opcode: 0, operation });
+        server.refused(node, &response);
+        (response, ops.released.load(Relaxed), ops.forgotten.load(Relaxed))
+    };
+    let wrong = OFlags::WRONLY.bits();
+    let create = Operation::Create { name: b"f", flags: wrong, mode: 0o644, umask: 0, kill_suidgid: false };
+    let (made, released, forgotten) = ask(1, create);
+    assert_eq!((released, forgotten), (1, 1));
+    let Response::Created(made, _) = made else { panic!("{forgotten}") };
+    // It does not count as written around the pages either: this would go around them, too.
+    let open = Operation::Open { flags: OFlags::RDWR.bits(), kill_suidgid: false };
+    let (opened, released, forgotten) = ask(made.attr.node, open);
+    assert!(matches!(opened, Response::Opened(opened) if !opened.direct));
+    assert_eq!((released, forgotten), (2, 1));
+    let (_, released, forgotten) = ask(1, Operation::Lookup { name: b"f" });
+    assert_eq!((released, forgotten), (2, 2));
+    let (_, released, forgotten) = ask(1, Operation::Lookup { name: b"nothing" });
+    assert_eq!((released, forgotten), (2, 2));
 }
