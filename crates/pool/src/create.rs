@@ -16,7 +16,8 @@ use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::spare::Groups;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
+use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
+use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
     Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
 };
@@ -181,6 +182,15 @@ pub fn check_name(name: &str) -> Result<(), String> {
 /// Where slots start: after the label, at the alignment of the smallest slot.
 pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
 
+/// A key for the sums of a new pool.
+fn new_key(entropy: &dyn Entropy) -> PoolKey {
+    let mut key = [0; KEY_LEN];
+    for word in key.chunks_exact_mut(8) {
+        word.copy_from_slice(&entropy.next_u64().to_le_bytes());
+    }
+    PoolKey::new(key)
+}
+
 /// Slots on a device of `size` bytes.
 pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
     let room = label_areas(size)[1].get().saturating_sub(DATA_START);
@@ -205,6 +215,7 @@ impl Pool {
             return Err(PoolError::Invalid(format!("ashift={}: use 12 to 16", spec.ashift)));
         }
         let guid = PoolGuid::new(world.entropy.next_u64());
+        let sums = Sums::new(guid, new_key(&*world.entropy));
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let created = world.clock.now();
         let mut members = Vec::new();
@@ -234,6 +245,7 @@ impl Pool {
                     created,
                     ashift: spec.ashift,
                     features: Features::default(),
+                    key: sums.key(),
                 };
                 slots.push((label.index, label.slot_count));
                 write_label_areas(&**device, &label)?;
@@ -257,7 +269,7 @@ impl Pool {
         };
         let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
         let parts = Parts {
-            guid,
+            sums,
             name: spec.name.clone(),
             created,
             read_only: false,
@@ -301,7 +313,7 @@ impl Pool {
     pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
         let began = world.clock.monotonic();
         Arc::new_cyclic(|myself| Pool {
-            guid: parts.guid,
+            sums: parts.sums,
             began,
             changes: Default::default(),
             resilver: Default::default(),
@@ -359,7 +371,7 @@ impl Pool {
 
 /// What a pool is assembled from.
 pub(crate) struct Parts {
-    pub guid: PoolGuid,
+    pub sums: Sums,
     pub name: String,
     pub created: larder_format::Timestamp,
     pub read_only: bool,

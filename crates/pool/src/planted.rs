@@ -66,11 +66,13 @@ pub enum Bug {
     OldImageTrusted,
     /// Of two headers of a row the one that a power cut undid is believed.
     OldRowBelieved,
+    /// What looks like a block in a window that was read goes into the cache, wherever it lies.
+    LooksBelieved,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 30] = [
+    pub const ALL: [Bug; 31] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -101,6 +103,7 @@ impl Bug {
         Bug::BoundaryMissed,
         Bug::OldImageTrusted,
         Bug::OldRowBelieved,
+        Bug::LooksBelieved,
     ];
 }
 

@@ -2,6 +2,7 @@
 #![cfg(feature = "planted")]
 
 mod common;
+mod forge;
 #[path = "reclaim/model.rs"]
 mod model;
 mod sweep;
@@ -32,6 +33,7 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
         }
         Bug::NotResilvered | Bug::BoundaryMissed | Bug::OldImageTrusted => brought_back(seed),
         Bug::OldRowBelieved => undone(seed),
+        Bug::LooksBelieved => forge::attack(seed),
         Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
