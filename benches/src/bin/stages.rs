@@ -10,7 +10,7 @@ use larder_benches::device::{sparse_file, write_all};
 use larder_benches::{MIB, gb_per_s, no_op, pool_in, process, timing};
 use larder_device::{ALIGN, FileDevice, OpenMode};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
-use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::checksum::{ChecksumKind, KEY_LEN, PoolKey, Sums, payload_sum};
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, PoolGuid, SegmentId,
@@ -27,7 +27,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tempfile::TempDir;
 
 /// Measures each stage of writing and reading by itself.
@@ -41,9 +41,9 @@ struct Args {
 }
 
 const RECORD: usize = 128 << 10;
-const GUID: PoolGuid = PoolGuid::new(0x1234_5678_9abc_def0);
-const STAMP: Stamp =
-    Stamp { pool: GUID, id: BlockId::new(7), incarnation: Incarnation::new(3), birth: CommitId::new(1) };
+static SUMS: LazyLock<Sums> =
+    LazyLock::new(|| Sums::new(PoolGuid::new(0x1234_5678_9abc_def0), PoolKey::new([0x7e; KEY_LEN])));
+const STAMP: Stamp = Stamp { id: BlockId::new(7), incarnation: Incarnation::new(3), birth: CommitId::new(1) };
 const INFO: BlockInfo = BlockInfo {
     kind: BlockKind::Record,
     codec: CodecKind::Off,
@@ -126,20 +126,20 @@ fn by_record(content: Content, source: &[u8], bytes: usize) {
         for kind in [ChecksumKind::Fast, ChecksumKind::Blake3, ChecksumKind::Sha256] {
             stage(&format!("sum, {kind:?}"), bytes, || {
                 over(source, bytes, |record| {
-                    black_box(payload_sum(kind, GUID, record));
+                    black_box(payload_sum(kind, &SUMS, record));
                 });
             });
         }
         let mut out = vec![0; BLOCK_OVERHEAD as usize + RECORD];
         stage("frame, without the sum", bytes, || {
             over(source, bytes, |record| {
-                black_box(block::encode(&STAMP, &INFO, [0; 32], record, &mut out));
+                black_box(block::encode(&SUMS, &STAMP, &INFO, [0; 32], record, &mut out));
             });
         });
         let stored = framed(&source[..RECORD]);
         stage("check of a stored block", bytes, || {
             for _ in 0..bytes / RECORD {
-                black_box(block::check(GUID, STAMP.id, black_box(&stored)).expect("our own block"));
+                black_box(block::check(&SUMS, STAMP.id, black_box(&stored)).expect("our own block"));
             }
         });
     }
@@ -174,7 +174,7 @@ fn rows(source: &[u8], bytes: usize) {
         let stamp = (STAMP.birth, STAMP.incarnation);
         stage(&format!("row: {word}, {devices} devices"), bytes, || {
             for _ in 0..bytes / (in_row * RECORD) {
-                black_box(row::build(GUID, &segment, DESCRIPTOR_LEN, stamp, &plan, &blocks[..in_row]));
+                black_box(row::build(&SUMS, &segment, DESCRIPTOR_LEN, stamp, &plan, &blocks[..in_row]));
             }
         });
     }
@@ -182,7 +182,7 @@ fn rows(source: &[u8], bytes: usize) {
 
 fn framed(record: &[u8]) -> Vec<u8> {
     let mut out = vec![0; BLOCK_OVERHEAD as usize + record.len()];
-    block::encode(&STAMP, &INFO, payload_sum(ChecksumKind::Fast, GUID, record), record, &mut out);
+    block::encode(&SUMS, &STAMP, &INFO, payload_sum(ChecksumKind::Fast, &SUMS, record), record, &mut out);
     out
 }
 

@@ -1,8 +1,8 @@
 //! A block: a header that says what it is, and a payload after codec (and, later, cipher).
 
-use crate::checksum::{self, ChecksumKind, SUM_LEN};
+use crate::checksum::{self, ChecksumKind, SUM_LEN, Sums};
 use crate::error::ensure;
-use crate::{BLOCK_STEP, BlockId, CommitId, Corrupt, DatasetId, Incarnation, PoolGuid, Reason, layout};
+use crate::{BLOCK_STEP, BlockId, CommitId, Corrupt, DatasetId, Incarnation, Reason, layout};
 
 /// `LBLK`.
 pub const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"LBLK");
@@ -136,11 +136,9 @@ pub struct BlockInfo {
     pub key_kind: u8,
 }
 
-/// What makes a block unmistakable: its pool, its id, and when it was written.
+/// What makes a block unmistakable in its pool: its id, and when it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// The pool.
-    pub pool: PoolGuid,
     /// The block's id.
     pub id: BlockId,
     /// The import under which it is written.
@@ -151,6 +149,7 @@ pub struct Stamp {
 
 /// The header of a block with `payload` bytes of payload that sum to `sum`.
 pub fn encode_header(
+    sums: &Sums,
     stamp: &Stamp,
     info: &BlockInfo,
     sum: [u8; SUM_LEN],
@@ -179,7 +178,7 @@ pub fn encode_header(
     };
     let mut out = [0; BLOCK_OVERHEAD as usize];
     header.put(&mut out);
-    header.header_sum = checksum::fast64(stamp.pool, &out[..BlockHeader::SIZE - 8]);
+    header.header_sum = checksum::fast64(sums, &out[..BlockHeader::SIZE - 8]);
     header.put(&mut out);
     out
 }
@@ -188,8 +187,15 @@ pub fn encode_header(
 ///
 /// # Panics
 /// When `out` is shorter than header and payload.
-pub fn encode(stamp: &Stamp, info: &BlockInfo, sum: [u8; SUM_LEN], payload: &[u8], out: &mut [u8]) -> u32 {
-    let header = encode_header(stamp, info, sum, payload.len() as u32);
+pub fn encode(
+    sums: &Sums,
+    stamp: &Stamp,
+    info: &BlockInfo,
+    sum: [u8; SUM_LEN],
+    payload: &[u8],
+    out: &mut [u8],
+) -> u32 {
+    let header = encode_header(sums, stamp, info, sum, payload.len() as u32);
     out[..header.len()].copy_from_slice(&header);
     out[header.len()..header.len() + payload.len()].copy_from_slice(payload);
     BLOCK_OVERHEAD + payload.len() as u32
@@ -213,11 +219,11 @@ pub struct CheckedHeader {
 
 impl CheckedHeader {
     /// Verifies the header at the start of `bytes`; the payload need not be there.
-    pub fn check(pool: PoolGuid, bytes: &[u8]) -> Result<Self, Corrupt> {
+    pub fn check(sums: &Sums, bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "block header";
         let header = BlockHeader::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(header.magic == BLOCK_MAGIC, WHAT, Reason::Magic)?;
-        let sum = checksum::fast64(pool, &bytes[..BlockHeader::SIZE - 8]);
+        let sum = checksum::fast64(sums, &bytes[..BlockHeader::SIZE - 8]);
         ensure(sum == header.header_sum, WHAT, Reason::Checksum)?;
         ensure(header.key == 0, WHAT, Reason::Feature)?;
         Ok(Self {
@@ -253,18 +259,18 @@ impl CheckedHeader {
 
 /// Verifies the whole block at the start of `bytes` and that it is block `id`; returns its header and
 /// its payload, still encoded.
-pub fn check(pool: PoolGuid, id: BlockId, bytes: &[u8]) -> Result<(CheckedHeader, &[u8]), Corrupt> {
-    let (header, payload) = check_any(pool, bytes)?;
+pub fn check<'a>(sums: &Sums, id: BlockId, bytes: &'a [u8]) -> Result<(CheckedHeader, &'a [u8]), Corrupt> {
+    let (header, payload) = check_any(sums, bytes)?;
     ensure(header.id == id, "block", Reason::Identity)?;
     Ok((header, payload))
 }
 
 /// Verifies the whole block at the start of `bytes`, whichever it is.
-pub fn check_any(pool: PoolGuid, bytes: &[u8]) -> Result<(CheckedHeader, &[u8]), Corrupt> {
-    let header = CheckedHeader::check(pool, bytes)?;
+pub fn check_any<'a>(sums: &Sums, bytes: &'a [u8]) -> Result<(CheckedHeader, &'a [u8]), Corrupt> {
+    let header = CheckedHeader::check(sums, bytes)?;
     let payload =
         bytes.get(BlockHeader::SIZE..header.stored() as usize).ok_or(Corrupt::new("block", Reason::Short))?;
-    let sum = checksum::payload_sum(header.info.checksum, pool, payload);
+    let sum = checksum::payload_sum(header.info.checksum, sums, payload);
     ensure(sum == header.payload_sum, "block payload", Reason::Checksum)?;
     Ok((header, payload))
 }

@@ -1,6 +1,6 @@
 //! Labels: what a device says of itself, at both of its ends, and the heartbeat beside them.
 
-use crate::checksum;
+use crate::checksum::{self, PoolKey, Sums};
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
@@ -25,7 +25,7 @@ pub const RING_SLOTS: u64 = 15;
 /// The smallest device that can be a pool's.
 pub const MIN_DEVICE: u64 = 64 << 20;
 /// The version of the whole format; a pool of another version is refused.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
 /// `LARDERPL`.
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"LARDERPL");
 /// `LARDERHB`.
@@ -150,8 +150,8 @@ impl Field for Features {
 
 layout! {
     /// The fixed part of a label; the pool's name follows it, and the last eight bytes of the
-    /// [`LABEL_LEN`] are the XXH3-64, seed 0, of all before.
-    pub struct LabelHead[128] {
+    /// [`LABEL_LEN`] are the XXH3-64, without a key, of all before.
+    pub struct LabelHead[256] {
         /// [`LABEL_MAGIC`].
         magic: u64 = 0,
         /// [`FORMAT_VERSION`].
@@ -184,6 +184,8 @@ layout! {
         name_len: u8 = 85,
         /// Features in use.
         features: Features = 88,
+        /// What the pool's sums are keyed with.
+        key: PoolKey = 112,
     }
 }
 
@@ -218,6 +220,8 @@ pub struct Label {
     pub ashift: u8,
     /// Features in use.
     pub features: Features,
+    /// What the pool's sums are keyed with.
+    pub key: PoolKey,
 }
 
 impl Label {
@@ -241,11 +245,17 @@ impl Label {
             ashift: self.ashift,
             name_len: self.name.len() as u8,
             features: self.features,
+            key: self.key,
         }
         .put(&mut out);
         out[LabelHead::SIZE..LabelHead::SIZE + self.name.len()].copy_from_slice(self.name.as_bytes());
         seal(&mut out);
         out
+    }
+
+    /// Whether it is of the pool with these sums. The pool's GUID alone does not say so: everybody knows that.
+    pub fn is_of(&self, sums: &Sums) -> bool {
+        (self.pool, self.key) == (sums.pool(), sums.key())
     }
 
     /// Verifies a label.
@@ -283,6 +293,7 @@ impl Label {
             created: head.created,
             ashift: head.ashift,
             features: head.features,
+            key: head.key,
         })
     }
 }
@@ -355,16 +366,16 @@ impl Heartbeat {
     }
 }
 
-/// Sums all but the last eight bytes into them. Seed 0: a label must be readable before its pool is known.
+/// Sums all but the last eight bytes into them. Without a key: a label must be readable before its pool is known.
 fn seal(out: &mut [u8]) {
     let end = out.len() - 8;
-    checksum::fast64(PoolGuid::new(0), &out[..end]).store(&mut out[end..]);
+    checksum::plain64(&out[..end]).store(&mut out[end..]);
 }
 
 fn unseal<'a>(bytes: &'a [u8], what: &'static str, magic: u64) -> Result<&'a [u8], Corrupt> {
     let bytes = bytes.get(..LABEL_LEN).ok_or(Corrupt::new(what, Reason::Short))?;
     ensure(u64::load(bytes) == magic, what, Reason::Magic)?;
     let (body, sum) = bytes.split_at(LABEL_LEN - 8);
-    ensure(checksum::fast64(PoolGuid::new(0), body) == u64::load(sum), what, Reason::Checksum)?;
+    ensure(checksum::plain64(body) == u64::load(sum), what, Reason::Checksum)?;
     Ok(body)
 }

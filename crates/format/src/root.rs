@@ -1,6 +1,6 @@
 //! The root record: the one thing that a commit replaces, and all that import starts from.
 
-use crate::checksum;
+use crate::checksum::{self, Sums};
 use crate::error::ensure;
 use crate::ids::ensure_countable;
 use crate::label::{FORMAT_VERSION, GroupRule, RING_OFFSET, RING_SLOT, RING_SLOTS};
@@ -278,7 +278,7 @@ pub struct Root {
 
 impl Root {
     /// The record's bytes, at most [`RING_SLOT`]; `None` when the pool has too many open segments.
-    pub fn encode(&self) -> Option<Vec<u8>> {
+    pub fn encode(&self, sums: &Sums) -> Option<Vec<u8>> {
         let mut out = vec![0; RootHead::SIZE];
         let grow = |out: &mut Vec<u8>, by: usize| {
             let at = out.len();
@@ -330,13 +330,13 @@ impl Root {
             sum: 0,
         };
         head.put(&mut out);
-        head.sum = checksum::fast64(self.pool, &out);
+        head.sum = checksum::fast64(sums, &out);
         head.put(&mut out);
         Some(out)
     }
 
-    /// Verifies the root record of pool `pool` at the start of `bytes`.
-    pub fn check(pool: PoolGuid, bytes: &[u8]) -> Result<Self, Corrupt> {
+    /// Verifies the root record of the pool with these `sums` at the start of `bytes`.
+    pub fn check(sums: &Sums, bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "root record";
         let head = RootHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.magic == ROOT_MAGIC, WHAT, Reason::Magic)?;
@@ -344,8 +344,8 @@ impl Root {
         let length = head.length as usize;
         ensure((RootHead::SIZE..=RING_SLOT).contains(&length), WHAT, Reason::Range)?;
         let bytes = bytes.get(..length).ok_or(Corrupt::new(WHAT, Reason::Short))?;
-        ensure(checksum::fast64_with_hole(pool, bytes, 184) == head.sum, WHAT, Reason::Checksum)?;
-        ensure(head.pool == pool, WHAT, Reason::Identity)?;
+        ensure(checksum::fast64_with_hole(sums, bytes, 184) == head.sum, WHAT, Reason::Checksum)?;
+        ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
         ensure(head.oldest <= head.commit && head.exported <= 1 && head.log_open <= 1, WHAT, Reason::Range)?;
         let ids = [head.commit.get(), head.block_lease.get(), head.segment_lease.get()];
@@ -397,7 +397,7 @@ impl Root {
         }
         ensure(rest.is_empty(), WHAT, Reason::Range)?;
         Ok(Self {
-            pool,
+            pool: head.pool,
             commit: head.commit,
             incarnation: head.incarnation,
             time: head.time,

@@ -1,7 +1,7 @@
 //! Segments: the layout formula, the descriptor at the start of every slot, row headers, and the
 //! record that the segment table and the root keep of a segment.
 
-use crate::checksum;
+use crate::checksum::{self, Sums};
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
@@ -382,25 +382,25 @@ layout! {
 }
 
 /// The descriptor bytes for column `column` of `segment`, as the segment was when opened.
-pub fn encode_descriptor(pool: PoolGuid, segment: &SegmentRecord, column: usize) -> Vec<u8> {
+pub fn encode_descriptor(sums: &Sums, segment: &SegmentRecord, column: usize) -> Vec<u8> {
     let mut out = vec![0; DescriptorHead::SIZE];
-    DescriptorHead { magic: SEGMENT_MAGIC, column: column as u8, pool }.put(&mut out);
+    DescriptorHead { magic: SEGMENT_MAGIC, column: column as u8, pool: sums.pool() }.put(&mut out);
     segment.encode(&mut out);
     out.resize(DESCRIPTOR_LEN as usize, 0);
     let end = out.len() - 8;
-    checksum::fast64(pool, &out[..end]).store(&mut out[end..]);
+    checksum::fast64(sums, &out[..end]).store(&mut out[end..]);
     out
 }
 
 /// Verifies a slot's descriptor; returns the segment as it was when opened and the slot's column.
-pub fn check_descriptor(pool: PoolGuid, bytes: &[u8]) -> Result<(SegmentRecord, usize), Corrupt> {
+pub fn check_descriptor(sums: &Sums, bytes: &[u8]) -> Result<(SegmentRecord, usize), Corrupt> {
     const WHAT: &str = "segment descriptor";
     let bytes = bytes.get(..DESCRIPTOR_LEN as usize).ok_or(Corrupt::new(WHAT, Reason::Short))?;
     let head = DescriptorHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
     ensure(head.magic == SEGMENT_MAGIC, WHAT, Reason::Magic)?;
     let end = bytes.len() - 8;
-    ensure(checksum::fast64(pool, &bytes[..end]) == u64::load(&bytes[end..]), WHAT, Reason::Checksum)?;
-    ensure(head.pool == pool, WHAT, Reason::Identity)?;
+    ensure(checksum::fast64(sums, &bytes[..end]) == u64::load(&bytes[end..]), WHAT, Reason::Checksum)?;
+    ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
     let (record, _) = SegmentRecord::decode(&bytes[DescriptorHead::SIZE..end])?;
     ensure(usize::from(head.column) < record.layout.columns(), WHAT, Reason::Range)?;
     Ok((record, usize::from(head.column)))
@@ -465,7 +465,7 @@ pub struct RowHeader {
 
 impl RowHeader {
     /// Writes the header at the start of `out`, which holds [`row_header_len`] bytes.
-    pub fn put(&self, pool: PoolGuid, out: &mut [u8]) {
+    pub fn put(&self, sums: &Sums, out: &mut [u8]) {
         let len = row_header_len(self.sums.len()) as usize;
         let mut head = RowHead {
             magic: ROW_MAGIC,
@@ -483,12 +483,12 @@ impl RowHeader {
         for (i, sum) in self.sums.iter().enumerate() {
             sum.store(&mut out[RowHead::SIZE + 16 * i..]);
         }
-        head.header_sum = checksum::fast64(pool, &out[..len]);
+        head.header_sum = checksum::fast64(sums, &out[..len]);
         head.put(out);
     }
 
     /// Verifies the row header at the start of `bytes`.
-    pub fn check(pool: PoolGuid, bytes: &[u8]) -> Result<Self, Corrupt> {
+    pub fn check(sums: &Sums, bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "row header";
         let head = RowHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.magic == ROW_MAGIC, WHAT, Reason::Magic)?;
@@ -496,7 +496,7 @@ impl RowHeader {
         ensure((1..=MAX_COLUMNS).contains(&columns), WHAT, Reason::Range)?;
         let header_len = row_header_len(columns);
         let bytes = bytes.get(..header_len as usize).ok_or(Corrupt::new(WHAT, Reason::Short))?;
-        let sum = checksum::fast64_with_hole(pool, bytes, 48);
+        let sum = checksum::fast64_with_hole(sums, bytes, 48);
         ensure(sum == head.header_sum, WHAT, Reason::Checksum)?;
         ensure(head.column < head.columns, WHAT, Reason::Range)?;
         let aligned = head.offset.is_multiple_of(ROW_STEP) && head.height.is_multiple_of(ROW_STEP);

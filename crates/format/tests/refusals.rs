@@ -1,6 +1,7 @@
 //! Structures that are intact, sums included, but cannot be: decoders refuse them, so that nobody
 //! behind them computes with nonsense.
 
+use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::items::{Entry, Extent, FileKind, Inode};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, label_areas};
 use larder_format::node::{Inner, Key, Node};
@@ -15,6 +16,11 @@ use larder_format::tables::DatasetRecord;
 use larder_format::*;
 
 const POOL: PoolGuid = PoolGuid::new(0x9001);
+const KEY: PoolKey = PoolKey::new([3; KEY_LEN]);
+
+fn sums() -> Sums {
+    Sums::new(POOL, KEY)
+}
 
 fn layout(k: u8, r: u8, m: u8) -> Layout {
     Layout::new(k, r, m).unwrap()
@@ -106,6 +112,7 @@ fn label() -> Label {
         created: Timestamp::default(),
         ashift: 12,
         features: Features::default(),
+        key: KEY,
     }
 }
 
@@ -186,7 +193,7 @@ fn places_outside_every_slot_are_refused_wherever_they_stand() {
 }
 
 fn check_root(root: &Root) -> Result<Root, Corrupt> {
-    Root::check(POOL, &root.encode().unwrap())
+    Root::check(&sums(), &root.encode(&sums()).unwrap())
 }
 
 #[test]
@@ -273,8 +280,8 @@ fn a_row_over_its_descriptor_or_past_its_slot_is_refused() {
     };
     let check = |header: &RowHeader| {
         let mut out = vec![0; row_header_len(header.sums.len()) as usize];
-        header.put(POOL, &mut out);
-        RowHeader::check(POOL, &out)
+        header.put(&sums(), &mut out);
+        RowHeader::check(&sums(), &out)
     };
     refused(&header, check, "a row over the descriptor", |h| h.offset = 0);
     refused(&header, check, "a row past the slot", |h| h.offset = MAX_SLOT - 4096);

@@ -243,6 +243,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         acl::MAX_ACL_ENTRIES,
         block::BLOCK_MAGIC,
         block::BLOCK_OVERHEAD,
+        checksum::KEY_LEN,
         checksum::SUM_LEN,
         ids::BLOCK_STEP,
         ids::MAX_COUNT,

@@ -2,8 +2,8 @@
 
 use crate::{Decoder, samples};
 use larder_format::acl::Acl;
-use larder_format::block::{self, BlockHeader, CheckedHeader, CodecKind};
-use larder_format::checksum::{ChecksumKind, fast64, payload_sum};
+use larder_format::block::{self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind};
+use larder_format::checksum::{ChecksumKind, KEY_LEN, PoolKey, Sums, fast64, payload_sum, plain64};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
     PartDescriptor, PrintsBuilder, PrintsPage, decode_filter_page, encode_filter_page,
@@ -19,15 +19,22 @@ use larder_format::run::{
     LazyPage, PageCursor, PageHead, RunDescriptor, RunPage, decode_index_page, encode_index_page,
 };
 use larder_format::segment::{
-    DESCRIPTOR_LEN, RowHead, RowHeader, SegmentRecord, check_descriptor, encode_descriptor, row_header_len,
+    DESCRIPTOR_LEN, ROW_STEP, RowHead, RowHeader, SegmentRecord, check_descriptor, encode_descriptor,
+    row_header_len,
 };
 use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
-use larder_format::{BlockId, PoolGuid};
+use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, PoolGuid, SegmentId};
 use larder_fuse::{Operation, Request};
+use larder_pool::around::walk;
 use std::fmt::Debug;
+use std::sync::LazyLock;
 
 /// The pool that everything here belongs to.
 pub const POOL: PoolGuid = PoolGuid::new(0x1a4de4);
+/// What its sums are keyed with.
+pub const KEY: PoolKey = PoolKey::new([0x5e; KEY_LEN]);
+/// Its sums.
+pub static SUMS: LazyLock<Sums> = LazyLock::new(|| Sums::new(POOL, KEY));
 
 /// Every decoder.
 pub const ALL: &[Decoder] = &[
@@ -57,6 +64,7 @@ pub const ALL: &[Decoder] = &[
     decoder("damage_record", samples::damages, unsealed, damage_record),
     decoder("property_record", samples::properties, unsealed, property_record),
     decoder("fuse_request", samples::requests, unsealed, fuse_request),
+    decoder("window", samples::windows, seal_blocks, window),
     Decoder {
         name: "payload",
         seeds: samples::payloads,
@@ -90,23 +98,23 @@ fn at(fields: &[FieldInfo], name: &str) -> usize {
 /// Puts the sum of `bytes`, with the field at `hole` as zero, there.
 fn seal_hole(bytes: &mut [u8], hole: usize) {
     bytes[hole..hole + 8].fill(0);
-    let sum = fast64(POOL, bytes);
+    let sum = fast64(&SUMS, bytes);
     sum.store(&mut bytes[hole..]);
 }
 
 /// Puts the sum of the first `len` − 8 bytes behind them.
-fn seal_end(bytes: &mut [u8], len: usize, seed: PoolGuid) {
+fn seal_end(bytes: &mut [u8], len: usize, sum: impl Fn(&[u8]) -> u64) {
     if let Some(bytes) = bytes.get_mut(..len) {
-        fast64(seed, &bytes[..len - 8]).store(&mut bytes[len - 8..]);
+        sum(&bytes[..len - 8]).store(&mut bytes[len - 8..]);
     }
 }
 
 fn seal_label(bytes: &mut [u8]) {
-    seal_end(bytes, LABEL_LEN, PoolGuid::new(0));
+    seal_end(bytes, LABEL_LEN, plain64);
 }
 
 fn seal_descriptor(bytes: &mut [u8]) {
-    seal_end(bytes, DESCRIPTOR_LEN as usize, POOL);
+    seal_end(bytes, DESCRIPTOR_LEN as usize, |bytes| fast64(&SUMS, bytes));
 }
 
 fn seal_root(bytes: &mut [u8]) {
@@ -125,10 +133,19 @@ fn seal_block(bytes: &mut [u8]) {
     let Some(head) = BlockHeader::get(bytes) else { return };
     let end = BlockHeader::SIZE.saturating_add(head.payload as usize).min(bytes.len());
     if let Ok(kind) = ChecksumKind::from_byte(head.checksum) {
-        let sum = payload_sum(kind, POOL, &bytes[BlockHeader::SIZE..end]);
+        let sum = payload_sum(kind, &SUMS, &bytes[BlockHeader::SIZE..end]);
         sum.store(&mut bytes[at(BlockHeader::FIELDS, "payload_sum")..]);
     }
-    seal_end(bytes, BlockHeader::SIZE, POOL);
+    seal_end(bytes, BlockHeader::SIZE, |bytes| fast64(&SUMS, bytes));
+}
+
+/// Seals whatever looks like a block.
+fn seal_blocks(bytes: &mut [u8]) {
+    for at in (0..bytes.len()).step_by(BLOCK_STEP as usize) {
+        if bytes[at..].starts_with(&BLOCK_MAGIC.to_le_bytes()) {
+            seal_block(&mut bytes[at..]);
+        }
+    }
 }
 
 fn label(bytes: &[u8]) -> bool {
@@ -149,10 +166,10 @@ fn heartbeat(bytes: &[u8]) -> bool {
 }
 
 fn root(bytes: &[u8]) -> bool {
-    let Ok(root) = Root::check(POOL, bytes) else { return false };
+    let Ok(root) = Root::check(&SUMS, bytes) else { return false };
     let _ = (root.commit.next(), root.block_lease.next(), root.segment_lease.next());
     let _ = root.tables.place.footprint();
-    let again = Root::check(POOL, &root.encode().expect("it came from a ring slot"));
+    let again = Root::check(&SUMS, &root.encode(&SUMS).expect("it came from a ring slot"));
     same(root, again)
 }
 
@@ -165,26 +182,26 @@ fn segment_record(bytes: &[u8]) -> bool {
 }
 
 fn descriptor(bytes: &[u8]) -> bool {
-    let Ok((record, column)) = check_descriptor(POOL, bytes) else { return false };
-    let again = check_descriptor(POOL, &encode_descriptor(POOL, &record, column));
+    let Ok((record, column)) = check_descriptor(&SUMS, bytes) else { return false };
+    let again = check_descriptor(&SUMS, &encode_descriptor(&SUMS, &record, column));
     same((record, column), again)
 }
 
 fn row_header(bytes: &[u8]) -> bool {
-    let Ok(header) = RowHeader::check(POOL, bytes) else { return false };
+    let Ok(header) = RowHeader::check(&SUMS, bytes) else { return false };
     let mut out = vec![0; row_header_len(header.sums.len()) as usize];
-    header.put(POOL, &mut out);
-    let again = RowHeader::check(POOL, &out);
+    header.put(&SUMS, &mut out);
+    let again = RowHeader::check(&SUMS, &out);
     same(header, again)
 }
 
 fn whole_block(bytes: &[u8]) -> bool {
-    if let Ok(header) = CheckedHeader::check(POOL, bytes) {
+    if let Ok(header) = CheckedHeader::check(&SUMS, bytes) {
         assert!(header.footprint() >= u64::from(header.stored()));
     }
-    let Ok((header, payload)) = block::check_any(POOL, bytes) else { return false };
+    let Ok((header, payload)) = block::check_any(&SUMS, bytes) else { return false };
     assert_eq!(payload.len(), header.payload as usize);
-    same(header, block::check(POOL, header.id, bytes).map(|(header, _)| header))
+    same(header, block::check(&SUMS, header.id, bytes).map(|(header, _)| header))
 }
 
 fn log_record(bytes: &[u8]) -> bool {
@@ -380,6 +397,44 @@ fn fuse_request(bytes: &[u8]) -> bool {
         Operation::Write { data, .. } => assert!(data.len() < bytes.len()),
         _ => {}
     }
+    true
+}
+
+/// A column with three blocks in two rows, of which the second has `bytes` as its content: no others are met.
+fn window(bytes: &[u8]) -> bool {
+    let start = Place { segment: SegmentId::new(1), column: 0, offset: DESCRIPTOR_LEN, stored: 0 };
+    let _ = walk(&SUMS, start, bytes);
+    let mut column = Vec::new();
+    let mut row = |offset: usize, blocks: &[(u64, &[u8])]| {
+        let len = blocks.iter().map(|(_, payload)| samples::footprint(payload)).sum::<usize>();
+        let head = row_header_len(1) as usize;
+        let height = (head + len).next_multiple_of(ROW_STEP as usize);
+        let header = RowHeader {
+            segment: start.segment,
+            offset: DESCRIPTOR_LEN + offset as u32,
+            height: height as u32,
+            commit: CommitId::new(2),
+            incarnation: Incarnation::new(1),
+            column: 0,
+            used: len as u32,
+            sums: vec![0],
+        };
+        column.resize(offset + height, 0);
+        header.put(&SUMS, &mut column[offset..]);
+        let mut at = offset + head;
+        for &(id, payload) in blocks {
+            samples::put_block(id, payload, &mut column[at..]);
+            at += samples::footprint(payload);
+        }
+        offset + height
+    };
+    let second = row(0, &[(1, b"before"), (2, bytes)]);
+    row(second, &[(3, b"behind")]);
+    let head = row_header_len(1);
+    let start = Place { offset: start.offset + head, ..start };
+    let met = walk(&SUMS, start, &column[head as usize..]);
+    let ids: Vec<u64> = met.iter().map(|(_, header)| header.id.get()).collect();
+    assert_eq!(ids, [1, 2, 3], "what lies in a payload is content");
     true
 }
 

@@ -1,6 +1,6 @@
 //! Valid encodings of everything.
 
-use crate::decoders::POOL;
+use crate::decoders::{KEY, POOL, SUMS};
 use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
@@ -62,6 +62,7 @@ pub fn labels() -> Vec<Vec<u8>> {
         created: TIME,
         ashift: 12,
         features: Features::default(),
+        key: KEY,
     };
     rules().map(|rule| label(rule).encode()).collect()
 }
@@ -143,7 +144,7 @@ pub fn roots() -> Vec<Vec<u8>> {
             .collect(),
         segments: (0..segments).map(|n| segment(rule, n)).collect(),
     };
-    rules().zip(0..).filter_map(|(rule, n)| root(rule, n).encode()).collect()
+    rules().zip(0..).filter_map(|(rule, n)| root(rule, n).encode(&SUMS)).collect()
 }
 
 pub fn segments() -> Vec<Vec<u8>> {
@@ -156,7 +157,7 @@ pub fn segments() -> Vec<Vec<u8>> {
 }
 
 pub fn descriptors() -> Vec<Vec<u8>> {
-    rules().zip(0..).map(|(rule, n)| encode_descriptor(POOL, &segment(rule, n), 0)).collect()
+    rules().zip(0..).map(|(rule, n)| encode_descriptor(&SUMS, &segment(rule, n), 0)).collect()
 }
 
 pub fn rows() -> Vec<Vec<u8>> {
@@ -172,7 +173,7 @@ pub fn rows() -> Vec<Vec<u8>> {
             used: 1600,
             sums: (0..columns).map(|sum| u128::from(sum) << 77).collect(),
         };
-        header.put(POOL, &mut out);
+        header.put(&SUMS, &mut out);
         out
     };
     [1, 3, 64].into_iter().map(encode).collect()
@@ -181,12 +182,7 @@ pub fn rows() -> Vec<Vec<u8>> {
 pub fn blocks() -> Vec<Vec<u8>> {
     let sums = [ChecksumKind::Fast, ChecksumKind::Blake3, ChecksumKind::Sha256];
     let encode = |(payload, checksum): (Vec<u8>, ChecksumKind)| {
-        let stamp = Stamp {
-            pool: POOL,
-            id: BlockId::new(77),
-            incarnation: Incarnation::new(1),
-            birth: CommitId::new(2),
-        };
+        let stamp = Stamp { id: BlockId::new(77), incarnation: Incarnation::new(1), birth: CommitId::new(2) };
         let info = BlockInfo {
             kind: BlockKind::Record,
             codec: CodecKind::Off,
@@ -198,13 +194,51 @@ pub fn blocks() -> Vec<Vec<u8>> {
             offset: 3,
             key_kind: 4,
         };
-        let sum = payload_sum(checksum, POOL, &payload);
+        let sum = payload_sum(checksum, &SUMS, &payload);
         let mut out = vec![0; block::BLOCK_OVERHEAD as usize + payload.len()];
-        block::encode(&stamp, &info, sum, &payload, &mut out);
+        block::encode(&SUMS, &stamp, &info, sum, &payload, &mut out);
         out
     };
     let payloads = [vec![], b"plain".to_vec(), vec![7; 1000]];
     payloads.into_iter().zip(sums).map(encode).collect()
+}
+
+/// Bytes that a block with this payload takes.
+pub fn footprint(payload: &[u8]) -> usize {
+    (block::BLOCK_OVERHEAD as usize + payload.len()).next_multiple_of(BLOCK_STEP as usize)
+}
+
+/// Puts block `id` at the start of `out`.
+pub fn put_block(id: u64, payload: &[u8], out: &mut [u8]) {
+    let stamp = Stamp { id: BlockId::new(id), incarnation: Incarnation::new(1), birth: CommitId::new(2) };
+    let info = BlockInfo {
+        kind: BlockKind::Record,
+        codec: CodecKind::Off,
+        checksum: ChecksumKind::Fast,
+        level: 0,
+        logical: payload.len() as u32,
+        dataset: DatasetId::new(1),
+        object: 2,
+        offset: 3,
+        key_kind: 4,
+    };
+    let sum = payload_sum(ChecksumKind::Fast, &SUMS, payload);
+    block::encode(&SUMS, &stamp, &info, sum, payload, out);
+}
+
+/// Contents of files that hold blocks.
+pub fn windows() -> Vec<Vec<u8>> {
+    let blocks = |sizes: &[usize]| {
+        let mut out = Vec::new();
+        for &size in sizes {
+            let payload = vec![0x5a; size];
+            let at = out.len();
+            out.resize(at + footprint(&payload), 0);
+            put_block(9, &payload, &mut out[at..]);
+        }
+        out
+    };
+    vec![vec![], blocks(&[0, 8, 100]), blocks(&[3000, 1, 5000])]
 }
 
 pub fn logs() -> Vec<Vec<u8>> {

@@ -2,20 +2,29 @@
 //!
 //! Blocks lie in the order in which they were written, so the files of a folder, and the nodes that name
 //! them, are neighbours on the devices. Who reads one small block and then another near it will want those
-//! between: the second miss near an earlier one reads a whole window of its column, and every record and
-//! node in it that is sound goes into the cache. Blocks tell by themselves what they are; one that is dead
-//! does no harm there, since its id is never used again.
+//! between: the second miss near an earlier one reads a window of its column, and the records and nodes in it
+//! go into the cache.
+//!
+//! Nothing is believed by its look. A user's file may hold bytes that are a block of this pool: an image of a disk
+//! that was its. So the window is gone through from block to block, from one that was asked for, never inside a
+//! payload, and what is found counts only if the block map has it at just this place, where nothing else ever was:
+//! segments' ids do not come back.
 //!
 //! Reads at random miss far from each other: each brings just its block. Who asks for several records at
 //! once ([`Pool::prefetch`]) has neighbours fetched together as well.
 
 use crate::cache::Record;
+use crate::map::Entry;
+use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::{decode_node, plain_of};
+use crate::runs::RunIo;
 use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::ALIGN;
-use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
+use larder_format::block::{BlockKind, CheckedHeader};
+use larder_format::checksum::Sums;
+use larder_format::segment::{ROW_STEP, RowHeader, row_header_len};
 use larder_format::{BLOCK_STEP, BlockId, BlockPtr, Place, SegmentId};
 use larder_sync::Mutex;
 use std::collections::VecDeque;
@@ -37,18 +46,25 @@ const GAP: u32 = 16 << 10;
 pub(crate) struct Misses(Mutex<VecDeque<(SegmentId, u8, u32)>>);
 
 impl Misses {
-    /// Notes a miss; tells whether there was one near it.
-    fn note(&self, place: Place) -> bool {
+    /// Notes a miss. If there was one near it, tells where blocks begin that are worth reading along: at the first
+    /// of the two, if one window has both.
+    fn note(&self, place: Place) -> Option<u32> {
         let mut misses = self.0.lock();
         let near = misses.iter().position(|&(segment, column, offset)| {
             (segment, column) == (place.segment, place.column) && offset.abs_diff(place.offset) <= NEAR
         });
-        match near {
-            Some(at) => drop(misses.remove(at)),
-            None => misses.truncate(MISSES - 1),
-        }
-        misses.push_front((place.segment, place.column, place.offset));
-        near.is_some()
+        let earlier = match near {
+            Some(at) => misses.remove(at).map(|(.., offset)| offset),
+            None => {
+                misses.truncate(MISSES - 1);
+                None
+            }
+        };
+        let one_window = |offset: &u32| offset / WINDOW == place.offset / WINDOW;
+        let from = earlier.filter(one_window).map_or(place.offset, |offset| offset.min(place.offset));
+        let kept = if earlier.is_some_and(|offset| one_window(&offset)) { from } else { place.offset };
+        misses.push_front((place.segment, place.column, kept));
+        earlier.map(|_| from)
     }
 }
 
@@ -94,60 +110,60 @@ impl Pool {
     pub(crate) fn read_around(&self, segment: &Segment, ptr: BlockPtr) -> Option<(CheckedHeader, Bytes)> {
         let place = ptr.place;
         let layout = segment.layout;
-        if place.stored > SMALL || usize::from(place.column) >= layout.k() || !self.misses.note(place) {
+        if place.stored > SMALL || usize::from(place.column) >= layout.k() {
             return None;
         }
+        let from = self.misses.note(place)?;
         let replica = self.prompt_replica(segment, place.column.into(), ptr.id.get() as usize)?;
         if segment.is_in_flight(replica, place.offset, place.stored as usize) {
             return None;
         }
         let slot_size = self.members.get(segment.slots[replica].device).slot_size;
-        let start = place.offset / WINDOW * WINDOW;
-        // A block that crosses the end of its window comes whole.
-        let end = (start + WINDOW).max((place.offset + place.stored).next_multiple_of(ALIGN as u32));
-        let window = Place { offset: start, stored: end.min(slot_size).checked_sub(start)?, ..place };
+        // A block that crosses the end of the window comes whole.
+        let end = (from + WINDOW).max(place.offset + place.stored).next_multiple_of(ALIGN as u32);
+        let window = Place { offset: from, stored: end.min(slot_size).checked_sub(from)?, ..place };
         let bytes = self.read_promptly(segment, replica, window)?;
-        let at = (place.offset - start) as usize;
-        let own = bytes.get(at..at + place.stored as usize)?;
-        let (header, _) = block::check(self.guid, ptr.id, own).ok()?;
-        let own = Bytes::copy_from_slice(own);
+        let at = (place.offset - from) as usize;
+        let own = Bytes::copy_from_slice(bytes.get(at..at + place.stored as usize)?);
+        let header = self.prove(ptr.id, &own)?;
         if let Some(pool) = self.myself.upgrade() {
             // Who asks for the next one most likely comes after it is there.
-            self.world.workers.later(Box::new(move || pool.keep_blocks(&bytes, at)));
+            self.world.workers.later(Box::new(move || pool.keep_blocks(window, &bytes, place.offset)));
         }
         Some((header, own))
     }
 
-    /// Puts every sound record and node in `window` into the cache, but for the one at `own`; those behind it
-    /// first.
-    fn keep_blocks(&self, window: &[u8], own: usize) {
-        let mut found = Vec::new();
-        let mut at = 0;
-        while let Some(rest) = window.get(at..).filter(|rest| !rest.is_empty()) {
-            // Most places where none begins are told by four bytes.
-            let begins = rest.starts_with(&BLOCK_MAGIC.to_le_bytes());
-            at += match begins.then(|| CheckedHeader::check(self.guid, rest)) {
-                Some(Ok(header)) => {
-                    found.push((at, header, rest));
-                    header.footprint() as usize
-                }
-                _ => BLOCK_STEP as usize,
-            };
-        }
-        let behind = found.iter().filter(|(at, ..)| *at > own);
-        for (_, header, rest) in behind.chain(found.iter().filter(|(at, ..)| *at < own)) {
-            let kind = header.info.kind;
-            let missing = match kind {
-                BlockKind::Record => self.cache.lacks_record(header.id),
-                BlockKind::Node => self.cache.lacks_node(header.id),
-                _ => false,
-            };
-            // The last one may be cut off.
-            let Some(stored) = rest.get(..header.stored() as usize).filter(|_| missing) else { continue };
-            if block::check(self.guid, header.id, stored).is_ok()
-                && let Ok(plain) = plain_of(header, &Bytes::copy_from_slice(stored), kind)
+    /// Puts the records and nodes of `window` that the block map has there into the cache, but for the one at offset
+    /// `own` of the slot; those behind it first.
+    fn keep_blocks(&self, window: Place, bytes: &[u8], own: u32) {
+        let mut found: Vec<Met> = walk(&self.sums, window, bytes)
+            .into_iter()
+            .filter(|(place, header)| {
+                let missing = match header.info.kind {
+                    BlockKind::Record => self.cache.lacks_record(header.id),
+                    BlockKind::Node => self.cache.lacks_node(header.id),
+                    _ => false,
+                };
+                missing && place.offset != own
+            })
+            .collect();
+        found.sort_unstable_by_key(|(_, header)| header.id);
+        let io = RunIo::new(self);
+        let mut finder = self.map.lock().finder();
+        found.retain(|(place, header)| {
+            let Ok(in_runs) = finder.find(header.id, &io) else { return false };
+            let known = Entry::of(&self.map.lock().now(header.id, in_runs));
+            known.is_some_and(|entry| entry.places().contains(place)) || planted(Bug::LooksBelieved)
+        });
+        found.sort_unstable_by_key(|(place, _)| (place.offset < own, place.offset));
+        for (place, header) in found {
+            let at = (place.offset - window.offset) as usize;
+            let Some(stored) = bytes.get(at..at + place.stored as usize) else { continue };
+            let stored = Bytes::copy_from_slice(stored);
+            if self.prove(header.id, &stored).is_some()
+                && let Ok(plain) = plain_of(&header, &stored, header.info.kind)
             {
-                self.keep(header, plain);
+                self.keep(&header, plain);
             }
         }
     }
@@ -166,6 +182,37 @@ impl Pool {
     }
 }
 
+/// A block that was met, and where it lies.
+pub type Met = (Place, CheckedHeader);
+
+/// The blocks in `bytes`, the content of `window`, at whose start one begins: each by the end of the one before it, and
+/// the first of a row by the row's header. Ends where it is not certain any more what is what.
+pub fn walk(sums: &Sums, window: Place, bytes: &[u8]) -> Vec<Met> {
+    let mut met = Vec::new();
+    let mut at = 0usize;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        if let Ok(header) = CheckedHeader::check(sums, rest) {
+            let place = Place { offset: window.offset + at as u32, stored: header.stored(), ..window };
+            met.push((place, header));
+            let step = if planted(Bug::LooksBelieved) { BLOCK_STEP.into() } else { header.footprint() };
+            at = at.saturating_add(step as usize);
+        } else if planted(Bug::LooksBelieved) {
+            at += BLOCK_STEP as usize;
+        } else {
+            // Padding, then the next row.
+            let next = (window.offset + at as u32).next_multiple_of(ROW_STEP) - window.offset;
+            let Some((padding, row)) = rest.split_at_checked(next as usize - at) else { break };
+            let is_padding = padding.iter().all(|byte| *byte == 0);
+            let here = |row: &RowHeader| (row.segment, row.offset) == (window.segment, window.offset + next);
+            match RowHeader::check(sums, row).ok().filter(here) {
+                Some(row) if is_padding => at = (next + row_header_len(row.sums.len())) as usize,
+                _ => break,
+            }
+        }
+    }
+    met
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,12 +224,18 @@ mod tests {
     #[test]
     fn a_miss_near_an_earlier_one_is_told_and_others_are_not() {
         let misses = Misses::default();
-        assert!(!misses.note(place(1, 0, 5 << 20)));
-        assert!(!misses.note(place(1, 1, 5 << 20)));
-        assert!(!misses.note(place(2, 0, 5 << 20)));
-        assert!(misses.note(place(1, 0, (5 << 20) - NEAR)));
-        assert!(!misses.note(place(1, 0, (5 << 20) + 1)), "its neighbour is remembered where it was last");
-        (0..MISSES as u64).for_each(|segment| assert!(!misses.note(place(100 + segment, 0, 0))));
-        assert!(!misses.note(place(1, 1, 5 << 20)), "forgotten");
+        assert_eq!(misses.note(place(1, 0, 5 << 20)), None);
+        assert_eq!(misses.note(place(1, 1, 5 << 20)), None);
+        assert_eq!(misses.note(place(2, 0, 5 << 20)), None);
+        assert_eq!(misses.note(place(1, 0, (5 << 20) - NEAR)), Some((5 << 20) - NEAR), "in another window");
+        assert_eq!(
+            misses.note(place(1, 0, (5 << 20) + 1)),
+            None,
+            "its neighbour is remembered where it was last"
+        );
+        assert_eq!(misses.note(place(1, 0, (5 << 20) + 4096)), Some((5 << 20) + 1), "from the first on");
+        assert_eq!(misses.note(place(1, 0, (5 << 20) + 800)), Some((5 << 20) + 1), "which stays the first");
+        (0..MISSES as u64).for_each(|segment| assert_eq!(misses.note(place(100 + segment, 0, 0)), None));
+        assert_eq!(misses.note(place(1, 1, 5 << 20)), None, "forgotten");
     }
 }

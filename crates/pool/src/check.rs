@@ -375,7 +375,7 @@ impl Pool {
                 problem("cannot be read".into());
                 continue;
             };
-            match check_descriptor(self.guid, &bytes) {
+            match check_descriptor(&self.sums, &bytes) {
                 Ok((found, at)) if found.id == record.id && at == column && found.slots == record.slots => {}
                 Ok(_) => problem("the descriptor is another segment's".into()),
                 Err(corrupt) => problem(corrupt.to_string()),
@@ -384,7 +384,7 @@ impl Pool {
             while offset < record.height {
                 let row = read(offset, ALIGN).ok_or_else(|| "cannot be read".to_owned());
                 let row = row.and_then(|head| {
-                    RowHeader::check(self.guid, &head).map_err(|corrupt| corrupt.to_string())
+                    RowHeader::check(&self.sums, &head).map_err(|corrupt| corrupt.to_string())
                 });
                 let row = match row {
                     Ok(row) if row.segment == record.id && row.offset == offset && row.height > 0 => row,
@@ -400,7 +400,7 @@ impl Pool {
                 let body = read(offset, row.height as usize);
                 let start = row_header_len(row.sums.len()) as usize;
                 match body {
-                    Some(body) if fast128(self.guid, &body[start..]) == row.sums[column] => {}
+                    Some(body) if fast128(&self.sums, &body[start..]) == row.sums[column] => {}
                     Some(_) => problem(format!("the row at {offset} does not match its checksum")),
                     None => problem(format!("the row at {offset} cannot be read")),
                 }

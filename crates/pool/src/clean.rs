@@ -32,7 +32,7 @@ use crate::segments::{Segment, SegmentEntry};
 use crate::write::{Appender, Purse};
 use bytes::Bytes;
 use larder_device::ALIGN;
-use larder_format::block::{self, CheckedHeader};
+use larder_format::block::CheckedHeader;
 use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
 use larder_format::run::Places;
@@ -298,7 +298,7 @@ impl Pool {
     ) -> Vec<Option<Bytes>> {
         let layout = segment.layout;
         let (k, m) = (layout.k(), layout.m());
-        let right = |column: usize, bytes: &[u8]| row.sums.get(column) == Some(&fast128(self.guid, bytes));
+        let right = |column: usize, bytes: &[u8]| row.sums.get(column) == Some(&fast128(&self.sums, bytes));
         let mut columns = vec![None; k + m];
         for lane in 0..ahead.lanes() {
             let column = ahead.column(lane);
@@ -383,11 +383,11 @@ impl Pool {
                 stored: row.height - start,
             };
             let sum = row.sums.get(segment.layout.replica(column, 0));
-            let right = |bytes: &[u8]| sum == Some(&fast128(self.guid, bytes));
+            let right = |bytes: &[u8]| sum == Some(&fast128(&self.sums, bytes));
             let bytes = read.unwrap_or_else(|| self.read_range(segment, whole, right));
             let mut at = 0usize;
             while let Some(header) =
-                bytes.get(at..).and_then(|rest| CheckedHeader::check(self.guid, rest).ok())
+                bytes.get(at..).and_then(|rest| CheckedHeader::check(&self.sums, rest).ok())
             {
                 let (offset, stored) = (whole.offset + at as u32, header.stored());
                 let place = Place { offset, stored, ..whole };
@@ -411,9 +411,8 @@ impl Pool {
             if self.free_dead(ptr.id, entry) {
                 continue;
             }
-            let whole =
-                bytes.len() == ptr.place.stored as usize && block::check(self.guid, ptr.id, &bytes).is_ok();
-            let block = if whole { bytes } else { self.read_stored(segment, ptr)?.1 };
+            let block =
+                if self.prove(ptr.id, &bytes).is_some() { bytes } else { self.read_stored(segment, ptr)?.1 };
             live.push(Moved { ptr, block: Encoded::Whole(block) });
         }
         // As they lay: what was written together stays together.
@@ -424,7 +423,7 @@ impl Pool {
     /// The header of the row at `offset`, from whichever column has it.
     fn row_header(&self, segment: &Segment, offset: u32, ahead: &mut Ahead) -> Result<RowHeader> {
         let check = |bytes: &[u8]| {
-            let row = RowHeader::check(self.guid, bytes).ok()?;
+            let row = RowHeader::check(&self.sums, bytes).ok()?;
             (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
         };
         let range = offset..offset + ALIGN as u32;

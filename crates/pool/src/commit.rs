@@ -324,7 +324,7 @@ impl Pool {
         segments.extend(intent.segments.iter().map(|(id, _)| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
         let root = Root {
-            pool: self.guid,
+            pool: self.guid(),
             commit,
             incarnation: core.incarnation,
             time,
@@ -543,7 +543,7 @@ impl Pool {
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
         self.members.iter().for_each(|member| member.completed(commit));
         root.devices = self.members.to_root(commit);
-        let Some(bytes) = root.encode() else {
+        let Some(bytes) = root.encode(&self.sums) else {
             return Err(self.suspend("the root record outgrew its place".into()));
         };
         self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);

@@ -16,7 +16,8 @@ use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::spare::Groups;
 use crate::tree::Tree;
-use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
+use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
+use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
     Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
 };
@@ -195,6 +196,15 @@ pub fn check_name(name: &str) -> Result<(), String> {
 /// Where slots start: after the label, at the alignment of the smallest slot.
 pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
 
+/// A key for the sums of a new pool.
+fn new_key(entropy: &dyn Entropy) -> PoolKey {
+    let mut key = [0; KEY_LEN];
+    for word in key.chunks_exact_mut(8) {
+        word.copy_from_slice(&entropy.next_u64().to_le_bytes());
+    }
+    PoolKey::new(key)
+}
+
 /// Slots on a device of `size` bytes.
 pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
     let room = label_areas(size)[1].get().saturating_sub(DATA_START);
@@ -220,6 +230,7 @@ impl Pool {
         }
         room_for_devices(spec.groups.iter().map(|group| group.devices.len()).sum(), MAX_DEVICES)?;
         let guid = PoolGuid::new(world.entropy.next_u64());
+        let sums = Sums::new(guid, new_key(&*world.entropy));
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let created = world.clock.now();
         let mut members = Vec::new();
@@ -249,6 +260,7 @@ impl Pool {
                     created,
                     ashift: spec.ashift,
                     features: Features::default(),
+                    key: sums.key(),
                 };
                 slots.push((label.index, label.slot_count));
                 write_label_areas(&**device, &label)?;
@@ -272,7 +284,7 @@ impl Pool {
         };
         let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
         let parts = Parts {
-            guid,
+            sums,
             name: spec.name.clone(),
             created,
             read_only: false,
@@ -316,7 +328,7 @@ impl Pool {
     pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
         let began = world.clock.monotonic();
         Arc::new_cyclic(|myself| Pool {
-            guid: parts.guid,
+            sums: parts.sums,
             began,
             changes: Default::default(),
             resilver: Default::default(),
@@ -379,7 +391,7 @@ impl Pool {
 
 /// What a pool is assembled from.
 pub(crate) struct Parts {
-    pub guid: PoolGuid,
+    pub sums: Sums,
     pub name: String,
     pub created: larder_format::Timestamp,
     pub read_only: bool,

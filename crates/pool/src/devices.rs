@@ -161,7 +161,7 @@ impl Pool {
         let mut known = member.to_root(self.durable_commit());
         let (device, label) = match found {
             Some(found) => {
-                if found.label.device != member.guid {
+                if found.label.device != member.guid || !found.label.is_of(&self.sums) {
                     return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
                 }
                 if let Some(root) = &found.root
@@ -282,7 +282,7 @@ impl Pool {
         let ashift = self.core.lock().groups.values().next().map_or(12, |group| group.ashift);
         let label = Label {
             sequence: 1,
-            pool: self.guid,
+            pool: self.guid(),
             name: self.name(),
             device: guid.unwrap_or_else(|| DeviceGuid::new(self.world.entropy.next_u64())),
             index: place.index,
@@ -295,6 +295,7 @@ impl Pool {
             created: self.created,
             ashift,
             features: Features::default(),
+            key: self.sums.key(),
         };
         write_label_areas(device, &label)?;
         Ok(label)
@@ -510,7 +511,7 @@ impl Pool {
             let Some(read) = spare.read(area, LABEL_LEN) else { return false };
             match spare.wait(read) {
                 Ok(bytes) => {
-                    let ours = |label: Label| label.pool == self.guid && label.device == spare.guid;
+                    let ours = |label: Label| label.pool == self.guid() && label.device == spare.guid;
                     if Label::check(&bytes).is_ok_and(ours) {
                         return true;
                     }

@@ -57,7 +57,7 @@ impl Pool {
     pub fn beat(&self) -> Result<()> {
         self.still_ours(Look::Closely)?;
         let heartbeat = Heartbeat {
-            pool: self.guid,
+            pool: self.guid(),
             host: self.world.host,
             host_name: self.world.host_name.clone(),
             incarnation: self.incarnation(),
@@ -106,11 +106,11 @@ impl Pool {
             let bytes = |read: Option<_>| read.and_then(|read| member.wait(read).ok());
             let beat = bytes(beat).and_then(|bytes| Heartbeat::check(&bytes).ok());
             if let Some(beat) =
-                beat.filter(|beat| beat.pool == self.guid && !ours.contains(&beat.incarnation))
+                beat.filter(|beat| beat.pool == self.guid() && !ours.contains(&beat.incarnation))
             {
                 other = Some(format!("the host {}", beat.host_name));
             }
-            let root = bytes(root).and_then(|bytes| Root::check(self.guid, &bytes).ok());
+            let root = bytes(root).and_then(|bytes| Root::check(&self.sums, &bytes).ok());
             if root.is_some_and(|root| root.commit >= next && !ours.contains(&root.incarnation)) {
                 other.get_or_insert_with(|| "another host".into());
             }

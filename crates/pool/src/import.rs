@@ -24,6 +24,7 @@ use crate::space::GroupSpace;
 use crate::spare::Groups;
 use crate::tree::Tree;
 use larder_device::AlignedBuf;
+use larder_format::checksum::Sums;
 use larder_format::index::PartDescriptor;
 use larder_format::label::Label;
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
@@ -170,7 +171,7 @@ impl Pool {
             spend_reserve: false,
         };
         let parts = Parts {
-            guid: plan.guid,
+            sums: Sums::new(plan.guid, plan.key),
             name: plan.name,
             created,
             read_only: options.read_only,
@@ -279,7 +280,7 @@ impl Pool {
         self.refresh_settings();
         if root.log_open {
             let slot_size = |segment: &SegmentRecord| self.members.get(segment.slots[0].device).slot_size;
-            let chain = read_chain(root, slot_size, |segment, column, offset, len| {
+            let chain = read_chain(&self.sums, root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
                 let member = self.members.get(slot.device);
                 let pending = member.read(member.slot_offset(slot.index, offset), len)?;
@@ -389,7 +390,7 @@ impl Pool {
     fn adopt(&self, mut root: Root, lacking: &[(DeviceIndex, [bool; 2])]) -> Result<()> {
         // What the devices show may be in their caches only: nothing may follow it unflushed.
         self.members.flush_all();
-        if let Some(bytes) = root.encode().map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
+        if let Some(bytes) = root.encode(&self.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
             for area in 0..2 {
                 let lacking = lacking.iter().filter(|(_, lacks)| lacks[area]);
                 let members: Vec<_> = lacking.map(|&(index, _)| self.members.get(index)).collect();

@@ -30,7 +30,7 @@ use crate::segments::{RowImage, Segment};
 use crate::write::{draft, frame};
 use larder_device::ALIGN;
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
-use larder_format::checksum::fast64;
+use larder_format::checksum::{Sums, fast64};
 use larder_format::log::LogRecord;
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
@@ -311,9 +311,13 @@ impl Pool {
         };
         let payload = record.encode();
         let id = self.core.lock().take_ids(1);
-        let stamp = Stamp { pool: self.guid, id, incarnation, birth: CommitId::new(durable.get() + 1) };
+        let stamp = Stamp { id, incarnation, birth: CommitId::new(durable.get() + 1) };
         let info = own_info(BlockKind::Log, DatasetId::new(0));
-        let block = frame(&stamp, draft(self.guid, info, crate::codec::Codec::Off, payload.clone().into()));
+        let block = frame(
+            &self.sums,
+            &stamp,
+            draft(&self.sums, info, crate::codec::Codec::Off, payload.clone().into()),
+        );
         let footprint = row::footprint(block.len());
         let (segment, offset, plan) = loop {
             let Some(&(id, named)) = intent.segments.front() else { return Ok(false) };
@@ -334,13 +338,13 @@ impl Pool {
             intent.segments.pop_front();
             intent.offset = DESCRIPTOR_LEN;
         };
-        let columns = row::build(self.guid, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
+        let columns = row::build(&self.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
         point("a log record is about to be written");
         let everywhere = self.write_log_row(&segment, RowImage { offset, columns })?;
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
-        intent.previous = fast64(self.guid, &payload);
+        intent.previous = fast64(&self.sums, &payload);
         Ok(everywhere)
     }
 
@@ -425,6 +429,7 @@ impl Pool {
 /// When the log goes on from a later commit than the root's, whose root must have been lost, or when an
 /// intact record holds what is no operation.
 pub(crate) fn read_chain(
+    sums: &Sums,
     root: &Root,
     slot_size: impl Fn(&SegmentRecord) -> u32,
     read: impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
@@ -444,7 +449,7 @@ pub(crate) fn read_chain(
         let end = slot_size(segment);
         let found = (0..segment.layout.columns()).find_map(|column| {
             let expect = (root.log_incarnation, sequence, previous);
-            read_record(root, segment, column, offset, end, expect, &read).ok()
+            read_record(sums, segment, column, offset, end, expect, &read).ok()
         });
         let Some((record, sum, height)) = found else {
             current = segments.next();
@@ -481,7 +486,7 @@ pub(crate) fn read_chain(
 
 /// One record from one copy, when it is the one expected there.
 fn read_record(
-    root: &Root,
+    sums: &Sums,
     segment: &SegmentRecord,
     column: usize,
     offset: u32,
@@ -495,13 +500,16 @@ fn read_record(
         return Err(Corrupt::new("log record", Range).into());
     }
     let head = read(segment, column, offset, ALIGN).ok_or_else(missing)?;
-    let row = RowHeader::check(root.pool, &head)?;
-    if row.segment != segment.id || row.offset != offset || row.height > end - offset {
+    let row = RowHeader::check(sums, &head)?;
+    let here = row.segment == segment.id
+        && (row.offset, usize::from(row.column)) == (offset, column)
+        && row.incarnation == incarnation;
+    if !here || row.height > end - offset {
         return Err(Corrupt::new("log record", Identity).into());
     }
     let bytes = read(segment, column, offset, row.height as usize).ok_or_else(missing)?;
     let block = bytes.get(row_header_len(row.sums.len()) as usize..).ok_or_else(missing)?;
-    let (header, payload) = block::check_any(root.pool, block)?;
+    let (header, payload) = block::check_any(sums, block)?;
     let record = LogRecord::decode(payload)?;
     let expected = header.info.kind == BlockKind::Log
         && record.incarnation == incarnation
@@ -510,5 +518,5 @@ fn read_record(
     if !expected {
         return Err(Corrupt::new("log record", Identity).into());
     }
-    Ok((record, fast64(root.pool, payload), row.height))
+    Ok((record, fast64(sums, payload), row.height))
 }

@@ -6,7 +6,7 @@
 pub mod account;
 pub mod admin;
 mod ahead;
-mod around;
+pub mod around;
 pub mod cache;
 pub mod check;
 pub mod clean;

@@ -8,6 +8,7 @@
 
 use crate::planted::{Bug, planted};
 use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
+use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
@@ -46,8 +47,8 @@ pub enum RingPlace {
 }
 
 impl RingPlace {
-    pub(crate) fn of(pool: PoolGuid, bytes: &[u8]) -> Self {
-        match Root::check(pool, bytes) {
+    pub(crate) fn of(sums: &Sums, bytes: &[u8]) -> Self {
+        match Root::check(sums, bytes) {
             Ok(root) => Self::Root(root.commit),
             Err(_) if bytes.iter().all(|byte| *byte == 0) => Self::Blank,
             Err(_) => Self::Damaged,
@@ -130,6 +131,7 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
             (None, None) => Scan::NotOurs,
         };
     };
+    let sums = Sums::new(label.pool, label.key);
     // A device that grew has its second area where it ended when it was labelled.
     if label.device_size < size {
         areas[1] = read_area(label_areas(label.device_size)[1]).ok();
@@ -141,13 +143,13 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     };
     let ring = (0..RING_SLOTS as usize).map(|i| {
         areas.each_ref().map(|area| match area {
-            Some(area) => RingPlace::of(label.pool, &area[ring_place(area, i)]),
+            Some(area) => RingPlace::of(&sums, &area[ring_place(area, i)]),
             None => RingPlace::Unread,
         })
     });
     let ring = ring.collect();
     let roots = areas.iter().flatten().flat_map(|area| {
-        (0..RING_SLOTS as usize).filter_map(|i| Root::check(label.pool, &area[ring_place(area, i)]).ok())
+        (0..RING_SLOTS as usize).filter_map(|i| Root::check(&sums, &area[ring_place(area, i)]).ok())
     });
     let root = if planted(Bug::StaleRoot) {
         roots.min_by_key(|root| root.commit)
@@ -205,6 +207,8 @@ pub struct Candidate {
 pub struct Importable {
     /// Its GUID.
     pub guid: PoolGuid,
+    /// What its sums are keyed with.
+    pub key: PoolKey,
     /// Its name.
     pub name: String,
     /// Its newest root.
@@ -223,16 +227,28 @@ pub struct Importable {
     pub held_by: Option<Heartbeat>,
 }
 
-/// Sorts devices into pools.
+/// Sorts devices into pools. A pool is known by its GUID and its key: a GUID is shown to everybody, so whoever can offer
+/// a device, or a file that is looked at as one, could else write a newer root of somebody's pool on it.
 pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
-    let mut pools: BTreeMap<PoolGuid, Vec<Found>> = BTreeMap::new();
+    let mut pools: BTreeMap<(PoolGuid, PoolKey), Vec<Found>> = BTreeMap::new();
     for device in found {
-        pools.entry(device.label.pool).or_default().push(device);
+        pools.entry((device.label.pool, device.label.key)).or_default().push(device);
     }
-    pools.into_iter().filter_map(|(guid, found)| importable(guid, found)).collect()
+    let mut all: Vec<Importable> =
+        pools.into_iter().filter_map(|(pool, found)| importable(pool, found)).collect();
+    for i in 0..all.len() {
+        if all.iter().filter(|other| other.guid == all[i].guid).count() > 1 {
+            all[i].refusal = Some(format!(
+                "devices of two pools say that they are pool {}: one of the two was made to look like the other. \
+                 Nothing was changed. Import with -d naming only the devices that you trust",
+                all[i].guid
+            ));
+        }
+    }
+    all
 }
 
-fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
+fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Importable> {
     let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
     let root = found.iter().filter_map(|found| found.root.as_ref()).max_by_key(|root| root.commit)?.clone();
     let name = found.iter().max_by_key(|found| found.label.sequence)?.label.name.clone();
@@ -339,7 +355,7 @@ fn importable(guid: PoolGuid, found: Vec<Found>) -> Option<Importable> {
     }
     remarks.extend(only_reading.clone());
     let held_by = (!root.exported).then(|| holder(&root, &devices));
-    Some(Importable { guid, name, root, devices, complete, remarks, refusal, only_reading, held_by })
+    Some(Importable { guid, key, name, root, devices, complete, remarks, refusal, only_reading, held_by })
 }
 
 /// Whether every group can do without the devices that are not there, or not current.

@@ -75,6 +75,8 @@ pub enum Bug {
     InFlightForgotten,
     /// An fsync is acknowledged though a device missed it that no root tells of.
     LogCopyMissed,
+    /// What looks like a block in a window that was read goes into the cache, wherever it lies.
+    LooksBelieved,
     /// The log goes on in segments that no durable root names.
     LogNotNamed,
     /// A removal is logged without what was written before it.
@@ -95,7 +97,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that one thread is enough for.
-    pub const ALL: [Bug; 33] = [
+    pub const ALL: [Bug; 34] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -129,6 +131,7 @@ impl Bug {
         Bug::TouchedForgotten,
         Bug::InFlightForgotten,
         Bug::LogCopyMissed,
+        Bug::LooksBelieved,
     ];
 
     /// Those that take several threads.

@@ -28,6 +28,7 @@ use crate::tree::Tree;
 use crate::watch::Watch;
 use crate::write::Flights;
 use larder_device::{Clock, Entropy, Workers};
+use larder_format::checksum::Sums;
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
 use larder_format::segment::SegmentState;
@@ -177,7 +178,7 @@ pub struct GroupUse {
 
 /// An imported pool.
 pub struct Pool {
-    pub(crate) guid: PoolGuid,
+    pub(crate) sums: Sums,
     pub(crate) name: RwLock<String>,
     pub(crate) created: Timestamp,
     pub(crate) world: World,
@@ -294,7 +295,12 @@ impl Pool {
 
     /// The pool's GUID.
     pub fn guid(&self) -> PoolGuid {
-        self.guid
+        self.sums.pool()
+    }
+
+    /// How it sums what it stores; whoever has this can make bytes that pass for the pool's.
+    pub fn sums(&self) -> &Sums {
+        &self.sums
     }
     /// The pool's name.
     pub fn name(&self) -> String {

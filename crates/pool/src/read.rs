@@ -14,7 +14,10 @@ use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
 use larder_format::node::Node;
-use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
+use larder_format::root::RootImport;
+use larder_format::{
+    BlockId, BlockPtr, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, Place, Reason,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -102,7 +105,7 @@ impl Pool {
         let arrived = self.fetch(ptrs);
         let plain = |i: usize| {
             let (id, bytes) = &arrived[i];
-            let (header, _) = block::check(self.guid, *id, bytes).ok()?;
+            let header = self.prove(*id, bytes)?;
             Some((*id, plain_of(&header, bytes, BlockKind::Record).ok()?))
         };
         self.world.workers.map(arrived.len(), plain).into_iter().flatten().collect()
@@ -197,6 +200,18 @@ impl Pool {
         Ok((segment, place))
     }
 
+    /// The header of block `id`, when `bytes` are that block, whole and undamaged, as this pool wrote it. Whoever took the
+    /// pool apart has two that give out the same ids: what the other one wrote is told by its import.
+    pub(crate) fn prove(&self, id: BlockId, bytes: &[u8]) -> Option<CheckedHeader> {
+        let header = match block::check(&self.sums, id, bytes) {
+            Ok((header, _)) => header,
+            Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(&self.sums, bytes).ok()?,
+            Err(_) => return None,
+        };
+        let whole = header.stored() as usize == bytes.len();
+        (whole && is_of_history(&self.history.lock(), header.birth, header.incarnation)).then_some(header)
+    }
+
     /// A block's header and stored bytes, verified, from whatever can give them.
     pub(crate) fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
         let layout = segment.layout;
@@ -206,14 +221,7 @@ impl Pool {
         if column >= layout.k() || u64::from(place.offset) + u64::from(place.stored) > u64::from(slot_size) {
             return Err(Corrupt::new("place", Reason::Range).into());
         }
-        let verify = |bytes: Bytes| {
-            let header = match block::check(self.guid, ptr.id, &bytes) {
-                Ok((header, _)) => header,
-                Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(self.guid, &bytes).ok()?,
-                Err(_) => return None,
-            };
-            (header.stored() as usize == bytes.len()).then_some((header, bytes))
-        };
+        let verify = |bytes: Bytes| self.prove(ptr.id, &bytes).map(|header| (header, bytes));
         let in_flight = segment.peek(layout.replica(column, 0), place.offset, place.stored as usize);
         if let Some(found) = in_flight.map(Bytes::from).and_then(verify) {
             return Ok(found);
@@ -357,6 +365,13 @@ impl Pool {
         self.cache.keep_node(ptr.id, &node);
         Ok(node)
     }
+}
+
+/// Whether what was written for `commit` under `incarnation` belongs to this history of imports, the latest first: it does
+/// when that commit was that import's. What is older than the history reaches is believed.
+pub(crate) fn is_of_history(history: &[RootImport], commit: CommitId, incarnation: Incarnation) -> bool {
+    let import = history.iter().find(|import| import.first <= commit);
+    import.is_none_or(|import| import.incarnation == incarnation)
 }
 
 /// What a read of a column gave in good time.

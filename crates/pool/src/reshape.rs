@@ -138,7 +138,7 @@ impl Pool {
             }
             let label = Label {
                 sequence: 1,
-                pool: self.guid,
+                pool: self.guid(),
                 name: self.name(),
                 device: DeviceGuid::new(self.world.entropy.next_u64()),
                 index: DeviceIndex::new(index),
@@ -151,6 +151,7 @@ impl Pool {
                 created: self.created,
                 ashift,
                 features: Features::default(),
+                key: self.sums.key(),
             };
             joining.push((device, label));
         }

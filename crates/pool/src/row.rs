@@ -10,9 +10,9 @@ use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
 use larder_format::block::BLOCK_OVERHEAD;
-use larder_format::checksum::Fast128;
+use larder_format::checksum::{Fast128, Sums};
 use larder_format::segment::{Layout, RowHeader, row_header_len};
-use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place, PoolGuid};
+use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place};
 use std::sync::Arc;
 
 /// Bytes of each column that are filled, given their parity and summed before the next: all of them together stay in a
@@ -117,7 +117,7 @@ impl Content<'_> {
 
 /// The columns of a planned row at `offset` of `segment`, ready to be written.
 pub fn build(
-    pool: PoolGuid,
+    sums: &Sums,
     segment: &Segment,
     offset: u32,
     stamp: (CommitId, Incarnation),
@@ -140,7 +140,7 @@ pub fn build(
     };
     let mut data: Vec<AlignedBuf> = (0..layout.k()).map(stale).collect();
     let mut parity: Vec<AlignedBuf> = (0..layout.m()).map(stale).collect();
-    let mut sums = vec![Fast128::new(pool); layout.k() + layout.m()];
+    let mut hashers = vec![Fast128::new(sums); layout.k() + layout.m()];
     for from in (header..height).step_by(TILE) {
         let tile = from..height.min(from + TILE);
         for (column, content) in data.iter_mut().zip(&mut contents) {
@@ -154,13 +154,13 @@ pub fn build(
                 parity.iter_mut().map(|column| &mut column[tile.clone()]).collect();
             parity::encode(&data, &mut parity);
         }
-        for (column, sum) in data.iter().chain(&parity).zip(&mut sums) {
+        for (column, sum) in data.iter().chain(&parity).zip(&mut hashers) {
             sum.write(&column[tile.clone()]);
         }
     }
-    let (of_data, of_parity) = sums.split_at(layout.k());
+    let (of_data, of_parity) = hashers.split_at(layout.k());
     let of_data = of_data.iter().flat_map(|sum| std::iter::repeat_n(sum, layout.r()));
-    let sums: Vec<u128> = of_data.chain(of_parity).map(Fast128::finish).collect();
+    let column_sums: Vec<u128> = of_data.chain(of_parity).map(Fast128::finish).collect();
 
     let mut columns = Vec::with_capacity(layout.columns());
     for (i, column) in data.into_iter().enumerate() {
@@ -182,9 +182,9 @@ pub fn build(
             incarnation,
             column: i as u8,
             used,
-            sums: sums.clone(),
+            sums: column_sums.clone(),
         };
-        header.put(pool, &mut column);
+        header.put(sums, &mut column);
         Arc::new(column)
     };
     columns.into_iter().enumerate().map(finish).collect()
@@ -199,7 +199,8 @@ pub fn place(segment: &Segment, offset: u32, plan: &RowPlan, i: usize, stored: u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_format::checksum::fast128;
+    use larder_format::PoolGuid;
+    use larder_format::checksum::{PoolKey, fast128};
 
     #[test]
     fn equal_blocks_fill_all_columns_evenly() {
@@ -225,16 +226,16 @@ mod tests {
         let pieces = vec![(10, &bytes[..100]), (110, &bytes[..1]), (111, &[][..]), (300, &bytes[..2500])];
         let mut whole = vec![0; 4000];
         pieces.iter().for_each(|&(at, piece)| whole[at..at + piece.len()].copy_from_slice(piece));
-        let pool = PoolGuid::new(7);
+        let sums = Sums::new(PoolGuid::new(7), PoolKey::new([9; 32]));
         for tile in [1, 7, 100, 290, 1000, 4000] {
-            let (mut content, mut sum) = (Content { pieces: pieces.clone(), next: 0 }, Fast128::new(pool));
+            let (mut content, mut sum) = (Content { pieces: pieces.clone(), next: 0 }, Fast128::new(&sums));
             let mut column = vec![0xff; 4000];
             for (i, part) in column.chunks_mut(tile).enumerate() {
                 content.fill(part, i * tile);
                 sum.write(part);
             }
             assert!(column == whole, "in pieces of {tile}");
-            assert_eq!(sum.finish(), fast128(pool, &whole));
+            assert_eq!(sum.finish(), fast128(&sums, &whole));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::pool::Pool;
 use crate::read::plain_of;
 use crate::write::Appender;
 use bytes::Bytes;
-use larder_format::block::{self, BlockInfo, BlockKind, CodecKind};
+use larder_format::block::{BlockInfo, BlockKind, CodecKind};
 use larder_format::checksum::ChecksumKind;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId};
@@ -52,7 +52,7 @@ impl PageReader for RunIo<'_> {
         };
         let mut arrived: HashMap<BlockId, Bytes> = together.into_iter().collect();
         let as_it_came = |ptr: &BlockPtr, bytes: Bytes| {
-            let (header, _) = block::check(self.pool.guid, ptr.id, &bytes).ok()?;
+            let header = self.pool.prove(ptr.id, &bytes)?;
             let plain = plain_of(&header, &bytes, BlockKind::Run).ok()?;
             (header.stored() as usize == bytes.len()).then(|| plain.as_ref().into())
         };

@@ -22,13 +22,13 @@ use crate::space::ROW_TARGET;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, Outcome, Pending};
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
-use larder_format::checksum::{ChecksumKind, SUM_LEN, payload_sum};
+use larder_format::checksum::{ChecksumKind, SUM_LEN, Sums, payload_sum};
 use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, DeviceOffset, Fingerprint, GroupIndex, Incarnation, Place,
-    PoolGuid, SegmentId,
+    SegmentId,
 };
 use larder_sync::Mutex;
 use std::collections::VecDeque;
@@ -82,21 +82,21 @@ pub(crate) struct Draft {
 }
 
 /// Compresses `plain`, sums that and says what became of it.
-pub(crate) fn draft(pool: PoolGuid, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
+pub(crate) fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
     info.logical = plain.len() as u32;
     let (kind, payload) = match codec::compress(codec, &plain) {
         Some(payload) => (codec.kind(), payload.into()),
         None => (block::CodecKind::Off, plain),
     };
     info.codec = kind;
-    let sum = payload_sum(info.checksum, pool, &payload);
+    let sum = payload_sum(info.checksum, sums, &payload);
     Draft { info, payload, sum }
 }
 
 /// Frames a draft as block `stamp.id`.
-pub(crate) fn frame(stamp: &Stamp, draft: Draft) -> Encoded {
+pub(crate) fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
     let Draft { info, payload, sum } = draft;
-    Encoded::Parts(block::encode_header(stamp, &info, sum, payload.len() as u32), payload)
+    Encoded::Parts(block::encode_header(sums, stamp, &info, sum, payload.len() as u32), payload)
 }
 
 /// A row that was submitted, and what must be waited for.
@@ -353,7 +353,7 @@ impl Pool {
             offset: record.offset,
             key_kind: 0,
         };
-        draft(self.guid, info, record.codec, record.plain.clone())
+        draft(&self.sums, info, record.codec, record.plain.clone())
     }
 
     /// As [`Pool::store`], whatever is there already; of each record its draft and its fingerprint, where they are known.
@@ -380,7 +380,7 @@ impl Pool {
         let mut made = made.into_iter();
         let framed = |(i, draft): (usize, Option<Draft>)| {
             let draft = draft.or_else(|| made.next()).expect("those that were unknown were made");
-            frame(&Stamp { pool: self.guid, id: nth(ids, i), incarnation, birth }, draft)
+            frame(&self.sums, &Stamp { id: nth(ids, i), incarnation, birth }, draft)
         };
         let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
@@ -470,7 +470,7 @@ impl Pool {
     fn submit_row(&self, placed: Placed, blocks: &[Encoded]) -> Result<()> {
         let stamp = self.stamp_now();
         let Placed { segment, offset, plan, fresh } = placed;
-        let columns = row::build(self.guid, &segment, offset, stamp, &plan, blocks);
+        let columns = row::build(&self.sums, &segment, offset, stamp, &plan, blocks);
         // Rows that nobody takes stay in memory, and the commit is told.
         let _ = self.settle_rows(self.cache.rows_limit());
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
@@ -482,7 +482,7 @@ impl Pool {
         for (column, slot) in segment.slots.iter().enumerate() {
             for member in self.members.writers(slot.device) {
                 if let Some(record) = &fresh {
-                    let descriptor = AlignedBuf::padded(&encode_descriptor(self.guid, record, column));
+                    let descriptor = AlignedBuf::padded(&encode_descriptor(&self.sums, record, column));
                     let at = member.slot_offset(slot.index, 0);
                     writes.push(RowWrite::start(column, Arc::clone(&member), at, Arc::new(descriptor)));
                 }
@@ -624,12 +624,12 @@ impl<'a> Appender<'a> {
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
     /// named by place and is not.
     pub(crate) fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
-        let draft = draft(self.pool.guid, info, codec, Bytes::copy_from_slice(plain));
+        let draft = draft(&self.pool.sums, info, codec, Bytes::copy_from_slice(plain));
         let (id, incarnation, birth) = {
             let mut core = self.pool.core.lock();
             (core.take_ids(1), core.incarnation, core.open_commit)
         };
-        let block = frame(&Stamp { pool: self.pool.guid, id, incarnation, birth }, draft);
+        let block = frame(&self.pool.sums, &Stamp { id, incarnation, birth }, draft);
         let ptr = BlockPtr { id, place: self.push(block)? };
         if self.kind == SegmentKind::Node {
             self.pool.note_born(ptr);
@@ -751,7 +751,7 @@ impl Pool {
         let row = Arc::new(RowImage { offset: 0, columns: Vec::new() });
         let mut writes = Vec::new();
         for (column, slot) in record.slots.iter().enumerate() {
-            let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(self.guid, &record, column)));
+            let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(&self.sums, &record, column)));
             for member in self.members.writers(slot.device) {
                 let at = member.slot_offset(slot.index, 0);
                 writes.push(RowWrite::start(column, member, at, Arc::clone(&descriptor)));

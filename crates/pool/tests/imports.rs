@@ -485,7 +485,7 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
         let mut bytes = newer.read(area, 4096);
         bytes[8] = FORMAT_VERSION as u8 + 1;
         let end = bytes.len() - 8;
-        let sum = larder_format::checksum::fast64(PoolGuid::new(0), &bytes[..end]);
+        let sum = larder_format::checksum::plain64(&bytes[..end]);
         bytes[end..].copy_from_slice(&sum.to_le_bytes());
         newer.write(area, &bytes);
     }

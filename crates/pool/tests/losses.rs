@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use larder_device::{AlignedBuf, Device};
+use larder_format::checksum::{PoolKey, Sums};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::{
@@ -349,7 +350,7 @@ proptest! {
         lost in any::<u32>(),
     ) {
         let layout = Layout::new(k, r, m).unwrap();
-        let pool = PoolGuid::new(77);
+        let sums_of = Sums::new(PoolGuid::new(77), PoolKey::new([5; 32]));
         let segment = segment_of(layout).segment;
         let blocks: Vec<Vec<u8>> = sizes.iter().map(|&size| content(size as u64, 1, size)).collect();
         let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
@@ -359,19 +360,19 @@ proptest! {
         let offset = offset << ashift;
         let whole = blocks.iter().map(|block| row::Encoded::Whole(block.clone().into())).collect::<Vec<_>>();
         let columns =
-            row::build(pool, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &whole);
+            row::build(&sums_of, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &whole);
         let header = row_header_len(layout.columns()) as usize;
         let sums: Vec<u128> = columns
             .iter()
             .enumerate()
             .map(|(i, column)| {
-                let row = RowHeader::check(pool, column).unwrap();
+                let row = RowHeader::check(&sums_of, column).unwrap();
                 assert_eq!((row.column as usize, row.offset, row.height as usize), (i, offset, column.len()));
                 row.sums[i]
             })
             .collect();
         for (column, sum) in columns.iter().zip(sums) {
-            prop_assert_eq!(larder_format::checksum::fast128(pool, &column[header..]), sum);
+            prop_assert_eq!(larder_format::checksum::fast128(&sums_of, &column[header..]), sum);
         }
         let lost = |column: usize| lost >> (column % 32) & 1 == 1;
         prop_assume!(layout.survives(lost));

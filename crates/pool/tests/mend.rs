@@ -120,7 +120,7 @@ fn rot_within_tolerance(
         let (device, start) = slot_start(pool, record, first);
         let row = start + ByteLen::new(DESCRIPTOR_LEN.into());
         let is_row =
-            |bytes: &[u8]| RowHeader::check(pool.guid(), bytes).is_ok_and(|row| row.segment == record.id);
+            |bytes: &[u8]| RowHeader::check(pool.sums(), bytes).is_ok_and(|row| row.segment == record.id);
         if record.kind == SegmentKind::Log && is_row(&sim.device(device).image().read(row, 4096)) {
             rot(sim, device, row, 100, dice.next_u64());
         }
@@ -167,7 +167,7 @@ fn behead(sim: &SimWorld, pool: &Pool, records: &[SegmentRecord]) -> usize {
         while offset < record.height {
             let (device, start) = slot_start(pool, record, 0);
             let at = start + ByteLen::new(offset.into());
-            let row = RowHeader::check(pool.guid(), &sim.device(device).image().read(at, 4096)).unwrap();
+            let row = RowHeader::check(pool.sums(), &sim.device(device).image().read(at, 4096)).unwrap();
             for column in (0..record.slots.len()).filter(|_| second) {
                 let (device, start) = slot_start(pool, record, column);
                 rot(sim, device, start + ByteLen::new(offset.into()), 50, 1);
@@ -242,7 +242,12 @@ fn labels_and_roots_come_back_on_every_device_in_both_areas() {
         let root_len = |device: usize, area: usize, place: u64| {
             let at = areas[area] + ByteLen::new(RING_OFFSET + place * RING_SLOT as u64);
             let bytes = sim.device(device).image().read(at, RING_SLOT);
-            (at, Root::check(pool.guid(), &bytes).map(|root| root.encode().unwrap().len()).unwrap_or(0))
+            (
+                at,
+                Root::check(pool.sums(), &bytes)
+                    .map(|root| root.encode(pool.sums()).unwrap().len())
+                    .unwrap_or(0),
+            )
         };
         let newest = pool.durable_commit().get() % RING_SLOTS;
         let before = sim.images();

@@ -5,12 +5,13 @@ mod common;
 use common::*;
 use larder_device::{Device, Entropy, Outcome, Pending, Promise, Request, SeededEntropy};
 use larder_format::block::{BlockKind, check_any};
+use larder_format::checksum::Sums;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::label::{LABEL_AREA, RING_OFFSET, RING_SLOT, label_areas};
 use larder_format::node::Key;
 use larder_format::root::{DeviceState, Root, ring_slot};
 use larder_format::segment::{Layout, RowHeader, check_descriptor, row_header_len};
-use larder_format::{BlockId, ByteLen, CommitId, PoolGuid, SegmentId};
+use larder_format::{BlockId, ByteLen, CommitId, SegmentId};
 use larder_pool::create::rule_for;
 use larder_pool::{Dedup, ImportOptions, Look, Lost, NewRecord, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Event, Fault, SimDevice, SimWorld, Survival, Trace};
@@ -20,13 +21,13 @@ use std::sync::Arc;
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 
 /// The highest segment id among descriptors written before event `end`.
-fn highest_segment(pool: PoolGuid, trace: &Trace, end: usize) -> Option<SegmentId> {
-    segments(pool, &trace.events()[..end]).max()
+fn highest_segment(sums: &Sums, trace: &Trace, end: usize) -> Option<SegmentId> {
+    segments(sums, &trace.events()[..end]).max()
 }
 
-fn segments(pool: PoolGuid, events: &[Event]) -> impl Iterator<Item = SegmentId> {
+fn segments<'a>(sums: &'a Sums, events: &'a [Event]) -> impl Iterator<Item = SegmentId> + 'a {
     events.iter().filter_map(move |event| match event {
-        Event::Write { data, .. } => check_descriptor(pool, data).ok().map(|(record, _)| record.id),
+        Event::Write { data, .. } => check_descriptor(sums, data).ok().map(|(record, _)| record.id),
         _ => None,
     })
 }
@@ -38,7 +39,7 @@ fn ids_never_return_however_often_an_import_is_cut_short() {
         let (word, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
         let mut sim = SimWorld::new(&vec![SIZE; count]);
         let pool = create(&sim, word);
-        let guid = pool.guid();
+        let sums = &pool.sums().clone();
         let created = sim.trace().len();
         let mut pool = Some(pool);
         let (mut blocks, mut highest) = (BlockId::new(0), SegmentId::new(0));
@@ -59,13 +60,13 @@ fn ids_never_return_however_often_an_import_is_cut_short() {
             let from = if generation == 0 { created } else { 0 };
             let cut = from + (entropy.next_u64() % (trace.len() - from + 1) as u64) as usize;
             blocks = blocks.max(BlockId::new(trace.marks_before(cut).last().unwrap_or(0)));
-            highest = highest.max(highest_segment(guid, &trace, cut).unwrap_or(highest));
+            highest = highest.max(highest_segment(sums, &trace, cut).unwrap_or(highest));
             let survival = [Survival::DropAll, Survival::KeepAll, Survival::Random { seed }];
             sim = SimWorld::from_images(trace.crash_images(cut, survival[(seed + generation) as usize % 3]));
             let next = open(&sim, 1000 * seed + generation);
             assert!(next.next_block() >= blocks, "seed {seed}: block ids come back");
             next.commit().unwrap();
-            let fresh = segments(guid, sim.trace().events()).min();
+            let fresh = segments(sums, sim.trace().events()).min();
             assert!(fresh.is_none_or(|id| id > highest), "seed {seed}: segment {fresh:?} after {highest}");
             pool = Some(next);
         }
@@ -82,17 +83,17 @@ fn flushed(trace: &Trace, device: usize, write: usize, end: usize) -> bool {
     })
 }
 
-fn is_root(guid: PoolGuid, event: &Event) -> Option<(usize, CommitId)> {
+fn is_root(sums: &Sums, event: &Event) -> Option<(usize, CommitId)> {
     let Event::Write { device, offset, data } = event else { return None };
     let inside = (RING_OFFSET..LABEL_AREA).contains(&offset.get());
-    let root = inside.then(|| Root::check(guid, data).ok()).flatten()?;
+    let root = inside.then(|| Root::check(sums, data).ok()).flatten()?;
     Some((*device, root.commit))
 }
 
-fn is_log(guid: PoolGuid, event: &Event) -> Option<usize> {
+fn is_log(sums: &Sums, event: &Event) -> Option<usize> {
     let Event::Write { device, data, .. } = event else { return None };
-    let row = RowHeader::check(guid, data).ok()?;
-    let (header, _) = check_any(guid, data.get(row_header_len(row.sums.len()) as usize..)?).ok()?;
+    let row = RowHeader::check(sums, data).ok()?;
+    let (header, _) = check_any(sums, data.get(row_header_len(row.sums.len()) as usize..)?).ok()?;
     (header.info.kind == BlockKind::Log).then_some(*device)
 }
 
@@ -103,7 +104,7 @@ fn root_and_log_are_durable_on_enough_devices_before_anything_is_acknowledged() 
         for lost in [0, layout.tolerance()] {
             let sim = SimWorld::new(&vec![SIZE; count]);
             let pool = create(&sim, word);
-            let guid = pool.guid();
+            let sums = &pool.sums().clone();
             let mut model = Model::new();
             let mut from = sim.trace().len();
             for step in 0..12u64 {
@@ -138,12 +139,12 @@ fn root_and_log_are_durable_on_enough_devices_before_anything_is_acknowledged() 
                 };
                 let case = format!("{word} of {count} without {gone}, step {step}");
                 if by_log && pool.durable_commit() == before {
-                    let copies = durable(&|event| is_log(guid, event));
+                    let copies = durable(&|event| is_log(sums, event));
                     assert!(copies + gone >= layout.quorum() && copies > 0, "{case}: log on {copies}");
                 } else {
                     let at = pool.durable_commit();
                     let copies =
-                        durable(&|event| is_root(guid, event).filter(|root| root.1 == at).map(|root| root.0));
+                        durable(&|event| is_root(sums, event).filter(|root| root.1 == at).map(|root| root.0));
                     assert_eq!(copies, count - gone, "{case}: root on {copies}");
                 }
                 from = end;

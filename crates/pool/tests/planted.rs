@@ -2,6 +2,7 @@
 #![cfg(feature = "planted")]
 
 mod common;
+mod forge;
 #[path = "reclaim/model.rs"]
 mod model;
 mod sweep;
@@ -35,6 +36,7 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
         Bug::OldRowBelieved => undone(seed),
         Bug::InFlightForgotten => stood_in(seed),
         Bug::LogCopyMissed => apart(seed),
+        Bug::LooksBelieved => forge::attack(seed),
         Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];

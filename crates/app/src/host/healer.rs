@@ -329,7 +329,7 @@ fn next_step(step: u64, took: Duration, target: Duration) -> u64 {
 fn found_again(pool: &Pool, member: &Member, path: &str) -> Option<Found> {
     let device = devices::open(path, OpenMode::Exclusive).ok()?;
     match open::scan(&device) {
-        open::Scan::Member(found) if found.label.pool == pool.guid() && found.label.device == member.guid => {
+        open::Scan::Member(found) if found.label.is_of(pool.sums()) && found.label.device == member.guid => {
             Some(*found)
         }
         _ => None,

@@ -83,7 +83,7 @@ impl Host {
             let path = text.contains('/').then_some(text)?;
             let device = devices::open(path, OpenMode::Probe).ok()?;
             let Scan::Member(found) = scan(&device) else { return None };
-            pool.members().by_guid(found.label.device).filter(|_| found.label.pool == pool.guid())
+            pool.members().by_guid(found.label.device).filter(|_| found.label.is_of(pool.sums()))
         };
         let member = match roster::find(pool, text) {
             Ok(member) => member,
@@ -358,7 +358,7 @@ impl Host {
         self.none_is_ours(std::iter::once(path))?;
         if let Ok(device) = devices::open(path, OpenMode::Probe)
             && let Scan::Member(found) = scan(&device)
-            && found.label.pool == live.pool.guid()
+            && found.label.is_of(live.pool.sums())
             && live.pool.members().by_guid(found.label.device).is_some()
         {
             let message = format!("{path} holds the label of this pool: it is one of its devices");
@@ -458,7 +458,7 @@ fn open_again(pool: &Pool, member: &Member, path: &str) -> Result<Option<Found>>
     }
     let device = devices::open_when_free(path, OpenMode::Exclusive)?;
     match scan(&device) {
-        Scan::Member(found) if found.label.pool == pool.guid() && found.label.device == member.guid => {
+        Scan::Member(found) if found.label.is_of(pool.sums()) && found.label.device == member.guid => {
             Ok(Some(*found))
         }
         Scan::Failed(error) => {

@@ -46,7 +46,7 @@ fn blocks(bed: &Bed, kind: BlockKind) -> Vec<Stored> {
             if bytes[at..at + 4] != BLOCK_MAGIC.to_le_bytes() {
                 continue;
             }
-            let Ok(header) = CheckedHeader::check(bed.pool.guid(), &bytes[at..]) else { continue };
+            let Ok(header) = CheckedHeader::check(bed.pool.sums(), &bytes[at..]) else { continue };
             let info = header.info;
             if info.kind == kind {
                 let first = Key { object: info.object, kind: info.key_kind, offset: info.offset };

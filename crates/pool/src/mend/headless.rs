@@ -7,13 +7,13 @@
 //! Then sums and parity follow, and the row is written anew, as it was but for its commit, which is the next known one's:
 //! a device that lacks rows up to there gets it once more.
 
-use super::{LARGEST_ROW, Mend};
+use super::{LARGEST_ROW, Mend, row};
 use crate::core::Core;
 use crate::parity;
 use crate::pool::Pool;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
-use larder_format::block::{self, BlockKind};
+use larder_format::block;
 use larder_format::checksum::fast128;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{CommitId, Place};
@@ -35,7 +35,7 @@ impl Mend {
             let mut buffer = AlignedBuf::zeroed(height as usize);
             let (body, used) = &bodies[column];
             buffer[head as usize..].copy_from_slice(body);
-            RowHeader { column: column as u8, used: *used, ..header.clone() }.put(pool.guid, &mut buffer);
+            RowHeader { column: column as u8, used: *used, ..header.clone() }.put(&pool.sums, &mut buffer);
             (column, buffer)
         });
         let written: Vec<_> = written.collect();
@@ -92,7 +92,7 @@ impl Mend {
             incarnation: history.iter().find(|import| import.first <= commit)?.incarnation,
             column: 0,
             used: 0,
-            sums: bodies.iter().map(|(body, _)| fast128(pool.guid, body)).collect(),
+            sums: bodies.iter().map(|(body, _)| fast128(&pool.sums, body)).collect(),
         };
         Some((header, bodies))
     }
@@ -101,14 +101,14 @@ impl Mend {
     /// nothing comes behind them.
     fn blocks_alone(&self, pool: &Pool, i: usize, start: u32, body: &[u8]) -> Option<u32> {
         let mut at = 0usize;
-        while let Ok((header, _)) = block::check_any(pool.guid, body.get(at..)?) {
+        while let Ok((header, _)) = block::check_any(&pool.sums, body.get(at..)?) {
             let place = Place {
                 segment: self.segment.id,
                 column: i as u8,
                 offset: start + at as u32,
                 stored: header.stored(),
             };
-            let mapped = matches!(header.info.kind, BlockKind::Record | BlockKind::Node);
+            let mapped = row::holds(self.segment.kind, header.info.kind);
             let placed = mapped && Core::look_up(pool, header.id).ok()? == Some(place);
             if !mapped || !placed && header.birth < self.segment.birth {
                 return None;

@@ -275,8 +275,8 @@ impl Mend {
         self.tally.examined * self.sources.len() as u64 / columns + self.tally.written
     }
 
-    fn expected<'a>(&'a self, pool: &Pool) -> Expected<'a> {
-        Expected { pool: pool.guid, segment: &self.segment, end: self.end, history: &self.history }
+    fn expected<'a>(&'a self, pool: &'a Pool) -> Expected<'a> {
+        Expected { sums: &pool.sums, segment: &self.segment, end: self.end, history: &self.history }
     }
 
     /// The columns asked for that are not on `column`'s own device, or are and must not be read.
@@ -388,7 +388,7 @@ impl Mend {
     /// Writes descriptors at the slots' starts to whoever lacks them, or has them read.
     fn ask_for_descriptors(&mut self, pool: &Pool) {
         let record = self.segment.as_opened();
-        let right = |column| Arc::new(AlignedBuf::padded(&encode_descriptor(pool.guid, &record, column)));
+        let right = |column| Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.sums, &record, column)));
         self.tally.examined += u64::from(DESCRIPTOR_LEN) * self.segment.layout.columns() as u64;
         if let Targets::Missing(missing) = &self.targets {
             let born = self.segment.birth;
@@ -416,7 +416,7 @@ impl Mend {
         let record = self.segment.as_opened();
         for (column, member, read) in std::mem::take(&mut self.descriptors) {
             let found = member.wait(read);
-            let right = Arc::new(AlignedBuf::padded(&encode_descriptor(pool.guid, &record, column)));
+            let right = Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.sums, &record, column)));
             match found {
                 Ok(found) if found[..] == right[..] => continue,
                 Ok(_) => {
@@ -558,15 +558,15 @@ impl Mend {
         for start in (from..self.offset).step_by(GAP as usize) {
             let stored = (self.offset - start).min(GAP);
             for i in 0..self.segment.layout.k() {
-                let mut salvage = Salvage::new(stored as usize, stored as usize);
+                let mut salvage = Salvage::new(self.segment.kind, stored as usize, stored as usize);
                 for j in 0..self.segment.layout.r() {
                     let column = self.segment.layout.replica(i, j);
                     let mut bytes = AlignedBuf::zeroed(stored as usize);
                     if self.read_around(pool, column, start..start + stored, &mut bytes) {
-                        salvage.add(pool.guid, &bytes);
+                        salvage.add(&pool.sums, &bytes);
                     }
                     if let Some(bytes) = self.read_stand_in(column, &(start..start + stored)) {
-                        salvage.add(pool.guid, &bytes);
+                        salvage.add(&pool.sums, &bytes);
                     }
                 }
                 self.tally.lost.extend(salvage.lost(pool, &self.segment, i, start));
@@ -607,7 +607,7 @@ impl Mend {
         let mut given: Vec<BTreeSet<usize>> =
             pool.world.workers.map(rows.len(), |i| match wanted[i].is_empty() {
                 true => BTreeSet::new(),
-                false => rows[i].compute(pool.guid, &segment, &mut places[i].lock()),
+                false => rows[i].compute(&pool.sums, &segment, &mut places[i].lock()),
             });
         for ((row, places), given) in rows.iter_mut().zip(places).zip(&mut given) {
             let mut lacking = places.into_inner();
@@ -702,14 +702,14 @@ impl Mend {
             }
         }
         let segment = Arc::clone(&self.segment);
-        let done = row.compute(pool.guid, &segment, lacking);
+        let done = row.compute(&pool.sums, &segment, lacking);
         if done.len() == lacking.len() {
             return done;
         }
         (0..segment.layout.columns()).for_each(|column| self.read_in_pieces(pool, row, column));
         let lost = row.salvage(pool, &segment);
         self.tally.lost.extend(lost);
-        let done = row.compute(pool.guid, &segment, lacking);
+        let done = row.compute(&pool.sums, &segment, lacking);
         let lacking: Vec<usize> = lacking.iter().map(|(column, _)| *column).collect();
         self.leave_remains(pool, row, &lacking, &done);
         done
@@ -741,7 +741,7 @@ impl Mend {
 pub(crate) fn find_row(pool: &Pool, segment: &Segment, offset: u32) -> Option<RowHeader> {
     let history = pool.history.lock().clone();
     let end = pool.members.get(segment.slots[0].device).slot_size;
-    let expected = Expected { pool: pool.guid, segment, end, history: &history };
+    let expected = Expected { sums: &pool.sums, segment, end, history: &history };
     let at = offset / ROW_STEP * ROW_STEP;
     (0..segment.layout.columns()).find_map(|column| {
         let mut above = (at + ROW_STEP).min(end);

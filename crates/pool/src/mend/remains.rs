@@ -105,7 +105,7 @@ impl Mend {
         given: &BTreeSet<usize>,
     ) {
         for &column in lacking.iter().filter(|column| !given.contains(column)) {
-            if let Some(bytes) = row.remains(pool.guid, &self.segment, column) {
+            if let Some(bytes) = row.remains(&pool.sums, &self.segment, column) {
                 self.write_to_stand_ins(column, row.range().start, bytes);
             }
         }

@@ -10,14 +10,15 @@ use crate::parity;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::race::search;
+use crate::read::is_of_history;
 use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
 use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
-use larder_format::checksum::fast128;
+use larder_format::checksum::{Sums, fast128};
 use larder_format::root::RootImport;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
-use larder_format::{BLOCK_STEP, BlockId, CommitId, Place, PoolGuid};
+use larder_format::{BLOCK_STEP, BlockId, CommitId, Place};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -33,7 +34,7 @@ pub(super) enum Column {
 
 /// What headers are held against, other than their own sums.
 pub(super) struct Expected<'a> {
-    pub pool: PoolGuid,
+    pub sums: &'a Sums,
     pub segment: &'a Segment,
     /// Rows end here at the latest.
     pub end: u32,
@@ -47,7 +48,7 @@ impl Expected<'_> {
     /// A crash leaves rows above what was committed, and later imports write others in their places. A write that got
     /// lost shows such an old row, intact: it is told by its import, which is not the one that its commit belongs to.
     pub(super) fn header(&self, column: usize, offset: u32, bytes: &[u8]) -> Option<RowHeader> {
-        let header = RowHeader::check(self.pool, bytes).ok()?;
+        let header = RowHeader::check(self.sums, bytes).ok()?;
         let fits = header.segment == self.segment.id
             && header.offset == offset
             && usize::from(header.column) == column
@@ -55,14 +56,15 @@ impl Expected<'_> {
             && header.height > row_header_len(header.sums.len())
             && header.height.is_multiple_of(larder_format::segment::ROW_STEP)
             && header.height <= self.end.checked_sub(offset)?;
-        // The log is never written in an older import's segments.
-        let fits = fits && (self.segment.kind == SegmentKind::Log || self.belongs(&header));
+        // A log record is stamped with the commit that was to come, which may be the next import's.
+        let is_log = self.segment.kind == SegmentKind::Log;
+        let own_import = is_log && header.incarnation == self.segment.incarnation;
+        let fits = fits && (own_import || !is_log && self.belongs(&header));
         fits.then_some(header)
     }
 
     fn belongs(&self, header: &RowHeader) -> bool {
-        let import = self.history.iter().find(|import| import.first <= header.commit);
-        planted(Bug::OldRowBelieved) || import.is_none_or(|import| import.incarnation == header.incarnation)
+        planted(Bug::OldRowBelieved) || is_of_history(self.history, header.commit, header.incarnation)
     }
 }
 
@@ -98,7 +100,7 @@ impl Row {
             head.is_some_and(|head| head.height == self.header.height && head.sums == self.header.sums);
         let right = same
             && bytes.len() == self.header.height as usize
-            && (fast128(expected.pool, &bytes[self.head_len()..]) == self.header.sums[column]
+            && (fast128(expected.sums, &bytes[self.head_len()..]) == self.header.sums[column]
                 || planted(Bug::MendsUnproven));
         if right { Column::Right(bytes) } else { Column::Wrong(Some(bytes)) }
     }
@@ -124,7 +126,7 @@ impl Row {
     /// Puts columns into the buffers given, proven and ready to be written; tells which ones it could.
     pub(super) fn compute(
         &self,
-        pool: PoolGuid,
+        sums: &Sums,
         segment: &Segment,
         wanted: &mut [(usize, &mut [u8])],
     ) -> BTreeSet<usize> {
@@ -161,11 +163,11 @@ impl Row {
                 // It was proven when it was read.
                 (Some(body), _) => buffer[head..].copy_from_slice(body),
                 (None, Some((of, body))) if of == number => buffer[head..].copy_from_slice(body),
-                (None, _) if computed && fast128(pool, &buffer[head..]) == self.header.sums[column] => {}
+                (None, _) if computed && fast128(sums, &buffer[head..]) == self.header.sums[column] => {}
                 (None, _) => continue,
             }
-            let used = self.used(pool, segment, column, &buffer[head..]);
-            RowHeader { column: column as u8, used, ..self.header.clone() }.put(pool, buffer);
+            let used = self.used(sums, segment, column, &buffer[head..]);
+            RowHeader { column: column as u8, used, ..self.header.clone() }.put(sums, buffer);
             twin = Some((number, &buffer[head..]));
             done.insert(column);
         }
@@ -173,17 +175,17 @@ impl Row {
     }
 
     /// Bytes of blocks in a column: what the header of a twin says, else where its blocks end.
-    fn used(&self, pool: PoolGuid, segment: &Segment, column: usize, body: &[u8]) -> u32 {
+    fn used(&self, sums: &Sums, segment: &Segment, column: usize, body: &[u8]) -> u32 {
         let layout = segment.layout;
         if column >= layout.k() * layout.r() {
             return 0;
         }
         let i = column / layout.r();
         let twin = (0..layout.r()).find_map(|j| match &self.columns[layout.replica(i, j)] {
-            Column::Right(bytes) => RowHeader::check(pool, bytes).ok(),
+            Column::Right(bytes) => RowHeader::check(sums, bytes).ok(),
             _ => None,
         });
-        twin.map_or_else(|| end_of_blocks(pool, body), |twin| twin.used)
+        twin.map_or_else(|| end_of_blocks(sums, body), |twin| twin.used)
     }
 
     /// Puts data columns together block by block, as far as that goes, and tells what is lost of those that stay
@@ -199,8 +201,8 @@ impl Row {
                 if self.data(segment, i).is_some() {
                     continue;
                 }
-                let salvage = self.salvage_column(pool.guid, segment, i);
-                match salvage.finish(pool.guid, self.header.sums[layout.replica(i, 0)]) {
+                let salvage = self.salvage_column(&pool.sums, segment, i);
+                match salvage.finish(&pool.sums, self.header.sums[layout.replica(i, 0)]) {
                     Some(body) => {
                         (self.salvaged[i], self.partial[i]) = (Some(body), None);
                         progress = true;
@@ -221,7 +223,7 @@ impl Row {
 
     /// What is left of a column that nothing gives whole, after [`Row::salvage`]: its header, what its device gave,
     /// and over that the blocks that were found.
-    pub(super) fn remains(&self, pool: PoolGuid, segment: &Segment, column: usize) -> Option<AlignedBuf> {
+    pub(super) fn remains(&self, sums: &Sums, segment: &Segment, column: usize) -> Option<AlignedBuf> {
         let (layout, head) = (segment.layout, self.head_len());
         let height = self.header.height as usize;
         let own = match &self.columns[column] {
@@ -239,19 +241,19 @@ impl Row {
                 bytes[head..][range.clone()].copy_from_slice(&salvage.bytes[range.clone()]);
             }
         }
-        let own = own.and_then(|own| self.own_header(pool, own));
+        let own = own.and_then(|own| self.own_header(sums, own));
         let most = if data.is_some() { (height - head) as u32 } else { 0 };
         let used = own.map_or(most, |own| own.used);
-        RowHeader { column: column as u8, used, ..self.header.clone() }.put(pool, &mut bytes);
+        RowHeader { column: column as u8, used, ..self.header.clone() }.put(sums, &mut bytes);
         Some(bytes)
     }
 
     /// The header that a column has, when it is this row's.
-    fn own_header(&self, pool: PoolGuid, bytes: &[u8]) -> Option<RowHeader> {
-        RowHeader::check(pool, bytes).ok().filter(|header| header.sums == self.header.sums)
+    fn own_header(&self, sums: &Sums, bytes: &[u8]) -> Option<RowHeader> {
+        RowHeader::check(sums, bytes).ok().filter(|header| header.sums == self.header.sums)
     }
 
-    fn salvage_column(&self, pool: PoolGuid, segment: &Segment, i: usize) -> Salvage {
+    fn salvage_column(&self, sums: &Sums, segment: &Segment, i: usize) -> Salvage {
         let layout = segment.layout;
         let head = self.head_len();
         let body = |column: usize| match &self.columns[column] {
@@ -262,21 +264,21 @@ impl Row {
         };
         let sum = self.header.sums[layout.replica(i, 0)];
         let own_header = |column: usize| match &self.columns[column] {
-            Column::Wrong(Some(bytes)) => self.own_header(pool, bytes),
+            Column::Wrong(Some(bytes)) => self.own_header(sums, bytes),
             _ => None,
         };
         let replicas = (0..layout.r()).map(|j| layout.replica(i, j));
         let len = self.header.height as usize - head;
         // Behind the blocks is padding.
         let used = replicas.clone().find_map(own_header).map_or(len, |header| header.used as usize);
-        let mut salvage = Salvage::new(len, used.min(len));
+        let mut salvage = Salvage::new(segment.kind, len, used.min(len));
         // A column whose header is another's may be another's whole: its blocks come last.
         let (near, far): (Vec<usize>, Vec<usize>) =
             replicas.partition(|&column| own_header(column).is_some());
         for bytes in near.into_iter().filter_map(body) {
-            salvage.add(pool, &bytes);
+            salvage.add(sums, &bytes);
         }
-        if layout.m() > 0 && salvage.finish(pool, sum).is_none() {
+        if layout.m() > 0 && salvage.finish(sums, sum).is_none() {
             let data = (0..layout.k()).map(|other| {
                 if other == i {
                     return Vec::new();
@@ -290,28 +292,44 @@ impl Row {
             let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
             // Whether it worked shows in what is left open.
             let _ = search(layout, &versions, i, len, |computed| {
-                salvage.add(pool, computed);
-                salvage.finish(pool, sum).map(drop)
+                salvage.add(sums, computed);
+                salvage.finish(sums, sum).map(drop)
             });
         }
         for bytes in far.into_iter().filter_map(body) {
-            salvage.add(pool, &bytes);
+            salvage.add(sums, &bytes);
         }
         salvage
     }
 }
 
 /// Where the blocks end that lie one behind the other from the start of `body`.
-fn end_of_blocks(pool: PoolGuid, body: &[u8]) -> u32 {
+fn end_of_blocks(sums: &Sums, body: &[u8]) -> u32 {
     let mut at = 0usize;
-    while let Some(header) = body.get(at..).and_then(|rest| CheckedHeader::check(pool, rest).ok()) {
+    while let Some(header) = body.get(at..).and_then(|rest| CheckedHeader::check(sums, rest).ok()) {
         at += header.footprint() as usize;
     }
     at.min(body.len()) as u32
 }
 
+/// Whether a segment of kind `segment` has blocks of kind `block`: what a file in it looks like is its payload's business.
+pub(super) fn holds(segment: SegmentKind, block: BlockKind) -> bool {
+    match segment {
+        SegmentKind::Data | SegmentKind::Small => block == BlockKind::Record,
+        SegmentKind::Node => block == BlockKind::Node,
+        SegmentKind::Run => block == BlockKind::Run,
+        SegmentKind::Table => block == BlockKind::Table,
+        SegmentKind::Log => block == BlockKind::Log,
+    }
+}
+
 /// A data column put together from blocks that prove themselves, whichever copy they come from.
+///
+/// Where a header is lost, the next is looked for inside of what it described. What is found there says nothing of others:
+/// it cannot reach beyond its payload, is told as lost unless the block map has it there, and the column counts as whole
+/// only with the sum that its row's header has.
 pub(super) struct Salvage {
+    kind: SegmentKind,
     bytes: Vec<u8>,
     /// What no block was found for, in order.
     gaps: Vec<Range<usize>>,
@@ -321,13 +339,13 @@ pub(super) struct Salvage {
 
 impl Salvage {
     /// Of a column of `len` bytes, `used` of them by blocks.
-    pub(super) fn new(len: usize, used: usize) -> Self {
+    pub(super) fn new(kind: SegmentKind, len: usize, used: usize) -> Self {
         let gaps = (used > 0).then_some(0..used).into_iter().collect();
-        Self { bytes: vec![0; len], gaps, blocks: Vec::new() }
+        Self { kind, bytes: vec![0; len], gaps, blocks: Vec::new() }
     }
 
     /// Takes the blocks of `version` that fill gaps.
-    pub(super) fn add(&mut self, pool: PoolGuid, version: &[u8]) {
+    pub(super) fn add(&mut self, sums: &Sums, version: &[u8]) {
         let mut gaps = Vec::new();
         for gap in std::mem::take(&mut self.gaps) {
             let (mut from, mut at) = (gap.start, gap.start);
@@ -336,9 +354,10 @@ impl Salvage {
                 // Most places where none begins are told by four bytes.
                 let begins = rest.starts_with(&BLOCK_MAGIC.to_le_bytes());
                 let whole =
-                    begins.then(|| CheckedHeader::check(pool, rest).ok()).flatten().and_then(|header| {
+                    begins.then(|| CheckedHeader::check(sums, rest).ok()).flatten().and_then(|header| {
+                        holds(self.kind, header.info.kind).then_some(())?;
                         let stored = rest.get(..header.stored() as usize)?;
-                        block::check_any(pool, stored).ok()?;
+                        block::check_any(sums, stored).ok()?;
                         Some((stored, header))
                     });
                 let Some((stored, header)) = whole else {
@@ -361,8 +380,8 @@ impl Salvage {
     }
 
     /// The whole column, if what is open of it is padding: its sum tells.
-    fn finish(&self, pool: PoolGuid, sum: u128) -> Option<Bytes> {
-        (fast128(pool, &self.bytes) == sum).then(|| Bytes::copy_from_slice(&self.bytes))
+    fn finish(&self, sums: &Sums, sum: u128) -> Option<Bytes> {
+        (fast128(sums, &self.bytes) == sum).then(|| Bytes::copy_from_slice(&self.bytes))
     }
 
     /// What is lost of data column `i`, of which this begins at `start` of its slot: what is open, and blocks that

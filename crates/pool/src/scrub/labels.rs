@@ -128,7 +128,7 @@ impl Pool {
 
     fn is_wrong_root(&self, area: &Area, place: u64, newest: CommitId) -> bool {
         let Some(bytes) = area else { return true };
-        match RingPlace::of(self.guid, &bytes[ring(place)]) {
+        match RingPlace::of(&self.sums, &bytes[ring(place)]) {
             RingPlace::Damaged | RingPlace::Unread => true,
             RingPlace::Blank => newest.get() % RING_SLOTS == place,
             RingPlace::Root(commit) => newest.get() % RING_SLOTS == place && commit < newest,
@@ -145,7 +145,7 @@ impl Pool {
         let mut newest_is_lost = false;
         for place in 0..RING_SLOTS {
             let copies = areas.iter().flat_map(|(_, areas)| areas).flatten();
-            let roots = copies.filter_map(|area| Root::check(self.guid, &area[ring(place)]).ok());
+            let roots = copies.filter_map(|area| Root::check(&self.sums, &area[ring(place)]).ok());
             let belongs = |root: &Root| root.commit <= newest && root.commit.get() % RING_SLOTS == place;
             let best = roots.filter(belongs).max_by_key(|root| root.commit);
             let is_newest = newest.get() % RING_SLOTS == place;
@@ -153,7 +153,7 @@ impl Pool {
                 newest_is_lost = true;
                 continue;
             }
-            let bytes = best.and_then(|best| best.encode()).unwrap_or_else(|| vec![0; RING_SLOT]);
+            let bytes = best.and_then(|best| best.encode(&self.sums)).unwrap_or_else(|| vec![0; RING_SLOT]);
             let data = Arc::new(AlignedBuf::padded(&bytes));
             for (member, areas) in &areas {
                 for (area, found) in areas.iter().enumerate() {

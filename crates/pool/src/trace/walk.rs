@@ -20,7 +20,7 @@ use crate::pool::Pool;
 use crate::read::{decode_node, plain_of};
 use crate::tree::{Fence, NodeStore, Tree};
 use bytes::Bytes;
-use larder_format::block::{self, BlockKind};
+use larder_format::block::BlockKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::{Key, Leaf, MAX_LEVEL, NODE_MAX, Node};
 use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId, Reason};
@@ -225,7 +225,7 @@ impl Walk {
 /// A node from the bytes that arrived, else from whatever can give it.
 fn load(pool: &Pool, ptr: BlockPtr, arrived: Option<&Bytes>) -> Result<Arc<Node>> {
     let arrived = arrived.and_then(|bytes| {
-        let (header, _) = block::check(pool.guid, ptr.id, bytes).ok()?;
+        let header = pool.prove(ptr.id, bytes)?;
         let plain = plain_of(&header, bytes, BlockKind::Node).ok()?;
         decode_node(&header, &plain).ok()
     });

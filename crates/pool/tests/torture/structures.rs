@@ -106,7 +106,7 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
             let (device, at) = spot(column, offset);
             let number = members.iter().position(|member| usize::from(member.index.get()) == device)?;
             let image = images[number].as_ref().filter(|image| at.get() + 4096 <= image.size().get())?;
-            let row = RowHeader::check(pool.guid(), &image.read(at, 4096)).ok()?;
+            let row = RowHeader::check(pool.sums(), &image.read(at, 4096)).ok()?;
             (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
         };
         for column in 0..columns {
@@ -166,9 +166,9 @@ fn roots(pool: &Pool, sim: &SimWorld) -> BTreeMap<u64, Vec<u8>> {
                 let at = ring_slot(area, CommitId::new(place));
                 let inside = at.get() + RING_SLOT as u64 <= image.size().get();
                 let root =
-                    inside.then(|| Root::check(pool.guid(), &image.read(at, RING_SLOT)).ok()).flatten();
+                    inside.then(|| Root::check(pool.sums(), &image.read(at, RING_SLOT)).ok()).flatten();
                 if let Some(root) = root {
-                    roots.insert(root.commit.get(), root.encode().expect("it fitted before"));
+                    roots.insert(root.commit.get(), root.encode(pool.sums()).expect("it fitted before"));
                 }
             }
         }
