@@ -5,7 +5,8 @@
 //! data and nodes, and the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member
 //! that was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
 //! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses such
-//! members again, writes those rows once more, finishes the commit that they refused, and commits. Log records that were
+//! members again, writes those rows once more, finishes the commit that they refused, and commits. Where a commit could not
+//! read a node of the tables nothing is lost either: what it has not put into the tables it finds there the next time. Log records that were
 //! lost have been acknowledged to nobody, and the log begins anew.
 
 use crate::error::{PoolError, Result};
@@ -50,6 +51,14 @@ impl Pool {
     /// Stops all writing: nothing more is acknowledged before the next import. The first reason stays.
     pub fn suspend(&self, reason: String) -> PoolError {
         self.suspend_as(Suspension { reason, lasting: true, full: false })
+    }
+
+    /// Stops all writing: `error` came between while a commit was being sealed. Nothing was taken that it has not put
+    /// where it belongs, so what could not be read is read again by [`Pool::resume`].
+    pub(crate) fn suspend_sealing(&self, error: &PoolError) -> PoolError {
+        let lasting = !matches!(error, PoolError::Unreadable { .. });
+        let reason = format!("a commit could not be written: {error}");
+        self.suspend_as(Suspension { reason, lasting, full: false })
     }
 
     /// Stops all writing since too many of `columns` are out of use. When it is for what they refused, and they are
