@@ -68,7 +68,8 @@ impl Pool {
         if changes.is_empty() {
             return;
         }
-        let _nobody_syncs = self.intent.lock();
+        let mut intent = self.intent.lock();
+        intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
         }
