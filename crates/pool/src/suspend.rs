@@ -142,6 +142,9 @@ impl Pool {
     /// # Errors
     /// When memory and disk have parted, or the devices still refuse: the pool stays suspended.
     pub fn resume(&self) -> Result<()> {
+        if self.suspended().is_none() {
+            return Ok(());
+        }
         {
             let _nobody_commits = self.commit_turn();
             let _nobody_enters = self.gate.write();
