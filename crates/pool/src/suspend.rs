@@ -1,13 +1,17 @@
 //! A pool that cannot go on writing: nothing more is taken or acknowledged, and what can be read is read.
 //!
 //! Most suspensions are *lasting*: memory and disk have parted, and an import from the last commit and the log is the
-//! way on. One is not. When devices refuse writes and that is all, everything that was accepted is still in memory: dirty
-//! data and nodes, and the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member
-//! that was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
-//! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses such
-//! members again, writes those rows once more, finishes the commit that they refused, and commits. Where a commit could not
-//! read a node of the tables nothing is lost either: what it has not put into the tables it finds there the next time. Log records that were
-//! lost have been acknowledged to nobody, and the log begins anew.
+//! way on. Two are not.
+//!
+//! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes, and
+//! the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member that was faulted and
+//! is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by without it. So when
+//! the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses such members again, writes
+//! those rows once more, finishes the commit that they refused, and commits. Log records that were lost have been
+//! acknowledged to nobody.
+//!
+//! When a commit cannot read a node of the tables, what it has not put there yet is still noted, and the next commit
+//! finds it.
 
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
