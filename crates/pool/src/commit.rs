@@ -162,9 +162,7 @@ impl Pool {
                 self.core.lock().spend_reserve = before;
                 flushed?;
             }
-            let mut sealed = self
-                .seal(&op, how)
-                .map_err(|error| self.suspend(format!("a commit could not be written: {error}")))?;
+            let mut sealed = self.seal(&op, how).map_err(|error| self.suspend_sealing(&error))?;
             self.pin_trace(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             sealed.root.groups = self.root_groups();
@@ -235,21 +233,34 @@ impl Pool {
     /// dedup index.
     fn take_changes(&self, changes: Changes) -> Result<()> {
         self.forget_prints(changes.forgotten);
-        self.install_runs(changes.added, changes.removed)
+        let mut tables = self.tables.lock();
+        let mut unnoted = self.unnoted.lock();
+        for run in changes.removed {
+            // What the tables were never told of is nothing to them.
+            match unnoted.added.iter().position(|added| added.run == run.run) {
+                Some(at) => drop(unnoted.added.remove(at)),
+                None => unnoted.removed.push(run),
+            }
+        }
+        unnoted.added.extend(changes.added);
+        self.install_runs(&mut tables, &mut unnoted)
     }
 
-    /// Brings changed runs into the tables; segments learn what lives in them by the runs alone.
-    fn install_runs(&self, added: Vec<RunDescriptor>, removed: Vec<RunDescriptor>) -> Result<()> {
-        let mut tables = self.tables.lock();
-        for run in removed {
-            let mut value = Vec::new();
+    /// Brings changed runs into the tables; segments learn what lives in them by the runs alone. What cannot be brought
+    /// there now stays for the next time.
+    fn install_runs(&self, tables: &mut Tree, unnoted: &mut Changes) -> Result<()> {
+        let mut value = Vec::new();
+        while let Some(run) = unnoted.removed.last() {
+            value.clear();
             run.encode(&mut value);
-            self.drop_run(&mut tables, Table::Runs, &run, value.len())?;
+            self.drop_run(tables, Table::Runs, run, value.len())?;
+            unnoted.removed.pop();
         }
-        for run in added {
-            let mut value = Vec::new();
+        while let Some(run) = unnoted.added.last() {
+            value.clear();
             run.encode(&mut value);
-            self.keep_run(&mut tables, Table::Runs, &run, &value)?;
+            self.keep_run(tables, Table::Runs, run, &value)?;
+            unnoted.added.pop();
         }
         Ok(())
     }
@@ -379,9 +390,11 @@ impl Pool {
             dropped.iter().for_each(|ptr| self.doubt_damage(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
             self.drop_nodes(dropped);
-            state.changed = false;
+            // Until the tables have it.
+            state.changed = true;
             let record = state.record.encode();
             self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
+            state.changed = false;
         }
         // Nobody is inside.
         let sealed = self.unsealed.swap(0, Ordering::Relaxed);
@@ -403,25 +416,29 @@ impl Pool {
         let (gone, changed) = {
             let mut core = self.core.lock();
             core.free_dead_segments(commit, false, &unfinished);
-            let gone = std::mem::take(&mut core.gone);
-            let mut changed = Vec::new();
-            for id in core.entries.select(|entry| entry.dirty) {
-                core.entries.change(id, |entry| entry.dirty = false);
-                let entry = &core.entries[&id];
-                if !entry.segment.kind.is_rooted() {
-                    changed.push(entry.to_record());
-                }
-            }
-            (gone, changed)
+            (core.gone.clone(), core.entries.select(|entry| entry.dirty))
         };
-        for id in gone {
-            tables.remove(&TableNodes(self), &Table::segment_key(id))?;
+        for id in &gone {
+            tables.remove(&TableNodes(self), &Table::segment_key(*id))?;
         }
+        self.core.lock().gone.drain(..gone.len());
         let mut value = Vec::new();
-        for record in changed {
+        for id in changed {
+            let record = {
+                let entries = &mut self.core.lock().entries;
+                entries.change(id, |entry| entry.dirty = false);
+                entries[&id].to_record()
+            };
+            if record.kind.is_rooted() {
+                continue;
+            }
             value.clear();
             record.encode(&mut value);
-            tables.insert(&TableNodes(self), Table::segment_key(record.id), &value)?;
+            let noted = tables.insert(&TableNodes(self), Table::segment_key(id), &value);
+            if let Err(error) = noted {
+                self.core.lock().entries.change(id, |entry| entry.dirty = true);
+                return Err(error);
+            }
         }
         self.seal_log(&mut tables);
         if self.tables_are_scattered() {

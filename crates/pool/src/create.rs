@@ -364,6 +364,7 @@ impl Pool {
             freeing_told: AtomicU64::new(0),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
+            unnoted: Mutex::default(),
             unfinished: Mutex::new(None),
             beats: AtomicU64::new(0),
             looked: Default::default(),

@@ -19,7 +19,7 @@ use crate::create::{DATA_START, MAX_WITH_OTHERS, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, contains};
+use crate::open::{Found, contains, is_ahead};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -68,7 +68,8 @@ impl Pool {
         if changes.is_empty() {
             return;
         }
-        let _nobody_syncs = self.intent.lock();
+        let mut intent = self.intent.lock();
+        intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
         }
@@ -165,7 +166,8 @@ impl Pool {
                     return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
                 }
                 if let Some(root) = &found.root
-                    && !contains(&self.history.lock(), root)
+                    && (!contains(&self.history.lock(), root)
+                        || is_ahead(member.good_through(), member.since(), root.commit))
                 {
                     return Err(PoolError::Invalid(format!(
                         "{} was written apart from the pool since commit {}. It can only be made part of it again \

@@ -257,8 +257,9 @@ impl Pool {
     /// Part of a commit: the freeing record goes into the tables when it changed.
     pub(crate) fn seal_freeing(&self) -> Result<()> {
         let Some(record) = self.freeing.lock().seal() else { return Ok(()) };
-        self.tables.lock().insert(&TableNodes(self), Table::Freeing.key(0), &record.encode())?;
-        Ok(())
+        let noted = self.tables.lock().insert(&TableNodes(self), Table::Freeing.key(0), &record.encode());
+        self.freeing.lock().changed |= noted.is_err();
+        noted.map(drop)
     }
 
     /// Blocks that the map has forgotten: their bytes are not live any more.

@@ -196,6 +196,8 @@ pub(crate) struct Intent {
     pub sequence: u64,
     /// Sum of the last record's payload.
     pub previous: u64,
+    /// Members changed with this commit: until its root is durable, import would look for the log on those before.
+    pub changed: CommitId,
 }
 
 /// An operation found in the log.
@@ -302,6 +304,9 @@ impl Pool {
     /// missed it that would pass for current without those that have it. A root on them that tells keeps it from that.
     fn append_log(&self, intent: &mut Intent, ops: Vec<Vec<u8>>) -> Result<bool> {
         let (incarnation, durable) = (self.core.lock().incarnation, self.durable_commit());
+        if durable < intent.changed {
+            return Ok(false);
+        }
         let record = LogRecord {
             incarnation,
             base: durable,

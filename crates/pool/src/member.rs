@@ -494,6 +494,10 @@ impl Member {
             Ok(Ok(_)) => return self.is_written(),
             Ok(Err(error)) => {
                 failed();
+                // What comes back in its place is another: what the device had not flushed is gone.
+                if error == DeviceError::Gone {
+                    self.note_missed();
+                }
                 self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
                 if error.is_full() {
                     self.full.store(true, Ordering::Relaxed);

@@ -273,7 +273,10 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         }
-        if let Some(branch) = device.root.as_ref().filter(|other| !contains(&root.history, other)) {
+        let is_branch = |other: &&Root| {
+            !contains(&root.history, other) || is_ahead(known.good_through, known.since, other.commit)
+        };
+        if let Some(branch) = device.root.as_ref().filter(is_branch) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
                  each other. Nothing was changed. Import with -d naming only the devices whose data you want",
@@ -404,6 +407,12 @@ pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
     };
     // The import that came after took over at its first commit; what was written later is a branch.
     at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
+}
+
+/// Whether a device has a root of a commit that the pool has not given it, as far as the pool's own root knows: then it
+/// was written apart, also where the history does not reach back so far. One that was being rebuilt got every root.
+pub(crate) fn is_ahead(good_through: CommitId, since: CommitId, held: CommitId) -> bool {
+    since <= good_through && held.get() > good_through.get().saturating_add(1)
 }
 
 impl Importable {

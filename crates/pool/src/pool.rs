@@ -15,7 +15,7 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
-use crate::map::BlockMap;
+use crate::map::{BlockMap, Changes};
 use crate::members::Members;
 use crate::planted::{Bug, planted};
 use crate::quota::Books;
@@ -223,6 +223,8 @@ pub struct Pool {
     pub(crate) freeing_told: AtomicU64,
     pub(crate) durable: AtomicU64,
     pub(crate) suspended: Mutex<Option<Suspension>>,
+    /// What the tables have not been told of the block map's runs. Locked under the tables.
+    pub(crate) unnoted: Mutex<Changes>,
     /// A commit that devices refused; see [`Pool::resume`].
     pub(crate) unfinished: Mutex<Option<Sealed>>,
     pub(crate) beats: AtomicU64,

@@ -35,6 +35,9 @@ pub(crate) fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<No
     Ok(Arc::new(node))
 }
 
+/// How often a node of the tables is tried to be read.
+const TABLE_TRIES: usize = 3;
+
 /// From this many bytes on a block stays in the buffer that it was read into, which is at most a quarter
 /// larger; smaller ones are copied out of it.
 const SHARE_FROM: usize = 48 << 10;
@@ -396,7 +399,15 @@ pub(crate) struct TableNodes<'a>(pub &'a Pool);
 
 impl NodeStore for TableNodes<'_> {
     type Error = PoolError;
+    /// No commit can do without the tables, so an error that goes away is not told.
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
-        self.0.load_node(ptr, BlockKind::Table)
+        let mut loaded = self.0.load_node(ptr, BlockKind::Table);
+        for _ in 1..TABLE_TRIES {
+            if !matches!(loaded, Err(PoolError::Unreadable { .. })) {
+                break;
+            }
+            loaded = self.0.load_node(ptr, BlockKind::Table);
+        }
+        loaded
     }
 }

@@ -174,10 +174,15 @@ impl Pool {
     /// Part of a commit, when the dirty nodes of all datasets have become blocks: takes what is wanted. Nobody is
     /// inside.
     pub(crate) fn seal_snapshots(&self, commit: CommitId) -> Result<()> {
-        let wanted = std::mem::take(&mut self.snapshots.lock().wanted);
-        for (dataset, name) in wanted {
-            let Some(head) = self.dataset(dataset) else { continue };
+        loop {
+            // It stays wanted until the tables have it.
+            let Some((dataset, name)) = self.snapshots.lock().wanted.first().cloned() else { return Ok(()) };
+            let Some(head) = self.dataset(dataset) else {
+                self.snapshots.lock().wanted.remove(0);
+                continue;
+            };
             let mut state = head.state.write();
+            state.changed = true;
             let high = self.core.lock().take_ids(1);
             let head = &mut state.record;
             let record = SnapshotRecord {
@@ -196,11 +201,12 @@ impl Pool {
             head.floor = high;
             let mut snapshots = self.snapshots.lock();
             let mut tables = self.tables.lock();
-            tables.insert(&TableNodes(self), Table::snapshot_key(dataset, high), &record.encode())?;
             tables.insert(&TableNodes(self), Table::dataset_key(dataset), &head.encode())?;
+            tables.insert(&TableNodes(self), Table::snapshot_key(dataset, high), &record.encode())?;
             snapshots.insert(record);
+            snapshots.wanted.remove(0);
+            state.changed = false;
         }
-        Ok(())
     }
 
     /// Takes over what the tables hold, when the datasets are known.

@@ -1,12 +1,17 @@
 //! A pool that cannot go on writing: nothing more is taken or acknowledged, and what can be read is read.
 //!
 //! Most suspensions are *lasting*: memory and disk have parted, and an import from the last commit and the log is the
-//! way on. One is not. When devices refuse writes and that is all, everything that was accepted is still in memory: dirty
-//! data and nodes, and the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member
-//! that was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
-//! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses such
-//! members again, writes those rows once more, finishes the commit that they refused, and commits. Log records that were
-//! lost have been acknowledged to nobody, and the log begins anew.
+//! way on. Two are not.
+//!
+//! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes, and
+//! the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member that was faulted and
+//! is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by without it. So when
+//! the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses such members again, writes
+//! those rows once more, finishes the commit that they refused, and commits. Log records that were lost have been
+//! acknowledged to nobody.
+//!
+//! When a commit cannot read a node of the tables, what it has not put there yet is still noted, and the next commit
+//! finds it.
 
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
@@ -50,6 +55,14 @@ impl Pool {
     /// Stops all writing: nothing more is acknowledged before the next import. The first reason stays.
     pub fn suspend(&self, reason: String) -> PoolError {
         self.suspend_as(Suspension { reason, lasting: true, full: false })
+    }
+
+    /// Stops all writing: `error` came between while a commit was being sealed. Nothing was taken that it has not put
+    /// where it belongs, so what could not be read is read again by [`Pool::resume`].
+    pub(crate) fn suspend_sealing(&self, error: &PoolError) -> PoolError {
+        let lasting = !matches!(error, PoolError::Unreadable { .. });
+        let reason = format!("a commit could not be written: {error}");
+        self.suspend_as(Suspension { reason, lasting, full: false })
     }
 
     /// Stops all writing since too many of `columns` are out of use. When it is for what they refused, and they are
@@ -133,6 +146,9 @@ impl Pool {
     /// # Errors
     /// When memory and disk have parted, or the devices still refuse: the pool stays suspended.
     pub fn resume(&self) -> Result<()> {
+        if self.suspended().is_none() {
+            return Ok(());
+        }
         {
             let _nobody_commits = self.commit_turn();
             let _nobody_enters = self.gate.write();

@@ -48,7 +48,8 @@ pub(crate) struct CommitTurn<'a> {
 }
 
 impl Pool {
-    /// For a section that changes the pool; `what` says who in an error's reason. It must be dropped before the section's locks.
+    /// For a section that changes the pool; `what` names it in the reason of a suspension. It must be dropped before
+    /// the section's locks.
     pub fn watch(&self, what: &'static str) -> Watch<'_> {
         Watch { pool: self, what, unwinding: std::thread::panicking() }
     }

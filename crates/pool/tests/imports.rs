@@ -565,3 +565,38 @@ fn an_fsync_that_a_copy_missed_is_told_by_a_root_so_that_the_copy_never_wins() {
         verify(&together, &model);
     }
 }
+
+#[test]
+fn halves_that_were_written_apart_are_refused_however_often_one_was_imported() {
+    for written in [false, true] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
+        let pool = create(&sim, "mirror");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 5, 1));
+        drop(pool);
+        let mut halves = sim.images();
+        if written {
+            let other = SimWorld::from_images(vec![halves[1].clone()]);
+            let pool = open(&other, 2);
+            commit(&pool, &mut Model::new(), &files(20, 5, 1));
+            drop(pool);
+            halves[1] = other.images().remove(0);
+        }
+        for import in 0..40 {
+            let one = SimWorld::from_images(vec![halves[0].clone()]);
+            let pool = open(&one, 100 + import);
+            commit(&pool, &mut model, &files(30, 2, import));
+            drop(pool);
+            halves[0] = one.images().remove(0);
+        }
+        let both = SimWorld::from_images(halves);
+        if written {
+            assert_refused(&both, &["written apart", "Nothing was changed"]);
+            continue;
+        }
+        let pool = open(&both, 999);
+        while pool.resilver_step(u64::MAX).unwrap() {}
+        verify(&pool, &model);
+        assert_whole(&pool, "one half was away for long");
+    }
+}

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
+use larder_device::{AlignedBuf, Device, Outcome, Pending, Request, TIMEOUT};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
@@ -12,9 +12,11 @@ use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::scrub::ScrubSince;
 use larder_pool::{ImportOptions, Look, Pool, PoolError, ROOT_DATASET};
-use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use larder_sim::{DeviceImage, Fault, SimDevice, SimWorld, Survival};
+use larder_sync::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Layouts that survive the loss of a device.
 const REDUNDANT: [(&str, usize); 7] =
@@ -811,5 +813,80 @@ fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_row_and_no_copy() {
             verify(&after, &model);
             assert_whole(&after, &case);
         }
+    }
+}
+
+/// A device that lets somebody else do something when it is asked to flush.
+struct Interrupted {
+    inner: SimDevice,
+    at_flush: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Device for Interrupted {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn size(&self) -> ByteLen {
+        self.inner.size()
+    }
+    fn submit(&self, request: Request) -> Pending<Outcome> {
+        if matches!(request, Request::Flush) {
+            (self.at_flush)();
+        }
+        self.inner.submit(request)
+    }
+}
+
+/// Puts a file and syncs it.
+fn try_sync(pool: &Pool, file: (u64, u64, usize)) -> Result<(), PoolError> {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    try_put(pool, &dataset, &[file])?;
+    let op = pool.enter()?;
+    dataset.update(&op, |tree| {
+        tree.log(logged(file));
+        Ok::<_, PoolError>(())
+    })?;
+    drop(op);
+    pool.log_sync()
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else syncs while a commit is under way")]
+fn an_fsync_while_a_device_takes_a_place_is_not_on_the_new_device_alone() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 6, 1));
+    let late = (90, 1, 5_000);
+    let here = Arc::downgrade(&pool);
+    let (world, done) = (sim.clone(), Mutex::new(None));
+    // Once the new device has the place, and before the root says so: an fsync by somebody else.
+    let at_flush = move || {
+        let Some(pool) = here.upgrade() else { return };
+        let mut done = done.lock();
+        if done.is_some() || pool.members().get(device(0)).name() != "sim1" {
+            return;
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        *done = Some(std::thread::spawn(move || tell.send(try_sync(&pool, late).is_ok())));
+        drop(done);
+        // It comes at once, or waits for the commit at hand.
+        if told.recv_timeout(Duration::from_millis(300)) == Ok(true) {
+            world.mark(1);
+        }
+    };
+    let new = Interrupted { inner: sim.add_device(SIZE), at_flush: Arc::new(at_flush) };
+    pool.replace(device(0), Arc::new(new)).unwrap();
+    resilver(&pool);
+    while try_sync(&pool, late).is_err() {}
+    drop(pool);
+    let trace = sim.trace();
+    let mut sweep = trace.sweep();
+    for cut in (0..=trace.len()).filter(|&cut| trace.marks_before(cut).last() == Some(1)) {
+        sweep.advance_to(cut);
+        let after = open(&SimWorld::from_images(sweep.images(Survival::DropAll)), 7);
+        replay(&after);
+        let found = contents(&after).unwrap();
+        assert!(found.contains_key(&late.0), "cut at {cut} of {}: what was synced is lost", trace.len());
     }
 }

@@ -168,3 +168,51 @@ fn after_a_flush_that_failed_nobody_goes_on_as_if_nothing_were_lost() {
     assert_whole(&after, "the last commit");
     assert!(before.keys().all(|inode| contents(&after).unwrap().contains_key(inode)));
 }
+
+#[test]
+fn a_commit_that_cannot_read_the_tables_for_a_while_goes_on_and_loses_nothing() {
+    let mut suspended = 0;
+    for strikes in [2, 400] {
+        for spare in 0..10 {
+            let case = format!("{strikes} reads fail, {spare} to spare");
+            let (sim, pool, mut model) = world_of("single", 1);
+            for number in 0..120 {
+                pool.create_dataset(
+                    &format!("tank/d{number}"),
+                    [("compression".into(), "lz4".into())].into(),
+                )
+                .unwrap();
+            }
+            pool.commit().unwrap();
+            let dataset = pool.dataset(ROOT_DATASET).unwrap();
+            for version in 2..6 {
+                let some = files(10, 12, version);
+                put(&pool, &dataset, &some);
+                model.extend(some.iter().map(|&(inode, version, len)| (inode, (version, len))));
+                pool.set_property(ROOT_DATASET, "compression", "zstd-3").unwrap();
+                pool.drop_caches();
+                sim.device(0).inject_window(Fault::FailReads(0..u64::MAX), spare, strikes);
+                let committed = pool.commit();
+                sim.device(0).clear_faults();
+                if strikes == 2 {
+                    committed.unwrap_or_else(|error| panic!("{case}: {error}"));
+                    continue;
+                }
+                if pool.suspended().is_some() {
+                    suspended += 1;
+                    assert!(pool.may_resume(), "{case}: {:?}", pool.suspended());
+                    pool.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
+                }
+            }
+            pool.commit().unwrap();
+            assert_whole(&pool, &case);
+            verify(&pool, &model);
+            drop((dataset, pool));
+            let after = open(&SimWorld::from_images(sim.images()), 2);
+            assert_whole(&after, &case);
+            verify(&after, &model);
+            assert_eq!(after.datasets().len(), 121, "{case}");
+        }
+    }
+    assert!(suspended > 2, "commits were cut short: {suspended}");
+}

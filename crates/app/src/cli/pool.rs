@@ -79,7 +79,7 @@ Examples:
     /// Removes spares
     #[command(after_help = "Example: larder pool remove tank ata-DISK7")]
     Remove(pool_devices::Remove),
-    /// Sets the error counts of devices to zero; a faulted device comes back into use
+    /// Sets the error counts of devices to zero; a faulted device, and a suspended pool if it can, come back into use
     #[command(after_help = "Example: larder pool clear tank ata-DISK3")]
     Clear(pool_devices::Clear),
     /// Verifies everything that pools hold, and repairs what is wrong

@@ -35,8 +35,8 @@
 //!
 //! # When something dies
 //! A panic in [`Ops`] is a broken invariant: that request and all after it answer EIO, nothing more reaches
-//! the engine, which is told ([`Ops::panicked`]), and [`MountHandle::is_broken`] says so. When the process dies, the mount stays and
-//! everything in it answers ENOTCONN; [`clear_stale`] takes it away. At unmount the kernel may drop the last
+//! the engine, which is told ([`Ops::panicked`]), and [`MountHandle::is_broken`] says so. When the process dies, the
+//! mount stays and everything in it answers ENOTCONN; [`clear_stale`] takes it away. At unmount the kernel may drop the last
 //! releases and forgets: when [`MountHandle::unmount`] returns, no call is under way and every handle that
 //! is still open counts as closed.
 

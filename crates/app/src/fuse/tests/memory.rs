@@ -36,6 +36,8 @@ pub(super) struct Memory {
     arrived: Condvar,
     pub(super) xattr_reads: AtomicU64,
     pub(super) lookups: AtomicU64,
+    /// Calls that panicked, as the mount told.
+    pub(super) panics: AtomicU64,
     pub(super) flushes: AtomicU64,
     pub(super) reads: AtomicU64,
     pub(super) released: AtomicU64,
@@ -147,6 +149,7 @@ impl Memory {
             arrived: Condvar::new(),
             xattr_reads: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             released: AtomicU64::new(0),
@@ -188,6 +191,10 @@ impl Memory {
 }
 
 impl Ops for Memory {
+    fn panicked(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         assert_ne!(name, b"panic", "asked to");

@@ -599,6 +599,7 @@ fn a_panic_stops_the_engine_and_not_the_mount(over: Transport) {
     assert!(!m.handle().is_broken());
     assert_eq!(errno_of(fs::metadata(m.path("panic"))), Errno::IO);
     assert!(m.handle().is_broken());
+    assert_eq!(m.ops.panics.load(Relaxed), 1, "the engine is told");
     assert_eq!(errno_of(fs::metadata(m.path("anything"))), Errno::IO);
     assert!(m.handle().is_alive(), "what still asks gets an answer");
 }
