@@ -9,6 +9,7 @@ use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
 use crate::tree::{LostNode, Met, Tree};
 use larder_format::checksum::ChecksumKind;
+use larder_format::items::NameKey;
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
@@ -87,6 +88,7 @@ pub struct Dataset {
     birth: u64,
     pool: Weak<Pool>,
     pub(crate) state: RwLock<State>,
+    names: NameKey,
     pub(crate) local: RwLock<BTreeMap<String, String>>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
@@ -104,6 +106,7 @@ impl Dataset {
             guid: record.guid,
             created: record.created,
             birth: record.birth,
+            names: NameKey::new(&record.name_salt),
             pool,
             state: RwLock::new(State {
                 tree: record.root.map_or_else(Tree::empty, Tree::open),
@@ -116,6 +119,10 @@ impl Dataset {
         }
     }
 
+    /// The key that the names in it are hashed with.
+    pub fn name_key(&self) -> &NameKey {
+        &self.names
+    }
     /// Its id.
     pub fn id(&self) -> DatasetId {
         self.id
