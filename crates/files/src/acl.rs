@@ -15,7 +15,7 @@ use crate::names::Origin;
 use crate::ops::XattrMode;
 use crate::volume::Volume;
 use larder_format::acl::{ACL_ACCESS, ACL_DEFAULT, ACL_VERSION, Acl, AclRecord, MAX_ACL_ENTRIES};
-use larder_format::items::{self, FileKind, Inode, XATTR, Xattr, XattrValue};
+use larder_format::items::{FileKind, Inode, NameKey, XATTR, Xattr, XattrValue};
 use larder_format::node::Key;
 use larder_format::ops::SetXattr;
 use larder_format::{InodeId, Reason};
@@ -71,12 +71,18 @@ pub(crate) fn inherited_perm(acl: &Acl, perm: u16) -> u16 {
 }
 
 /// Gives a new inode, which has no attributes yet, what it inherits; returns the flags that it gets.
-pub(crate) fn inherit(tree: &mut Update<'_>, id: InodeId, kind: FileKind, acl: &Acl) -> Result<u32> {
+pub(crate) fn inherit(
+    tree: &mut Update<'_>,
+    names: &NameKey,
+    id: InodeId,
+    kind: FileKind,
+    acl: &Acl,
+) -> Result<u32> {
     let (access, default) = (!acl.is_mode(), kind == FileKind::Directory);
     let value = acl.encode();
     let wanted = [access.then_some(List::Access), default.then_some(List::Default)];
     for name in wanted.into_iter().flatten().map(List::name) {
-        let key = Key::new(id.get(), XATTR, items::name_cookie(name));
+        let key = Key::new(id.get(), XATTR, names.cookie(name));
         tree.insert(key, &Xattr { name, value: XattrValue::Inline(&value) }.encode())?;
     }
     Ok(if access || default { Inode::HAS_XATTRS } else { 0 })

@@ -13,7 +13,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Inode, Locked, State};
 use crate::ops::{Attr, Caller, RenameFlags};
 use crate::volume::{Volume, inode_key, new_item, orphan_key};
-use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, ROOT_INODE};
+use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, NameKey, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
 use larder_format::{InodeId, Timestamp};
@@ -86,8 +86,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Finds `name` in `dir`, or else a free key for it.
-fn find(tree: &impl Look, dir: InodeId, name: &[u8]) -> Result<Result<Found, Option<Key>>> {
-    let first = items::name_cookie(name);
+fn find(tree: &impl Look, names: &NameKey, dir: InodeId, name: &[u8]) -> Result<Result<Found, Option<Key>>> {
+    let first = names.cookie(name);
     let mut free = first;
     let mut found = Ok(None);
     tree.scan(&Key::new(dir.get(), ENTRY, first), &mut |key, value| {
@@ -195,7 +195,7 @@ impl Volume {
 
     /// What `name` in `dir` is.
     pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<Found>> {
-        Ok(find(&self.dataset.view()?, dir, name)?.ok())
+        Ok(find(&self.dataset.view()?, self.dataset.name_key(), dir, name)?.ok())
     }
 
     fn existing(&self, dir: InodeId, name: &[u8]) -> Result<Found> {
@@ -204,7 +204,7 @@ impl Volume {
 
     /// The key that a new `name` in `dir` gets.
     pub(crate) fn free_key(&self, dir: InodeId, name: &[u8]) -> Result<Key> {
-        match find(&self.dataset.view()?, dir, name)? {
+        match find(&self.dataset.view()?, self.dataset.name_key(), dir, name)? {
             Ok(_) => Err(FsError::Exists),
             Err(free) => free.ok_or(FsError::NoSpace),
         }
@@ -447,7 +447,7 @@ impl Volume {
                     tree.insert(Key::new(id.get(), items::SYMLINK, 0), &create.target)?;
                 }
                 if let Some(acl) = &create.acl {
-                    let flags = inherit(tree, id, kind, acl)?;
+                    let flags = inherit(tree, self.dataset.name_key(), id, kind, acl)?;
                     states.of(id).change(|item| item.flags |= flags);
                 }
                 store(tree, &states)?;
@@ -651,7 +651,7 @@ impl Volume {
         let Rename { parent, new_parent, exchange, time, .. } = rename;
         let (from_dir, to_dir) = (self.directory(parent)?, self.directory(new_parent)?);
         let from = self.existing(parent, &rename.name)?;
-        let to = find(&self.dataset.view()?, new_parent, &rename.new_name)?;
+        let to = find(&self.dataset.view()?, self.dataset.name_key(), new_parent, &rename.new_name)?;
         let (to_key, to) = match to {
             Ok(found) => (found.key, Some(found)),
             Err(free) => (free.ok_or(FsError::NoSpace)?, None),

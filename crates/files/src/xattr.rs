@@ -11,7 +11,8 @@ use crate::ops::XattrMode;
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{
-    self, Inode, MAX_COLLISIONS, MAX_VALUE, MAX_XATTR, XATTR, XATTR_PIECE, XATTR_PIECES, Xattr, XattrValue,
+    self, Inode, MAX_COLLISIONS, MAX_VALUE, MAX_XATTR, NameKey, XATTR, XATTR_PIECE, XATTR_PIECES, Xattr,
+    XattrValue,
 };
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, SetXattr};
@@ -44,8 +45,8 @@ fn check_xattr_name(name: &[u8]) -> Result<Option<List>> {
 }
 
 /// Finds an attribute, or else a free key for it.
-fn find(tree: &impl Look, id: InodeId, name: &[u8]) -> Result<Result<Slot, Option<Key>>> {
-    let first = items::name_cookie(name);
+fn find(tree: &impl Look, names: &NameKey, id: InodeId, name: &[u8]) -> Result<Result<Slot, Option<Key>>> {
+    let first = names.cookie(name);
     let mut free = first;
     let mut found = Ok(None);
     tree.scan(&Key::new(id.get(), XATTR, first), &mut |key, value| {
@@ -107,7 +108,7 @@ impl Volume {
     /// The value of an attribute as it is stored; the caller holds the inode's state.
     pub(crate) fn xattr_value(&self, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let view = self.dataset.view()?;
-        let Ok(slot) = find(&view, id, name)? else { return Ok(None) };
+        let Ok(slot) = find(&view, self.dataset.name_key(), id, name)? else { return Ok(None) };
         match Xattr::decode(&slot.value)?.value {
             XattrValue::Inline(value) => Ok(Some(value.to_vec())),
             XattrValue::Pieces { number, len } => {
@@ -177,7 +178,7 @@ impl Volume {
         let op = self.enter()?;
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
-        let exists = find(&self.dataset.view()?, id, name)?.is_ok();
+        let exists = find(&self.dataset.view()?, self.dataset.name_key(), id, name)?.is_ok();
         match (mode, exists) {
             (XattrMode::Create, true) => return Err(FsError::Exists),
             (XattrMode::Replace, false) => return Err(FsError::NoAttr),
@@ -204,7 +205,7 @@ impl Volume {
     ) -> Result<()> {
         self.dataset.update(op, |tree| {
             let (id, name) = (change.inode, change.name.as_slice());
-            let slot = find(tree, id, name)?;
+            let slot = find(tree, self.dataset.name_key(), id, name)?;
             let number = next_number(tree, id)?;
             tree.get(&inode_key(id))?;
             let key = match (&slot, &change.value) {

@@ -54,11 +54,28 @@ pub const XATTR_PIECES: u64 = 32;
 /// Cookies below this belong to no name: `.`, `..` and mounted datasets use them.
 pub const FIRST_COOKIE: u64 = 1 << 21;
 
-/// The first key offset that an entry or attribute named `name` can have: XXH3-64 without a key, its
-/// upper 56 bits shifted left by 7, and out of the range below [`FIRST_COOKIE`].
-pub fn name_cookie(name: &[u8]) -> u64 {
-    let cookie = twox_hash::XxHash3_64::oneshot(name) >> 8 << 7;
-    if cookie < FIRST_COOKIE { cookie + FIRST_COOKIE } else { cookie }
+/// Bytes of the salt that a dataset's names are hashed with.
+pub const NAME_SALT_LEN: usize = 16;
+
+/// The key that a dataset's names are hashed with. Nobody who does not know it can make names of one hash, of which a
+/// directory holds [`MAX_COLLISIONS`].
+#[derive(Clone)]
+pub struct NameKey([u8; 32]);
+
+impl NameKey {
+    /// The key that a dataset's salt gives.
+    pub fn new(salt: &[u8; NAME_SALT_LEN]) -> Self {
+        Self(blake3::derive_key("larder: names in directories, and of attributes", salt))
+    }
+
+    /// The first key offset that an entry or attribute named `name` can have: the upper 56 of the first 64 bits of
+    /// its keyed BLAKE3, shifted left by 7, and out of the range below [`FIRST_COOKIE`].
+    pub fn cookie(&self, name: &[u8]) -> u64 {
+        let hash = blake3::keyed_hash(&self.0, name);
+        let first = hash.as_bytes().first_chunk().expect("a hash has 32 bytes");
+        let cookie = u64::from_le_bytes(*first) >> 8 << 7;
+        if cookie < FIRST_COOKIE { cookie + FIRST_COOKIE } else { cookie }
+    }
 }
 
 /// Whether `name` can name an entry: 1 to 255 bytes, no `/`, no NUL, not `.` or `..`.
@@ -513,8 +530,9 @@ mod tests {
 
     #[test]
     fn cookies_are_positive_and_leave_the_reserved_ones_alone() {
+        let key = NameKey::new(&[7; NAME_SALT_LEN]);
         for i in 0..10_000u32 {
-            let cookie = name_cookie(&i.to_le_bytes());
+            let cookie = key.cookie(&i.to_le_bytes());
             assert!((FIRST_COOKIE..1 << 63).contains(&cookie) && cookie.is_multiple_of(MAX_COLLISIONS));
         }
     }

@@ -7,7 +7,7 @@
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
-use crate::items::MAX_DATASET;
+use crate::items::{MAX_DATASET, NAME_SALT_LEN};
 use crate::node::Key;
 use crate::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
 
@@ -85,7 +85,7 @@ impl Table {
 
 layout! {
     /// The fixed part of a [`DatasetRecord`]; the name follows.
-    pub struct DatasetHead[136] {
+    pub struct DatasetHead[152] {
         /// The dataset.
         id: DatasetId = 0,
         /// The dataset it is inside of; itself for the pool's root dataset.
@@ -116,6 +116,8 @@ layout! {
         stored: u64 = 120,
         /// Bytes of the name.
         name_len: u16 = 128,
+        /// What the names in it are hashed with.
+        name_salt: [u8; NAME_SALT_LEN] = 136,
     }
 }
 
@@ -148,6 +150,8 @@ pub struct DatasetRecord {
     pub birth: u64,
     /// Upper bound of bytes held by its snapshots alone.
     pub held: u64,
+    /// What the names in it are hashed with ([`NameKey`](crate::items::NameKey)): random, never shown.
+    pub name_salt: [u8; NAME_SALT_LEN],
     /// The last part of its name; the pool's name is the root dataset's.
     pub name: String,
 }
@@ -172,6 +176,7 @@ impl DatasetRecord {
             held: self.held,
             stored: self.stored,
             name_len: self.name.len() as u16,
+            name_salt: self.name_salt,
         }
         .put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
@@ -206,6 +211,7 @@ impl DatasetRecord {
             created: head.created,
             birth: head.birth,
             held: head.held,
+            name_salt: head.name_salt,
             name: name.to_owned(),
         })
     }

@@ -131,6 +131,7 @@ fn dataset() -> DatasetRecord {
         created: Timestamp::default(),
         birth: 1,
         held: 0,
+        name_salt: [9; 16],
         name: "tank".into(),
     }
 }

@@ -266,6 +266,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         items::MAX_TARGET,
         items::MAX_VALUE,
         items::MAX_XATTR,
+        items::NAME_SALT_LEN,
         items::MIN_RECORD_SIZE,
         items::ORPHAN,
         items::SYMLINK,

@@ -489,6 +489,7 @@ pub fn datasets() -> Vec<Vec<u8>> {
         created: TIME,
         birth: 9,
         held: 10,
+        name_salt: [11; 16],
         name: "home".into(),
     };
     vec![

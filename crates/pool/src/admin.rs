@@ -7,7 +7,7 @@ use crate::pool::Pool;
 use crate::property;
 use crate::quota::{Limits, is_limit, parse_limit};
 use crate::read::TableNodes;
-use larder_format::items::MAX_DATASET;
+use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId, Timestamp};
 use std::collections::BTreeMap;
@@ -106,6 +106,15 @@ impl Pool {
         children
     }
 
+    /// A salt for the names in a dataset that is being made.
+    pub(crate) fn name_salt(&self) -> [u8; NAME_SALT_LEN] {
+        let mut salt = [0; NAME_SALT_LEN];
+        for word in salt.chunks_exact_mut(8) {
+            word.copy_from_slice(&self.world.entropy.next_u64().to_le_bytes());
+        }
+        salt
+    }
+
     /// Makes a dataset; durable with the next commit.
     ///
     /// # Errors
@@ -136,6 +145,7 @@ impl Pool {
             created: self.world.clock.now(),
             birth: self.open_commit().get(),
             held: 0,
+            name_salt: self.name_salt(),
             name: last.to_owned(),
         };
         let id = record.id;

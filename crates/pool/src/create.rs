@@ -310,6 +310,7 @@ impl Pool {
             created,
             birth: 1,
             held: 0,
+            name_salt: pool.name_salt(),
             name: spec.name,
         };
         let settings = pool.default_settings();

@@ -9,7 +9,7 @@ use crate::pool::{Op, Pool};
 use crate::read::DatasetNodes;
 use crate::tree::{LostNode, Met, Tree};
 use larder_format::checksum::ChecksumKind;
-use larder_format::items::{MAX_INODE, valid_record_size};
+use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
@@ -88,6 +88,7 @@ pub struct Dataset {
     birth: u64,
     pool: Weak<Pool>,
     pub(crate) state: RwLock<State>,
+    names: NameKey,
     pub(crate) local: RwLock<BTreeMap<String, String>>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
@@ -107,6 +108,7 @@ impl Dataset {
             guid: record.guid,
             created: record.created,
             birth: record.birth,
+            names: NameKey::new(&record.name_salt),
             pool,
             state: RwLock::new(State {
                 tree: record.root.map_or_else(Tree::empty, Tree::open),
@@ -120,6 +122,10 @@ impl Dataset {
         }
     }
 
+    /// The key that the names in it are hashed with.
+    pub fn name_key(&self) -> &NameKey {
+        &self.names
+    }
     /// Its id.
     pub fn id(&self) -> DatasetId {
         self.id

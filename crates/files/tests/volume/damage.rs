@@ -477,7 +477,7 @@ fn a_lost_leaf_of_a_directory_leaves_the_other_names() {
     let bed = bed.crash(3);
     let lost = |i: &i32| {
         let name = format!("a name that is rather long, so that there are several leaves {i}");
-        (low..high).contains(&items::name_cookie(name.as_bytes()))
+        (low..high).contains(&bed.pool.dataset(ROOT_DATASET).unwrap().name_key().cookie(name.as_bytes()))
     };
     for i in 0..count {
         let name = format!("a name that is rather long, so that there are several leaves {i}");

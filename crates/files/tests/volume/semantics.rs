@@ -492,3 +492,39 @@ fn a_view_shows_what_is_below_its_dataset_and_nothing_else_by_number() {
     stale(&of_apart, NodeId::from_raw(u64::MAX));
     stale(&of_apart, NodeId::from_raw(0));
 }
+
+/// Names whose XXH3-64 without a key agrees in its upper 56 bits: for 8 bytes the function can be undone.
+fn names_of_one_hash() -> impl Iterator<Item = Vec<u8>> {
+    // Bytes 8 to 23 of XXH3's own secret, as two numbers, one laid over the other.
+    const FLIP: u64 = 0x1cad_21f7_2c81_017c ^ 0xdb97_9083_e96d_d4de;
+    const FACTOR: u64 = 0x9fb2_1c65_1e98_df25;
+    let inverse = (0..6).fold(FACTOR, |x, _| x.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(x))));
+    let unhash = move |hash: u64| {
+        let mixed = hash ^ hash >> 28 ^ hash >> 56;
+        let mixed = mixed.wrapping_mul(inverse);
+        let mixed = (mixed ^ ((mixed >> 35) + 8)).wrapping_mul(inverse);
+        // 64 times this is nothing, so 63 times undoes it.
+        (0..63).fold(mixed, |x, _| x ^ x.rotate_left(49) ^ x.rotate_left(24)) ^ FLIP
+    };
+    (0..256).map(move |low| unhash(0x1234_5678_9abc_de00 | low).rotate_left(32).to_le_bytes().to_vec())
+}
+
+#[test]
+fn nobody_can_make_names_that_keep_others_out() {
+    let bed = Bed::new(&[]);
+    let names = names_of_one_hash().filter(|name| !name.iter().any(|byte| matches!(byte, 0 | b'/')));
+    let names: Vec<_> = names.collect();
+    assert!(names.len() > 140);
+    for name in &names {
+        bed.mount.mknod(ROOT, name, FileKind::Regular, 0o644, 0, &USER).unwrap();
+    }
+    let bed = bed.reopen(2);
+    assert_eq!(bed.names(ROOT).len(), names.len() + 2);
+    let cookies = |seed: &str| {
+        let dataset = bed.pool.create_dataset(seed, BTreeMap::new()).unwrap();
+        names.iter().map(|name| dataset.name_key().cookie(name)).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (one, other) = (cookies("tank/one"), cookies("tank/other"));
+    assert_eq!((one.len(), other.len()), (names.len(), names.len()), "they are apart");
+    assert!(one.is_disjoint(&other), "each dataset has a key of its own");
+}
