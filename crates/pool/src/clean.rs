@@ -246,14 +246,23 @@ impl Pool {
             Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
         });
         let op = self.enter()?;
-        let mut moved = 0;
-        while *offset < height && moved < step {
-            let row = self.row_header(&segment, *offset, ahead)?;
-            moved += self.empty_row(&segment, *offset, &row, ahead)?;
-            *offset += row.height;
+        // Rows are gathered: together they pack better than each by itself.
+        let (mut live, mut at, mut bytes, mut looked) = (Vec::new(), *offset, 0, Ok(()));
+        while at < height && bytes < step && looked.is_ok() {
+            let row = self.row_header(&segment, at, ahead);
+            looked = row.and_then(|row| {
+                let found = self.live_in_row(&segment, at, &row, ahead)?;
+                bytes += found.iter().map(|moved| u64::from(moved.ptr.place.footprint())).sum::<u64>();
+                live.extend(found);
+                at += row.height;
+                Ok(())
+            });
         }
+        let moved = self.move_all(&segment, &live)?;
+        *offset = at;
         drop(op);
         self.moved.fetch_add(moved, Ordering::Relaxed);
+        looked?;
         if *offset >= height {
             let left = self.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
             if left > 0 {
@@ -321,15 +330,8 @@ impl Pool {
         columns
     }
 
-    /// Moves what lives in a row; the bytes moved.
-    fn empty_row(
-        &self,
-        segment: &Arc<Segment>,
-        offset: u32,
-        row: &RowHeader,
-        ahead: &mut Ahead,
-    ) -> Result<u64> {
-        let live = self.live_in_row(segment, offset, row, ahead)?;
+    /// Moves what lives in some rows; the bytes moved.
+    fn move_all(&self, segment: &Segment, live: &[Moved]) -> Result<u64> {
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
             let mut nodes = Appender::of_old_nodes(self);
