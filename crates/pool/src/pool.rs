@@ -481,6 +481,14 @@ impl Pool {
         });
     }
 
+    /// Bytes of records of `record_size` that lie side by side in the columns of a row: what is stored in multiples of
+    /// that leaves no column short.
+    pub fn abreast(&self, record_size: u32) -> u64 {
+        let core = self.core.lock();
+        let columns = core.groups.values().map(|group| group.rule.layout.k()).max().unwrap_or(1);
+        columns as u64 * u64::from(record_size)
+    }
+
     /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail
     /// and be stored for nothing.
     pub fn storable_now(&self, record_size: u32) -> u64 {
