@@ -389,6 +389,11 @@ impl Pool {
                 state.changed || state.tree.is_dirty()
             })
     }
+    /// Whether the changes of the block map that wait for a commit take more memory than merges may: a commit should
+    /// come.
+    pub fn is_map_large(&self) -> bool {
+        self.map.lock().table_bytes() > self.cache.trace_limit()
+    }
     /// Bytes of operations that wait for an fsync or a commit.
     pub fn noted_bytes(&self) -> usize {
         self.notes.lock().bytes()

@@ -214,6 +214,21 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_the_map_ask_for_a_commit_before_they_take_more_than_their_share() {
+        let (pool, _) = pool_with_runs();
+        pool.set_pool_property("memory", "4000000").unwrap();
+        let share = 200_000;
+        while !pool.is_map_large() {
+            let id = pool.core.lock().take_ids(1);
+            pool.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
+            assert!(pool.map.lock().table_bytes() <= share + 1000);
+        }
+        assert!(pool.map.lock().table_bytes() > share);
+        pool.commit().unwrap();
+        assert!(!pool.is_map_large());
+    }
+
+    #[test]
     fn a_look_up_outlives_the_runs_that_it_began_with() {
         let (pool, _) = pool_with_runs();
         let id = BlockId::new(pool.next_block().get() - 50_000);

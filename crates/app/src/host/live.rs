@@ -225,7 +225,9 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         let soon = stop.soon.load(Ordering::Relaxed);
         let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
         let due = pool.clock().monotonic().saturating_sub(last) >= interval;
-        let early = pool.noted_bytes() > NOTES_AT_MOST || pool.dropped_blocks() > DROPPED_AT_MOST;
+        let early = pool.noted_bytes() > NOTES_AT_MOST
+            || pool.dropped_blocks() > DROPPED_AT_MOST
+            || pool.is_map_large();
         let result = if due || early {
             last = pool.clock().monotonic();
             stop.soon.store(soon.saturating_sub(1), Ordering::Relaxed);
