@@ -261,7 +261,7 @@ impl Volume {
         };
         if matches!(mode, Allocate::Extend | Allocate::KeepSize) {
             self.within_quota(|| Ok(self.pool.check_quota(self.id(), len)?))?;
-            self.pool.check_room(&self.dataset, len)?;
+            self.pool.check_room(&self.dataset, len, || false)?;
         }
         if matches!(mode, Allocate::Punch | Allocate::Zero { .. }) {
             let mut at = offset;

@@ -38,8 +38,13 @@ impl Volume {
         }
         self.pool.check_writable()?;
         self.make_room(data.len() as u64)?;
-        self.pool.check_room(&self.dataset, data.len() as u64)?;
         let inode = self.inode(id)?;
+        let replaces = || {
+            let end = offset.and_then(|offset| offset.checked_add(data.len() as u64));
+            let size = inode.lock().map_or(0, |state| state.live.size);
+            end.is_some_and(|end| end <= size)
+        };
+        self.pool.check_room(&self.dataset, data.len() as u64, replaces)?;
         if kill_suidgid {
             let perm = inode.lock()?.live.perm;
             if killed(perm) != perm {

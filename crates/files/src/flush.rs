@@ -158,6 +158,16 @@ impl Volume {
         Ok(())
     }
 
+    /// Stores most of what was dirty when it was called, in whole rows: what would leave columns of a row empty stays
+    /// dirty, for what is written next to fill.
+    pub(crate) fn flush_rows(&self) -> Result<()> {
+        let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
+        while !todo.is_empty() {
+            self.flush_some(&self.pool.enter()?, &mut todo, true)?;
+        }
+        Ok(())
+    }
+
     /// Stores all that was dirty of one inode.
     pub(crate) fn flush_one(&self, id: InodeId) -> Result<()> {
         let mut todo = Todo::from([(id, ALL)]);
@@ -182,6 +192,11 @@ impl Volume {
 
     /// Stores a batch of what is to do, and takes it off the list.
     pub(crate) fn flush_batch(&self, op: &Op<'_>, todo: &mut Todo) -> Result<()> {
+        self.flush_some(op, todo, false)
+    }
+
+    /// As [`Volume::flush_batch`]; with `whole_rows` what is not enough for a row is taken off the list and stays dirty.
+    fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_rows: bool) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
         let storable = self.pool.storable_now(record_size);
         // What was only looked at has nothing but an inode to store; each inode and each record may lie in another
@@ -193,6 +208,10 @@ impl Volume {
         let storable = storable.min(nodes.saturating_mul(record_size.into()));
         let most = BATCH.min(self.pool.dirty_limit() / 4).min(storable);
         let mut room = self.pool.dirty().room(most, record_size.into());
+        // What more follows goes on where this ends.
+        let abreast = self.pool.abreast(record_size);
+        let whole = |bytes: u64| if bytes < 4 * abreast { bytes } else { bytes / abreast * abreast };
+        room.shrink_to(whole(room.bytes()));
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
         for (&id, records) in todo.iter() {
@@ -215,6 +234,13 @@ impl Volume {
             }
         }
         todo.retain(|id, _| skipped.binary_search(id).is_err());
+        if whole_rows && room.bytes() >= 4 * abreast {
+            room.shrink_to(expected / abreast * abreast);
+            if room.bytes() == 0 {
+                todo.clear();
+                return Ok(());
+            }
+        }
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
         // What was taken is lost to whoever has a turn next.
         let _watch = self.pool.watch("a flush");

@@ -373,6 +373,16 @@ impl Mount {
     }
 }
 
+impl Mount {
+    /// Stores most of what is dirty, between commits: what would leave rows half empty stays, for more may follow.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub fn flush_rows(&self) -> Result<(), PoolError> {
+        self.all().iter().try_for_each(|volume| Ok(volume.flush_rows()?))
+    }
+}
+
 impl FrontEnd for Mount {
     fn flush(&self) -> Result<(), PoolError> {
         self.all().iter().try_for_each(|volume| Ok(volume.flush_all()?))

@@ -212,7 +212,7 @@ impl Volume {
     /// Refuses to make anything when the pool is full or a quota is used up.
     pub(crate) fn check_space(&self) -> Result<()> {
         self.within_quota(|| Ok(self.pool.check_quota(self.id(), 1)?))?;
-        Ok(self.pool.check_room(&self.dataset, CHANGE_SPACE)?)
+        Ok(self.pool.check_room(&self.dataset, CHANGE_SPACE, || false)?)
     }
 
     /// Does what a quota may refuse. Claims are by plain bytes, and what was removed goes in steps: what was

@@ -35,9 +35,10 @@ use larder_device::ALIGN;
 use larder_format::block::CheckedHeader;
 use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
-use larder_format::run::Places;
+use larder_format::run::{Places, RunDescriptor};
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +57,9 @@ const AHEAD: u64 = 4 << 20;
 /// Commits that it takes until the slots of a segment that was emptied can be written again: the one
 /// that frees it, and the two that root ring and readers are owed.
 const COMMITS_TO_FREE: usize = 3;
+
+/// Runs are written anew for what is dead in the segments that they keep when they have at most so many times as much.
+const WORTH_REWRITING: u64 = 4;
 
 /// Pages of the dedup index that [`Pool::tend`] reads and writes in one call, about.
 const INDEX_PAGES: usize = 64;
@@ -174,11 +178,43 @@ impl Pool {
                 None => break,
             }
         }
+        if allowance.is_some() {
+            self.evacuate_thin();
+        }
         self.tend_index_beside(INDEX_PAGES)?;
         if self.wants_commit() {
             self.commit_what_fits()?;
         }
         Ok(())
+    }
+
+    /// Has runs written anew that keep segments most of which is dead, where that costs less than four times what comes
+    /// back; commits go on with it. Nobody cleans those: what lives there is pages, which runs name by place.
+    pub(crate) fn evacuate_thin(&self) {
+        let _commits_wait = self.commit_lock.lock();
+        let named = self.unnamed_pages();
+        let mut thin: BTreeMap<SegmentId, (u64, u64)> = {
+            let core = self.core.lock();
+            let thin = core.entries.values().filter(|entry| !named.contains(&entry.segment.id));
+            thin.filter_map(|entry| Some((entry.segment.id, (entry.thin()?, 0)))).collect()
+        };
+        // Parts of the dedup index are written anew one after the other anyway.
+        for footprint in if thin.is_empty() { Vec::new() } else { self.index_footprints() } {
+            thin.remove(&footprint.segment);
+        }
+        if thin.is_empty() {
+            return;
+        }
+        let mut count = |run: &RunDescriptor| {
+            let bytes: u64 = run.footprints.iter().map(|footprint| footprint.bytes).sum();
+            for footprint in &run.footprints {
+                thin.entry(footprint.segment).and_modify(|(_, cost)| *cost += bytes);
+            }
+        };
+        let mut map = self.map.lock();
+        map.descriptors().for_each(&mut count);
+        thin.retain(|_, (dead, cost)| *cost <= WORTH_REWRITING * *dead);
+        map.evacuate(|id| thin.contains_key(&id));
     }
 
     /// Whether a commit would make slots writable that are needed soon.
@@ -246,14 +282,23 @@ impl Pool {
             Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
         });
         let op = self.enter()?;
-        let mut moved = 0;
-        while *offset < height && moved < step {
-            let row = self.row_header(&segment, *offset, ahead)?;
-            moved += self.empty_row(&segment, *offset, &row, ahead)?;
-            *offset += row.height;
+        // Rows are gathered: together they pack better than each by itself.
+        let (mut live, mut at, mut bytes, mut looked) = (Vec::new(), *offset, 0, Ok(()));
+        while at < height && bytes < step && looked.is_ok() {
+            let row = self.row_header(&segment, at, ahead);
+            looked = row.and_then(|row| {
+                let found = self.live_in_row(&segment, at, &row, ahead)?;
+                bytes += found.iter().map(|moved| u64::from(moved.ptr.place.footprint())).sum::<u64>();
+                live.extend(found);
+                at += row.height;
+                Ok(())
+            });
         }
+        let moved = self.move_all(&segment, &live)?;
+        *offset = at;
         drop(op);
         self.moved.fetch_add(moved, Ordering::Relaxed);
+        looked?;
         if *offset >= height {
             let left = self.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
             if left > 0 {
@@ -321,15 +366,8 @@ impl Pool {
         columns
     }
 
-    /// Moves what lives in a row; the bytes moved.
-    fn empty_row(
-        &self,
-        segment: &Arc<Segment>,
-        offset: u32,
-        row: &RowHeader,
-        ahead: &mut Ahead,
-    ) -> Result<u64> {
-        let live = self.live_in_row(segment, offset, row, ahead)?;
+    /// Moves what lives in some rows; the bytes moved.
+    fn move_all(&self, segment: &Segment, live: &[Moved]) -> Result<u64> {
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
             let mut nodes = Appender::of_old_nodes(self);

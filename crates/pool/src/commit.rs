@@ -406,13 +406,19 @@ impl Pool {
         self.seal_freeing()
     }
 
+    /// Segments with pages that no descriptor names yet.
+    pub(crate) fn unnamed_pages(&self) -> Vec<SegmentId> {
+        let mut unfinished = self.trace_segments();
+        unfinished.extend(self.map.lock().unfinished().iter().map(|footprint| footprint.segment));
+        unfinished.extend(self.unfinished_index());
+        unfinished
+    }
+
     /// Changed segments go into the tables, and the tables' dirty nodes become blocks.
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
         let mut tables = self.tables.lock();
         self.seal_damage(&mut tables);
-        let mut unfinished = self.trace_segments();
-        unfinished.extend(self.map.lock().unfinished().iter().map(|footprint| footprint.segment));
-        unfinished.extend(self.unfinished_index());
+        let unfinished = self.unnamed_pages();
         let (gone, changed) = {
             let mut core = self.core.lock();
             core.free_dead_segments(commit, false, &unfinished);

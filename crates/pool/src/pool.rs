@@ -396,6 +396,11 @@ impl Pool {
                 state.changed || state.tree.is_dirty()
             })
     }
+    /// Whether the changes of the block map that wait for a commit take more memory than merges may: a commit should
+    /// come.
+    pub fn is_map_large(&self) -> bool {
+        self.map.lock().table_bytes() > self.cache.trace_limit()
+    }
     /// Bytes of operations that wait for an fsync or a commit.
     pub fn noted_bytes(&self) -> usize {
         self.notes.lock().bytes()
@@ -498,6 +503,14 @@ impl Pool {
             nodes: core.room_for_nodes(),
             node_footprint: core.footprint_of_nodes(1),
         });
+    }
+
+    /// Bytes of records of `record_size` that lie side by side in the columns of a row: what is stored in multiples of
+    /// that leaves no column short.
+    pub fn abreast(&self, record_size: u32) -> u64 {
+        let core = self.core.lock();
+        let columns = core.groups.values().map(|group| group.rule.layout.k()).max().unwrap_or(1);
+        columns as u64 * u64::from(record_size)
     }
 
     /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail

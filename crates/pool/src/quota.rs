@@ -456,11 +456,12 @@ impl Pool {
         self.books.claimants(dataset)
     }
 
-    /// As [`Pool::check_space`], for a dataset: what is reserved for others is not free.
+    /// As [`Pool::check_space`], for a dataset: what is reserved for others is not free. What only `replaces` may take the
+    /// room that is kept for packing worse than AVAIL supposes, as what is promised may: it gives back as much.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`].
-    pub fn check_room(&self, dataset: &Dataset, bytes: u64) -> Result<()> {
+    pub fn check_room(&self, dataset: &Dataset, bytes: u64, replaces: impl Fn() -> bool) -> Result<()> {
         let (mine, others) = self.books.promises(dataset.id());
         let record_size = dataset.settings().record_size;
         let needed = bytes.saturating_add(others).saturating_add(self.promise_overhead(others, record_size));
@@ -469,7 +470,7 @@ impl Pool {
         }
         let kept = || self.space_above(record_size, GroupSpace::reserve_of_promises).available;
         match self.find_space(needed, record_size) {
-            Err(PoolError::NoSpace) if bytes <= mine && needed <= kept() => {}
+            Err(PoolError::NoSpace) if (bytes <= mine || replaces()) && needed <= kept() => {}
             found => found?,
         }
         self.make_space(bytes, record_size)

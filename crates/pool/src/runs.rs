@@ -214,6 +214,47 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_the_map_ask_for_a_commit_before_they_take_more_than_their_share() {
+        let (pool, _) = pool_with_runs();
+        pool.set_pool_property("memory", "4000000").unwrap();
+        let share = 200_000;
+        while !pool.is_map_large() {
+            let id = pool.core.lock().take_ids(1);
+            pool.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
+            assert!(pool.map.lock().table_bytes() <= share + 1000);
+        }
+        assert!(pool.map.lock().table_bytes() > share);
+        pool.commit().unwrap();
+        assert!(!pool.is_map_large());
+    }
+
+    #[test]
+    fn runs_give_up_segments_that_are_mostly_dead() {
+        let (pool, _) = pool_with_runs();
+        let thin = || pool.core.lock().entries.values().filter(|entry| entry.thin().is_some()).count();
+        let blocks = pool.blocks().unwrap();
+        // Large and small runs lie in the same segments; the small ones are soon merged.
+        for round in 0..160 {
+            for n in 0..60 {
+                let id = pool.core.lock().take_ids(1);
+                pool.map.lock().apply(Update::Put { id, places: place_of(id.get() * 37 + n) });
+            }
+            pool.commit().unwrap();
+            if round % 20 == 0 {
+                pool.core.lock().close_streams(GroupIndex::new(0));
+            }
+        }
+        let before = thin();
+        for _ in 0..12 {
+            pool.evacuate_thin();
+            pool.commit().unwrap();
+        }
+        assert!(before > 2 && thin() < 2, "{before} were thin, {} are", thin());
+        let after = pool.blocks().unwrap();
+        assert!(blocks.iter().all(|block| after.binary_search_by_key(&block.0, |of| of.0).is_ok()));
+    }
+
+    #[test]
     fn a_look_up_outlives_the_runs_that_it_began_with() {
         let (pool, _) = pool_with_runs();
         let id = BlockId::new(pool.next_block().get() - 50_000);

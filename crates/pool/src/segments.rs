@@ -209,6 +209,16 @@ impl SegmentEntry {
             && self.dead_bytes() * WORTHWHILE >= self.placed
     }
 
+    /// Of a segment of runs, what is dead, when that is most of it.
+    pub fn thin(&self) -> Option<u64> {
+        let held = u64::from(self.height) * self.segment.layout.k() as u64;
+        let thin = self.segment.kind == SegmentKind::Run
+            && self.is_complete()
+            && self.live_blocks > 0
+            && 2 * self.live_bytes <= held;
+        thin.then(|| held - self.live_bytes)
+    }
+
     /// What of it comes back, by commits alone or by the cleaner.
     fn dead(&self) -> Dead {
         let slots = self.segment.slots.len() as u64;

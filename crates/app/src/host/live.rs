@@ -245,7 +245,9 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         let soon = stop.soon.load(Ordering::Relaxed);
         let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
         let due = pool.clock().monotonic().saturating_sub(last) >= interval;
-        let early = pool.noted_bytes() > NOTES_AT_MOST || pool.dropped_blocks() > DROPPED_AT_MOST;
+        let early = pool.noted_bytes() > NOTES_AT_MOST
+            || pool.dropped_blocks() > DROPPED_AT_MOST
+            || pool.is_map_large();
         let result = if due || early {
             last = pool.clock().monotonic();
             stop.soon.store(soon.saturating_sub(1), Ordering::Relaxed);
@@ -264,7 +266,13 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
 /// Full rows stream out before the commit that refers to them, so that storing goes on beside writing.
 fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(), PoolError> {
     while pool.dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
-        match FrontEnd::flush(mount) {
+        let before = pool.dirty().get();
+        let flushed = match mount.flush_rows() {
+            // What little each of many datasets holds comes to much.
+            Ok(()) if pool.dirty().get() >= before => FrontEnd::flush(mount),
+            flushed => flushed,
+        };
+        match flushed {
             // What was stored frees what it replaces once it is committed.
             Err(PoolError::NoSpace) => drop(pool.commit()?),
             flushed => flushed?,
