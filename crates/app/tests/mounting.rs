@@ -3,7 +3,7 @@
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{lchown, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -67,6 +67,54 @@ fn nothing_is_mounted_over_what_is_there() {
     assert!(error.contains("a symbolic link that is not followed"), "{error}");
     bed.ok("pool export tank");
     assert!(!is_mounted(&below));
+}
+
+#[test]
+fn a_pool_can_be_exported_where_few_files_may_be_open() {
+    let Some(bed) = Bed::new("a_pool_can_be_exported_where_few_files_may_be_open") else { return };
+    let devices = bed.devices("disks", 2, 64);
+    let limited = |line: &str| {
+        let script = format!("ulimit -n 24; exec {} {line}", bed.larder());
+        let script = script.replace("DIR", bed.dir.path().to_str().unwrap());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("LARDER_RUN_DIR", bed.path("run")).current_dir(bed.dir.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    limited(&format!("pool create -m DIR/mnt tank mirror {}", devices.join(" ")));
+    // Many threads read and sync at once, each of which would keep some.
+    std::thread::scope(|scope| {
+        for number in 0..32 {
+            let path = bed.path(&format!("mnt/{number}"));
+            scope.spawn(move || {
+                let mut file = File::create(&path).unwrap();
+                file.write_all(&bed::noise(number, 100_000)).unwrap();
+                file.sync_all().unwrap();
+                assert_eq!(fs::read(&path).unwrap().len(), 100_000);
+            });
+        }
+    });
+    limited("fs create -o mountpoint=DIR/home tank/home");
+    limited("pool export tank");
+    limited("pool import -d DIR/disks tank");
+    limited("daemon stop");
+    assert!(!is_mounted(&bed.path("mnt")));
+}
+
+#[test]
+fn a_run_folder_of_somebody_else_is_not_used() {
+    let Some(bed) = Bed::new("a_run_folder_of_somebody_else_is_not_used") else { return };
+    let (victim, run) = (bed.path("victim"), bed.path("run"));
+    fs::write(&victim, "mine").unwrap();
+    fs::create_dir(&run).unwrap();
+    symlink(&victim, run.join("daemon.log")).unwrap();
+    lchown(&run, Some(65534), None).unwrap();
+    let error = bed.fails(1, "pool list");
+    assert!(error.contains("belongs to another user"), "{error}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+    fs::remove_dir_all(&run).unwrap();
+    bed.ok("pool list");
+    assert_eq!(fs::metadata(run.join("daemon.log")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 /// A command as another host would give it: with another id, and mounts of its own.

@@ -190,6 +190,7 @@ impl DatasetRecord {
         ensure_countable(&amounts, WHAT)?;
         ensure_countable(&[head.id.get(), head.next_inode, head.birth], WHAT)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
         Ok(Self {
             id: head.id,
             parent: head.parent,
@@ -302,6 +303,7 @@ impl SnapshotRecord {
         let root = (head.has_root != 0).then(|| head.root.checked()).transpose()?;
         ensure(root.is_none_or(|root| root.id < head.high), WHAT, Reason::Order)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
         Ok(Self {
             dataset: head.dataset,
             guid: head.guid,
