@@ -70,6 +70,28 @@ fn nothing_is_mounted_over_what_is_there() {
 }
 
 #[test]
+fn a_pool_that_hangs_holds_up_no_command_about_another() {
+    let Some(bed) = Bed::new("a_pool_that_hangs_holds_up_no_command_about_another") else { return };
+    let devices = bed.devices("disks", 2, 64);
+    bed.ok(&format!("pool create -o device_timeout=600 -m DIR/mnt tank fault:{}", devices[0]));
+    bed.ok(&format!("pool create -m DIR/second second {}", devices[1]));
+    fs::write(bed.path("mnt/file"), "x").unwrap();
+    fs::write(format!("{}.faults", devices[0]), "hang\n").unwrap();
+    let mut export = bed.command("pool export tank").spawn().unwrap();
+    wait_until("unmounted", || !is_mounted(&bed.path("mnt")));
+    bed.ok("pool export second");
+    bed.ok(&format!("pool import -d {} second", devices[1]));
+    bed.ok("fs create second/more");
+    for line in ["pool status", "pool list", "fs list", "fs get all", "daemon status", "pool events tank"] {
+        bed.ok(line);
+    }
+    bed.ok("fs unmount second");
+    assert!(export.try_wait().unwrap().is_none(), "it hangs");
+    fs::remove_file(format!("{}.faults", devices[0])).unwrap();
+    assert!(export.wait().unwrap().success());
+}
+
+#[test]
 fn a_pool_can_be_exported_where_few_files_may_be_open() {
     let Some(bed) = Bed::new("a_pool_can_be_exported_where_few_files_may_be_open") else { return };
     let devices = bed.devices("disks", 2, 64);
