@@ -7,7 +7,6 @@ use crate::daemon::{COMMAND_HEADER, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_H
 use crate::engine::Verb;
 use crate::run_dir::RunDir;
 use serde::{Serialize, de::DeserializeOwned};
-use std::fs::OpenOptions;
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -93,6 +92,9 @@ impl Client {
 
     /// A connection; nothing when no daemon listens.
     fn connect(&self) -> Result<Option<UnixStream>> {
+        if !self.run_dir.check()? {
+            return Ok(None);
+        }
         match UnixStream::connect(self.run_dir.socket()) {
             Ok(stream) => Ok(Some(stream)),
             Err(error) if matches!(error.kind(), IoKind::NotFound | IoKind::ConnectionRefused) => Ok(None),
@@ -133,8 +135,8 @@ impl Client {
         self.run_dir.create()?;
         // A daemon outlives the command: it must not keep pipes and locks that a script passed on.
         close_fds::set_fds_cloexec(3, &[]);
+        let log = self.run_dir.open_log()?;
         let spawn = || -> std::io::Result<Child> {
-            let log = OpenOptions::new().create(true).append(true).open(self.run_dir.log())?;
             Command::new(std::env::current_exe()?)
                 .arg0("larder")
                 .args(["daemon", "--detached"])

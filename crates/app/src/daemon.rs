@@ -7,6 +7,7 @@
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
 use crate::api::events::Command;
+use crate::api::name::printable;
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use crate::engine::{self, Engine, Verb, Visitor};
 use crate::run_dir::RunDir;
@@ -18,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -57,6 +59,7 @@ pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) ->
         let message = format!("a daemon is already running in {}", run_dir.path().display());
         return Err(ApiError::new(ErrorKind::Exists, message).hint("larder daemon status"));
     };
+    raise_descriptors();
     let engine = start()?;
     let listener = listen(run_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -71,6 +74,29 @@ pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) ->
     runtime.shutdown_background();
     eprintln!("larder daemon {VERSION}: ended");
     outcome
+}
+
+/// File descriptors that a daemon wants: one for each device and connection, some for each thread that reads. With fewer
+/// than the second number threads do without theirs, so that a pool can still be exported.
+const DESCRIPTORS: u64 = 65_536;
+const DESCRIPTORS_FEW: u64 = 256;
+
+/// Allows this process as many file descriptors as it may have.
+fn raise_descriptors() {
+    let before = getrlimit(Resource::Nofile);
+    let some = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    // Root may go beyond the maximum.
+    for maximum in [before.maximum.map(|most| most.max(DESCRIPTORS)), before.maximum] {
+        let wished = Rlimit { current: maximum, maximum };
+        if some(before.current) >= DESCRIPTORS || setrlimit(Resource::Nofile, wished).is_ok() {
+            break;
+        }
+    }
+    let now = some(getrlimit(Resource::Nofile).current);
+    if now < DESCRIPTORS_FEW {
+        eprintln!("larder: only {now} files may be open (ulimit -n): reads are slower than they could be");
+        larder_device::do_without_rings();
+    }
 }
 
 /// Binds the socket. The lock is held, so a socket that is there is nobody's.
@@ -166,7 +192,7 @@ async fn answer<V: Verb>(
     Json(request): Json<V>,
 ) -> std::result::Result<Json<V::Reply>, Failure> {
     let request = request.checked()?;
-    let text = headers.get(COMMAND_HEADER).map(|text| decoded(text.as_bytes()));
+    let text = headers.get(COMMAND_HEADER).map(|text| printable(&decoded(text.as_bytes())));
     let command = Command {
         uid: peer.uid,
         user: user_name(peer.uid),

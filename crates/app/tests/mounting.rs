@@ -3,7 +3,7 @@
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{lchown, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -67,6 +67,76 @@ fn nothing_is_mounted_over_what_is_there() {
     assert!(error.contains("a symbolic link that is not followed"), "{error}");
     bed.ok("pool export tank");
     assert!(!is_mounted(&below));
+}
+
+#[test]
+fn a_pool_that_hangs_holds_up_no_command_about_another() {
+    let Some(bed) = Bed::new("a_pool_that_hangs_holds_up_no_command_about_another") else { return };
+    let devices = bed.devices("disks", 2, 64);
+    bed.ok(&format!("pool create -o device_timeout=600 -m DIR/mnt tank fault:{}", devices[0]));
+    bed.ok(&format!("pool create -m DIR/second second {}", devices[1]));
+    fs::write(bed.path("mnt/file"), "x").unwrap();
+    fs::write(format!("{}.faults", devices[0]), "hang\n").unwrap();
+    let mut export = bed.command("pool export tank").spawn().unwrap();
+    wait_until("unmounted", || !is_mounted(&bed.path("mnt")));
+    bed.ok("pool export second");
+    bed.ok(&format!("pool import -d {} second", devices[1]));
+    bed.ok("fs create second/more");
+    for line in ["pool status", "pool list", "fs list", "fs get all", "daemon status", "pool events tank"] {
+        bed.ok(line);
+    }
+    bed.ok("fs unmount second");
+    assert!(export.try_wait().unwrap().is_none(), "it hangs");
+    fs::remove_file(format!("{}.faults", devices[0])).unwrap();
+    assert!(export.wait().unwrap().success());
+}
+
+#[test]
+fn a_pool_can_be_exported_where_few_files_may_be_open() {
+    let Some(bed) = Bed::new("a_pool_can_be_exported_where_few_files_may_be_open") else { return };
+    let devices = bed.devices("disks", 2, 64);
+    let limited = |line: &str| {
+        let script = format!("ulimit -n 24; exec {} {line}", bed.larder());
+        let script = script.replace("DIR", bed.dir.path().to_str().unwrap());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("LARDER_RUN_DIR", bed.path("run")).current_dir(bed.dir.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    limited(&format!("pool create -m DIR/mnt tank mirror {}", devices.join(" ")));
+    // Many threads read and sync at once, each of which would keep some.
+    std::thread::scope(|scope| {
+        for number in 0..32 {
+            let path = bed.path(&format!("mnt/{number}"));
+            scope.spawn(move || {
+                let mut file = File::create(&path).unwrap();
+                file.write_all(&bed::noise(number, 100_000)).unwrap();
+                file.sync_all().unwrap();
+                assert_eq!(fs::read(&path).unwrap().len(), 100_000);
+            });
+        }
+    });
+    limited("fs create -o mountpoint=DIR/home tank/home");
+    limited("pool export tank");
+    limited("pool import -d DIR/disks tank");
+    limited("daemon stop");
+    assert!(!is_mounted(&bed.path("mnt")));
+}
+
+#[test]
+fn a_run_folder_of_somebody_else_is_not_used() {
+    let Some(bed) = Bed::new("a_run_folder_of_somebody_else_is_not_used") else { return };
+    let (victim, run) = (bed.path("victim"), bed.path("run"));
+    fs::write(&victim, "mine").unwrap();
+    fs::create_dir(&run).unwrap();
+    symlink(&victim, run.join("daemon.log")).unwrap();
+    lchown(&run, Some(65534), None).unwrap();
+    let error = bed.fails(1, "pool list");
+    assert!(error.contains("belongs to another user"), "{error}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+    fs::remove_dir_all(&run).unwrap();
+    bed.ok("pool list");
+    assert_eq!(fs::metadata(run.join("daemon.log")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 /// A command as another host would give it: with another id, and mounts of its own.

@@ -19,6 +19,7 @@ pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
 pub use pending::{Pending, Promise, wait_any};
+pub use ring::do_without_rings;
 pub use system::{SystemClock, SystemEntropy, SystemWorkers};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};
 

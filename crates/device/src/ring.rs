@@ -52,6 +52,11 @@ thread_local! {
     static RINGS: RefCell<Vec<IoUring>> = const { RefCell::new(Vec::new()) };
 }
 
+/// From now on requests go by threads alone: for a process that may open few files, since each thread keeps rings.
+pub fn do_without_rings() {
+    REFUSED.store(true, Relaxed);
+}
+
 /// A ring of this thread in which nothing is under way.
 fn ring() -> Option<IoUring> {
     if REFUSED.load(Relaxed) || LATE.load(Relaxed) >= MOST_LATE {

@@ -278,6 +278,7 @@ impl Label {
         ensure(end.is_some_and(|end| end <= last_area), WHAT, Reason::Range)?;
         let name = &bytes[LabelHead::SIZE..LabelHead::SIZE + usize::from(head.name_len)];
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
         Ok(Self {
             sequence: head.sequence,
             pool: head.pool,
@@ -359,7 +360,8 @@ impl Heartbeat {
         Ok(Self {
             pool: head.pool,
             host: head.host,
-            host_name: String::from_utf8_lossy(name).into_owned(),
+            // It stands in what people are told.
+            host_name: String::from_utf8_lossy(name).replace(char::is_control, "\u{fffd}"),
             incarnation: head.incarnation,
             beats: head.beats,
         })

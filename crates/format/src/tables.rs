@@ -197,6 +197,7 @@ impl DatasetRecord {
         ensure((1..=MAX_DATASET).contains(&head.id.get()), WHAT, Reason::Range)?;
         ensure_countable(&[head.next_inode, head.birth], WHAT)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
         Ok(Self {
             id: head.id,
             parent: head.parent,
@@ -310,6 +311,7 @@ impl SnapshotRecord {
         let root = (head.has_root != 0).then(|| head.root.checked()).transpose()?;
         ensure(root.is_none_or(|root| root.id < head.high), WHAT, Reason::Order)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
         Ok(Self {
             dataset: head.dataset,
             guid: head.guid,

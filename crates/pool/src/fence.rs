@@ -19,6 +19,7 @@ use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
 use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, Incarnation};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub(crate) struct Looked {
     monotonic: AtomicU64,
     /// Seconds since 1970, of the clock that goes on while the host sleeps.
     wall: AtomicU64,
+    /// One looks, the others wait for what that says.
+    turn: Mutex<()>,
 }
 
 impl Pool {
@@ -82,7 +85,6 @@ impl Pool {
 
     /// Suspends the pool when another import has it.
     pub(crate) fn still_ours(&self, look: Look) -> Result<()> {
-        self.looked.note(self);
         let next = self.open_commit();
         let reads: Vec<_> = self
             .members
@@ -115,6 +117,7 @@ impl Pool {
                 other.get_or_insert_with(|| "another host".into());
             }
         }
+        self.looked.note(self);
         match other {
             Some(host) => Err(self.suspend(format!(
                 "{host} has imported the pool. Nothing more is written from here; what was not committed is lost"
@@ -125,7 +128,12 @@ impl Pool {
 
     /// Looks as [`Pool::still_ours`] does, when nobody has for longer than a host that runs lets pass.
     pub(crate) fn look_after_a_pause(&self) -> Result<()> {
-        if self.looked.is_long_ago(self) { self.still_ours(Look::Closely) } else { Ok(()) }
+        if !self.looked.is_long_ago(self) {
+            return Ok(());
+        }
+        // Nobody goes on before it is known.
+        let _turn = self.looked.turn.lock();
+        if self.looked.is_long_ago(self) { self.still_ours(Look::Closely) } else { self.check_writable() }
     }
 }
 

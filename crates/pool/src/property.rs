@@ -432,7 +432,7 @@ fn parse_mountpoint(given: &str) -> Option<String> {
     }
     let sound = given.starts_with('/')
         && given.len() < 4096
-        && !given.contains('\0')
+        && !given.chars().any(char::is_control)
         && !given.split('/').any(|part| part == "..");
     let trimmed = given.trim_end_matches('/');
     sound.then(|| if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() })
@@ -566,6 +566,7 @@ mod tests {
             ("compression", "LZ4"),
             ("mountpoint", "relative"),
             ("mountpoint", "/a/../b"),
+            ("mountpoint", "/srv\nlarder: all is well"),
             ("canmount", "yes"),
             ("used", "1"),
             ("quota", "all"),

@@ -81,6 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_somebody_else_wrote_stays_in_its_line() {
+        assert_eq!(
+            printable("a b\tc\nlarder: \u{1b}[2Jd\u{202e}e é"),
+            "a b\\tc\\nlarder: \\u{1b}[2Jd\\u{202e}e é"
+        );
+    }
+
+    #[test]
     fn names_follow_zfs() {
         for good in ["tank", "t", "Tank-2.old:x_y", "mirrored"] {
             check_pool(good).unwrap();

@@ -3,6 +3,7 @@
 use super::Host;
 use super::live::Live;
 use crate::api::events::{Command, Event, EventLists, Events, Histories, History, PoolEvents, PoolHistory};
+use crate::api::name::printable;
 use crate::api::{Result, name};
 use larder_files::Damaged;
 use larder_format::InodeId;
@@ -90,8 +91,8 @@ fn event(live: &Live, number: u64, record: EventRecord, named: bool) -> Event {
 /// A path below a dataset as people reach it: below its mount point, else behind its name.
 fn shown(live: &Live, dataset: larder_format::DatasetId, path: &str) -> String {
     match live.table.path(dataset) {
-        Some(at) => format!("{}{path}", at.to_string_lossy().trim_end_matches('/')),
-        None => format!("{}:{path}", live.pool.full_name(dataset)),
+        Some(at) => printable(&format!("{}{path}", at.to_string_lossy().trim_end_matches('/'))),
+        None => printable(&format!("{}:{path}", live.pool.full_name(dataset))),
     }
 }
 
@@ -101,7 +102,7 @@ pub(super) fn damaged(live: &Live) -> Vec<String> {
         let dataset = live.pool.full_name(of.dataset);
         let snapshot = of.snapshot.map(|snapshot| format!("{dataset}@{snapshot}"));
         match (of.path, of.inode, snapshot) {
-            (Some(path), _, Some(snapshot)) => format!("{snapshot}:{path}"),
+            (Some(path), _, Some(snapshot)) => printable(&format!("{snapshot}:{path}")),
             (Some(path), _, None) => shown(live, of.dataset, &path),
             (None, Some(inode), of) => format!("{}:<0x{:x}>", of.unwrap_or(dataset), inode.get()),
             (None, None, of) => format!("{}:<metadata>", of.unwrap_or(dataset)),

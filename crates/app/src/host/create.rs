@@ -102,10 +102,11 @@ impl Host {
     /// Refuses devices of imported pools, which their locks would refuse with less to say.
     pub(super) fn none_is_ours<'a>(&self, paths: impl Iterator<Item = &'a str>) -> Result<()> {
         let mut ours = HashMap::new();
-        for (name, live) in self.live.read().iter() {
+        // Not under the lock: a path may lie where nothing answers.
+        for live in self.pools_named(&[])? {
             for (_, path) in live.device_paths() {
                 if let Ok(meta) = fs::metadata(file_of(&path)) {
-                    ours.insert(identity(&meta), name.clone());
+                    ours.insert(identity(&meta), live.pool.name());
                 }
             }
         }

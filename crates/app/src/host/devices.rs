@@ -7,6 +7,7 @@
 //! A path with `fault:` before it is the device behind it, opened so that it fails to order ([`FaultDevice`]).
 //! The prefix is part of the path wherever that is kept.
 
+use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse;
 use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
@@ -166,6 +167,10 @@ fn list(folder: &Path, take: Take) -> Vec<PathBuf> {
 
 impl Search {
     fn look_at(&mut self, path: &str, named: bool) {
+        if let Err(error) = check_path(path) {
+            self.remarks.push(error.message);
+            return;
+        }
         let device = match open_as_told(path, OpenMode::Probe, 1) {
             Ok(device) => device,
             Err(error) => {
@@ -189,12 +194,24 @@ impl Search {
     }
 }
 
+/// A device's path stands in logs, events and what people are told, a line each.
+fn check_path(path: &str) -> Result<()> {
+    if path.chars().any(char::is_control) {
+        return Err(ApiError::usage(format!(
+            "'{}' is left alone: its path has control characters",
+            printable(path)
+        )));
+    }
+    Ok(())
+}
+
 /// Opens a device to use it.
 ///
 /// # Errors
 /// What [`OpenError`] tells; also when the device is a file on one of our own mounts, whose writes
 /// would wait for themselves.
 pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
+    check_path(path)?;
     let at = file_of(path);
     if at.is_file() && fuse::is_ours(at).unwrap_or(false) {
         return Err(ApiError::new(
@@ -387,6 +404,19 @@ mod tests {
         assert_eq!(named.remarks, [format!("{} is not a pool's: it has no label", path.display())]);
         assert!(look(dir.path()).unwrap().remarks.is_empty());
         assert!(look(&dir.path().join("absent")).is_err());
+    }
+
+    #[test]
+    fn paths_that_would_make_two_lines_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk\nlarder: all is well");
+        fs::File::create(&path).unwrap().set_len(MIN_DEVICE).unwrap();
+        let text = path.to_str().unwrap();
+        let error = open(text, OpenMode::Probe).err().unwrap();
+        assert!(error.message.contains("disk\\nlarder: all is well' is left alone"), "{error}");
+        let remarks =
+            search(&[dir.path().to_str().unwrap().to_owned()], &Remembered::default()).unwrap().remarks;
+        assert!(remarks.len() == 1 && !remarks[0].contains('\n'), "{remarks:?}");
     }
 
     #[test]

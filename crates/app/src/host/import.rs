@@ -34,7 +34,9 @@ impl Host {
 
     /// The pools on devices that are not imported here, and what is wrong with other devices.
     fn find(&self, given: &[String]) -> Result<(Vec<Importable>, Vec<String>)> {
-        let Search { found, remarks } = devices::search(given, &self.remembered.lock().clone())?;
+        // Not under the lock: devices may hang.
+        let remembered = self.remembered.lock().clone();
+        let Search { found, remarks } = devices::search(given, &remembered)?;
         let live: Vec<_> = self.live.read().values().map(|live| live.pool.guid()).collect();
         let mut plans = assemble(found);
         plans.retain(|plan| !live.contains(&plan.guid));
@@ -111,7 +113,8 @@ impl Host {
         let mut plan = reopen(plan, request.readonly)?;
         accept_loss(&mut plan);
         check(&plan, &self.remembered.lock())?;
-        let scope = Scope::of(&request.search, &self.remembered.lock());
+        let remembered = self.remembered.lock().clone();
+        let scope = Scope::of(&request.search, &remembered);
         notes.extend(self.lacking(&plan, &name, request.readonly, &scope));
         let options =
             ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
@@ -150,7 +153,7 @@ impl Host {
 
     /// A sentence for each device that is not used as it should be, and how to go on.
     fn lacking(&self, plan: &Importable, name: &str, read_only: bool, scope: &Scope) -> Vec<String> {
-        let remembered = self.remembered.lock();
+        let remembered = self.remembered.lock().clone();
         let mut notes = Vec::new();
         let mut behind = false;
         for (device, known) in plan.devices.iter().zip(&plan.root.devices) {

@@ -126,9 +126,14 @@ impl Live {
             live.thread("larder-commit", move || commit_now_and_then(&pool, &mount, &stop))?;
             let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
             live.thread("larder-heart", move || {
+                let mut told = false;
                 while stop.pause(HEARTBEAT) {
-                    // A device that fails here fails commits too, and they tell.
-                    let _ = pool.beat();
+                    // A device that fails here fails commits too, and they tell; another host that has the pool does not.
+                    if let Err(error) = pool.beat()
+                        && !std::mem::replace(&mut told, true)
+                    {
+                        eprintln!("larder: pool {}: {error}", pool.name());
+                    }
                 }
             })?;
             let (pool, mount, stop) =

@@ -9,6 +9,7 @@
 //! from the top down. Kernel caches are told about junctions that come and go.
 
 use super::holders;
+use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse::{self, Invalidator, Life, MountHandle, MountOptions, NotUnmounted};
 use larder_files::{FsError, Mount, NodeId, View};
@@ -290,7 +291,8 @@ impl Mounts {
             // It was attached a moment ago and nobody has seen it.
             let _ = self.mount.detach(dataset.id());
         })?;
-        eprintln!("larder: {name} is mounted at {} (FUSE: {})", path.display(), handle.transport());
+        let at = printable(&path.to_string_lossy());
+        eprintln!("larder: {name} is mounted at {at} (FUSE: {})", handle.transport());
         Ok(handle)
     }
 
