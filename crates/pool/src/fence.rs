@@ -19,7 +19,7 @@ use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
 use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, Incarnation};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
