@@ -710,7 +710,9 @@ impl Volume {
             states.of(from.inode).change(|item| (item.parent, item.ctime) = (new_parent, time));
             store(tree, &states)?;
             match to {
-                Some(to) if !exchange && was_last_of_data(states.of(to.inode)) => note_removal(tree, origin, || LogOp::Rename(rename)),
+                Some(to) if !exchange && was_last_of_data(states.of(to.inode)) => {
+                    note_removal(tree, origin, || LogOp::Rename(rename))
+                }
                 _ => note(tree, origin, || LogOp::Rename(rename)),
             }
             Ok(orphan)

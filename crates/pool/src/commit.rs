@@ -183,7 +183,11 @@ impl Pool {
 
     /// Has dirty data stored, and closes the gate at a moment at which nothing has been removed since, so that no removal
     /// is in a commit without what was written before it. When that does not come by itself, removals wait for it.
-    fn close_gate(&self, how: How, front: Option<&dyn FrontEnd>) -> Result<(GateGuard<'_>, Option<GateGuard<'_>>)> {
+    fn close_gate(
+        &self,
+        how: How,
+        front: Option<&dyn FrontEnd>,
+    ) -> Result<(GateGuard<'_>, Option<GateGuard<'_>>)> {
         let mut held = None;
         for round in 0.. {
             if round == FLUSH_ROUNDS {

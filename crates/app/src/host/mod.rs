@@ -253,8 +253,7 @@ impl Engine for Host {
         // One that hangs holds up no other.
         let names = self.pools();
         std::thread::scope(|scope| {
-            let exports: Vec<_> =
-                names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
+            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
             let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
                 export.join().unwrap_or_else(|_| {
                     Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))
