@@ -554,6 +554,7 @@ fn an_fsync_that_a_copy_missed_is_told_by_a_root_so_that_the_copy_never_wins() {
         // The one that missed it is brought to life alone, and written.
         let other = SimWorld::from_images(vec![images[1].clone()]);
         let alone = open(&other, 2);
+        replay(&alone);
         commit(&alone, &mut Model::new(), &files(20, 5, 1));
         drop(alone);
         let apart = SimWorld::from_images(vec![images[0].clone(), other.images()[0].clone()]);
