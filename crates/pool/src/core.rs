@@ -1,7 +1,7 @@
 //! What of the pool changes with every write, under one lock: segments, free slots, ids.
 //!
 //! Locking order, outermost first: the turn to change who is a member, a step of scrub, healing, resilver or trace,
-//! commit lock, gate, intent log, dataset trees, snapshots, dedup index, tables, block map, near, rows in flight, core;
+//! commit lock, removals, gate, intent log, dataset trees, snapshots, dedup index, tables, block map, near, rows in flight, core;
 //! the books of quotas, what is to be freed and what is noted of free slots alone, at last. The core's lock is never
 //! held over I/O.
 

@@ -5,6 +5,7 @@
 #[path = "../volume/bed.rs"]
 #[allow(dead_code)]
 mod bed;
+mod order;
 mod worker;
 
 use bed::{Bed, READ_WRITE};

@@ -1,0 +1,235 @@
+//! Who writes a file anew and then takes the old one away has one of them after a power cut, in whatever way either was
+//! done, and whatever goes on beside.
+
+use crate::bed::{Bed, READ_WRITE, ROOT};
+use crate::setting;
+use larder_device::{Entropy, SeededEntropy};
+use larder_files::*;
+use larder_format::ByteLen;
+use larder_pool::ROOT_DATASET;
+use larder_sim::{DeviceImage, SimClock, SimWorld, Survival};
+use larder_sync::schedule::{self, Plan, Switching, Task};
+use std::sync::Arc;
+
+const LEN: usize = 9_000;
+const FILES: u64 = 8;
+
+fn bytes(letter: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (letter as usize * 31 + i * 7 + i / 251) as u8).collect()
+}
+
+fn rest(steps: u64) {
+    (0..steps).for_each(|_| schedule::step());
+}
+
+/// A pool with a second dataset, `d1`, in which there are some files.
+fn prepared(properties: &[(&str, &str)], age: impl FnOnce(&Bed)) -> Vec<DeviceImage> {
+    let bed = Bed::with_layout("single", &[ByteLen::new(64 << 20)], properties);
+    age(&bed);
+    bed.pool.create_dataset("tank/d1", Default::default()).unwrap();
+    bed.pool.commit().unwrap();
+    attach(&bed);
+    let dir = bed.find("d1").unwrap().node;
+    for i in 0..FILES {
+        bed.write(bed.file(dir, &format!("old{i}")), 0, &bytes(i, LEN));
+    }
+    bed.pool.commit().unwrap();
+    bed.sim.images()
+}
+
+fn attach(bed: &Bed) {
+    if let Ok(d1) = bed.pool.dataset_by_name("tank/d1") {
+        bed.mount.attach(d1, Some((ROOT_DATASET, b"d1".to_vec()))).unwrap();
+        bed.pool.commit().unwrap();
+    }
+}
+
+/// Runs tasks in schedules by seed; after each of some power cuts every file must be whole in one of its places.
+fn explore(images: &[Vec<DeviceImage>], tasks: fn(u64, &Bed) -> Vec<Task<'_>>) {
+    let (count, first) = (setting("LARDER_SCHEDULES", 60) / 3, setting("LARDER_SEED", 0));
+    for seed in first..first + count.max(1) {
+        let entropy = SeededEntropy::new(seed);
+        let below = |n: u64| entropy.next_u64() % n;
+        let clock = Arc::new(SimClock::new());
+        let image = images[(seed % images.len() as u64) as usize].clone();
+        let bed = Bed::import(SimWorld::from_images(image), Arc::clone(&clock), seed);
+        attach(&bed);
+        let start = bed.sim.trace().len();
+        let switching = match below(4) {
+            0 => Switching::Random { one_in: 2 },
+            1 => Switching::Random { one_in: 50 },
+            2 => Switching::Priorities { changes: 3, length: 10_000 },
+            _ => Switching::Priorities { changes: 20, length: 10_000 },
+        };
+        let outcome = schedule::run(&Plan { seed, switching, panic_at: None }, tasks(seed, &bed));
+        assert!(outcome.stuck.is_none() && outcome.failed.is_empty(), "seed {seed}: {outcome:?}");
+        let trace = bed.sim.trace();
+        drop(bed);
+        let mut cuts: Vec<usize> =
+            (0..4).map(|_| start + below((trace.len() - start) as u64 + 1) as usize).collect();
+        cuts.push(trace.len());
+        cuts.sort_unstable();
+        let mut sweep = trace.sweep();
+        for cut in cuts {
+            sweep.advance_to(cut);
+            let world = SimWorld::from_images(sweep.images(Survival::DropAll));
+            let bed = Bed::import(world, Arc::clone(&clock), 5_000 + seed);
+            attach(&bed);
+            for i in 0..FILES {
+                let is_whole =
+                    |path: String| bed.find(&path).is_ok_and(|at| bed.content(at.node) == bytes(i, LEN));
+                let places = [format!("d1/old{i}"), format!("d1/new{i}"), format!("new{i}")];
+                let told = format!("seed {seed}, cut {cut} of {}: file {i} is nowhere", trace.len());
+                assert!(places.into_iter().any(is_whole), "{told}");
+            }
+        }
+    }
+}
+
+fn task<'a>(name: &str, body: impl FnOnce() + Send + 'a) -> Task<'a> {
+    (name.into(), Box::new(body))
+}
+
+/// Makes a file anew, in one of three ways.
+fn make_anew(bed: &Bed, entropy: &SeededEntropy, i: u64) {
+    let dir = bed.find("d1").unwrap().node;
+    let old = bed.find(&format!("d1/old{i}")).unwrap().node;
+    let to = if entropy.next_u64().is_multiple_of(2) { ROOT } else { dir };
+    let new = bed.file(to, &format!("new{i}"));
+    let data = bytes(i, LEN);
+    match entropy.next_u64() % 3 {
+        0 => bed.write(new, 0, &data),
+        1 => (data.chunks(2_500).enumerate()).for_each(|(n, part)| bed.write(new, n as u64 * 2_500, part)),
+        _ => {
+            let mut done = 0;
+            while done < LEN as u64 {
+                let (from, to) = ((old, Handle(0), done), (new, Handle(0), done));
+                done += bed.mount.copy_file_range(from, to, LEN as u64 - done).unwrap();
+            }
+        }
+    }
+}
+
+/// Takes what a file held away, in one of five ways.
+fn take_away(bed: &Bed, entropy: &SeededEntropy, i: u64) {
+    let dir = bed.find("d1").unwrap().node;
+    let name = format!("old{i}");
+    let old = bed.find(&format!("d1/{name}")).unwrap().node;
+    match entropy.next_u64() % 5 {
+        0 => bed.mount.unlink(dir, name.as_bytes()).unwrap(),
+        1 => {
+            bed.file(dir, "empty");
+            bed.mount.rename(dir, b"empty", dir, name.as_bytes(), RenameFlags::default()).unwrap();
+        }
+        2 => bed.resize(old, 100),
+        3 => bed.mount.fallocate(old, Handle(0), 0, LEN as u64, Allocate::Punch).unwrap(),
+        _ => {
+            let opened = bed.mount.open(old, OpenFlags { truncate: true, ..READ_WRITE }).unwrap();
+            bed.mount.release(old, opened).unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_power_cut_leaves_neither_old_nor_new_beside_fsyncs_and_commits() {
+    let images = ["fixed", "content"].map(|chunking| {
+        prepared(&[("recordsize", "4096"), ("chunking", chunking), ("compression", "off")], |_| {})
+    });
+    explore(&images, |seed, bed| {
+        let entropy = SeededEntropy::new(seed ^ 0x5eed);
+        let worker = move || {
+            for i in 0..FILES {
+                make_anew(bed, &entropy, i);
+                take_away(bed, &entropy, i);
+                rest(entropy.next_u64() % 60);
+            }
+        };
+        let bystander = move || {
+            let node = bed.file(ROOT, "db");
+            for i in 0..25u64 {
+                bed.write(node, i % 3 * 4096, &[i as u8; 4096]);
+                bed.fsync(node);
+                rest(30);
+            }
+        };
+        let flusher = move || {
+            for _ in 0..6 {
+                bed.pool.flush_front().unwrap();
+                rest(80);
+            }
+        };
+        let committer = move || {
+            for _ in 0..4 {
+                bed.pool.commit().unwrap();
+                rest(120);
+            }
+        };
+        vec![
+            task("worker", worker),
+            task("bystander", bystander),
+            task("flusher", flusher),
+            task("committer", committer),
+        ]
+    });
+}
+
+#[test]
+fn no_power_cut_leaves_neither_old_nor_new_in_a_pool_that_was_written_through() {
+    let age = |bed: &Bed| {
+        // Plenty of room in segments that lost some of what they held, and few that are free.
+        const RECORD: usize = 128 << 10;
+        bed.pool.set_pool_property("memory", "16777216").unwrap();
+        let filler = bed.file(ROOT, "filler");
+        for round in 1..5u64 {
+            for i in (0..160).step_by(round as usize) {
+                bed.write(filler, i * RECORD as u64, &bytes(1_000 * round + i, RECORD));
+                if i.is_multiple_of(4 * round) {
+                    bed.pool.commit().unwrap();
+                }
+            }
+            bed.pool.commit().unwrap();
+        }
+    };
+    let images = [prepared(&[("compression", "off")], age)];
+    explore(&images, |seed, bed| {
+        let entropy = SeededEntropy::new(seed ^ 0x5eed);
+        let worker = move || {
+            for i in 0..FILES {
+                make_anew(bed, &entropy, i);
+                take_away(bed, &entropy, i);
+                rest(20);
+            }
+        };
+        let tending = move || {
+            for _ in 0..12 {
+                bed.pool.tend().unwrap();
+                rest(10);
+            }
+        };
+        vec![task("worker", worker), task("tend", tending)]
+    });
+}
+
+#[test]
+fn no_power_cut_leaves_neither_a_destroyed_dataset_nor_the_copies_of_its_files() {
+    let images = [prepared(&[("recordsize", "4096")], |_| {})];
+    explore(&images, |_, bed| {
+        let worker = move || {
+            for i in 0..FILES {
+                let new = bed.file(ROOT, &format!("new{i}"));
+                bed.write(new, 0, &bytes(i, LEN));
+            }
+            let d1 = bed.pool.dataset_by_name("tank/d1").unwrap().id();
+            bed.mount.detach(d1).unwrap();
+            bed.pool.destroy_dataset(d1).unwrap();
+            bed.pool.commit().unwrap();
+        };
+        let committer = move || {
+            for _ in 0..3 {
+                bed.pool.commit().unwrap();
+                rest(40);
+            }
+        };
+        vec![task("worker", worker), task("committer", committer)]
+    });
+}
