@@ -186,7 +186,7 @@ fn run<S: Service>(mut ring: Ring, service: &S) -> io::Result<()> {
                 let response = respond(service, &request);
                 let (unique, code, node) = (request.unique, request.opcode, request.node);
                 let answer = ring.put(code, &response);
-                if answer.is_err() {
+                if answer.is_err() && !matches!(response, Response::Error(_)) {
                     service.refused(node, &response);
                 }
                 (unique, answer)
