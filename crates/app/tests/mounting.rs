@@ -16,8 +16,15 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
 }
 
+/// One test at a time: a namespace that one makes has copies of the mounts of all.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[test]
 fn nothing_is_mounted_over_what_is_there() {
+    let _alone = alone();
     let Some(bed) = Bed::new("nothing_is_mounted_over_what_is_there") else { return };
     let devices = bed.devices("disks", 1, 64);
     bed.create("tank", "", &devices);
@@ -71,6 +78,7 @@ fn nothing_is_mounted_over_what_is_there() {
 
 #[test]
 fn a_pool_that_hangs_holds_up_no_command_about_another() {
+    let _alone = alone();
     let Some(bed) = Bed::new("a_pool_that_hangs_holds_up_no_command_about_another") else { return };
     let devices = bed.devices("disks", 2, 64);
     bed.ok(&format!("pool create -o device_timeout=600 -m DIR/mnt tank fault:{}", devices[0]));
@@ -93,13 +101,16 @@ fn a_pool_that_hangs_holds_up_no_command_about_another() {
 
 #[test]
 fn a_pool_can_be_exported_where_few_files_may_be_open() {
+    let _alone = alone();
     let Some(bed) = Bed::new("a_pool_can_be_exported_where_few_files_may_be_open") else { return };
     let devices = bed.devices("disks", 2, 64);
     let limited = |line: &str| {
         let script = format!("ulimit -n 24; exec {} {line}", bed.larder());
         let script = script.replace("DIR", bed.dir.path().to_str().unwrap());
         let mut command = Command::new("sh");
-        command.args(["-c", &script]).env("LARDER_RUN_DIR", bed.path("run")).current_dir(bed.dir.path());
+        command.args(["-c", &script]).env("LARDER_RUN_DIR", bed.path("run"));
+        // Over io_uring each thread that serves has a descriptor of its own.
+        command.env("LARDER_FUSE", "classic").current_dir(bed.dir.path());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     };
@@ -125,6 +136,7 @@ fn a_pool_can_be_exported_where_few_files_may_be_open() {
 
 #[test]
 fn a_run_folder_of_somebody_else_is_not_used() {
+    let _alone = alone();
     let Some(bed) = Bed::new("a_run_folder_of_somebody_else_is_not_used") else { return };
     let (victim, run) = (bed.path("victim"), bed.path("run"));
     fs::write(&victim, "mine").unwrap();
@@ -156,6 +168,7 @@ fn elsewhere(bed: &Bed, line: &str) -> bool {
 
 #[test]
 fn what_another_host_had_is_taken_and_mounted_only_when_somebody_says_so() {
+    let _alone = alone();
     let name = "what_another_host_had_is_taken_and_mounted_only_when_somebody_says_so";
     let Some(bed) = Bed::new(name) else { return };
     let devices = bed.devices("disks", 1, 64);
@@ -198,6 +211,7 @@ fn what_another_host_had_is_taken_and_mounted_only_when_somebody_says_so() {
 
 #[test]
 fn a_mount_that_somebody_keeps_is_told_about_and_holds_up_nobody_else() {
+    let _alone = alone();
     let name = "a_mount_that_somebody_keeps_is_told_about_and_holds_up_nobody_else";
     let Some(bed) = Bed::new(name) else { return };
     let devices = bed.devices("disks", 2, 64);
