@@ -19,7 +19,8 @@ use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
-    Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
+    Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
+    label_areas,
 };
 use larder_format::root::RootImport;
 use larder_format::segment::{Layout, MAX_SLOT, MIN_SLOT};
@@ -62,7 +63,7 @@ pub struct PoolSpec {
 }
 
 /// Devices of groups: what a root tells of them, and of as many groups, leaves room for the segments that it names.
-pub const MAX_DEVICES: usize = 192;
+pub const MAX_DEVICES: usize = 384;
 /// With spares, and with devices that are to take the place of others.
 pub(crate) const MAX_WITH_OTHERS: usize = MAX_DEVICES + 32;
 
@@ -225,8 +226,9 @@ impl Pool {
     /// [`PoolError::Invalid`] for a name or device that cannot be, [`PoolError::Device`] when one fails.
     pub fn create(world: World, spec: PoolSpec) -> Result<Arc<Pool>> {
         check_name(&spec.name).map_err(PoolError::Invalid)?;
-        if !(12..=16).contains(&spec.ashift) {
-            return Err(PoolError::Invalid(format!("ashift={}: use 12 to 16", spec.ashift)));
+        if !(MIN_ASHIFT..=MAX_ASHIFT).contains(&spec.ashift) {
+            let text = format!("ashift={}: use {MIN_ASHIFT} to {MAX_ASHIFT}", spec.ashift);
+            return Err(PoolError::Invalid(text));
         }
         room_for_devices(spec.groups.iter().map(|group| group.devices.len()).sum(), MAX_DEVICES)?;
         let guid = PoolGuid::new(world.entropy.next_u64());
@@ -271,7 +273,7 @@ impl Pool {
         }
         let core = Core {
             entries: Segments::default(),
-            groups: Groups::new(groups),
+            groups: Groups::new(groups, 0),
             streams: HashMap::new(),
             open_commit: CommitId::new(1),
             incarnation,
@@ -280,6 +282,7 @@ impl Pool {
             next_segment: SegmentId::new(1),
             segment_lease: SegmentId::new(LEASE),
             gone: Vec::new(),
+            features: Features::default(),
             spend_reserve: false,
         };
         let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
@@ -288,7 +291,7 @@ impl Pool {
             name: spec.name.clone(),
             created,
             read_only: false,
-            members: Members::new(members, []),
+            members: Members::new(members, [], 0),
             core,
             intent: Intent { sequence: 1, ..Intent::default() },
             notes: Notes::after(OpSeq::new(0)),

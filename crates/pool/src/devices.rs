@@ -19,14 +19,16 @@ use crate::create::{DATA_START, MAX_WITH_OTHERS, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, contains, is_ahead};
+use crate::open::{Found, is_branch};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
-use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_DEVICE};
+use larder_format::label::{GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
-use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
+use larder_format::{
+    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, SegmentId,
+};
 use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -159,15 +161,14 @@ impl Pool {
                 "{name} hung, and may still do what it was told: it comes back when it can be opened anew"
             )));
         }
-        let mut known = member.to_root(self.durable_commit());
+        let mut known = member.to_root(self.durable_commit(), self.incarnation());
         let (device, label) = match found {
             Some(found) => {
                 if found.label.device != member.guid || !found.label.is_of(&self.sums) {
                     return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
                 }
                 if let Some(root) = &found.root
-                    && (!contains(&self.history.lock(), root)
-                        || is_ahead(member.good_through(), member.since(), root.commit))
+                    && is_branch(&self.history.lock(), &known, root)
                 {
                     return Err(PoolError::Invalid(format!(
                         "{} was written apart from the pool since commit {}. It can only be made part of it again \
@@ -184,9 +185,11 @@ impl Pool {
                         found.device.size().get()
                     )));
                 }
-                let held = found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
-                if !planted(Bug::OldImageTrusted) {
-                    known.good_through = held.min(member.good_through());
+                // What it holds may be older than what the pool gave it.
+                let held = found.root.as_ref().map(|root| (root.commit, root.incarnation));
+                let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
+                if held.0 < known.good_through && !planted(Bug::OldImageTrusted) {
+                    (known.good_through, known.incarnation) = held;
                 }
                 (found.device, found.label)
             }
@@ -281,7 +284,11 @@ impl Pool {
                 needed.max(MIN_DEVICE)
             )));
         }
-        let ashift = self.core.lock().groups.values().next().map_or(12, |group| group.ashift);
+        let (ashift, features) = {
+            let core = self.core.lock();
+            let group = core.groups.get(&place.group).or(core.groups.values().next());
+            (group.map_or(MIN_ASHIFT, |group| group.ashift), core.features)
+        };
         let label = Label {
             sequence: 1,
             pool: self.guid(),
@@ -296,7 +303,7 @@ impl Pool {
             device_size: size,
             created: self.created,
             ashift,
-            features: Features::default(),
+            features,
             key: self.sums.key(),
         };
         write_label_areas(device, &label)?;
@@ -353,7 +360,7 @@ impl Pool {
                     continue;
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };
-                let mut known = member.to_root(commit);
+                let mut known = member.to_root(commit, pool.incarnation());
                 let text = if known.partial { "without what could not be read of the old one" } else { "" };
                 (known.index, known.stands_for, known.partial) = (place, None, false);
                 let state = MemberState::Online;
