@@ -4,7 +4,7 @@ use crate::checksum::{self, PoolKey, Sums};
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
-use crate::segment::{Layout, MAX_SLOT, MIN_SLOT, ROW_STEP};
+use crate::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
 use crate::{
     ByteLen, Corrupt, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, HostId, Incarnation, PoolGuid,
     Reason, Timestamp, layout,
@@ -283,7 +283,8 @@ impl Label {
         ensure_countable(&[head.sequence, head.device_size.get()], WHAT)?;
         ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         let start = head.data_start.get();
-        ensure(start >= LABEL_AREA && start.is_multiple_of(u64::from(ROW_STEP)), WHAT, Reason::Range)?;
+        let rows = start.saturating_add(u64::from(DESCRIPTOR_LEN));
+        ensure(start >= LABEL_AREA && rows.is_multiple_of(1 << head.ashift), WHAT, Reason::Range)?;
         let end = start.checked_add(u64::from(head.slot_count) * u64::from(head.slot_size));
         ensure(head.device_size.get() >= 2 * LABEL_AREA, WHAT, Reason::Range)?;
         let last_area = label_areas(head.device_size)[1].get();

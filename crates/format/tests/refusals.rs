@@ -337,6 +337,7 @@ fn slots_that_reach_into_the_second_label_area_are_refused() {
         label.data_start = DeviceOffset::new(last_area + 4096 - 62 * (1 << 20));
     });
     refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 20) + 8));
+    refused(&label(), check, "rows across sectors", |label| label.ashift = 13);
     refused(&label(), check, "sectors of 512 bytes", |label| label.ashift = 9);
     refused(&label(), check, "a feature", |label| label.features.incompatible = 1);
     refused(&label(), check, "a time that is none", |label| label.created.nanos = u32::MAX);

@@ -23,7 +23,7 @@ use larder_format::label::{
     label_areas,
 };
 use larder_format::root::RootImport;
-use larder_format::segment::{Layout, MAX_SLOT, MIN_SLOT};
+use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
 use larder_format::tables::DatasetRecord;
 use larder_format::{
     BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
@@ -104,7 +104,9 @@ impl PoolSpec {
             let slot_size = group.slot_size();
             let slots: Vec<_> = (0u16..)
                 .zip(&group.devices)
-                .map(|(index, device)| (DeviceIndex::new(index), slot_count(device.size(), slot_size)))
+                .map(|(index, device)| {
+                    (DeviceIndex::new(index), slot_count(device.size(), slot_size, self.ashift))
+                })
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
@@ -194,8 +196,11 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where slots start: after the label, at the alignment of the smallest slot.
-pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
+/// Where slots start: behind the label area, so that rows, which follow the descriptor, lie at multiples of 2^`ashift`. No row
+/// shares a sector with a descriptor then, for the last sector of a slot has room for none.
+pub(crate) fn data_start(ashift: u8) -> DeviceOffset {
+    DeviceOffset::new(LABEL_AREA + (1 << ashift) - u64::from(DESCRIPTOR_LEN))
+}
 
 /// A key for the sums of a new pool.
 fn new_key(entropy: &dyn Entropy) -> PoolKey {
@@ -207,8 +212,8 @@ fn new_key(entropy: &dyn Entropy) -> PoolKey {
 }
 
 /// Slots on a device of `size` bytes.
-pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
-    let room = label_areas(size)[1].get().saturating_sub(DATA_START);
+pub(crate) fn slot_count(size: ByteLen, slot_size: u32, ashift: u8) -> u32 {
+    let room = label_areas(size)[1].get().saturating_sub(data_start(ashift).get());
     u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
 }
 
@@ -256,8 +261,8 @@ impl Pool {
                     group: index,
                     rule: group.rule,
                     slot_size,
-                    slot_count: slot_count(size, slot_size),
-                    data_start: DeviceOffset::new(DATA_START),
+                    slot_count: slot_count(size, slot_size, spec.ashift),
+                    data_start: data_start(spec.ashift),
                     device_size: size,
                     created,
                     ashift: spec.ashift,

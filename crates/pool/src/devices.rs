@@ -15,7 +15,7 @@
 //! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new one takes
 //! its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
-use crate::create::{DATA_START, MAX_WITH_OTHERS, slot_count, write_label_areas};
+use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
@@ -26,9 +26,7 @@ use larder_device::{AlignedBuf, Device, DeviceError, Request};
 use larder_format::label::{GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
-use larder_format::{
-    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, SegmentId,
-};
+use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, SegmentId};
 use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,6 +57,7 @@ pub(crate) struct Place {
     pub rule: GroupRule,
     pub slot_size: u32,
     pub slot_count: u32,
+    pub ashift: u8,
 }
 
 impl Pool {
@@ -257,13 +256,17 @@ impl Pool {
 
     /// What a device needs to take the place of `member`, when that is `more` than there are, of `most`.
     pub(crate) fn place_of_member(&self, member: &Member, more: usize, most: usize) -> Result<Place> {
-        let rule = self.core.lock().groups[&member.group].rule;
+        let (rule, ashift) = {
+            let group = &self.core.lock().groups[&member.group];
+            (group.rule, group.ashift)
+        };
         Ok(Place {
             index: self.members.next_index(more, most)?,
             group: member.group,
             rule,
             slot_size: member.slot_size,
             slot_count: member.slot_count,
+            ashift,
         })
     }
 
@@ -275,7 +278,8 @@ impl Pool {
         guid: Option<DeviceGuid>,
     ) -> Result<Label> {
         let size = device.size();
-        let needed = DATA_START + u64::from(place.slot_count) * u64::from(place.slot_size) + LABEL_AREA;
+        let slots = u64::from(place.slot_count) * u64::from(place.slot_size);
+        let needed = data_start(place.ashift).get() + slots + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
             return Err(PoolError::Invalid(format!(
                 "{} is too small: it has {} bytes and {} are needed. Nothing was changed",
@@ -284,11 +288,6 @@ impl Pool {
                 needed.max(MIN_DEVICE)
             )));
         }
-        let (ashift, features) = {
-            let core = self.core.lock();
-            let group = core.groups.get(&place.group).or(core.groups.values().next());
-            (group.map_or(MIN_ASHIFT, |group| group.ashift), core.features)
-        };
         let label = Label {
             sequence: 1,
             pool: self.guid(),
@@ -299,11 +298,11 @@ impl Pool {
             rule: place.rule,
             slot_size: place.slot_size,
             slot_count: place.slot_count,
-            data_start: DeviceOffset::new(DATA_START),
+            data_start: data_start(place.ashift),
             device_size: size,
             created: self.created,
-            ashift,
-            features,
+            ashift: place.ashift,
+            features: self.core.lock().features,
             key: self.sums.key(),
         };
         write_label_areas(device, &label)?;
@@ -439,7 +438,8 @@ impl Pool {
             word: GroupWord::Single,
             layout: Layout::new(1, 1, 0).expect("one column is a layout"),
         };
-        let place = Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0 };
+        let place =
+            Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0, ashift: MIN_ASHIFT };
         let label = self.label_for(&*new, &place, None)?;
         let clock = Arc::clone(&self.world.clock);
         self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
@@ -559,7 +559,8 @@ impl Pool {
             }
             let place = self.place_of_member(&member, 0, usize::MAX)?;
             let fits = |spare: &Arc<Member>| {
-                let room = |size: ByteLen| slot_count(size, place.slot_size) >= place.slot_count;
+                let room =
+                    |size: ByteLen| slot_count(size, place.slot_size, place.ashift) >= place.slot_count;
                 spare.is_online() && spare.size().is_some_and(room)
             };
             let mut spares = self.members.spares();

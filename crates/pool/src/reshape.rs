@@ -8,7 +8,7 @@
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
 
-use crate::create::{DATA_START, GroupSpec, MAX_DEVICES, slot_count, write_label_areas};
+use crate::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
 use crate::devices::Place;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
@@ -18,7 +18,7 @@ use crate::space::GroupSpace;
 use larder_device::Device;
 use larder_format::label::{GroupRule, GroupWord, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::segment::Layout;
-use larder_format::{DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
+use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -145,8 +145,8 @@ impl Pool {
                 group: number,
                 rule: spec.rule,
                 slot_size,
-                slot_count: slot_count(size, slot_size),
-                data_start: DeviceOffset::new(DATA_START),
+                slot_count: slot_count(size, slot_size, ashift),
+                data_start: data_start(ashift),
                 device_size: size,
                 created: self.created,
                 ashift,
