@@ -121,6 +121,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::DatasetHead,
         tables::SnapshotHead,
         tables::FreeingRecord,
+        tables::PropertyHead,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,
@@ -131,6 +132,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         items::InodeRecord,
         items::ExtentRecord,
         log::LogHead,
+        log::OpHead,
     ];
     list.into_iter().map(|(name, size, fields)| (name.to_owned(), (size, fields))).collect()
 }

@@ -213,27 +213,25 @@ impl Pool {
         let tables = Tree::open(root.tables);
         let mut bad = Ok(());
         tables.scan(&TableNodes(self), .., |key, value| {
-            let id = key.object & ((1 << 48) - 1);
             let entry: Result<(), Corrupt> = (|| {
-                match (key.object >> 48) as u16 {
-                    t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
-                    t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
-                    t if t == Table::Runs as u16 => runs.add(key.offset, id, value)?,
-                    t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
-                    t if t == Table::Secret as u16 => secret = value.try_into().ok(),
-                    t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
-                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
-                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
-                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
-                    t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
-                    t if t == Table::Properties as u16 => {
+                let (table, id) = Table::of(key)?;
+                match table {
+                    Table::Segments => segments.push(SegmentRecord::decode(value)?.0),
+                    Table::Datasets => datasets.push(DatasetRecord::decode(value)?),
+                    Table::Runs => runs.add(key.offset, id, value)?,
+                    Table::Index => parts.add(key.offset, id, value)?,
+                    Table::Secret if key.offset == 0 => secret = value.try_into().ok(),
+                    Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
+                    Table::Snapshots => snapshots.push(SnapshotRecord::decode(value)?),
+                    Table::Events | Table::Commands => self.log.lock().met(table, key.offset),
+                    Table::Damage => self.adopt_damage(key.offset, value),
+                    Table::Freeing => freeing = FreeingRecord::decode(value)?,
+                    Table::Properties => {
                         let property = PropertyRecord::decode(value)?;
-                        properties
-                            .entry(DatasetId::new(id))
-                            .or_default()
-                            .insert(property.name, property.value);
+                        let of = properties.entry(DatasetId::new(id)).or_default();
+                        of.insert(property.name, property.value);
                     }
-                    _ => {}
+                    _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
                 }
                 Ok(())
             })();
@@ -245,7 +243,14 @@ impl Pool {
                 }
             }
         })?;
-        bad?;
+        bad.map_err(|corrupt: Corrupt| match corrupt.reason {
+            Reason::Feature => PoolError::Invalid(format!(
+                "the pool has {}, of which this version of Larder knows nothing. Nothing was changed. Import it with a \
+                 newer one",
+                corrupt.what
+            )),
+            _ => corrupt.into(),
+        })?;
         let secret: [u8; SECRET_LEN] = secret.ok_or(Corrupt::new("secret", Reason::Short))?;
         // Nobody else sets it.
         let _ = self.secret.set(secret);
@@ -518,5 +523,22 @@ mod tests {
         let plan = assemble(vec![*found]).remove(0);
         let error = Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal");
         assert_eq!(error.to_string(), "corrupt dataset table: entries out of order");
+    }
+
+    #[test]
+    fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        pool.tables.lock().insert(&TableNodes(&pool), Table::Holds.key(3), b"a hold").unwrap();
+        pool.commit().unwrap();
+        drop(pool);
+        let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
+        let plan = assemble(vec![*found]).remove(0);
+        let before = sim.images();
+        let error =
+            Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal").to_string();
+        assert!(error.contains("the pool has holds of snapshots") && error.contains("newer"), "{error}");
+        assert!(sim.images() == before, "a refused import wrote");
     }
 }

@@ -31,7 +31,7 @@ use crate::write::{draft, frame};
 use larder_device::ALIGN;
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
 use larder_format::checksum::{Sums, fast64};
-use larder_format::log::LogRecord;
+use larder_format::log::{LogRecord, decode_op, encode_op};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
@@ -96,10 +96,7 @@ impl Notes {
         let seq = self.next;
         self.next += 1;
         self.removals += u64::from(removes);
-        let mut framed = Vec::with_capacity(16 + op.len());
-        framed.extend_from_slice(&seq.to_le_bytes());
-        framed.extend_from_slice(&dataset.get().to_le_bytes());
-        framed.extend_from_slice(&op);
+        let framed = encode_op(OpSeq::new(seq), dataset, &op);
         self.bytes += framed.len();
         self.pending.push_back(Note { seq, removes, framed });
         OpSeq::new(seq)
@@ -470,13 +467,10 @@ pub(crate) fn read_chain(
             )));
         }
         for op in record.ops {
-            let cut_short = Corrupt::new("log record", larder_format::Reason::Short);
-            let (head, body) = op.split_at_checked(16).ok_or(cut_short)?;
-            let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-            let seq = OpSeq::new(number(&head[..8]));
+            let (seq, dataset, op) = decode_op(&op)?;
             if seq > last {
                 last = seq;
-                ops.push((DatasetId::new(number(&head[8..])), body.to_vec()));
+                ops.push((dataset, op.to_vec()));
             }
         }
         sequence += 1;
