@@ -4,8 +4,8 @@
 //! of the pool, and then puts their extents into the tree, inode by inode. Meanwhile writers go on:
 //! they write new pieces over those that are being stored. A flush ends with the last record that was dirty when it
 //! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
-//! What one write(2) brought is taken at one moment and stored in one operation, so that no commit has a part of it: what
-//! reaches over the end of the last record is taken along, up to the end of that write.
+//! What one write(2) brought is taken at one moment and stored in one operation, so that no commit has a part of it:
+//! what reaches over the end of the last record is taken along, up to the end of that write.
 //!
 //! What cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as a failed
 //! write-back of any file system they are dropped, and fsync says so, once to each handle of the file.

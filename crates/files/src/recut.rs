@@ -14,8 +14,8 @@
 //! A batch may end within a stretch, because its room is used up or since more follows that is not among what was
 //! taken. Then what is cut for certain is stored, and the rest is written again ([`Rest`]); an old record that the
 //! last cut divides is left with its end, which is read and cut again with the rest. What ends at a hole
-//! or at the end of the file is stored as it is; what is appended later begins with it. So is what ends a batch, where the
-//! last cut would divide one write(2).
+//! or at the end of the file is stored as it is; what is appended later begins with it. So is what ends a batch, where
+//! the last cut would divide one write(2).
 //!
 //! What cannot be read ends a stretch as a hole does. What was written to a part of it is lost, as in other files.
 
