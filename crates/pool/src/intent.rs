@@ -50,6 +50,8 @@ struct Note {
     seq: u64,
     /// It takes data away: the last name of a file, or a part of its content.
     removes: bool,
+    /// It goes into the record of the one before it.
+    is_joined: bool,
     framed: Vec<u8>,
 }
 
@@ -98,8 +100,13 @@ impl Notes {
         self.removals += u64::from(removes);
         let framed = encode_op(OpSeq::new(seq), dataset, &op);
         self.bytes += framed.len();
-        self.pending.push_back(Note { seq, removes, framed });
+        self.pending.push_back(Note { seq, removes, is_joined: false, framed });
         OpSeq::new(seq)
+    }
+
+    /// The last operation goes into one record with the one before it.
+    pub(crate) fn join_last(&mut self) {
+        self.pending.back_mut().expect("one was just noted").is_joined = true;
     }
 
     /// Something was removed that only a commit tells of.
@@ -146,8 +153,8 @@ impl Notes {
     fn next_batch(&self, target: OpSeq, limit: usize) -> Batch {
         let (through, by) = self.covered;
         let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
-        // What goes up to the first removal, if there is one.
-        let mut before_removal = None;
+        // What goes up to the first removal, if there is one; and what goes without those that are joined.
+        let (mut before_removal, mut whole) = (None, (last, 0));
         let mut is_covered = true;
         for note in self.pending.iter().filter(|note| note.seq > self.logged) {
             if note.removes && note.seq > through && !planted(Bug::RemovalNotCovered) {
@@ -160,8 +167,13 @@ impl Notes {
             if note.removes && before_removal.is_none() {
                 before_removal = Some((last, ops.len()));
             }
+            if !note.is_joined {
+                whole = (last, ops.len());
+            }
             bytes += note.framed.len() + 4;
             if bytes > limit {
+                last = whole.0;
+                ops.truncate(whole.1);
                 break;
             }
             ops.push(note.framed.clone());
