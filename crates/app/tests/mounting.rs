@@ -109,8 +109,7 @@ fn a_pool_can_be_exported_where_few_files_may_be_open() {
         let script = script.replace("DIR", bed.dir.path().to_str().unwrap());
         let mut command = Command::new("sh");
         command.args(["-c", &script]).env("LARDER_RUN_DIR", bed.path("run"));
-        // Over io_uring each thread that serves has a descriptor of its own.
-        command.env("LARDER_FUSE", "classic").current_dir(bed.dir.path());
+        command.current_dir(bed.dir.path());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     };
