@@ -429,7 +429,7 @@ impl SnapshotRecord {
 layout! {
     /// What is dropped and not yet free.
     #[derive(Copy, Default)]
-    pub struct FreeingRecord[32] {
+    pub struct FreeingRecord[48] {
         /// Blocks with the mark `DEAD`, about: what the free queue has still to look at.
         queued_blocks: u64 = 0,
         /// Their footprints, bytes, about.
@@ -439,6 +439,10 @@ layout! {
         left_bytes: u64 = 16,
         /// 1 while any id may carry the mark `SHARED`.
         shared: u8 = 24,
+        /// What is below this id was judged by a trace that has not ended, whatever became of it; 0 when nothing was.
+        judged: BlockId = 32,
+        /// `left_bytes` when that trace began.
+        judged_left: u64 = 40,
     }
 }
 
@@ -456,6 +460,7 @@ impl FreeingRecord {
         let record = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(bytes.len() == Self::SIZE && record.shared <= 1, WHAT, Reason::Range)?;
         ensure_countable(&[record.queued_blocks, record.queued_bytes, record.left_bytes], WHAT)?;
+        ensure_countable(&[record.judged.get(), record.judged_left], WHAT)?;
         Ok(record)
     }
 }

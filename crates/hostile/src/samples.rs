@@ -522,7 +522,14 @@ pub fn snapshots() -> Vec<Vec<u8>> {
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {
-    let record = FreeingRecord { queued_blocks: 1, queued_bytes: 4096, left_bytes: 8192, shared: 1 };
+    let record = FreeingRecord {
+        queued_blocks: 1,
+        queued_bytes: 4096,
+        left_bytes: 8192,
+        shared: 1,
+        judged: BlockId::new(7),
+        judged_left: 512,
+    };
     vec![FreeingRecord::default().encode(), record.encode()]
 }
 
