@@ -354,4 +354,6 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
     refused(&inode, decode, "entries", |i| i.entries = u64::MAX);
     refused(&inode, decode, "stored", |i| i.stored = u64::MAX);
     refused(&inode, decode, "parent", |i| i.parent = InodeId::new(u64::MAX));
+    refused(&inode, decode, "data", |i| i.data = u64::MAX);
+    refused(&inode, decode, "flags", |i| i.flags |= 8);
 }

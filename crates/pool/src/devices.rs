@@ -19,7 +19,7 @@ use crate::create::{DATA_START, MAX_WITH_OTHERS, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, contains, is_ahead};
+use crate::open::{Found, contains, is_ahead, lacks_slots};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -183,6 +183,9 @@ impl Pool {
                         found.label.device_size.get(),
                         found.device.size().get()
                     )));
+                }
+                if let Some(text) = lacks_slots(&found.label, member.group, member.slot_count) {
+                    return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
                 }
                 let held = found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
                 if !planted(Bug::OldImageTrusted) {

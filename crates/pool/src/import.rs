@@ -33,7 +33,7 @@ use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
     DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
 };
-use larder_format::{BlockId, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, Reason, SegmentId};
+use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, Reason, SegmentId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl Pool {
     /// Reads everything that the root names: tables, segments, datasets, block map, log.
     fn load(&self, root: &Root, unclean: bool) -> Result<()> {
         for record in &root.segments {
-            self.adopt_segment(record, root.commit)?;
+            self.adopt_segment(record, root)?;
         }
         let mut segments = Vec::new();
         let mut datasets = Vec::new();
@@ -251,7 +251,7 @@ impl Pool {
         let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
         for record in &segments {
-            self.adopt_segment(record, root.commit)?;
+            self.adopt_segment(record, root)?;
         }
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(self))?;
@@ -325,9 +325,13 @@ impl Pool {
     }
 
     /// Takes a segment from the tables or the root into memory, and its slots out of the free ones.
-    fn adopt_segment(&self, record: &SegmentRecord, commit: CommitId) -> Result<()> {
+    fn adopt_segment(&self, record: &SegmentRecord, root: &Root) -> Result<()> {
         let bad = |reason| PoolError::from(Corrupt::new("segment record", reason));
-        if record.state == SegmentState::Freed && record.freed.get() + 2 <= commit.get() {
+        // Else a segment that is opened would get its id.
+        if record.id >= root.segment_lease {
+            return Err(bad(Reason::Range));
+        }
+        if record.state == SegmentState::Freed && record.freed.get() + 2 <= root.commit.get() {
             if !record.kind.is_rooted() {
                 self.core.lock().gone.push(record.id);
             }

@@ -13,8 +13,8 @@ use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
     RING_SLOTS, label_areas,
 };
-use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootImport};
-use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, PoolGuid, Reason};
+use larder_format::root::{DeviceState, MAX_HISTORY, NO_GROUP, Root, RootDevice, RootImport};
+use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, GroupIndex, PoolGuid, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -273,6 +273,10 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         }
+        if let Some(text) = lacks_slots(&device.label, known.group, known.slot_count) {
+            remarks.push(format!("{path} {text}; it is not used"));
+            continue;
+        }
         let is_branch = |other: &&Root| {
             !contains(&root.history, other) || is_ahead(known.good_through, known.since, other.commit)
         };
@@ -359,6 +363,15 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     remarks.extend(only_reading.clone());
     let held_by = (!root.exported).then(|| holder(&root, &devices));
     Some(Importable { guid, key, name, root, devices, complete, remarks, refusal, only_reading, held_by })
+}
+
+/// Why a device cannot be what the pool knows of it: it was not labelled for as many slots. Its label was held against its
+/// size.
+pub(crate) fn lacks_slots(label: &Label, group: GroupIndex, slots: u32) -> Option<String> {
+    let lacks = group != NO_GROUP && label.slot_count < slots;
+    lacks.then(|| {
+        format!("has room for {} slots, and the pool says that it has {slots} slots", label.slot_count)
+    })
 }
 
 /// Whether every group can do without the devices that are not there, or not current.
