@@ -58,7 +58,7 @@ impl GroupSpace {
         }
     }
 
-    /// Another device joins; its number may be that of one which has left.
+    /// Another device joins.
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
         self.retired.remove(&device);
         self.free.insert(device, FreeSlots::all(slots));
