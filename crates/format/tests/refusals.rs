@@ -97,7 +97,12 @@ fn root() -> Root {
         tables: ptr(300),
         groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: vec![device(0), device(1)],
-        history: vec![RootImport { incarnation, first: CommitId::new(1) }],
+        history: vec![RootImport {
+            incarnation,
+            first: CommitId::new(1),
+            first_block: BlockId::new(1),
+            skipped: 0,
+        }],
         segments: vec![segment()],
     }
 }

@@ -75,7 +75,7 @@ fn a_device_with_more_slots_in_the_root_than_it_has_is_set_aside_by_name() {
     // Nor does it come back by being brought back.
     let scanned = larder_pool::open::scan(&sim.devices()[1]);
     let larder_pool::open::Scan::Member(found) = scanned else { panic!("a pool's device") };
-    let refused = pool.online(larder_format::DeviceIndex::new(1), Some(*found)).err().expect("a refusal");
+    let refused = pool.online(larder_format::DeviceIndex::new(1), Some(*found)).unwrap_err();
     assert!(refused.to_string().contains("slots"), "{refused}");
 }
 

@@ -688,12 +688,11 @@ fn halves_that_are_written_apart_give_no_id_twice() {
     }
 }
 
-#[cfg(any())]
 #[test]
 fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
     let (sim, mut model) = written("single", 1);
     let clock_of = |plan: &Importable| {
-        let import = plan.root.history[0];
+        let import = &plan.root.history[0];
         import.first_block.get() - import.skipped
     };
     let mut clock = None;
@@ -714,7 +713,11 @@ fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
     assert_whole(&pool, "40 imports");
     let root = plan(sim.devices()).root;
     assert_eq!(root.history.len(), 32);
-    assert!(root.history.is_sorted_by(|newer, older| newer.first_block > older.first_block && newer.skipped > older.skipped));
+    assert!(
+        root.history.is_sorted_by(
+            |newer, older| newer.first_block > older.first_block && newer.skipped > older.skipped
+        )
+    );
     // Ids are few, and where they begin is not.
     assert!(clock.unwrap() < 20_000 && root.block_lease.get() > 1 << 40, "{clock:?}, {}", root.block_lease);
 }
