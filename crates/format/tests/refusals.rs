@@ -99,7 +99,12 @@ fn root() -> Root {
         tables: ptr(300),
         groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: vec![device(0), device(1)],
-        history: vec![RootImport { incarnation, first: CommitId::new(1) }],
+        history: vec![RootImport {
+            incarnation,
+            first: CommitId::new(1),
+            first_block: BlockId::new(1),
+            skipped: 0,
+        }],
         segments: vec![segment()],
     }
 }
@@ -397,6 +402,8 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
     refused(&inode, decode, "entries", |i| i.entries = u64::MAX);
     refused(&inode, decode, "stored", |i| i.stored = u64::MAX);
     refused(&inode, decode, "parent", |i| i.parent = InodeId::new(u64::MAX));
+    refused(&inode, decode, "data", |i| i.data = u64::MAX);
+    refused(&inode, decode, "flags", |i| i.flags |= 8);
 }
 
 #[test]

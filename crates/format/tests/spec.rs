@@ -294,6 +294,8 @@ fn coded_constants() -> BTreeMap<String, u128> {
         node::MAX_VALUE,
         node::NODE_MAX,
         root::MAX_HISTORY,
+        root::STRIDE,
+        root::SEGMENT_STRIDE,
         root::ROOT_MAGIC,
         run::DESCRIPTOR_REFS,
         run::MAX_PLACES,

@@ -145,7 +145,12 @@ pub fn roots() -> Vec<Vec<u8>> {
             })
             .collect(),
         history: (1..4)
-            .map(|i| RootImport { incarnation: Incarnation::new(i), first: CommitId::new(i) })
+            .map(|i| RootImport {
+                incarnation: Incarnation::new(i),
+                first: CommitId::new(i),
+                first_block: BlockId::new(1 << i),
+                skipped: i,
+            })
             .collect(),
         segments: (0..segments).map(|n| segment(rule, n)).collect(),
     };

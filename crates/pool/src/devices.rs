@@ -19,7 +19,7 @@ use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, is_branch};
+use crate::open::{Found, is_branch, lacks_slots};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -183,6 +183,9 @@ impl Pool {
                         found.label.device_size.get(),
                         found.device.size().get()
                     )));
+                }
+                if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
+                    return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
                 }
                 // What it holds may be older than what the pool gave it.
                 let held = found.root.as_ref().map(|root| (root.commit, root.incarnation));

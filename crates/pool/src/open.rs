@@ -278,6 +278,11 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         }
+        let group = root.groups.iter().find(|group| group.index == known.group);
+        if let Some(text) = group.and_then(|of| lacks_slots(&device.label, of.slot_size, known.slot_count)) {
+            remarks.push(format!("{path} {text}; it is not used"));
+            continue;
+        }
         if let Some(branch) = device.root.as_ref().filter(|held| is_branch(&root.history, known, held)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
@@ -361,6 +366,14 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     remarks.extend(only_reading.clone());
     let held_by = (!root.exported).then(|| holder(&root, &devices));
     Some(Importable { guid, key, name, root, devices, complete, remarks, refusal, only_reading, held_by })
+}
+
+/// Why a device cannot be what the pool knows of it: it was not labelled for as many slots. Its label was held against its
+/// size.
+pub(crate) fn lacks_slots(label: &Label, slot_size: u32, slots: u32) -> Option<String> {
+    let room = u64::from(label.slot_count) * u64::from(label.slot_size) / u64::from(slot_size);
+    (room < u64::from(slots))
+        .then(|| format!("has room for {room} slots, and the pool says that it has {slots} slots"))
 }
 
 /// Whether every group can do without the devices that are not there, or not current.

@@ -1,5 +1,6 @@
 //! Slots: which are free, who gets them, and what that means in bytes that a user can write.
 
+use crate::free_slots::FreeSlots;
 use crate::row;
 use larder_format::block::BLOCK_OVERHEAD;
 use larder_format::label::GroupRule;
@@ -31,7 +32,7 @@ pub struct GroupSpace {
     pub slot_size: u32,
     /// log2 of the alignment of rows.
     pub ashift: u8,
-    free: BTreeMap<DeviceIndex, BTreeSet<u32>>,
+    free: BTreeMap<DeviceIndex, FreeSlots>,
     slots: BTreeMap<DeviceIndex, u32>,
     /// Devices on their way out: their slots are not given to anybody.
     retired: BTreeSet<DeviceIndex>,
@@ -51,7 +52,7 @@ impl GroupSpace {
             rule,
             slot_size,
             ashift,
-            free: devices.iter().map(|&(device, count)| (device, (0..count).collect())).collect(),
+            free: devices.iter().map(|&(device, count)| (device, FreeSlots::all(count))).collect(),
             slots: devices.iter().copied().collect(),
             retired: BTreeSet::new(),
         }
@@ -60,7 +61,7 @@ impl GroupSpace {
     /// Another device joins.
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
         self.retired.remove(&device);
-        self.free.insert(device, (0..slots).collect());
+        self.free.insert(device, FreeSlots::all(slots));
         self.slots.insert(device, slots);
     }
 
@@ -81,7 +82,7 @@ impl GroupSpace {
     /// Takes a slot that a segment is known to occupy; false when it was not free.
     pub fn take(&mut self, slot: Slot) -> bool {
         self.retired.contains(&slot.device)
-            || self.free.get_mut(&slot.device).is_some_and(|free| free.remove(&slot.index.get()))
+            || self.free.get_mut(&slot.device).is_some_and(|free| free.take(slot.index.get()))
     }
 
     /// Gives a slot back.
@@ -89,7 +90,7 @@ impl GroupSpace {
         if self.retired.contains(&slot.device) {
             return;
         }
-        let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.insert(slot.index.get()));
+        let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
         assert!(fresh, "slot {slot:?} was given back twice");
     }
 
@@ -126,7 +127,7 @@ impl GroupSpace {
             return None;
         }
         let slots = devices.into_iter().map(|device| {
-            let index = self.free.get_mut(&device).and_then(BTreeSet::pop_first).expect("checked above");
+            let index = self.free.get_mut(&device).and_then(FreeSlots::take_first).expect("checked above");
             Slot { device, index: SlotIndex::new(index) }
         });
         Some(slots.collect())
@@ -134,7 +135,7 @@ impl GroupSpace {
 
     /// Full-width segments that the free slots make.
     pub fn free_segments(&self) -> u64 {
-        self.free.values().map(|free| free.len() as u64).min().unwrap_or(0)
+        self.free.values().map(FreeSlots::len).min().unwrap_or(0)
     }
 
     /// Full-width segments of the empty group.
@@ -193,21 +194,21 @@ impl GroupSpace {
     /// Slots in use and in all, over all devices.
     pub fn slots(&self) -> (u64, u64) {
         let total: u64 = self.slots.values().map(|&count| u64::from(count)).sum();
-        let free: u64 = self.free.values().map(|free| free.len() as u64).sum();
+        let free: u64 = self.free.values().map(FreeSlots::len).sum();
         (total - free, total)
     }
 
     /// The devices, with slots in use and slots in all.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, u64, u64)> + '_ {
         self.slots.iter().map(|(&device, &count)| {
-            let free = self.free.get(&device).map_or(0, BTreeSet::len) as u64;
+            let free = self.free.get(&device).map_or(0, FreeSlots::len);
             (device, u64::from(count) - free, u64::from(count))
         })
     }
 
     /// Whether a slot is free.
     pub fn is_free(&self, slot: Slot) -> bool {
-        self.free.get(&slot.device).is_some_and(|free| free.contains(&slot.index.get()))
+        self.free.get(&slot.device).is_some_and(|free| free.contains(slot.index.get()))
     }
 
     /// Bytes of incompressible records of `record` bytes that `room` bytes of each data column take,
