@@ -12,7 +12,7 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     row_header_len,
 };
-use larder_format::tables::DatasetRecord;
+use larder_format::tables::{BadSlotRecord, DatasetRecord, Table};
 use larder_format::*;
 
 const POOL: PoolGuid = PoolGuid::new(0x9001);
@@ -354,4 +354,20 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
     refused(&inode, decode, "entries", |i| i.entries = u64::MAX);
     refused(&inode, decode, "stored", |i| i.stored = u64::MAX);
     refused(&inode, decode, "parent", |i| i.parent = InodeId::new(u64::MAX));
+}
+
+#[test]
+fn bad_slots_that_refused_nothing_or_have_another_length_are_refused() {
+    let time = Timestamp { secs: -5, nanos: 999_999_999 };
+    let record = BadSlotRecord { device: DeviceGuid::new(3), time, errno: 5, errors: 2 };
+    assert_eq!(BadSlotRecord::decode(&record.encode()), Ok(record));
+    let refused = |bytes: &[u8], reason| assert_eq!(BadSlotRecord::decode(bytes).unwrap_err().reason, reason);
+    refused(&record.encode()[..31], Reason::Short);
+    refused(&[&record.encode()[..], &[0]].concat(), Reason::Range);
+    refused(&BadSlotRecord { errors: 0, ..record }.encode(), Reason::Range);
+    let late = Timestamp { nanos: 1_000_000_000, ..time };
+    refused(&BadSlotRecord { time: late, ..record }.encode(), Reason::Range);
+    let slot = Slot { device: DeviceIndex::new(7), index: SlotIndex::new(1023) };
+    assert_eq!(Table::bad_slot(Table::bad_slot_key(slot).offset), Some(slot));
+    assert_eq!(Table::bad_slot(1 << 48), None);
 }

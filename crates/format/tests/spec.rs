@@ -121,6 +121,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::DatasetHead,
         tables::SnapshotHead,
         tables::FreeingRecord,
+        tables::BadSlotRecord,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,

@@ -223,6 +223,7 @@ impl Pool {
                     t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
                     t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
                     t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
+                    t if t == Table::BadSlots as u16 => self.adopt_bad_slot(key.offset, value),
                     t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
                     t if t == Table::Properties as u16 => {
                         let property = PropertyRecord::decode(value)?;
@@ -250,9 +251,16 @@ impl Pool {
         let runs = runs.decode(RunDescriptor::decode)?;
         let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
+        // Of some the root knows better where they lie.
+        let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
         for record in &segments {
-            self.adopt_segment(record, root.commit)?;
+            if moved(record.id) {
+                self.move_is_untold(record.id);
+            } else {
+                self.adopt_segment(record, root.commit)?;
+            }
         }
+        self.retire_known_slots();
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(self))?;
         *self.map.lock() = map;
@@ -398,7 +406,8 @@ impl Pool {
                     let at = ring_slot(member.label_areas()[area], root.commit);
                     let write = member.write(at, Arc::clone(&bytes));
                     if write.is_some() {
-                        member.settle(write);
+                        // One of its two places may be bad.
+                        member.settle_write(write);
                     }
                 }
                 if !members.is_empty() {

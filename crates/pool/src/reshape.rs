@@ -203,9 +203,8 @@ impl Pool {
     fn misfits(&self) -> HashSet<SegmentId> {
         let core = self.core.lock();
         let groups = &core.groups;
-        let misfit = |entry: &crate::segments::SegmentEntry| {
-            !groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
-        };
+        let misfit =
+            |entry: &crate::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
         core.entries.select(misfit).into_iter().collect()
     }
 
