@@ -1,12 +1,14 @@
 //! Structures that are intact, sums included, but cannot be: decoders refuse them, so that nobody
 //! behind them computes with nonsense.
 
-use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
+use larder_format::checksum::{self, KEY_LEN, PoolKey, Sums};
 use larder_format::items::{Entry, Extent, FileKind, Inode};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, label_areas};
 use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
-use larder_format::root::{DeviceState, Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{
+    DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootGroupEntry, RootHead, RootImport,
+};
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
@@ -69,6 +71,8 @@ fn root() -> Root {
         since: CommitId::new(0),
         cursor: SegmentId::new(0),
         stands_for: None,
+        incarnation: Incarnation::new(8),
+        kind: DeviceKind::Unknown,
     };
     let incarnation = Incarnation::new(8);
     Root {
@@ -87,8 +91,11 @@ fn root() -> Root {
         log_sequence: 1,
         log_previous: 0,
         log_incarnation: incarnation,
+        features: Features::default(),
+        next_device: 2,
+        next_group: 1,
         tables: ptr(300),
-        groups: vec![RootGroup { index: GroupIndex::new(0), rule }],
+        groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: vec![device(0), device(1)],
         history: vec![RootImport { incarnation, first: CommitId::new(1) }],
         segments: vec![segment()],
@@ -237,6 +244,37 @@ fn a_root_whose_devices_make_no_groups_is_refused() {
         r.devices[0].good_through = CommitId::new(6)
     });
     refused(&root(), check_root, "oldest after newest", |r| r.oldest = CommitId::new(6));
+    refused(&root(), check_root, "a number that was not given", |r| r.next_device = 1);
+    refused(&root(), check_root, "a group's, too", |r| r.next_group = 0);
+    refused(&root(), check_root, "slots of odd size", |r| r.groups[0].slot_size = 3 << 20);
+    refused(&root(), check_root, "sectors of 512 bytes", |r| r.groups[0].ashift = 9);
+}
+
+#[test]
+fn what_this_version_does_not_do_is_refused_by_name() {
+    let check = |at: usize, byte: u8| {
+        let mut bytes = root().encode(&sums()).unwrap();
+        bytes[at] = byte;
+        bytes[RootHead::SIZE - 8..RootHead::SIZE].fill(0);
+        let sum = checksum::fast64(&sums(), &bytes);
+        bytes[RootHead::SIZE - 8..RootHead::SIZE].copy_from_slice(&sum.to_le_bytes());
+        Root::check(&sums(), &bytes).map_err(|corrupt| corrupt.to_string())
+    };
+    let (group, device) = (RootHead::SIZE, RootHead::SIZE + RootGroupEntry::SIZE);
+    assert!(check(group + 6, 1).is_ok(), "as it is");
+    let named = [
+        (group + 6, 2, "role of a group"),
+        (group + 6, 77, "role of a group"),
+        (group + 12, 1, "flags of a group"),
+        (group + 16, 1, "narrow segments in a group"),
+        (device + 13, 3, "kind of a device"),
+        (device + 14, 1, "flags of a device"),
+        (160 + 16, 1, "root record"),
+    ];
+    for (at, byte, name) in named {
+        let told = check(at, byte).expect_err("it is not of this version");
+        assert!(told.contains(name) && told.contains("feature"), "{told}");
+    }
 }
 
 #[test]
@@ -298,7 +336,10 @@ fn slots_that_reach_into_the_second_label_area_are_refused() {
     refused(&odd, check, "slots in the label area", |label| {
         label.data_start = DeviceOffset::new(last_area + 4096 - 62 * (1 << 20));
     });
-    refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 19) + 8));
+    refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 20) + 8));
+    refused(&label(), check, "rows across sectors", |label| label.ashift = 13);
+    refused(&label(), check, "sectors of 512 bytes", |label| label.ashift = 9);
+    refused(&label(), check, "a feature", |label| label.features.incompatible = 1);
     refused(&label(), check, "a time that is none", |label| label.created.nanos = u32::MAX);
 }
 

@@ -11,7 +11,7 @@ use larder_format::ledger::{CommandRecord, DamageKind, DamageRecord, EventRecord
 use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
-use larder_format::root::{DeviceState, Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
@@ -122,8 +122,11 @@ pub fn roots() -> Vec<Vec<u8>> {
         log_sequence: 12,
         log_previous: 0x1234,
         log_incarnation: Incarnation::new(8),
+        features: Features::default(),
+        next_device: rule.layout.columns() as u16,
+        next_group: 1,
         tables: ptr(4),
-        groups: vec![RootGroup { index: GroupIndex::new(0), rule }],
+        groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: (0..rule.layout.columns() as u16)
             .map(|i| RootDevice {
                 index: DeviceIndex::new(i),
@@ -137,6 +140,8 @@ pub fn roots() -> Vec<Vec<u8>> {
                 since: CommitId::new(0),
                 cursor: SegmentId::new(0),
                 stands_for: None,
+                incarnation: Incarnation::new(8),
+                kind: DeviceKind::Unknown,
             })
             .collect(),
         history: (1..4)

@@ -1,29 +1,29 @@
 //! Places of a device that take no writes, and what is done about them: the slot is retired.
 //!
-//! A write that a device refuses with an error of its own (it is there, and its file system is not full) says that this
-//! place is bad, or that the device is. So the segment's column is brought to another slot of the same device, which
-//! tells the two apart: where that slot takes it, the old one is *retired*, and nobody gets it any more; where several in
-//! a row do not, it is the device that is faulted, and so it is when many slots were retired since it was opened or
-//! cleared. Places name segments and columns, never slots: a column that moves changes one number in the segment's
-//! record.
+//! A write that a device refuses with an error of its own (it is there, and its file system is not full) says that
+//! this place is bad, or that the device is. So the segment's column is brought to another slot of the same device,
+//! which tells the two apart: where that slot takes it, the old one is *retired*, and nobody gets it any more; where
+//! several in a row do not, it is the device that is faulted, and so it is when many slots were retired since it was
+//! opened or cleared. Places name segments and columns, never slots: a column that moves changes one number in the
+//! segment's record.
 //!
 //! # A column that moves
 //! The other slot gets a descriptor and a copy of all that can be read of the old one. Then the number is changed, in
-//! memory; rows that land later than that are written again when they went to the old slot ([`crate::write`]), and a
-//! mending that had begun is begun anew ([`Segment::moves`]). What could not be read is mended afterwards. Who stands for
-//! the device has the same numbers, so its column moves along.
+//! memory; rows that land later are written again if they went to the old slot ([`crate::write`]), and a mending that
+//! had begun is begun anew ([`Segment::moves`]). What could not be read is mended afterwards. Who stands for the
+//! device has the same numbers, so its column moves along.
 //!
-//! Columns of the log stay once a root names them: import looks for what was synced there. Their slots are retired all the
-//! same, and the log goes on in other segments with the next commit.
+//! Columns of the log stay once a root names them: import looks for what was synced there. Their slots are retired
+//! all the same, and the log goes on in other segments with the next commit.
 //!
 //! # Crash
 //! The old slot holds what it held, and is nobody's, until a root names the new one. Rows are waited for after the
-//! tables of a commit were written, so the root itself names segments that have moved since ([`Pool::tell_of_moves`]); the
-//! next commit puts them into the tables. A retired slot is in the tables from the next commit on; before, it would be
-//! found bad once more.
+//! tables of a commit were written, so the root itself names segments that have moved since
+//! ([`Pool::tell_of_moves`]); the next commit puts them into the tables. A retired slot is in the tables from the next
+//! commit on; before, it would be found bad once more.
 //!
 //! # Locks
-//! The turn is held while a column moves, and nothing but the core is taken under it; what is known of slots is innermost.
+//! The turn is held while a column moves, and nothing but the core is taken under it; what is known is innermost.
 
 use crate::error::Result;
 use crate::events::{Class, Event};
@@ -91,7 +91,8 @@ impl Pool {
         self.bad_slots.known.lock().slots.values().filter(|record| record.device == device).count() as u64
     }
 
-    /// `member` refused a write to slot `refused`, of column `column`: the slot is retired, and the column goes elsewhere.
+    /// `member` refused a write to slot `refused`, of column `column`: the slot is retired, and the column goes
+    /// elsewhere.
     pub(crate) fn retire_slot(
         &self,
         segment: &Segment,
@@ -155,8 +156,8 @@ impl Pool {
         true
     }
 
-    /// Brings a column to another slot, as far as it can be read, on its device and on who stands for it; false when one of
-    /// them refuses.
+    /// Brings a column to another slot, as far as it can be read, on its device and on who stands for it; false when
+    /// one of them refuses.
     fn copy_column(&self, segment: &Segment, column: usize, new: Slot, height: u32) -> bool {
         let mut record = segment.as_opened();
         record.slots[column] = new;

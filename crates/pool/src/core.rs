@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
+use larder_format::label::Features;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
@@ -43,6 +44,8 @@ pub struct Core {
     pub(crate) segment_lease: SegmentId,
     /// Segments whose slots were given back, to be taken out of the tables.
     pub(crate) gone: Vec<SegmentId>,
+    /// What of the format is in use that not every version knows.
+    pub(crate) features: Features,
     /// Data may open segments down to the last slot: it is what the log holds, which was promised.
     pub(crate) spend_reserve: bool,
 }

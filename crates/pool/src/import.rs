@@ -29,7 +29,7 @@ use larder_format::index::PartDescriptor;
 use larder_format::label::Label;
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
 use larder_format::run::RunDescriptor;
-use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
+use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
     DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
 };
@@ -115,9 +115,9 @@ impl Pool {
         let labels: Vec<Label> =
             plan.devices.iter().filter_map(|d| d.found.as_ref().map(|found| found.label.clone())).collect();
         let any = labels.first().ok_or_else(|| PoolError::Invalid("no device is there".into()))?;
-        let (created, ashift) = (any.created, any.ashift);
+        let created = any.created;
         let slot_size =
-            |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
+            |group| root.groups.iter().find(|it| it.index == group).map_or(MIN_SLOT, |it| it.slot_size);
         let (mut members, mut spares) = (Vec::new(), Vec::new());
         for (candidate, known) in plan.devices.into_iter().zip(&root.devices) {
             let mut known = known.clone();
@@ -126,20 +126,21 @@ impl Pool {
                 Standing::Rebuilding => MemberState::Rebuilding,
                 Standing::Waiting => MemberState::Waiting,
                 Standing::Missing => MemberState::Missing,
-                Standing::Stale(through) => {
-                    known.good_through = through;
-                    MemberState::Stale
-                }
-                Standing::Offline(through) => {
-                    known.good_through = through;
-                    MemberState::Offline
-                }
+                Standing::Stale(_) => MemberState::Stale,
+                Standing::Offline(_) => MemberState::Offline,
             };
+            if let Standing::Stale(through) | Standing::Offline(through) = candidate.standing
+                && through < known.good_through
+            {
+                let held = candidate.found.as_ref().and_then(|found| found.root.as_ref());
+                known.incarnation = held.map_or(Incarnation::new(0), |root| root.incarnation);
+                known.good_through = through;
+            }
             let present = candidate.found.map(|found| (found.device, found.label));
             let member = Member::new(&known, slot_size(known.group), present, state, &world.clock);
             if known.state == DeviceState::Spare { spares.push(member) } else { members.push(member) }
         }
-        let members = Members::new(members, spares);
+        let members = Members::new(members, spares, root.next_device);
         let groups: BTreeMap<_, _> = root
             .groups
             .iter()
@@ -147,7 +148,7 @@ impl Pool {
                 let devices: Vec<_> =
                     members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
                 let mut space =
-                    GroupSpace::new(group.index, group.rule, slot_size(group.index), ashift, &devices);
+                    GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices);
                 let leaving = members.iter().filter(|member| member.is_leaving());
                 leaving.for_each(|member| space.retire(member.index));
                 (group.index, space)
@@ -155,7 +156,7 @@ impl Pool {
             .collect();
         let core = Core {
             entries: Segments::default(),
-            groups: Groups::new(groups),
+            groups: Groups::new(groups, root.next_group),
             streams: HashMap::new(),
             open_commit: root.commit.next(),
             incarnation,
@@ -168,6 +169,7 @@ impl Pool {
             next_segment: root.segment_lease,
             segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),
             gone: Vec::new(),
+            features: root.features,
             spend_reserve: false,
         };
         let parts = Parts {

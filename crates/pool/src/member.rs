@@ -12,9 +12,9 @@ use larder_device::{
     AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind, TIMEOUT,
 };
 use larder_format::label::{LABEL_AREA, Label, label_areas};
-use larder_format::root::{DeviceState, NO_GROUP, RootDevice};
+use larder_format::root::{DeviceKind, DeviceState, NO_GROUP, RootDevice};
 use larder_format::{
-    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId, SlotIndex,
+    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, SegmentId, SlotIndex,
 };
 use larder_sync::Mutex;
 use std::sync::Arc;
@@ -106,6 +106,7 @@ pub struct Member {
     /// The member whose place it is to take when it is rebuilt.
     pub stands_for: Option<DeviceIndex>,
     good_through: AtomicU64,
+    good_incarnation: AtomicU64,
     since: AtomicU64,
     cursor: AtomicU64,
     partial: AtomicBool,
@@ -159,6 +160,7 @@ impl Member {
             slot_size,
             stands_for: root.stands_for,
             good_through: AtomicU64::new(root.good_through.get()),
+            good_incarnation: AtomicU64::new(root.incarnation.get()),
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             partial: AtomicBool::new(root.partial),
@@ -202,13 +204,15 @@ impl Member {
             good_through: CommitId::new(0),
             since: CommitId::new(0),
             cursor: SegmentId::new(0),
+            incarnation: Incarnation::new(0),
+            kind: DeviceKind::Unknown,
         };
         let slot_size = label.slot_size;
         Self::new(&root, slot_size, Some((device, label)), state, clock)
     }
 
-    /// What the root of `commit` says of it.
-    pub fn to_root(&self, commit: CommitId) -> RootDevice {
+    /// What the root of `commit`, which import `incarnation` writes, says of it.
+    pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> RootDevice {
         let state = match self.state() {
             _ if self.group == NO_GROUP => DeviceState::Spare,
             MemberState::Online => DeviceState::Current,
@@ -216,6 +220,10 @@ impl Member {
             MemberState::Waiting => DeviceState::Waiting,
             MemberState::Offline if !self.until_import.load(Ordering::Relaxed) => DeviceState::Offline,
             _ => DeviceState::Behind,
+        };
+        let (good_through, incarnation) = match state {
+            DeviceState::Current => (commit, incarnation),
+            _ => (self.good_through(), self.good_incarnation()),
         };
         RootDevice {
             index: self.index,
@@ -226,9 +234,11 @@ impl Member {
             slot_count: self.slot_count,
             partial: self.is_partial(),
             guid: self.guid,
-            good_through: if state == DeviceState::Current { commit } else { self.good_through() },
+            good_through,
             since: self.since(),
             cursor: self.cursor(),
+            incarnation,
+            kind: DeviceKind::Unknown,
         }
     }
 
@@ -298,9 +308,15 @@ impl Member {
         CommitId::new(self.good_through.load(Ordering::Acquire))
     }
 
-    /// Notes that `commit` is complete: a member in use holds it.
-    pub fn completed(&self, commit: CommitId) {
+    /// The import that wrote commit [`Member::good_through`].
+    pub fn good_incarnation(&self) -> Incarnation {
+        Incarnation::new(self.good_incarnation.load(Ordering::Acquire))
+    }
+
+    /// Notes that `commit`, which import `incarnation` writes, is complete: a member in use holds it.
+    pub fn completed(&self, commit: CommitId, incarnation: Incarnation) {
         if self.is_online() {
+            self.good_incarnation.store(incarnation.get(), Ordering::Release);
             self.good_through.store(commit.get(), Ordering::Release);
         }
     }

@@ -14,7 +14,7 @@ use larder_format::label::{
     RING_SLOTS, label_areas,
 };
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootImport};
-use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, PoolGuid, Reason};
+use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, Incarnation, PoolGuid, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl RingPlace {
 impl Found {
     /// Whether the root of `commit`, of which no copy is intact, was durable here. A root is written to
     /// the second area only after it was durable in the first, so a power cut damages at most one of its
-    /// places, and leaves the other as it was 15 commits before. `None` when that cannot be told.
+    /// places, and leaves the other as it was a round of the ring before. `None` when that cannot be told.
     fn held(&self, commit: CommitId) -> Option<bool> {
         match self.ring[(commit.get() % RING_SLOTS) as usize] {
             [RingPlace::Damaged, RingPlace::Damaged] => Some(true),
@@ -265,6 +265,11 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         };
+        let group = root.groups.iter().find(|group| group.index == known.group);
+        if group.is_some_and(|group| group.slot_size != device.label.slot_size) {
+            remarks.push(format!("{path} has a label that says otherwise of its group than the pool does"));
+            continue;
+        }
         if device.device.size() < device.label.device_size {
             remarks.push(format!(
                 "{path} was cut short: it had {} bytes and has {}; what it held beyond is not read from it",
@@ -273,10 +278,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         }
-        let is_branch = |other: &&Root| {
-            !contains(&root.history, other) || is_ahead(known.good_through, known.since, other.commit)
-        };
-        if let Some(branch) = device.root.as_ref().filter(is_branch) {
+        if let Some(branch) = device.root.as_ref().filter(|held| is_branch(&root.history, known, held)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
                  each other. Nothing was changed. Import with -d naming only the devices whose data you want",
@@ -390,8 +392,20 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     })
 }
 
-/// Whether a history, newest import first, contains the state that `other` names.
-pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
+/// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest import
+/// first.
+pub(crate) fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
+    let joined = known.since <= known.good_through;
+    // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being rebuilt
+    // got every root.
+    let oldest = joined.then_some(known.incarnation);
+    let ahead = joined && held.commit.get() > known.good_through.get().saturating_add(1);
+    ahead || !contains(history, oldest, held)
+}
+
+/// Whether a history contains the state that `other` names; of states older than the history those count that were
+/// written by import `oldest`, or all.
+fn contains(history: &[RootImport], oldest: Option<Incarnation>, other: &Root) -> bool {
     // An import's first root repeats the one before it, and no log follows it: when a cut left only that
     // of an import on a device, the device holds nothing of its own.
     let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
@@ -401,18 +415,12 @@ pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
     };
     let Some(at) = history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
     else {
-        // Older than the history reaches: stale at worst.
         return history.len() == MAX_HISTORY
-            && history.last().is_some_and(|oldest| other.commit < oldest.first);
+            && history.last().is_some_and(|last| other.commit < last.first)
+            && oldest.is_none_or(|import| [mine, other.incarnation].contains(&import));
     };
     // The import that came after took over at its first commit; what was written later is a branch.
     at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
-}
-
-/// Whether a device has a root of a commit that the pool has not given it, as far as the pool's own root knows: then it
-/// was written apart, also where the history does not reach back so far. One that was being rebuilt got every root.
-pub(crate) fn is_ahead(good_through: CommitId, since: CommitId, held: CommitId) -> bool {
-    since <= good_through && held.get() > good_through.get().saturating_add(1)
 }
 
 impl Importable {

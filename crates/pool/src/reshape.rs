@@ -8,7 +8,7 @@
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
 
-use crate::create::{DATA_START, GroupSpec, MAX_DEVICES, slot_count, write_label_areas};
+use crate::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
 use crate::devices::Place;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
@@ -16,9 +16,9 @@ use crate::member::{Member, MemberState};
 use crate::pool::Pool;
 use crate::space::GroupSpace;
 use larder_device::Device;
-use larder_format::label::{Features, GroupRule, GroupWord, Label, MIN_DEVICE};
+use larder_format::label::{GroupRule, GroupWord, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::segment::Layout;
-use larder_format::{DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
+use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Pool {
         self.change_members(move |pool, commit| {
             let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
             joining.joined_after(commit);
-            joining.completed(commit);
+            joining.completed(commit, pool.incarnation());
             pool.members.put(Arc::new(joining));
             let mut core = pool.core.lock();
             if let Some(group) = core.groups.change(place.group) {
@@ -117,10 +117,10 @@ impl Pool {
     /// When a device is too small, or fails.
     pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
         let _mine = self.change_turn();
-        let (number, ashift) = {
+        let (number, ashift, features) = {
             let core = self.core.lock();
-            let last = core.groups.keys().next_back().map_or(0, |group| group.get() + 1);
-            (GroupIndex::new(last), core.groups.values().next().map_or(12, |group| group.ashift))
+            let ashift = core.groups.values().next().map_or(MIN_ASHIFT, |group| group.ashift);
+            (GroupIndex::new(core.groups.next()), ashift, core.features)
         };
         // Blocks must find room in the slots of every group.
         let smallest = self.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
@@ -145,12 +145,12 @@ impl Pool {
                 group: number,
                 rule: spec.rule,
                 slot_size,
-                slot_count: slot_count(size, slot_size),
-                data_start: DeviceOffset::new(DATA_START),
+                slot_count: slot_count(size, slot_size, ashift),
+                data_start: data_start(ashift),
                 device_size: size,
                 created: self.created,
                 ashift,
-                features: Features::default(),
+                features,
                 key: self.sums.key(),
             };
             joining.push((device, label));
@@ -165,7 +165,7 @@ impl Pool {
             for (device, label) in joining {
                 let member = Member::labelled(device, label, MemberState::Online, None, &clock);
                 member.joined_after(commit);
-                member.completed(commit);
+                member.completed(commit, pool.incarnation());
                 pool.members.put(Arc::new(member));
             }
             let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);

@@ -61,7 +61,7 @@ impl GroupSpace {
         }
     }
 
-    /// Another device joins; its number may be that of one which has left.
+    /// Another device joins.
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
         self.retired.remove(&device);
         self.bad.retain(|slot, _| slot.device != device);

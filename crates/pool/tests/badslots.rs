@@ -1,5 +1,5 @@
-//! Places of a device that take no writes: what was on its way there goes elsewhere, the slot is not used again, and the
-//! device stays in use as long as it is a place that fails and not the device.
+//! Places of a device that take no writes: what was on its way there goes elsewhere, the slot is not used again, and
+//! the device stays in use as long as it is a place that fails and not the device.
 
 mod common;
 #[path = "sweep/elsewhere.rs"]

@@ -4,7 +4,9 @@
 mod common;
 
 use common::*;
-use larder_format::label::{FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, label_areas};
+use larder_format::label::{
+    FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, label_areas,
+};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, scan};
@@ -500,7 +502,7 @@ fn a_device_without_any_intact_root_is_not_used() {
     let (sim, model) = written("mirror", 2);
     let mut images = sim.images();
     for area in label_areas(SIZE) {
-        images[1].write(area + ByteLen::new(16 << 10), &vec![0xA5; (LABEL_AREA - (16 << 10)) as usize]);
+        images[1].write(area + ByteLen::new(RING_OFFSET), &vec![0xA5; (LABEL_AREA - RING_OFFSET) as usize]);
     }
     let sim = SimWorld::from_images(images);
     let plan = plan(sim.devices());
@@ -600,4 +602,57 @@ fn halves_that_were_written_apart_are_refused_however_often_one_was_imported() {
         verify(&pool, &model);
         assert_whole(&pool, "one half was away for long");
     }
+}
+
+#[test]
+fn an_old_copy_that_was_written_apart_is_refused_however_often_the_pool_was_imported() {
+    for written in [false, true] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
+        let pool = create(&sim, "mirror");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 5, 1));
+        let old = sim.images().remove(1);
+        for version in 2..20 {
+            commit(&pool, &mut model, &files(10, 5, version));
+        }
+        drop(pool);
+        let mut halves = sim.images();
+        if written {
+            // It stays behind what the pool knows that this device held.
+            let other = SimWorld::from_images(vec![old]);
+            let pool = open(&other, 2);
+            commit(&pool, &mut Model::new(), &files(20, 5, 1));
+            drop(pool);
+            halves[1] = other.images().remove(0);
+        }
+        for import in 0..40 {
+            let one = SimWorld::from_images(vec![halves[0].clone()]);
+            let pool = open(&one, 100 + import);
+            commit(&pool, &mut model, &files(30, 2, import));
+            drop(pool);
+            halves[0] = one.images().remove(0);
+        }
+        let both = SimWorld::from_images(halves);
+        if written {
+            assert_refused(&both, &["written apart", "Nothing was changed"]);
+        } else {
+            verify(&open(&both, 999), &model);
+        }
+    }
+}
+
+#[test]
+fn numbers_of_devices_and_groups_are_not_given_twice() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20); 4]);
+    let devices = sim.devices();
+    let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
+    let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+    let spare = pool.add_spare(Arc::clone(&devices[1])).unwrap();
+    pool.remove(spare).unwrap();
+    drop(pool);
+    let plan = plan(devices[..1].to_vec());
+    assert_eq!((plan.root.next_device, plan.root.next_group), (2, 1));
+    let pool = Pool::import(world(2), plan, &ImportOptions::default()).unwrap();
+    let next = pool.add_spare(Arc::clone(&devices[2])).unwrap();
+    assert!(next > spare, "{next} was another device's");
 }

@@ -303,7 +303,7 @@ fn roots_without_any_copy_left_do_not_keep_the_pool_from_being_imported() {
     let (pool, model, _) = written(&sim, "mirror");
     for device in 0..2 {
         for area in label_areas(ByteLen::new(64 << 20)) {
-            rot(&sim, device, area + ByteLen::new(RING_OFFSET), 15 * RING_SLOT, 5);
+            rot(&sim, device, area + ByteLen::new(RING_OFFSET), RING_SLOTS as usize * RING_SLOT, 5);
         }
     }
     assert!(scrub(&pool).repaired > 0);

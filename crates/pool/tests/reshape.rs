@@ -181,17 +181,19 @@ fn a_power_cut_while_a_group_or_a_copy_is_added_leaves_a_pool_with_or_without() 
 }
 
 #[test]
-fn the_number_of_a_device_that_left_serves_another() {
+fn a_mirror_loses_a_copy_and_gets_another_again_and_again() {
     let sim = SimWorld::new(&[SIZE; 2]);
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 5, 1));
     for round in 2..4 {
-        pool.detach(device(1)).unwrap();
-        let refused = pool.replace(device(1), Arc::new(sim.add_device(SIZE)));
+        let second = device(round as u16 - 1);
+        pool.detach(second).unwrap();
+        let refused = pool.replace(second, Arc::new(sim.add_device(SIZE)));
         assert!(matches!(refused, Err(PoolError::Invalid(_))), "it is to leave");
         reshape(&pool);
-        assert_eq!(pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap(), device(1));
+        let third = pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+        assert!(third > second, "no number is given twice");
         assert!(matches!(pool.offline(device(0), true), Err(PoolError::Invalid(_))), "only it has all");
         reshape(&pool);
         commit(&pool, &mut model, &files(10, 5, round));

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use larder_device::{AlignedBuf, Device, Outcome, Pending, Request, TIMEOUT};
 use larder_format::items::{EXTENT, Extent};
+use larder_format::label::LABEL_AREA;
 use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
 use larder_pool::create::rule_for;
@@ -301,8 +302,8 @@ fn spares_are_looked_at_while_nobody_needs_them_and_come_back_when_errors_are_cl
     assert_eq!(states(), [MemberState::Online; 3]);
     sim.device(2).inject(Fault::FailReads(0..u64::MAX));
     // Somebody took it for something else.
-    let other = Arc::new(AlignedBuf::zeroed(512 << 10));
-    for at in [0, SIZE.get() - (512 << 10)] {
+    let other = Arc::new(AlignedBuf::zeroed(LABEL_AREA as usize));
+    for at in [0, SIZE.get() - LABEL_AREA] {
         let write = Request::Write { offset: DeviceOffset::new(at), data: Arc::clone(&other) };
         sim.device(4).submit(write).within(TIMEOUT).unwrap();
     }
