@@ -185,7 +185,20 @@ impl Pool {
             durable: root.commit,
         };
         let pool = Pool::assemble(world, parts);
-        pool.load(&root, unclean)?;
+        match (pool.load(&root, unclean), pool.out_of_reach()) {
+            (Err(PoolError::Unreadable { .. }), Some(lost)) => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
+                )));
+            }
+            (Ok(()), Some(lost)) if !options.read_only => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. Nothing was changed. Attach it and import again, or import for reading only, which shows \
+                     the rest"
+                )));
+            }
+            (loaded, _) => loaded?,
+        }
         if !options.read_only {
             // Before its first root, so that of two who import at once one finds the other, and so does who wakes.
             pool.beat()?;
