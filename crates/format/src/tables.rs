@@ -9,7 +9,11 @@ use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::items::{MAX_DATASET, NAME_SALT_LEN};
 use crate::node::Key;
-use crate::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
+use crate::segment::Slot;
+use crate::{
+    BlockId, BlockPtr, CommitId, Corrupt, DatasetId, DeviceGuid, DeviceIndex, Reason, SegmentId, SlotIndex,
+    Timestamp, layout,
+};
 
 /// The kind of every key in the pool's tables; clear, since none of it is a file's name.
 pub const TABLE_KIND: u8 = 64;
@@ -40,6 +44,8 @@ pub enum Table {
     Commands = 11,
     /// What cannot be read: number → [`crate::ledger::DamageRecord`]; under 0 how many more there are, u64.
     Damage = 12,
+    /// Slots that are out of use: [`bad_slot_key`](Table::bad_slot_key) → [`BadSlotRecord`].
+    BadSlots = 13,
     /// Properties of snapshots. From here on reserved.
     SnapshotProperties = 14,
     /// What keeps snapshots from being destroyed.
@@ -70,7 +76,7 @@ pub fn pieces(value: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
 const WITHIN_BITS: u32 = 48;
 
 impl Table {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Segments,
         Self::Datasets,
         Self::Runs,
@@ -82,6 +88,7 @@ impl Table {
         Self::Events,
         Self::Commands,
         Self::Damage,
+        Self::BadSlots,
         Self::SnapshotProperties,
         Self::Holds,
         Self::Bookmarks,
@@ -132,6 +139,15 @@ impl Table {
     pub fn snapshot_key(dataset: DatasetId, high: BlockId) -> Key {
         let object = (Self::Snapshots as u64) << WITHIN_BITS | dataset.get();
         Key { object, kind: TABLE_KIND, offset: high.get() }
+    }
+    /// The key of a slot that is out of use.
+    pub fn bad_slot_key(slot: Slot) -> Key {
+        Self::BadSlots.key(u64::from(slot.device.get()) << 32 | u64::from(slot.index.get()))
+    }
+    /// The slot of such an entry, by the key's offset.
+    pub fn bad_slot(entry: u64) -> Option<Slot> {
+        let device = DeviceIndex::new(u16::try_from(entry >> 32).ok()?);
+        Some(Slot { device, index: SlotIndex::new(entry as u32) })
     }
     /// The key of dataset `id`.
     pub fn dataset_key(id: DatasetId) -> Key {
@@ -461,6 +477,43 @@ impl FreeingRecord {
         ensure(bytes.len() == Self::SIZE && record.shared <= 1, WHAT, Reason::Range)?;
         ensure_countable(&[record.queued_blocks, record.queued_bytes, record.left_bytes], WHAT)?;
         ensure_countable(&[record.judged.get(), record.judged_left], WHAT)?;
+        Ok(record)
+    }
+}
+
+layout! {
+    /// A slot that is out of use, since its device refused a write to it.
+    #[derive(Copy)]
+    pub struct BadSlotRecord[32] {
+        /// The device that refused: the one of the slot's number, or one that stands for it. Of another the entry
+        /// says nothing.
+        device: DeviceGuid = 0,
+        /// When it refused first.
+        time: Timestamp = 8,
+        /// The system's error number.
+        errno: u32 = 20,
+        /// Writes refused; at least 1.
+        errors: u32 = 24,
+    }
+}
+
+impl BadSlotRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; Self::SIZE];
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "bad slot record";
+        let record = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let fits = bytes.len() == Self::SIZE && record.time.nanos < 1_000_000_000 && record.errors > 0;
+        ensure(fits, WHAT, Reason::Range)?;
         Ok(record)
     }
 }

@@ -16,7 +16,9 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     row_header_len,
 };
-use larder_format::tables::{DatasetRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table};
+use larder_format::tables::{
+    BadSlotRecord, DatasetRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table,
+};
 use larder_format::*;
 
 const POOL: PoolGuid = PoolGuid::new(0x9001);
@@ -481,4 +483,20 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
     };
     assert_eq!(block(97), "frames in blocks: unsupported feature");
     assert_eq!(block(100), "a cipher of blocks: unsupported feature");
+}
+
+#[test]
+fn bad_slots_that_refused_nothing_or_have_another_length_are_refused() {
+    let time = Timestamp { secs: -5, nanos: 999_999_999 };
+    let record = BadSlotRecord { device: DeviceGuid::new(3), time, errno: 5, errors: 2 };
+    assert_eq!(BadSlotRecord::decode(&record.encode()), Ok(record));
+    let refused = |bytes: &[u8], reason| assert_eq!(BadSlotRecord::decode(bytes).unwrap_err().reason, reason);
+    refused(&record.encode()[..31], Reason::Short);
+    refused(&[&record.encode()[..], &[0]].concat(), Reason::Range);
+    refused(&BadSlotRecord { errors: 0, ..record }.encode(), Reason::Range);
+    let late = Timestamp { nanos: 1_000_000_000, ..time };
+    refused(&BadSlotRecord { time: late, ..record }.encode(), Reason::Range);
+    let slot = Slot { device: DeviceIndex::new(7), index: SlotIndex::new(1023) };
+    assert_eq!(Table::bad_slot(Table::bad_slot_key(slot).offset), Some(slot));
+    assert_eq!(Table::bad_slot(1 << 48), None);
 }

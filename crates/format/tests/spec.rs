@@ -122,6 +122,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::SnapshotHead,
         tables::FreeingRecord,
         tables::PropertyHead,
+        tables::BadSlotRecord,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,

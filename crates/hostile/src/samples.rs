@@ -19,7 +19,7 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     encode_descriptor, row_header_len,
 };
-use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 
@@ -524,6 +524,11 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         name: "monday".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+/// Slots that are out of use.
+pub fn bad_slots() -> Vec<Vec<u8>> {
+    vec![BadSlotRecord { device: DeviceGuid::new(9), time: TIME, errno: 5, errors: 1 }.encode()]
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {

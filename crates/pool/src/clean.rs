@@ -473,7 +473,7 @@ impl Pool {
         });
         let elsewhere = || {
             (0..segment.layout.columns()).find_map(|column| {
-                let slot = segment.slots[column];
+                let slot = segment.slots[column].get();
                 let member = self.members.get(slot.device);
                 let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
                 check(&member.wait(pending).ok()?)

@@ -73,6 +73,7 @@ impl Pool {
         intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
+            self.pardon_strangers();
         }
     }
 
@@ -115,7 +116,7 @@ impl Pool {
         let Some(group) = core.groups.get(&device.group) else { return false };
         let mut misfits =
             core.entries.values().map(|entry| (entry.state, &entry.segment)).filter(|(state, of)| {
-                *state != SegmentState::Freed && of.group == device.group && !group.fits(of.layout, &of.slots)
+                *state != SegmentState::Freed && of.group == device.group && !group.fits(of)
             });
         group.rule.layout.survives(|column| lost(columns[column]))
             && misfits.all(|(_, of)| of.layout.survives(|column| lost(of.slots[column].device)))
@@ -502,6 +503,7 @@ impl Pool {
             for counter in [&counters.read_errors, &counters.write_errors, &counters.checksum_errors] {
                 counter.store(0, Ordering::Relaxed);
             }
+            member.forget_refusals();
             if member.state() == MemberState::Faulted && !member.is_given_up() {
                 outcome = outcome.and(self.online(member.index, None));
             }

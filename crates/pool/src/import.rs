@@ -209,7 +209,20 @@ impl Pool {
             durable: root.commit,
         };
         let pool = Pool::assemble(world, parts);
-        pool.load(&root, unclean)?;
+        match (pool.load(&root, unclean), pool.out_of_reach()) {
+            (Err(PoolError::Unreadable { .. }), Some(lost)) => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
+                )));
+            }
+            (Ok(()), Some(lost)) if !options.read_only => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. Nothing was changed. Attach it and import again, or import for reading only, which shows \
+                     the rest"
+                )));
+            }
+            (loaded, _) => loaded?,
+        }
         if !options.read_only {
             // Before its first root, so that of two who import at once one finds the other, and so does who wakes.
             pool.beat()?;
@@ -249,6 +262,7 @@ impl Pool {
                     Table::Snapshots => snapshots.push(SnapshotRecord::decode(value)?),
                     Table::Events | Table::Commands => self.log.lock().met(table, key.offset),
                     Table::Damage => self.adopt_damage(key.offset, value),
+                    Table::BadSlots => self.adopt_bad_slot(key.offset, value),
                     Table::Freeing => freeing = FreeingRecord::decode(value)?,
                     Table::Properties => {
                         let property = PropertyRecord::decode(value)?;
@@ -281,9 +295,16 @@ impl Pool {
         let runs = runs.decode(RunDescriptor::decode)?;
         let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
+        // Of some the root knows better where they lie.
+        let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
         for record in &segments {
-            self.adopt_segment(record, root)?;
+            if moved(record.id) {
+                self.move_is_untold(record.id);
+            } else {
+                self.adopt_segment(record, root)?;
+            }
         }
+        self.retire_known_slots();
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(self))?;
         *self.map.lock() = map;
@@ -438,7 +459,8 @@ impl Pool {
                     let at = ring_slot(member.label_areas()[area], root.commit);
                     let write = member.write(at, Arc::clone(&bytes));
                     if write.is_some() {
-                        member.settle(write);
+                        // One of its two places may be bad.
+                        member.settle_write(write);
                     }
                 }
                 if !members.is_empty() {

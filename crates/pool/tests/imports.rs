@@ -516,9 +516,10 @@ fn a_device_that_fell_out_stays_out_after_it_is_back() {
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &[(10, 1, 50_000)]);
-    sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 0, 1);
+    sim.device(1).inject(Fault::FailWrites(0..u64::MAX));
     let before = pool.durable_commit();
     commit(&pool, &mut model, &[(10, 2, 50_000)]);
+    sim.device(1).clear_faults();
     commit(&pool, &mut model, &[(11, 3, 50_000)]);
     drop(pool);
     let trace = sim.trace();
