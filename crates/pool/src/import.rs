@@ -15,7 +15,7 @@ use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
 use crate::members::Members;
-use crate::open::{Importable, Standing};
+use crate::open::{Importable, Standing, holds};
 use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
@@ -160,7 +160,7 @@ impl Pool {
                 && through < known.good_through
             {
                 let held = candidate.found.as_ref().and_then(|found| found.root.as_ref());
-                known.incarnation = held.map_or(Incarnation::new(0), |root| root.incarnation);
+                known.incarnation = held.map_or(Incarnation::new(0), |held| holds(&root.history, held).1);
                 known.good_through = through;
             }
             let present = candidate.found.map(|found| (found.device, found.label));
