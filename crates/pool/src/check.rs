@@ -287,7 +287,7 @@ impl Pool {
     fn check_segments(&self, live: &Places, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
         let of_map: Vec<_> = self.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
-        for footprint in of_map.into_iter().chain(self.index_footprints()) {
+        for footprint in of_map.into_iter().chain(self.index_footprints().all()) {
             let entry = runs.entry(footprint.segment).or_default();
             entry.0 += footprint.blocks;
             entry.1 += footprint.bytes;
