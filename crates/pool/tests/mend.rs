@@ -605,6 +605,37 @@ fn a_scrub_since_a_time_passes_over_what_was_proven_later() {
 }
 
 #[test]
+fn what_was_proven_while_the_clock_was_ahead_is_gone_through_when_it_is_right() {
+    let sim = sim(3);
+    let (pool, _, _) = written(&sim, "mirror");
+    pool.commit_export().unwrap();
+    drop(pool);
+    let clock = Arc::new(larder_sim::SimClock::new());
+    let world = larder_pool::World { clock: Arc::clone(&clock) as Arc<dyn larder_device::Clock>, ..world(3) };
+    let pool = Pool::import(world, plan(sim.devices()), &larder_pool::ImportOptions::default()).unwrap();
+    let (right, ahead) = (1_800_000_000, 4_200_000_000);
+    let set = |secs| clock.set_wall(larder_format::Timestamp { secs, nanos: 0 });
+    let since = |secs| {
+        pool.scrub_start(ScrubSince::Before(secs)).unwrap();
+        while pool.scrub_step(STEP).unwrap() {}
+        pool.scrub_result().unwrap().examined
+    };
+    set(ahead);
+    let whole = scrub(&pool).examined;
+    set(right);
+    let again = since(right - 86_400);
+    assert!(again >= whole, "{again} of {whole} bytes");
+    // What was proven at the right time is passed over.
+    let rest = since(right - 86_400);
+    assert!(rest < whole / 2, "{rest} of {whole} bytes");
+    // Set back, nothing is passed over either.
+    set(86_400);
+    assert!(since(3_600) >= whole);
+    set(right);
+    assert!(since(right - 86_400) >= whole);
+}
+
+#[test]
 fn power_cuts_while_rot_is_mended_leave_what_can_be_mended() {
     for (word, count) in [("mirror", 2), ("raidz1", 3), ("raid14", 5)] {
         let sim = sim(count);
