@@ -495,11 +495,12 @@ impl Root {
         const WHAT: &str = "root record";
         let head = RootHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.magic == ROOT_MAGIC, WHAT, Reason::Magic)?;
-        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         let length = head.length as usize;
         ensure((RootHead::SIZE..=RING_SLOT).contains(&length), WHAT, Reason::Range)?;
         let bytes = bytes.get(..length).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(checksum::fast64_with_hole(sums, bytes, SUM_AT) == head.sum, WHAT, Reason::Checksum)?;
+        // Behind the sum: what a newer build wrote is told from rot.
+        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
         head.features.check(WHAT)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;

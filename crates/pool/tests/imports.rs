@@ -4,12 +4,15 @@
 mod common;
 
 use common::*;
+use larder_format::checksum::Sums;
 use larder_format::label::{
-    FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, label_areas,
+    FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, RING_SLOT, RING_SLOTS,
+    label_areas,
 };
+use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
 use larder_pool::create::rule_for;
-use larder_pool::open::{Importable, Scan, Standing, scan};
+use larder_pool::open::{Importable, Scan, Standing, Unsupported, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
 use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
 use std::sync::Arc;
@@ -479,20 +482,17 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     assert!(sim.images() == before);
 
     let sim = with(&|label| label.features.incompatible = 8);
-    let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
+    let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
+        panic!("not refused")
+    };
     assert!(text.contains("bits 0x8"), "{text}");
 
     let mut newer = image.clone();
-    for area in label_areas(SIZE) {
-        let mut bytes = newer.read(area, 4096);
-        bytes[8] = FORMAT_VERSION as u8 + 1;
-        let end = bytes.len() - 8;
-        let sum = larder_format::checksum::plain64(&bytes[..end]);
-        bytes[end..].copy_from_slice(&sum.to_le_bytes());
-        newer.write(area, &bytes);
-    }
+    of_a_newer_build(&mut newer);
     let sim = SimWorld::from_images(vec![newer]);
-    let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
+    let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
+        panic!("not refused")
+    };
     let told = [format!("format version {}", FORMAT_VERSION + 1), format!("reads version {FORMAT_VERSION}")];
     assert!(told.iter().all(|told| text.contains(told)), "{text}");
 }
@@ -752,12 +752,9 @@ fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pool
         if swapped {
             images.swap(0, 1);
         }
+        // Which of the two newest roots is found first decides nothing.
         let both = SimWorld::from_images(images);
-        let mut devices = both.devices();
-        if swapped {
-            devices.swap(0, 1);
-        }
-        let plan = plan(devices);
+        let plan = plan(both.devices());
         assert_eq!(plan.refusal, None);
         let standing = plan.devices[1].standing.clone();
         assert!(matches!(standing, Standing::Stale(_)), "{standing:?}");
@@ -776,4 +773,88 @@ fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pool
         let second = both.images().remove(if swapped { 0 } else { 1 });
         verify(&open(&SimWorld::from_images(vec![second]), 52), &model);
     }
+}
+
+/// The device's label as a newer build would have written it.
+fn of_a_newer_build(image: &mut DeviceImage) {
+    for area in label_areas(SIZE) {
+        let mut bytes = image.read(area, 4096);
+        bytes[8] = FORMAT_VERSION as u8 + 1;
+        let end = bytes.len() - 8;
+        let sum = larder_format::checksum::plain64(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
+        image.write(area, &bytes);
+    }
+}
+
+/// Writes the newest root anew, changed.
+fn reroot(image: &mut DeviceImage, change: impl Fn(&mut Root)) {
+    let areas = label_areas(image.size());
+    let label = Label::check(&image.read(areas[0], 4096)).unwrap();
+    let sums = Sums::new(label.pool, label.key);
+    let slots = (0..RING_SLOTS).map(|commit| ring_slot(areas[0], CommitId::new(commit)));
+    let roots = slots.filter_map(|at| Root::check(&sums, &image.read(at, RING_SLOT)).ok());
+    let mut root = roots.max_by_key(|root| root.commit).unwrap();
+    change(&mut root);
+    let mut bytes = root.encode(&sums).unwrap();
+    bytes.resize(RING_SLOT, 0);
+    areas.iter().for_each(|&area| image.write(ring_slot(area, root.commit), &bytes));
+}
+
+#[test]
+fn a_half_is_not_written_beside_one_that_a_newer_build_wrote() {
+    let (sim, model) = written("mirror", 2);
+    let stale = sim.images().remove(0);
+    let pool = open(&SimWorld::from_images(sim.images()), 2);
+    drop(pool);
+    let feature = |image: &mut DeviceImage| reroot(image, |root| root.features.incompatible = 1 << 40);
+    let of_root = "bits 0x10000000000";
+    let of_label = format!("format version {}", FORMAT_VERSION + 1);
+    for told in [&*of_label, of_root] {
+        let mut newer = sim.images().remove(1);
+        if told == of_root {
+            feature(&mut newer)
+        } else {
+            of_a_newer_build(&mut newer)
+        }
+        let sim = SimWorld::from_images(vec![stale.clone(), newer]);
+        let Scan::Unsupported(other) = scan(&sim.devices()[1]) else { panic!("{told} is not refused") };
+        let plan = || {
+            let mut plan = plan(sim.devices()[..1].to_vec());
+            assert!(plan.complete);
+            plan.heed(std::slice::from_ref(&other));
+            plan
+        };
+        let before = sim.images();
+        let text = refused(Pool::import(world(3), plan(), &ImportOptions::default()));
+        for word in ["sim1", told, "newer build", "Nothing was changed", "reading only", "-d"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        let options = ImportOptions { read_only: true, ..ImportOptions::default() };
+        verify(&Pool::import(world(3), plan(), &options).unwrap(), &model);
+        assert!(sim.images() == before);
+    }
+}
+
+#[test]
+fn features_of_a_root_count_as_those_of_labels_do() {
+    let (sim, model) = written("mirror", 2);
+    let with = |change: &dyn Fn(&mut Root)| {
+        let mut images = sim.images();
+        images.iter_mut().for_each(|image| reroot(image, change));
+        SimWorld::from_images(images)
+    };
+    verify(&open(&with(&|root| root.features.compatible = 4), 2), &model);
+    assert_refused(&with(&|root| root.features.read_compatible = 2), &["bits 0x2", "only read"]);
+    // A root that was damaged is none of a newer build.
+    let mut images = sim.images();
+    for area in label_areas(SIZE) {
+        (0..RING_SLOTS).for_each(|commit| {
+            let at = ring_slot(area, CommitId::new(commit));
+            let mut bytes = images[1].read(at, 4096);
+            bytes[8] ^= 0x40;
+            images[1].write(at, &bytes);
+        });
+    }
+    assert!(matches!(scan(&SimWorld::from_images(images).devices()[1]), Scan::Member(_)));
 }

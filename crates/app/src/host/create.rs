@@ -256,7 +256,7 @@ pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
             }
         }
         Scan::Damaged(corrupt) => taken(format!("has the damaged label of a pool ({corrupt})"), clear),
-        Scan::Unsupported(why) => taken(format!("belongs to a pool: {why}"), clear),
+        Scan::Unsupported(other) => taken(format!("belongs to a pool: {}", other.why), clear),
         Scan::Failed(error) => {
             Err(ApiError::new(ErrorKind::Device, format!("{path} cannot be read: {error}")))
         }

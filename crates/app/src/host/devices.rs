@@ -14,7 +14,7 @@ use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
 use larder_format::label::MIN_DEVICE;
 use larder_format::{DeviceGuid, Incarnation, PoolGuid};
 use larder_pool::foreign;
-use larder_pool::open::{Found, Scan, scan};
+use larder_pool::open::{Found, Scan, Unsupported, scan};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, Metadata};
@@ -34,6 +34,8 @@ const LOOPS: usize = 8;
 pub struct Search {
     /// Devices of pools.
     pub found: Vec<Found>,
+    /// Devices of pools that a newer build wrote.
+    pub unsupported: Vec<Unsupported>,
     /// What is wrong with others, a sentence each: damaged labels, read errors. Devices that were named
     /// one by one are all told about; in folders, only those that seem to be ours.
     pub remarks: Vec<String>,
@@ -206,7 +208,10 @@ impl Search {
         match scan(&device) {
             Scan::Member(found) => self.found.push(*found),
             Scan::Damaged(corrupt) => self.remarks.push(format!("{path} has a damaged label ({corrupt})")),
-            Scan::Unsupported(why) => self.remarks.push(format!("{path} is left alone: {why}")),
+            Scan::Unsupported(other) => {
+                self.remarks.push(format!("{path} is left alone: {}", other.why));
+                self.unsupported.push(other);
+            }
             Scan::Failed(error) if named => self.remarks.push(format!("{path} cannot be read: {error}")),
             Scan::NotOurs if named => self.remarks.push(match foreign::identify(&*device) {
                 Ok(Some(foreign)) => format!("{path} is not a pool's: it holds {}", foreign.what),
