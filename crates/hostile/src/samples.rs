@@ -145,7 +145,12 @@ pub fn roots() -> Vec<Vec<u8>> {
             })
             .collect(),
         history: (1..4)
-            .map(|i| RootImport { incarnation: Incarnation::new(i), first: CommitId::new(i) })
+            .map(|i| RootImport {
+                incarnation: Incarnation::new(i),
+                first: CommitId::new(i),
+                first_block: BlockId::new(1 << i),
+                skipped: i,
+            })
             .collect(),
         segments: (0..segments).map(|n| segment(rule, n)).collect(),
     };
@@ -527,7 +532,14 @@ pub fn bad_slots() -> Vec<Vec<u8>> {
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {
-    let record = FreeingRecord { queued_blocks: 1, queued_bytes: 4096, left_bytes: 8192, shared: 1 };
+    let record = FreeingRecord {
+        queued_blocks: 1,
+        queued_bytes: 4096,
+        left_bytes: 8192,
+        shared: 1,
+        judged: BlockId::new(7),
+        judged_left: 512,
+    };
     vec![FreeingRecord::default().encode(), record.encode()]
 }
 

@@ -6,6 +6,7 @@
 //! held over I/O.
 
 use crate::error::Result;
+use crate::heat::Clock;
 use crate::map::{Location, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
@@ -34,6 +35,8 @@ pub struct Core {
     pub(crate) open_commit: CommitId,
     /// This import.
     pub(crate) incarnation: Incarnation,
+    /// What the distance of two block ids means.
+    pub(crate) clock: Arc<Clock>,
     /// The next block id.
     pub(crate) next_block: BlockId,
     /// Ids below this one may be used: the durable root says so.

@@ -19,7 +19,7 @@ use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, is_branch};
+use crate::open::{Found, holds, is_branch, lacks_slots};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -185,8 +185,11 @@ impl Pool {
                         found.device.size().get()
                     )));
                 }
+                if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
+                    return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
+                }
                 // What it holds may be older than what the pool gave it.
-                let held = found.root.as_ref().map(|root| (root.commit, root.incarnation));
+                let held = found.root.as_ref().map(|root| holds(&self.history.lock(), root));
                 let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
                 if held.0 < known.good_through && !planted(Bug::OldImageTrusted) {
                     (known.good_through, known.incarnation) = held;

@@ -33,7 +33,7 @@ use crate::write::{draft, frame};
 use larder_device::ALIGN;
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
 use larder_format::checksum::{Sums, fast64};
-use larder_format::log::LogRecord;
+use larder_format::log::{LogRecord, decode_op, encode_op};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
@@ -52,6 +52,8 @@ struct Note {
     seq: u64,
     /// It takes data away: the last name of a file, or a part of its content.
     removes: bool,
+    /// It goes into the record of the one before it.
+    is_joined: bool,
     framed: Vec<u8>,
 }
 
@@ -98,13 +100,15 @@ impl Notes {
         let seq = self.next;
         self.next += 1;
         self.removals += u64::from(removes);
-        let mut framed = Vec::with_capacity(16 + op.len());
-        framed.extend_from_slice(&seq.to_le_bytes());
-        framed.extend_from_slice(&dataset.get().to_le_bytes());
-        framed.extend_from_slice(&op);
+        let framed = encode_op(OpSeq::new(seq), dataset, &op);
         self.bytes += framed.len();
-        self.pending.push_back(Note { seq, removes, framed });
+        self.pending.push_back(Note { seq, removes, is_joined: false, framed });
         OpSeq::new(seq)
+    }
+
+    /// The last operation goes into one record with the one before it.
+    pub(crate) fn join_last(&mut self) {
+        self.pending.back_mut().expect("one was just noted").is_joined = true;
     }
 
     /// Something was removed that only a commit tells of.
@@ -151,8 +155,8 @@ impl Notes {
     fn next_batch(&self, target: OpSeq, limit: usize) -> Batch {
         let (through, by) = self.covered;
         let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
-        // What goes up to the first removal, if there is one.
-        let mut before_removal = None;
+        // What goes up to the first removal, if there is one; and what goes without those that are joined.
+        let (mut before_removal, mut whole) = (None, (last, 0));
         let mut is_covered = true;
         for note in self.pending.iter().filter(|note| note.seq > self.logged) {
             if note.removes && note.seq > through && !planted(Bug::RemovalNotCovered) {
@@ -165,8 +169,13 @@ impl Notes {
             if note.removes && before_removal.is_none() {
                 before_removal = Some((last, ops.len()));
             }
+            if !note.is_joined {
+                whole = (last, ops.len());
+            }
             bytes += note.framed.len() + 4;
             if bytes > limit {
+                last = whole.0;
+                ops.truncate(whole.1);
                 break;
             }
             ops.push(note.framed.clone());
@@ -495,13 +504,10 @@ pub(crate) fn read_chain(
             )));
         }
         for op in record.ops {
-            let cut_short = Corrupt::new("log record", larder_format::Reason::Short);
-            let (head, body) = op.split_at_checked(16).ok_or(cut_short)?;
-            let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-            let seq = OpSeq::new(number(&head[..8]));
+            let (seq, dataset, op) = decode_op(&op)?;
             if seq > last {
                 last = seq;
-                ops.push((DatasetId::new(number(&head[8..])), body.to_vec()));
+                ops.push((dataset, op.to_vec()));
             }
         }
         sequence += 1;

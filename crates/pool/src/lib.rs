@@ -25,6 +25,7 @@ pub mod events;
 mod fence;
 pub mod foreign;
 mod free;
+mod free_slots;
 mod heal;
 mod heat;
 mod import;

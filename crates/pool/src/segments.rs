@@ -174,6 +174,8 @@ pub struct SegmentEntry {
     /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is mended, or the next
     /// import.
     pub damaged: bool,
+    /// The runs that have pages in it are being written anew elsewhere.
+    pub leaving: bool,
     /// Its slots could be given back, but somebody reads it: no commit brings them.
     pub held: bool,
 }
@@ -210,6 +212,7 @@ impl SegmentEntry {
             unnamed: record.unnamed,
             dirty: false,
             damaged: false,
+            leaving: false,
             held: false,
         }
     }
@@ -281,11 +284,10 @@ impl SegmentEntry {
             || (self.is_complete() && self.is_movable() && self.live_blocks == 0)
         {
             Dead { waiting_slots: slots, ..Dead::default() }
-        } else if self.is_worth_cleaning() {
-            let bytes = self.dead_bytes() * slots / self.segment.layout.k() as u64;
-            Dead { bytes, ..Dead::default() }
         } else {
-            Dead::default()
+            let cleaned = if self.is_worth_cleaning() { Some(self.dead_bytes()) } else { None };
+            let bytes = cleaned.or_else(|| self.thin().filter(|_| self.leaving)).unwrap_or(0);
+            Dead { bytes: bytes * slots / self.segment.layout.k() as u64, ..Dead::default() }
         }
     }
 
@@ -301,7 +303,7 @@ impl SegmentEntry {
 pub struct Dead {
     /// Slots of segments in which nothing lives: they are free some commits later.
     pub waiting_slots: u64,
-    /// Bytes over all columns of dead blocks in segments worth cleaning.
+    /// Bytes over all columns of dead blocks in segments worth cleaning, and in those that runs are leaving.
     pub bytes: u64,
     /// Segments that would be free if nobody read them.
     pub held: u64,

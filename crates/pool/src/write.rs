@@ -419,8 +419,11 @@ impl Pool {
 
     /// The classes of records that take the places of others, at the time when `now` is the next id.
     fn classes(&self, replaced: impl Iterator<Item = Option<BlockId>>, now: BlockId) -> Vec<u8> {
-        let records = self.core.lock().entries.records();
-        let interval = |old: BlockId| now.get().saturating_sub(old.get());
+        let (clock, records) = {
+            let core = self.core.lock();
+            (Arc::clone(&core.clock), core.entries.records())
+        };
+        let interval = |old: BlockId| clock.age(old, now);
         replaced.map(|old| old.map_or(heat::COLDEST, |old| heat::class_of(interval(old), records))).collect()
     }
 

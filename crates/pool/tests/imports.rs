@@ -657,3 +657,123 @@ fn numbers_of_devices_and_groups_are_not_given_twice() {
     let next = pool.add_spare(Arc::clone(&devices[2])).unwrap();
     assert!(next > spare, "{next} was another device's");
 }
+
+/// The ends of the leases of block and of segment ids.
+fn leases(devices: Vec<Arc<dyn larder_device::Device>>) -> [u64; 2] {
+    let root = plan(devices).root;
+    [root.block_lease.get(), root.segment_lease.get()]
+}
+
+#[test]
+fn halves_that_are_written_apart_give_no_id_twice() {
+    for (seed, exported) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let sim = SimWorld::new(&[SIZE; 2]);
+        let pool = create(&sim, "mirror");
+        commit(&pool, &mut Model::new(), &[(10, 1, 50_000)]);
+        if exported {
+            pool.commit_export().unwrap();
+        }
+        drop(pool);
+        let given = [0, 1].map(|half| {
+            let devices = || sim.devices()[half..][..1].to_vec();
+            let pool = import_from(devices(), 100 + 2 * seed + half as u64).unwrap();
+            let first = leases(devices());
+            (2..5).for_each(|version| commit(&pool, &mut Model::new(), &files(20, 9, version)));
+            let end = leases(devices());
+            [0, 1].map(|kind| first[kind]..end[kind])
+        });
+        // Segments: few are opened, but the next one of each half is another, too.
+        for (a, b) in given[0].iter().zip(&given[1]) {
+            assert!(a.end < b.start || b.end < a.start, "{a:?} and {b:?} meet, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
+    let (sim, mut model) = written("single", 1);
+    let clock_of = |plan: &Importable| {
+        let import = &plan.root.history[0];
+        import.first_block.get() - import.skipped
+    };
+    let mut clock = None;
+    for turn in 0..40 {
+        let pool = open(&sim, 50 + turn);
+        let found = plan(sim.devices());
+        assert!(clock.is_none_or(|clock| clock == clock_of(&found)), "import {turn}: {clock:?}");
+        let first = pool.next_block().get();
+        commit(&pool, &mut model, &files(20, 3, turn));
+        clock = Some(clock_of(&found) + pool.next_block().get() - first);
+        if turn % 3 == 0 {
+            // What follows the last commit is of no age.
+            try_put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(30, 2, turn)).unwrap();
+        }
+    }
+    let pool = open(&sim, 2);
+    verify(&pool, &model);
+    assert_whole(&pool, "40 imports");
+    let root = plan(sim.devices()).root;
+    assert_eq!(root.history.len(), 32);
+    assert!(
+        root.history.is_sorted_by(
+            |newer, older| newer.first_block > older.first_block && newer.skipped > older.skipped
+        )
+    );
+    // Ids are few, and where they begin is not.
+    assert!(clock.unwrap() < 20_000 && root.block_lease.get() > 1 << 40, "{clock:?}, {}", root.block_lease);
+}
+
+#[test]
+fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pools() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 8, 1));
+    let before = sim.trace().len();
+    commit(&pool, &mut model, &files(30, 20, 2));
+    drop(pool);
+    // The last commit's rows reach both devices, its root the first one only.
+    let trace = sim.trace();
+    let (left, right) = (trace.crash_images(trace.len(), Survival::KeepAll).remove(0), {
+        let is_root = |event: &larder_sim::Event| matches!(event, larder_sim::Event::Write { device: 1, offset, .. } if offset.get() < LABEL_AREA);
+        let root = (before..trace.len()).rev().find(|at| is_root(&trace.events()[*at])).expect("a root");
+        let first = (before..=root).find(|at| is_root(&trace.events()[*at])).expect("a root");
+        trace.crash_images(first, Survival::KeepAll).remove(1)
+    });
+    // Somebody imports that one alone, and stores much without a commit.
+    let alone = SimWorld::from_images(vec![right]);
+    let pool = open(&alone, 50);
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    put(&pool, &dataset, &files(100, 60, 3));
+    pool.members().flush_all();
+    drop(pool);
+    for swapped in [false, true] {
+        let mut images = vec![left.clone(), alone.images().remove(0)];
+        if swapped {
+            images.swap(0, 1);
+        }
+        let both = SimWorld::from_images(images);
+        let mut devices = both.devices();
+        if swapped {
+            devices.swap(0, 1);
+        }
+        let plan = plan(devices);
+        assert_eq!(plan.refusal, None);
+        let standing = plan.devices[1].standing.clone();
+        assert!(matches!(standing, Standing::Stale(_)), "{standing:?}");
+        let pool = Pool::import(world(51), plan, &ImportOptions::default()).unwrap();
+        // Taken back, it gets what it lacks, and holds all without the other.
+        let index = larder_format::DeviceIndex::new(1);
+        let Scan::Member(found) = scan(&both.devices()[if swapped { 0 } else { 1 }]) else {
+            panic!("a member")
+        };
+        if !pool.members().get(index).is_written() {
+            pool.online(index, Some(*found)).unwrap();
+        }
+        while pool.resilver_step(u64::MAX).unwrap() {}
+        verify(&pool, &model);
+        drop(pool);
+        let second = both.images().remove(if swapped { 0 } else { 1 });
+        verify(&open(&SimWorld::from_images(vec![second]), 52), &model);
+    }
+}
