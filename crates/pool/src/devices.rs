@@ -213,6 +213,12 @@ impl Pool {
                 known.since = CommitId::new(commit.get() - 1);
             }
             pool.resilver.forget(known.index);
+            if known.leaving
+                && let Some(space) = pool.core.lock().groups.change(known.group)
+            {
+                // What it has can be had again: it leaves as one that was never gone.
+                space.retire(known.index, false);
+            }
             let state =
                 if planted(Bug::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
             let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);

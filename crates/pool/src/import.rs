@@ -177,7 +177,7 @@ impl Pool {
                 let mut space =
                     GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices);
                 let leaving = members.iter().filter(|member| member.is_leaving());
-                leaving.for_each(|member| space.retire(member.index));
+                leaving.for_each(|member| space.retire(member.index, !member.is_written()));
                 (group.index, space)
             })
             .collect();

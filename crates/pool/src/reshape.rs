@@ -51,7 +51,9 @@ impl Pool {
                 member.name()
             )));
         };
-        if self.members.iter().any(|other| other.group == member.group && other.is_leaving()) {
+        let leaves =
+            |other: &Arc<Member>| other.group == member.group && other.is_leaving() && other.is_written();
+        if self.members.iter().any(|other| leaves(&other)) {
             return Err(PoolError::Invalid("a device is on its way out of this group: wait for that".into()));
         }
         let rule = mirror_of(rule.layout.r() + 1)?;
@@ -90,11 +92,12 @@ impl Pool {
         let rule = mirror_of(self.members.of_group(group).count() - 1)?;
         self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()).text("on its way out"));
         let leaving = Arc::clone(member);
+        let gone = !member.is_written();
         self.change_members(move |pool, _| {
             leaving.set_leaving();
             let mut core = pool.core.lock();
             if let Some(space) = core.groups.change(group) {
-                space.retire(leaving.index);
+                space.retire(leaving.index, gone);
                 space.rule = rule;
             }
             core.close_streams(group);
@@ -180,7 +183,7 @@ impl Pool {
     pub fn reshape_step(&self, bytes: u64) -> Result<bool> {
         let misfits = self.misfits();
         if misfits.is_empty() {
-            for member in self.members.iter().filter(|member| member.is_leaving()) {
+            for member in self.leaving_for_good() {
                 self.leave(&member)?;
             }
             return Ok(false);
@@ -197,6 +200,27 @@ impl Pool {
             self.commit()?;
         }
         Ok(true)
+    }
+
+    /// Devices on their way out that no segment names any more.
+    fn leaving_for_good(&self) -> Vec<Arc<Member>> {
+        let mut leaving: Vec<_> = self.members.iter().filter(|member| member.is_leaving()).collect();
+        if !leaving.is_empty() {
+            let core = self.core.lock();
+            let named: HashSet<DeviceIndex> = core
+                .entries
+                .values()
+                .flat_map(|entry| &entry.segment.slots)
+                .map(|slot| slot.device)
+                .collect();
+            leaving.retain(|member| !named.contains(&member.index));
+        }
+        leaving
+    }
+
+    /// Whether [`Pool::reshape_step`] has something to do.
+    pub fn is_reshaping(&self) -> bool {
+        !self.misfits().is_empty() || !self.leaving_for_good().is_empty()
     }
 
     /// The segments that do not fit.

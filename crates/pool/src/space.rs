@@ -7,7 +7,7 @@ use larder_format::block::BLOCK_OVERHEAD;
 use larder_format::label::GroupRule;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
 use larder_format::{DeviceIndex, GroupIndex, SegmentId, SlotIndex};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Rows are closed when every column has this many bytes: large enough for a disk to stream, small
 /// enough to keep several in memory.
@@ -35,8 +35,8 @@ pub struct GroupSpace {
     pub ashift: u8,
     free: BTreeMap<DeviceIndex, FreeSlots>,
     slots: BTreeMap<DeviceIndex, u32>,
-    /// Devices on their way out: their slots are not given to anybody.
-    retired: BTreeSet<DeviceIndex>,
+    /// Devices on their way out: their slots are not given to anybody. Whether nothing can be had of one any more.
+    retired: BTreeMap<DeviceIndex, bool>,
     /// Slots that are not given to anybody, and whether a segment is still there ([`crate::badslots`]).
     bad: BTreeMap<Slot, bool>,
 }
@@ -57,7 +57,7 @@ impl GroupSpace {
             ashift,
             free: devices.iter().map(|&(device, count)| (device, FreeSlots::all(count))).collect(),
             slots: devices.iter().copied().collect(),
-            retired: BTreeSet::new(),
+            retired: BTreeMap::new(),
             bad: BTreeMap::new(),
         }
     }
@@ -70,20 +70,29 @@ impl GroupSpace {
         self.slots.insert(device, slots);
     }
 
-    /// A device is on its way out: none of its slots is given to anybody any more.
-    pub fn retire(&mut self, device: DeviceIndex) {
+    /// A device is on its way out: none of its slots is given to anybody any more. Of one that is `gone` nothing can be
+    /// had, and segments need not leave it if what is left of them is what the rule asks for.
+    pub fn retire(&mut self, device: DeviceIndex, gone: bool) {
         self.free.remove(&device);
         self.slots.remove(&device);
         self.bad.retain(|slot, _| slot.device != device);
-        self.retired.insert(device);
+        self.retired.insert(device, gone);
     }
 
     /// Whether a segment of `layout` with these slots is as the rule says, and stays.
     pub fn fits(&self, segment: &Segment) -> bool {
-        let rule = self.rule.layout;
-        let stays = |slot: &ColumnSlot| !self.retired.contains(&slot.device);
-        [rule, rule.replicated()].contains(&segment.layout)
-            && (self.retired.is_empty() || segment.slots.iter().all(stays))
+        let (rule, layout) = (self.rule.layout, segment.layout);
+        let state_of = |slot: &ColumnSlot| self.retired.get(&slot.device).copied();
+        let retired = || segment.slots.iter().filter_map(state_of);
+        if self.retired.is_empty() || retired().next().is_none() {
+            return [rule, rule.replicated()].contains(&layout);
+        }
+        // Only mirrors let a device go.
+        let is_mirror = |layout: Layout| layout.k() == 1 && layout.m() == 0;
+        retired().all(|gone| gone)
+            && is_mirror(rule)
+            && is_mirror(layout)
+            && layout.r() - retired().count() == rule.r()
     }
 
     /// Takes any free slot of a device.
@@ -113,13 +122,13 @@ impl GroupSpace {
 
     /// Takes a slot that a segment is known to occupy; false when it was not free.
     pub fn take(&mut self, slot: Slot) -> bool {
-        self.retired.contains(&slot.device)
+        self.retired.contains_key(&slot.device)
             || self.free.get_mut(&slot.device).is_some_and(|free| free.take(slot.index.get()))
     }
 
     /// Gives a slot back.
     pub fn give_back(&mut self, slot: Slot) {
-        if self.retired.contains(&slot.device) {
+        if self.retired.contains_key(&slot.device) {
             return;
         }
         if let Some(is_taken) = self.bad.get_mut(&slot) {

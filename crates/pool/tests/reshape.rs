@@ -6,9 +6,10 @@ use common::*;
 use larder_device::Device;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::{MAX_DEVICES, rule_for};
+use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec};
-use larder_sim::{SimWorld, Survival};
+use larder_sim::{Fault, SimWorld, Survival};
 use std::sync::Arc;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
@@ -307,4 +308,67 @@ fn a_pool_whose_detached_device_is_lost_early_is_whole() {
     assert!(pool.reshape_left() > 0);
     assert_readable_from(&sim, &[1], &model, "the one that stays");
     assert!(left_of(&sim, &[0], true).is_err(), "what was written since is on the other alone");
+}
+
+#[test]
+fn a_dead_half_is_detached_without_writing_the_other_anew() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    for version in 1..4 {
+        commit(&pool, &mut model, &files(10, 60, version));
+    }
+    sim.device(0).inject(Fault::Gone);
+    for version in 4..7 {
+        commit(&pool, &mut model, &files(10, 5, version));
+    }
+    assert_eq!(pool.members().get(device(0)).state(), MemberState::Faulted);
+    let before = sim.device(1).counters().bytes_written;
+    pool.detach(device(0)).unwrap();
+    assert_eq!(pool.reshape_left(), 0, "every copy that there is to be is there");
+    reshape(&pool);
+    assert!(!pool.is_reshaping());
+    let written = sim.device(1).counters().bytes_written - before;
+    assert!(written < 1 << 20, "{written} bytes were written for it");
+    assert_eq!(pool.losses_survived(), 0);
+    commit(&pool, &mut model, &files(30, 20, 7));
+    sync(&pool, &mut model, &files(31, 3, 8));
+    assert_readable_from(&sim, &[1], &model, "without the dead half");
+    pool.commit().unwrap();
+    assert_whole(&pool, "without the dead half");
+    // As many copies again as it had: what has one gets another.
+    pool.attach(device(1), Arc::new(sim.add_device(SIZE))).unwrap();
+    assert!(pool.reshape_left() > 0);
+    reshape(&pool);
+    commit(&pool, &mut model, &files(30, 5, 9));
+    assert_eq!(pool.losses_survived(), 1);
+    assert_eq!(pool.members().iter().count(), 2, "nothing names the dead half any more");
+    assert_whole(&pool, "a mirror again");
+    for left in [1, 2] {
+        assert_readable_from(&sim, &[left], &model, "a mirror again");
+    }
+}
+
+#[test]
+fn what_names_a_dead_half_is_adopted_by_an_import() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    sim.device(0).inject(Fault::Gone);
+    commit(&pool, &mut model, &files(10, 5, 2));
+    pool.detach(device(0)).unwrap();
+    commit(&pool, &mut model, &files(10, 5, 3));
+    drop(pool);
+    let after = SimWorld::from_images(sim.images());
+    // With the dead one, which is out of date, and without.
+    for left in [&[1, 2][..], &[0, 1, 2]] {
+        let left = left.iter().map(|&i| Arc::new(after.device(i)) as Arc<dyn Device>).collect();
+        let pool = import_from(left, 5).unwrap();
+        replay(&pool);
+        assert_eq!((pool.reshape_left(), pool.losses_survived()), (0, 1));
+        commit(&pool, &mut model, &files(10, 5, 4));
+        verify(&pool, &model);
+        assert_whole(&pool, "imported");
+    }
 }

@@ -406,7 +406,7 @@ pub fn paused(pool: &Pool) -> Result<()> {
 
 /// Whether anything has to move since groups changed their shape.
 fn moves(pool: &Pool) -> bool {
-    pool.reshape_left() > 0 || pool.members().iter().any(|member| member.is_leaving())
+    pool.is_reshaping()
 }
 
 impl Live {

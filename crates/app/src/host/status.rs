@@ -28,8 +28,11 @@ impl Host {
             let state = state_of(&group.rule, members.len(), lost);
             let places =
                 members.iter().enumerate().map(|(column, member)| place(pool, member, column, &group));
-            let leaving =
-                pool.members().iter().filter(|member| member.group == group.index && member.is_leaving());
+            // One that is gone is only a number in what was written before.
+            let leaving = pool
+                .members()
+                .iter()
+                .filter(|member| member.group == group.index && member.is_leaving() && member.is_online());
             let leaving = leaving.map(|member| device(pool, &member, Some(&group)));
             children.push(group_vdev(group.index, &group.rule, state, places.chain(leaving).collect()));
         }

@@ -41,10 +41,11 @@ impl Bed {
         self.count("healed");
     }
 
-    /// Every place has its device, current.
+    /// Every place has its device, current. One that was sent away when it was gone is but a number.
     fn is_complete(&self) -> bool {
         let members = self.pool().members().iter().collect::<Vec<_>>();
-        members.len() == self.seats.len() && members.iter().all(|member| member.is_online())
+        members.len() == self.seats.len()
+            && members.iter().all(|member| member.is_online() || member.is_leaving())
     }
 
     /// A device takes its place again, or another one takes it.

@@ -32,7 +32,9 @@ impl Bed {
     fn one_leaves(&self, seat: DeviceIndex) -> bool {
         let pool = self.pool();
         let group = pool.members().get(seat).group;
-        pool.members().iter().any(|member| member.group == group && member.is_leaving())
+        pool.members()
+            .iter()
+            .any(|member| member.group == group && member.is_leaving() && member.is_written())
     }
 
     /// A mirror gets another copy.
