@@ -19,7 +19,7 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     encode_descriptor, row_header_len,
 };
-use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 
@@ -526,8 +526,20 @@ pub fn snapshots() -> Vec<Vec<u8>> {
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
 }
 
+/// Slots that are out of use.
+pub fn bad_slots() -> Vec<Vec<u8>> {
+    vec![BadSlotRecord { device: DeviceGuid::new(9), time: TIME, errno: 5, errors: 1 }.encode()]
+}
+
 pub fn freeings() -> Vec<Vec<u8>> {
-    let record = FreeingRecord { queued_blocks: 1, queued_bytes: 4096, left_bytes: 8192, shared: 1 };
+    let record = FreeingRecord {
+        queued_blocks: 1,
+        queued_bytes: 4096,
+        left_bytes: 8192,
+        shared: 1,
+        judged: BlockId::new(7),
+        judged_left: 512,
+    };
     vec![FreeingRecord::default().encode(), record.encode()]
 }
 

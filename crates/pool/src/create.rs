@@ -387,6 +387,7 @@ impl Pool {
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
             healing: Default::default(),
+            bad_slots: Default::default(),
             scrub: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),

@@ -15,7 +15,7 @@ use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
 use crate::members::Members;
-use crate::open::{Importable, Standing};
+use crate::open::{Importable, Standing, holds};
 use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
@@ -160,7 +160,7 @@ impl Pool {
                 && through < known.good_through
             {
                 let held = candidate.found.as_ref().and_then(|found| found.root.as_ref());
-                known.incarnation = held.map_or(Incarnation::new(0), |root| root.incarnation);
+                known.incarnation = held.map_or(Incarnation::new(0), |held| holds(&root.history, held).1);
                 known.good_through = through;
             }
             let present = candidate.found.map(|found| (found.device, found.label));
@@ -209,7 +209,20 @@ impl Pool {
             durable: root.commit,
         };
         let pool = Pool::assemble(world, parts);
-        pool.load(&root, unclean)?;
+        match (pool.load(&root, unclean), pool.out_of_reach()) {
+            (Err(PoolError::Unreadable { .. }), Some(lost)) => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
+                )));
+            }
+            (Ok(()), Some(lost)) if !options.read_only => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. Nothing was changed. Attach it and import again, or import for reading only, which shows \
+                     the rest"
+                )));
+            }
+            (loaded, _) => loaded?,
+        }
         if !options.read_only {
             // Before its first root, so that of two who import at once one finds the other, and so does who wakes.
             pool.beat()?;
@@ -237,27 +250,26 @@ impl Pool {
         let tables = Tree::open(root.tables);
         let mut bad = Ok(());
         tables.scan(&TableNodes(self), .., |key, value| {
-            let id = key.object & ((1 << 48) - 1);
             let entry: Result<(), Corrupt> = (|| {
-                match (key.object >> 48) as u16 {
-                    t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
-                    t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
-                    t if t == Table::Runs as u16 => runs.add(key.offset, id, value)?,
-                    t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
-                    t if t == Table::Secret as u16 => secret = value.try_into().ok(),
-                    t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
-                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
-                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
-                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
-                    t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
-                    t if t == Table::Properties as u16 => {
+                let (table, id) = Table::of(key)?;
+                match table {
+                    Table::Segments => segments.push(SegmentRecord::decode(value)?.0),
+                    Table::Datasets => datasets.push(DatasetRecord::decode(value)?),
+                    Table::Runs => runs.add(key.offset, id, value)?,
+                    Table::Index => parts.add(key.offset, id, value)?,
+                    Table::Secret if key.offset == 0 => secret = value.try_into().ok(),
+                    Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
+                    Table::Snapshots => snapshots.push(SnapshotRecord::decode(value)?),
+                    Table::Events | Table::Commands => self.log.lock().met(table, key.offset),
+                    Table::Damage => self.adopt_damage(key.offset, value),
+                    Table::BadSlots => self.adopt_bad_slot(key.offset, value),
+                    Table::Freeing => freeing = FreeingRecord::decode(value)?,
+                    Table::Properties => {
                         let property = PropertyRecord::decode(value)?;
-                        properties
-                            .entry(DatasetId::new(id))
-                            .or_default()
-                            .insert(property.name, property.value);
+                        let of = properties.entry(DatasetId::new(id)).or_default();
+                        of.insert(property.name, property.value);
                     }
-                    _ => {}
+                    _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
                 }
                 Ok(())
             })();
@@ -269,16 +281,30 @@ impl Pool {
                 }
             }
         })?;
-        bad?;
+        bad.map_err(|corrupt: Corrupt| match corrupt.reason {
+            Reason::Feature => PoolError::Invalid(format!(
+                "the pool has {}, of which this version of Larder knows nothing. Nothing was changed. Import it with a \
+                 newer one",
+                corrupt.what
+            )),
+            _ => corrupt.into(),
+        })?;
         let secret: [u8; SECRET_LEN] = secret.ok_or(Corrupt::new("secret", Reason::Short))?;
         // Nobody else sets it.
         let _ = self.secret.set(secret);
         let runs = runs.decode(RunDescriptor::decode)?;
         let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
+        // Of some the root knows better where they lie.
+        let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
         for record in &segments {
-            self.adopt_segment(record, root)?;
+            if moved(record.id) {
+                self.move_is_untold(record.id);
+            } else {
+                self.adopt_segment(record, root)?;
+            }
         }
+        self.retire_known_slots();
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(self))?;
         *self.map.lock() = map;
@@ -433,7 +459,8 @@ impl Pool {
                     let at = ring_slot(member.label_areas()[area], root.commit);
                     let write = member.write(at, Arc::clone(&bytes));
                     if write.is_some() {
-                        member.settle(write);
+                        // One of its two places may be bad.
+                        member.settle_write(write);
                     }
                 }
                 if !members.is_empty() {
@@ -550,5 +577,22 @@ mod tests {
         let plan = assemble(vec![*found]).remove(0);
         let error = Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal");
         assert_eq!(error.to_string(), "corrupt dataset table: entries out of order");
+    }
+
+    #[test]
+    fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        pool.tables.lock().insert(&TableNodes(&pool), Table::Holds.key(3), b"a hold").unwrap();
+        pool.commit().unwrap();
+        drop(pool);
+        let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
+        let plan = assemble(vec![*found]).remove(0);
+        let before = sim.images();
+        let error =
+            Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal").to_string();
+        assert!(error.contains("the pool has holds of snapshots") && error.contains("newer"), "{error}");
+        assert!(sim.images() == before, "a refused import wrote");
     }
 }

@@ -7,6 +7,7 @@ pub mod account;
 pub mod admin;
 mod ahead;
 pub mod around;
+mod badslots;
 pub mod cache;
 pub mod check;
 pub mod clean;

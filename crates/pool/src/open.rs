@@ -284,7 +284,7 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
 
 fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Importable> {
     let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
-    let root = found.iter().filter_map(|found| found.root.as_ref()).max_by_key(|root| root.commit)?.clone();
+    let root = newest(found.iter().filter_map(|found| found.root.as_ref()))?.clone();
     let name = found.iter().max_by_key(|found| found.label.sequence)?.label.name.clone();
     let mut remarks = Vec::new();
     let mut refusal = None;
@@ -350,10 +350,16 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
         .iter()
         .map(|known| {
             let found = by_index.remove(&known.index);
-            let through = |device: &Found| commit_of(device).min(known.good_through);
+            let through = |device: &Found| {
+                let held = device.root.as_ref().map(|held| holds(&root.history, held).0);
+                held.unwrap_or(CommitId::new(0)).min(known.good_through)
+            };
             // Who joined at a boundary has nothing to hold from before, nor a root, until the one that tells of it.
             let held = |device: &Found| device.root.as_ref().map_or(known.since, |root| root.commit);
-            let missed_none = |device: &Found| held(device).get() + 1 >= root.commit.get();
+            let strayed = |held: &Root| holds(&root.history, held).0 < held.commit;
+            let missed_none = |device: &Found| {
+                held(device).get() + 1 >= root.commit.get() && !device.root.as_ref().is_some_and(strayed)
+            };
             let standing = match (&found, known.state) {
                 // Nobody is to bring it back unasked.
                 (None, DeviceState::Offline) => Standing::Offline(known.good_through),
@@ -438,6 +444,26 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
         incarnation: root.incarnation,
         beats: 0,
     })
+}
+
+/// The newest of roots; of two of one commit, the one that is more than the first of an import, which repeats the state
+/// before it.
+fn newest<'a>(roots: impl Iterator<Item = &'a Root>) -> Option<&'a Root> {
+    let repeats = |root: &Root| root.history.first().is_some_and(|import| import.first == root.commit);
+    roots.max_by_key(|root| (root.commit, !repeats(root)))
+}
+
+/// The last commit of the pool with this history that a device whose newest root is `held` holds, and the import that wrote
+/// it. Where that root is the first of an import that is none of the pool's, it is the one before: what that import
+/// wrote, and never committed, may lie where the pool stored the next commit.
+pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnation) {
+    let is_ours = history.iter().any(|import| import.incarnation == held.incarnation);
+    match &held.history[..] {
+        [import, before, ..] if !is_ours && import.first == held.commit => {
+            (CommitId::new(held.commit.get() - 1), before.incarnation)
+        }
+        _ => (held.commit, held.incarnation),
+    }
 }
 
 /// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest import

@@ -354,7 +354,7 @@ impl Pool {
         column: usize,
         place: Place,
     ) -> Option<(DeviceIndex, DeviceOffset, usize, usize)> {
-        let slot = segment.slots[column];
+        let slot = segment.slots[column].get();
         let member = self.members.get(slot.device);
         let start = place.offset as usize / ALIGN * ALIGN;
         let end = (place.offset as usize + place.stored as usize).next_multiple_of(ALIGN);

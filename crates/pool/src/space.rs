@@ -2,6 +2,7 @@
 
 use crate::free_slots::FreeSlots;
 use crate::row;
+use crate::segments::{ColumnSlot, Segment};
 use larder_format::block::BLOCK_OVERHEAD;
 use larder_format::label::GroupRule;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
@@ -36,6 +37,8 @@ pub struct GroupSpace {
     slots: BTreeMap<DeviceIndex, u32>,
     /// Devices on their way out: their slots are not given to anybody.
     retired: BTreeSet<DeviceIndex>,
+    /// Slots that are not given to anybody, and whether a segment is still there ([`crate::badslots`]).
+    bad: BTreeMap<Slot, bool>,
 }
 
 impl GroupSpace {
@@ -55,12 +58,14 @@ impl GroupSpace {
             free: devices.iter().map(|&(device, count)| (device, FreeSlots::all(count))).collect(),
             slots: devices.iter().copied().collect(),
             retired: BTreeSet::new(),
+            bad: BTreeMap::new(),
         }
     }
 
     /// Another device joins.
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
         self.retired.remove(&device);
+        self.bad.retain(|slot, _| slot.device != device);
         self.free.insert(device, FreeSlots::all(slots));
         self.slots.insert(device, slots);
     }
@@ -69,14 +74,41 @@ impl GroupSpace {
     pub fn retire(&mut self, device: DeviceIndex) {
         self.free.remove(&device);
         self.slots.remove(&device);
+        self.bad.retain(|slot, _| slot.device != device);
         self.retired.insert(device);
     }
 
     /// Whether a segment of `layout` with these slots is as the rule says, and stays.
-    pub fn fits(&self, layout: Layout, slots: &[Slot]) -> bool {
+    pub fn fits(&self, segment: &Segment) -> bool {
         let rule = self.rule.layout;
-        [rule, rule.replicated()].contains(&layout)
-            && (self.retired.is_empty() || !slots.iter().any(|slot| self.retired.contains(&slot.device)))
+        let stays = |slot: &ColumnSlot| !self.retired.contains(&slot.device);
+        [rule, rule.replicated()].contains(&segment.layout)
+            && (self.retired.is_empty() || segment.slots.iter().all(stays))
+    }
+
+    /// Takes any free slot of a device.
+    pub fn take_any(&mut self, device: DeviceIndex) -> Option<SlotIndex> {
+        self.free.get_mut(&device).and_then(FreeSlots::take_first).map(SlotIndex::new)
+    }
+
+    /// A slot is not given to anybody any more.
+    pub fn set_bad(&mut self, slot: Slot) {
+        let is_free = self.free.get_mut(&slot.device).is_some_and(|free| free.take(slot.index.get()));
+        self.bad.entry(slot).or_insert(!is_free);
+    }
+
+    /// Whether it was said to be bad.
+    pub fn is_bad(&self, slot: Slot) -> bool {
+        self.bad.contains_key(&slot)
+    }
+
+    /// A slot that was said to be bad is as good as any.
+    pub fn pardon(&mut self, slot: Slot) {
+        if self.bad.remove(&slot) == Some(false)
+            && let Some(free) = self.free.get_mut(&slot.device)
+        {
+            free.give_back(slot.index.get());
+        }
     }
 
     /// Takes a slot that a segment is known to occupy; false when it was not free.
@@ -88,6 +120,10 @@ impl GroupSpace {
     /// Gives a slot back.
     pub fn give_back(&mut self, slot: Slot) {
         if self.retired.contains(&slot.device) {
+            return;
+        }
+        if let Some(is_taken) = self.bad.get_mut(&slot) {
+            *is_taken = false;
             return;
         }
         let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
@@ -191,9 +227,10 @@ impl GroupSpace {
         self.reserve()
     }
 
-    /// Slots in use and in all, over all devices.
+    /// Slots in use and in all, over all devices, without those that are bad.
     pub fn slots(&self) -> (u64, u64) {
         let total: u64 = self.slots.values().map(|&count| u64::from(count)).sum();
+        let total = total - self.bad.values().filter(|is_taken| !**is_taken).count() as u64;
         let free: u64 = self.free.values().map(FreeSlots::len).sum();
         (total - free, total)
     }

@@ -516,9 +516,10 @@ fn a_device_that_fell_out_stays_out_after_it_is_back() {
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &[(10, 1, 50_000)]);
-    sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 0, 1);
+    sim.device(1).inject(Fault::FailWrites(0..u64::MAX));
     let before = pool.durable_commit();
     commit(&pool, &mut model, &[(10, 2, 50_000)]);
+    sim.device(1).clear_faults();
     commit(&pool, &mut model, &[(11, 3, 50_000)]);
     drop(pool);
     let trace = sim.trace();
@@ -804,4 +805,59 @@ fn features_of_a_root_count_as_those_of_labels_do() {
         });
     }
     assert!(matches!(scan(&SimWorld::from_images(images).devices()[1]), Scan::Member(_)));
+}
+
+#[test]
+fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pools() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 8, 1));
+    let before = sim.trace().len();
+    commit(&pool, &mut model, &files(30, 20, 2));
+    drop(pool);
+    // The last commit's rows reach both devices, its root the first one only.
+    let trace = sim.trace();
+    let (left, right) = (trace.crash_images(trace.len(), Survival::KeepAll).remove(0), {
+        let is_root = |event: &larder_sim::Event| matches!(event, larder_sim::Event::Write { device: 1, offset, .. } if offset.get() < LABEL_AREA);
+        let root = (before..trace.len()).rev().find(|at| is_root(&trace.events()[*at])).expect("a root");
+        let first = (before..=root).find(|at| is_root(&trace.events()[*at])).expect("a root");
+        trace.crash_images(first, Survival::KeepAll).remove(1)
+    });
+    // Somebody imports that one alone, and stores much without a commit.
+    let alone = SimWorld::from_images(vec![right]);
+    let pool = open(&alone, 50);
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    put(&pool, &dataset, &files(100, 60, 3));
+    pool.members().flush_all();
+    drop(pool);
+    for swapped in [false, true] {
+        let mut images = vec![left.clone(), alone.images().remove(0)];
+        if swapped {
+            images.swap(0, 1);
+        }
+        let both = SimWorld::from_images(images);
+        let mut devices = both.devices();
+        if swapped {
+            devices.swap(0, 1);
+        }
+        let plan = plan(devices);
+        assert_eq!(plan.refusal, None);
+        let standing = plan.devices[1].standing.clone();
+        assert!(matches!(standing, Standing::Stale(_)), "{standing:?}");
+        let pool = Pool::import(world(51), plan, &ImportOptions::default()).unwrap();
+        // Taken back, it gets what it lacks, and holds all without the other.
+        let index = larder_format::DeviceIndex::new(1);
+        let Scan::Member(found) = scan(&both.devices()[if swapped { 0 } else { 1 }]) else {
+            panic!("a member")
+        };
+        if !pool.members().get(index).is_written() {
+            pool.online(index, Some(*found)).unwrap();
+        }
+        while pool.resilver_step(u64::MAX).unwrap() {}
+        verify(&pool, &model);
+        drop(pool);
+        let second = both.images().remove(if swapped { 0 } else { 1 });
+        verify(&open(&SimWorld::from_images(vec![second]), 52), &model);
+    }
 }
