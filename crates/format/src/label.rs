@@ -137,9 +137,17 @@ pub struct Features {
 }
 
 impl Features {
-    /// Refuses what this build may not even read. It knows no feature yet.
+    /// Incompatible: blocks may have several places, of which who knows none but the first frees only that.
+    pub const COPIES: u64 = 1;
+
+    /// What this build may not even read.
+    pub fn unknown(self) -> u64 {
+        self.incompatible & !Self::COPIES
+    }
+
+    /// Refuses what this build may not even read.
     pub(crate) fn check(self, what: &'static str) -> Result<Self, Corrupt> {
-        ensure(self.incompatible == 0, what, Reason::Feature)?;
+        ensure(self.unknown() == 0, what, Reason::Feature)?;
         Ok(self)
     }
 }

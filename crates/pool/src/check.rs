@@ -205,7 +205,7 @@ impl Pool {
     /// Where a block is: as its hint says unless the cleaner moved it.
     pub(crate) fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
         if hint_is_stale(&self.core.lock(), ptr.place.segment) {
-            return Ok(Core::look_up(self, ptr.id)?.unwrap_or(ptr.place));
+            return Ok(Core::look_up(self, ptr.id)?.first().copied().unwrap_or(ptr.place));
         }
         Ok(ptr.place)
     }

@@ -38,8 +38,8 @@ use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
 use larder_format::run::{Footprint, Places};
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
-use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
-use std::collections::BTreeMap;
+use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,6 +96,8 @@ pub(crate) struct Cleaning {
 /// A block on its way.
 struct Moved {
     ptr: BlockPtr,
+    /// All its places, of which this one changes.
+    places: Places,
     block: Encoded,
 }
 
@@ -404,8 +406,15 @@ impl Pool {
             self.append_by_class(&classes, &blocks, Purse::Moved)?
         };
         let mut bytes = 0;
-        for (Moved { ptr, .. }, place) in live.iter().zip(places) {
-            let places = Places::new(&[place]).expect("places that were just given out are in range");
+        // Two places of one block may have been moved together.
+        let mut told: HashMap<BlockId, Places> = HashMap::new();
+        for (Moved { ptr, places: of, .. }, place) in live.iter().zip(places) {
+            let of = told.get(&ptr.id).unwrap_or(of);
+            let all: Vec<_> = of.iter().map(|&at| if at == ptr.place { place } else { at }).collect();
+            let places = Places::new(&all).expect("places that were just given out are in range");
+            if all.len() > 1 {
+                told.insert(ptr.id, places);
+            }
             if !planted(Bug::MoveNotTold) {
                 self.map.lock().apply(Update::Put { id: ptr.id, places });
             }
@@ -455,17 +464,17 @@ impl Pool {
         for (ptr, bytes) in found {
             let in_runs = finder.find(ptr.id, &io)?;
             let known = Entry::of(&self.map.lock().now(ptr.id, in_runs));
-            let here = |entry: &Entry| match entry.location {
-                Location::Places(places) => places.first() == Some(&ptr.place),
-                Location::Alias(_) => false,
-            };
-            let Some(entry) = known.filter(here) else { continue };
+            let Some(entry) = known else { continue };
+            let Location::Places(places) = entry.location else { continue };
+            if !places.contains(&ptr.place) {
+                continue;
+            }
             if self.free_dead(ptr.id, entry) {
                 continue;
             }
             let block =
-                if self.prove(ptr.id, &bytes).is_some() { bytes } else { self.read_stored(segment, ptr)?.1 };
-            live.push(Moved { ptr, block: Encoded::Whole(block) });
+                if self.prove(ptr.id, &bytes).is_some() { bytes } else { self.read_any_place(ptr)?.1 };
+            live.push(Moved { ptr, places, block: Encoded::Whole(block) });
         }
         // As they lay: what was written together stays together.
         live.sort_unstable_by_key(|moved| (moved.ptr.place.offset, moved.ptr.place.column));

@@ -191,12 +191,17 @@ impl Core {
         entry
     }
 
-    /// Where the block map says that a block is.
-    pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Option<Place>> {
+    /// Where the block map says that a block is: at each of these places, or nowhere.
+    pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Vec<Place>> {
         Ok(match pool.look_up(id, |look_up, io| look_up.location(io))? {
-            Some(Location::Places(places)) => places.first().copied(),
-            _ => None,
+            Some(Location::Places(places)) => places.to_vec(),
+            _ => Vec::new(),
         })
+    }
+
+    /// Whether a block may have more than one place.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.features.incompatible & Features::COPIES != 0
     }
 }
 

@@ -618,7 +618,8 @@ impl Pool {
 
     /// Whether the map knows a block and it can be read.
     fn is_there(&self, ptr: BlockPtr, kind: BlockKind) -> bool {
-        Core::look_up(self, ptr.id).is_ok_and(|place| place.is_some()) && self.read_plain(ptr, kind).is_ok()
+        Core::look_up(self, ptr.id).is_ok_and(|places| !places.is_empty())
+            && self.read_plain(ptr, kind).is_ok()
     }
 
     /// Names inodes that were in lost nodes.

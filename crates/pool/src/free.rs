@@ -4,7 +4,7 @@
 //! one asks, in this order:
 //! 1. Is the id at or below its head's *floor*? Then a snapshot holds it. Nothing happens; the dataset counts the
 //!    bytes as held, and they are left to the trace when a snapshot is destroyed.
-//! 2. Is no id of the pool shared, and is the place in the hint still the place? Then the block is dead for
+//! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the block is dead for
 //!    certain and freed in the commit that drops it: the map forgets it, its segment has less to live for.
 //! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
 //!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`Pool::free_step`] works that
@@ -249,7 +249,7 @@ impl Pool {
         if !planted(Bug::Leak) {
             let core = self.core.lock();
             for ptr in records.into_iter().chain(nodes) {
-                let certain = !shared && !hint_is_stale(&core, ptr.place.segment);
+                let certain = !shared && !core.has_copies() && !hint_is_stale(&core, ptr.place.segment);
                 if certain { &mut dead } else { &mut unsure }.push(ptr);
             }
         }
@@ -292,6 +292,12 @@ impl Pool {
 
     /// Frees a block at once, before any commit.
     pub(crate) fn free_now(&self, ptr: BlockPtr) {
+        if self.core.lock().has_copies() {
+            // Only the map knows all of its places.
+            self.map.lock().apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
+            let bytes = u64::from(ptr.place.footprint());
+            return self.freeing.lock().enqueue(ptr.id, bytes, self.queue_limit());
+        }
         self.forget_block(&mut self.map.lock(), ptr.id);
         self.give_back(std::iter::once((ptr.id, ptr.place)));
     }

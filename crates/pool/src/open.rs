@@ -198,7 +198,7 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
 
 /// Why an intact label or root is refused.
 fn unknown(version: u32, features: Features) -> String {
-    match features.incompatible {
+    match features.unknown() {
         _ if version != FORMAT_VERSION => {
             format!("its pool has format version {version}, this build reads version {FORMAT_VERSION}")
         }

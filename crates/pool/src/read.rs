@@ -174,7 +174,7 @@ impl Pool {
 
     /// A block's header and plain content, past the cache.
     pub(crate) fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
-        let (header, bytes) = self.read_where_it_is(ptr, |segment, ptr| self.read_stored(segment, ptr))?;
+        let (header, bytes) = self.read_any_place(ptr)?;
         let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
     }
@@ -191,11 +191,21 @@ impl Pool {
             Err(failed @ PoolError::Unreadable { .. }) => failed,
             read => return read,
         };
-        let Ok(Some(moved)) = Core::look_up(self, ptr.id) else { return Err(failed) };
-        match self.readable.get(moved.segment) {
-            Some(segment) if moved != place => read(&segment, BlockPtr { id: ptr.id, place: moved }),
-            _ => Err(failed),
+        let known = Core::look_up(self, ptr.id).unwrap_or_default();
+        let others = known.into_iter().filter(|other| *other != place);
+        for place in others.collect::<Vec<_>>() {
+            let Some(segment) = self.readable.get(place.segment) else { continue };
+            match read(&segment, BlockPtr { id: ptr.id, place }) {
+                Err(PoolError::Unreadable { .. }) => {}
+                read => return read,
+            }
         }
+        Err(failed)
+    }
+
+    /// The stored bytes of a block from whichever of its places has them, that of `ptr` first.
+    pub(crate) fn read_any_place(&self, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
+        self.read_where_it_is(ptr, |segment, ptr| self.read_stored(segment, ptr))
     }
 
     /// The segment a block is in, pinned, and its place: the hint while its segment is alive, else what
@@ -205,11 +215,12 @@ impl Pool {
             return Ok((segment, ptr.place));
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let place =
-            Core::look_up(self, ptr.id)?.ok_or_else(|| unreadable("the block map does not know it"))?;
-        let segment =
-            self.readable.get(place.segment).ok_or_else(|| unreadable("its segment is not in the table"))?;
-        Ok((segment, place))
+        let places = Core::look_up(self, ptr.id)?;
+        if places.is_empty() {
+            return Err(unreadable("the block map does not know it"));
+        }
+        let found = places.into_iter().find_map(|place| Some((self.readable.get(place.segment)?, place)));
+        found.ok_or_else(|| unreadable("its segment is not in the table"))
     }
 
     /// The header of block `id`, when `bytes` are that block, whole and undamaged, as this pool wrote it. Whoever took the

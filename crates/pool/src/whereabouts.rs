@@ -11,7 +11,7 @@ use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
 pub struct Whereabouts {
     /// Its place.
     pub place: Place,
-    /// The devices that hold it, with the offset there: one for each replica of its column.
+    /// The devices that hold it, with the offset there: one for each replica of its column, of each place.
     pub copies: Vec<(DeviceIndex, DeviceOffset)>,
     /// A second reference was made, and no trace has found since that it is gone.
     pub shared: bool,
@@ -25,7 +25,13 @@ impl Pool {
     pub fn whereabouts(&self, id: BlockId) -> Result<Option<Whereabouts>> {
         let Some(entry) = self.look_up(id, |look_up, io| look_up.entry(io))? else { return Ok(None) };
         let Some(&place) = entry.places().first() else { return Ok(None) };
-        let copies = self.readable.get(place.segment).map_or_else(Vec::new, |segment| {
+        let copies = entry.places().iter().flat_map(|&place| self.copies_at(place)).collect();
+        Ok(Some(Whereabouts { place, copies, shared: entry.marks.contains(Marks::SHARED) }))
+    }
+
+    /// The devices that hold what lies at a place.
+    fn copies_at(&self, place: Place) -> Vec<(DeviceIndex, DeviceOffset)> {
+        self.readable.get(place.segment).map_or_else(Vec::new, |segment| {
             let layout = segment.layout;
             let columns = (0..layout.r()).map(|replica| layout.replica(place.column.into(), replica));
             let slots = columns.filter_map(|column| segment.slots.get(column)).map(ColumnSlot::get);
@@ -35,7 +41,6 @@ impl Pool {
                     (slot.device, offset)
                 })
                 .collect()
-        });
-        Ok(Some(Whereabouts { place, copies, shared: entry.marks.contains(Marks::SHARED) }))
+        })
     }
 }

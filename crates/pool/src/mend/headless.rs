@@ -109,7 +109,7 @@ impl Mend {
                 stored: header.stored(),
             };
             let mapped = row::holds(self.segment.kind, header.info.kind);
-            let placed = mapped && Core::look_up(pool, header.id).ok()? == Some(place);
+            let placed = mapped && Core::look_up(pool, header.id).ok()?.contains(&place);
             if !mapped || !placed && header.birth < self.segment.birth {
                 return None;
             }

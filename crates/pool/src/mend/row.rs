@@ -399,7 +399,7 @@ impl Salvage {
             let (offset, stored) = (start + range.start as u32, range.len() as u32);
             let here = Place { segment: segment.id, column, offset, stored };
             let mapped = matches!(kind, BlockKind::Record | BlockKind::Node);
-            mapped && Core::look_up(pool, *id).ok().flatten() != Some(here)
+            mapped && !Core::look_up(pool, *id).is_ok_and(|places| places.contains(&here))
         };
         let foreign = self.blocks.iter().filter(|block| foreign(block)).map(|(.., range)| range);
         let mut open: Vec<&Range<usize>> = self.gaps.iter().chain(foreign).collect();

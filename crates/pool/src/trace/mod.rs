@@ -437,7 +437,7 @@ impl Pinned {
                 let logical = references.iter().map(|one| one.tag.logical()).max().unwrap_or(0);
                 if logical > 0 {
                     let stored = places.first().map_or(0, |place| u64::from(place.stored));
-                    let allocated = places.first().map_or(0, |place| u64::from(place.footprint()));
+                    let allocated = bytes;
                     findings.count(&References::of(count, logical.into(), stored, allocated));
                     if entry.print.is_some() {
                         let (once, more) = &mut findings.fingerprinted;
