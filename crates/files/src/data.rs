@@ -8,6 +8,7 @@
 
 use crate::attr::{check_regular, extent_end, extents_over, killed};
 use crate::error::{FsError, Result};
+use crate::flush::SPAN_MAX;
 use crate::inode::State;
 use crate::names::Origin;
 use crate::ops::{Seek, SetAttr};
@@ -59,12 +60,18 @@ impl Volume {
                     return Err(FsError::NotFound);
                 }
                 let offset = offset.unwrap_or(state.live.size);
-                self.check_whole(id, &state.live, offset..offset.saturating_add(data.len() as u64))?;
-                if !meets_tail(&state, offset.saturating_add(data.len() as u64)) {
+                let range = offset..offset.saturating_add(data.len() as u64);
+                self.check_whole(id, &state.live, range.clone())?;
+                let span = state.data.spans.with(range.clone());
+                if meets_tail(&state, range.end) {
+                    drop(state);
+                    self.drop_tail(&inode)?;
+                } else if span != range && span.end - span.start > SPAN_MAX {
+                    drop(state);
+                    self.flush_or_commit(id)?;
+                } else {
                     return self.accept(id, &mut state, offset, data, self.now(), Origin::Live);
                 }
-                drop(state);
-                self.drop_tail(&inode)?;
             }
         })?;
         Ok(data.len() as u32)

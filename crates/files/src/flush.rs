@@ -4,6 +4,8 @@
 //! of the pool, and then puts their extents into the tree, inode by inode. Meanwhile writers go on:
 //! they write new pieces over those that are being stored. A flush ends with the last record that was dirty when it
 //! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
+//! What one write(2) brought is taken at one moment and stored in one operation, so that no commit has a part of it:
+//! what reaches over the end of the last record is taken along, up to the end of that write.
 //!
 //! What cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as a failed
 //! write-back of any file system they are dropped, and fsync says so, once to each handle of the file.
@@ -16,7 +18,7 @@ use crate::attr::extents;
 use crate::error::{FsError, Result};
 use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
 use crate::ops::Handle;
-use crate::ranges::Pieces;
+use crate::ranges::{Pieces, Spans};
 use crate::recut::{Rest, Written};
 use crate::volume::{Volume, inode_key};
 use larder_format::items::{self, EXTENT, Extent};
@@ -40,6 +42,8 @@ pub(crate) const BASES: usize = 4 << 20;
 pub(crate) const LOG_AT_MOST: u64 = 1 << 20;
 /// Inodes with dirty data that are looked at for an fsync of another file; more take a commit.
 const LOG_INODES: usize = 1024;
+/// Bytes of writes that overlap, which are stored together; before it gets more, what was written is stored.
+pub(crate) const SPAN_MAX: u64 = 8 << 20;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
 
@@ -58,6 +62,8 @@ struct Taken<'a> {
     record_size: u64,
     records: Vec<(u64, Arc<Pieces>)>,
     unlogged: Vec<Range<u64>>,
+    /// Writes of more than one record.
+    spans: Spans,
     /// Room that was taken for it, bytes.
     room: u64,
     /// Where the next one begins that is to be stored and was not taken.
@@ -67,6 +73,51 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
+    /// Where to stop: within what is dirty in `all`, where the room ends and no write reaches over, unless that is too
+    /// large to be stored at once; where rows are full as well, if such a place is near.
+    fn choose(&mut self, state: &State, all: Range<u64>, share: &mut Share) -> u64 {
+        let (step, mut goes_on) = (self.record_size, None);
+        // The last place at which rows are full, and the end of the write that reaches over where the room ends.
+        let (mut full, mut end) = (None, None);
+        for (&record, pieces) in state.data.records.range(all.start / step..all.end.div_ceil(step)) {
+            let base = (record * step).max(all.start);
+            let across = state.data.spans.across(base);
+            let is_full = across.is_none() && share.taken > 0 && share.taken.is_multiple_of(share.row);
+            if is_full {
+                full = Some(base);
+            }
+            if share.left == 0 && end.is_none() {
+                let Some(span) = across else { return base };
+                if full.is_some() || (span.end - base).next_multiple_of(step) > share.spare {
+                    return full.unwrap_or(base);
+                }
+                end = Some(span.end);
+            } else if let Some(end) = end
+                && (is_full || share.spare < step)
+            {
+                return full.unwrap_or(end);
+            }
+            let whole = state.live.size.saturating_sub(record * step).min(step);
+            let mut bytes = whole.max(pieces.len());
+            if state.live.by_content() && goes_on != Some(record) {
+                bytes += (TAKEN_ALONG as u64 * step).min(state.tree.size);
+            }
+            goes_on = Some(record + 1);
+            self.room += bytes;
+            share.taken += bytes;
+            let more = if end.is_some() { &mut share.spare } else { &mut share.left };
+            *more = more.saturating_sub(bytes);
+        }
+        match (full, end) {
+            (_, None) => all.end,
+            (Some(full), _) => full,
+            (None, Some(_)) if share.taken.is_multiple_of(share.row) => all.end,
+            // More that is written fills the row.
+            (None, Some(end)) if share.only_rows && end.is_multiple_of(step) => all.start,
+            (None, Some(end)) => end,
+        }
+    }
+
     /// Whether it is in the tree, or given up.
     fn is_settled(&self) -> bool {
         self.inode.state.lock().data.flushing.is_empty() && !self.records.is_empty()
@@ -80,10 +131,24 @@ impl Drop for Taken<'_> {
             return;
         }
         let before = state.data.bytes;
+        self.spans.iter().for_each(|span| state.data.put_back(self.record_size, span));
         state.data.take_back();
         self.unlogged.iter().for_each(|range| state.data.unlogged.insert(range.clone()));
         self.volume.meter(before, &mut state);
     }
+}
+
+/// How much is taken.
+struct Share {
+    /// Bytes of records, unless a write goes on behind them.
+    left: u64,
+    /// Bytes that may be taken besides to where no write goes on.
+    spare: u64,
+    /// Bytes that fill a row.
+    row: u64,
+    /// What does not fill one is left.
+    only_rows: bool,
+    taken: u64,
 }
 
 /// An extent as it will be.
@@ -132,21 +197,18 @@ impl Volume {
                 next
             };
             let Some(next) = next else { return Ok(()) };
-            let mut todo = Todo::from([(next, ALL)]);
-            while !todo.is_empty() {
-                let op = self.pool.enter()?;
-                match self.flush_batch(&op, &mut todo) {
-                    // Storing a part of what is dirty, and committing it, makes room for the rest.
-                    Err(FsError::NoSpace) => {
-                        drop(op);
-                        self.pool.commit()?;
-                        break;
-                    }
-                    flushed => flushed?,
-                }
-            }
+            self.flush_or_commit(next)?;
         }
         Ok(())
+    }
+
+    /// Stores what is dirty of an inode; everything is committed where that does not find room.
+    pub(crate) fn flush_or_commit(&self, id: InodeId) -> Result<()> {
+        match self.flush_one(id) {
+            // Storing a part of what is dirty, and committing it, makes room for the rest.
+            Err(FsError::NoSpace) => Ok(self.pool.commit().map(drop)?),
+            flushed => flushed,
+        }
     }
 
     /// Stores all that was dirty when it was called.
@@ -234,7 +296,8 @@ impl Volume {
             }
         }
         todo.retain(|id, _| skipped.binary_search(id).is_err());
-        if whole_rows && room.bytes() >= 4 * abreast {
+        let only_rows = whole_rows && room.bytes() >= 4 * abreast;
+        if only_rows {
             room.shrink_to(expected / abreast * abreast);
             if room.bytes() == 0 {
                 todo.clear();
@@ -244,22 +307,23 @@ impl Volume {
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
         // What was taken is lost to whoever has a turn next.
         let _watch = self.pool.watch("a flush");
-        let mut left = room.bytes();
+        let spare = storable.saturating_sub(room.bytes()).min(2 * SPAN_MAX);
+        let mut share = Share { left: room.bytes(), spare, row: abreast, only_rows, taken: 0 };
         let mut taken = Vec::new();
         let mut rest = Todo::new();
         for (inode, records) in &inodes {
             // Whole records took more than was written.
-            if left == 0 {
+            if share.left == 0 {
                 rest.insert(inode.id, records.clone());
                 continue;
             }
-            let (records, next) = self.take(inode, records.clone(), &mut left);
+            let (records, next) = self.take(inode, records.clone(), &mut share);
             taken.extend(records);
             if let Some(next) = next {
                 rest.insert(inode.id, next);
             }
         }
-        room.shrink_to(room.bytes() - left);
+        room.shrink_to(room.bytes() - share.left);
         point("data was taken to be stored");
         match self.store_taken(op, &taken) {
             Ok(mut not_stored) => rest.append(&mut not_stored),
@@ -287,7 +351,7 @@ impl Volume {
         &self,
         inode: &Arc<Inode>,
         within: Range<u64>,
-        room: &mut u64,
+        share: &mut Share,
     ) -> (Option<Taken<'_>>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
         assert!(state.data.flushing.is_empty(), "whoever had the turn before has settled what was taken");
@@ -303,35 +367,38 @@ impl Volume {
             record_size,
             records: Vec::new(),
             unlogged: Vec::new(),
+            spans: Spans::default(),
             room: 0,
             more: None,
             until: state.data.records.last_key_value().map_or(0, |(last, _)| within.end.min(last + 1)),
         };
-        let mut next = None;
-        while let Some((&record, pieces)) = state.data.records.range(within.start..).next()
-            && record < taken.until
-        {
-            if *room == 0 {
-                next = Some(record..taken.until);
-                taken.more =
-                    pieces.parts(0..u32::MAX).next().map(|part| record * record_size + u64::from(part.start));
-                break;
-            }
-            let whole = state.live.size.saturating_sub(record * record_size).min(record_size);
-            let mut bytes = whole.max(pieces.len());
-            let goes_on = taken.records.last().is_some_and(|(last, _)| last + 1 == record);
-            if state.live.by_content() && !goes_on {
-                bytes += (TAKEN_ALONG as u64 * record_size).min(state.tree.size);
-            }
-            taken.room += bytes;
-            *room = room.saturating_sub(bytes);
-            let pieces = state.data.records.remove(&record).expect("it was just found");
-            let range = record * record_size..(record + 1).saturating_mul(record_size);
-            taken.unlogged.extend(state.data.unlogged.within(range.clone()));
-            state.data.unlogged.remove(range);
-            state.data.flushing.insert(record, Arc::clone(&pieces));
-            taken.records.push((record, pieces));
+        if within.start >= taken.until {
+            return (Some(taken), None);
         }
+        let all = state.data.whole_writes(within.start * record_size..taken.until * record_size);
+        let stop = taken.choose(&state, all.clone(), share);
+        taken.until = all.end.div_ceil(record_size);
+        let mut at = all.start;
+        while let Some((&record, _)) = state.data.records.range(at / record_size..).next()
+            && record * record_size < stop
+        {
+            let base = record * record_size;
+            let part = base.max(all.start)..stop.min(base + record_size);
+            let pieces = state.data.take(record, (part.start - base) as u32..(part.end - base) as u32);
+            taken.unlogged.extend(state.data.unlogged.within(part.clone()));
+            state.data.unlogged.remove(part);
+            if pieces.len() > 0 {
+                state.data.flushing.insert(record, Arc::clone(&pieces));
+                taken.records.push((record, pieces));
+            }
+            at = base + record_size;
+        }
+        taken.spans = state.data.spans.take(all.start..stop);
+        let is_left = share.only_rows && stop == all.start;
+        let next = (stop < all.end && !is_left).then(|| {
+            taken.more = state.data.first_from(stop, record_size);
+            stop / record_size..taken.until
+        });
         (Some(taken), next)
     }
 
@@ -452,7 +519,8 @@ impl Volume {
     /// Cuts what was taken of a file that is cut by content.
     fn build_by_content(&self, index: usize, from: &Taken<'_>, batch: &mut Batch) -> Result<()> {
         let (id, item, room) = (from.inode.id, from.item, from.room);
-        let recut = self.recut(&Written { id, item, records: &from.records, more: from.more, room })?;
+        let (records, spans) = (&from.records, &from.spans);
+        let recut = self.recut(&Written { id, item, records, spans, more: from.more, room })?;
         for (offset, change) in recut.changes {
             let built = Built { inode: index, offset, old: change.old, len: 0, ptr: None };
             self.build(batch, built, from, change.new, change.replaces);
@@ -541,6 +609,9 @@ impl Volume {
         (state.live.stored, state.live.data) = (item.stored, item.data);
         let before = state.data.bytes;
         let left = rest.map_or(u64::MAX, |rest| rest.from);
+        for span in taken.spans.iter().filter(|span| span.end > left) {
+            state.data.put_back(taken.record_size, span);
+        }
         state.data.settle(taken.record_size, left);
         for range in &taken.unlogged {
             state.data.unlogged.insert(range.start.max(left)..range.end.max(left));
@@ -659,7 +730,7 @@ impl Volume {
             return Ok(true);
         }
         self.dataset.update(&op, |tree| {
-            ops.iter().for_each(|op| tree.log(op.encode()));
+            tree.log_together(ops.iter().map(LogOp::encode));
             Ok::<_, PoolError>(())
         })?;
         state.data.unlogged = Default::default();

@@ -19,12 +19,13 @@
 
 use crate::error::{FsError, Result};
 use crate::ops::Handle;
-use crate::ranges::{Pieces, RangeSet};
+use crate::ranges::{Pieces, RangeSet, Spans};
 use larder_format::items;
 use larder_format::{CommitId, InodeId};
 use larder_pool::quota::record_claim;
 use larder_sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A cached inode.
@@ -75,6 +76,9 @@ pub(crate) struct DirtyData {
     pub flushing: BTreeMap<u64, Arc<Pieces>>,
     /// Bytes of the file that are in `records` and not in the log.
     pub unlogged: RangeSet,
+    /// Writes in `records` that reach over the end of a record, each with those that overlap it: they are stored
+    /// together. What ends where one of them does has not been written to by another since.
+    pub spans: Spans,
     /// Bytes held.
     pub bytes: u64,
     /// Bytes that its records take when they are stored, if nothing compresses.
@@ -154,8 +158,11 @@ impl DirtyData {
 
     /// Writes `data` at `offset` of a file with records of `record_size` bytes.
     pub fn write(&mut self, record_size: u32, offset: u64, mut data: &[u8]) {
-        self.unlogged.insert(offset..offset + data.len() as u64);
-        let size = u64::from(record_size);
+        let (size, range) = (u64::from(record_size), offset..offset + data.len() as u64);
+        if range.end > (offset / size + 1) * size || self.spans.meets(&range) {
+            self.spans.insert(range.clone());
+        }
+        self.unlogged.insert(range);
         let mut at = offset;
         while !data.is_empty() {
             let within = at % size;
@@ -184,6 +191,7 @@ impl DirtyData {
     pub fn cut(&mut self, record_size: u32, len: u64) {
         debug_assert!(self.flushing.is_empty());
         self.unlogged.remove(len..u64::MAX);
+        self.spans.cut(len);
         let (boundary, within) = (len / u64::from(record_size), len % u64::from(record_size));
         let mut beyond = self.records.split_off(&boundary);
         if let Some(mut pieces) = beyond.remove(&boundary).filter(|_| within > 0) {
@@ -202,6 +210,51 @@ impl DirtyData {
             self.room -= room(&pieces);
             self.stretches = self.stretches + self.neighbours(record) - 1;
         }
+    }
+
+    /// A range with the writes that reach over its ends.
+    pub fn whole_writes(&self, range: Range<u64>) -> Range<u64> {
+        let before = self.spans.across(range.start).map_or(range.start, |span| span.start);
+        let after = self.spans.across(range.end).map_or(range.end, |span| span.end);
+        before..after
+    }
+
+    /// Takes what was written to a range of a record out of `records`, which keep the rest.
+    pub fn take(&mut self, record: u64, range: Range<u32>) -> Arc<Pieces> {
+        let mut taken = self.records.remove(&record).expect("it was just found");
+        let mut rest = Pieces::default();
+        if range.start > 0 {
+            let pieces = Arc::make_mut(&mut taken);
+            let later = pieces.split_off(range.start);
+            rest = std::mem::replace(pieces, later);
+        }
+        if range.end < taken.end() {
+            rest.overlay(&Arc::make_mut(&mut taken).split_off(range.end));
+        }
+        if rest.len() > 0 {
+            self.records.insert(record, Arc::new(rest));
+        }
+        taken
+    }
+
+    /// The first byte from `at` on that was written.
+    pub fn first_from(&self, at: u64, record_size: u64) -> Option<u64> {
+        let written = self.records.range(at / record_size..).flat_map(|(&record, pieces)| {
+            pieces.parts(0..u32::MAX).map(move |part| record * record_size + u64::from(part.start))
+        });
+        written.into_iter().find(|&start| start >= at)
+    }
+
+    /// Writes that were taken become dirty again: so does, with them, what was written over their ends since.
+    pub fn put_back(&mut self, record_size: u64, span: Range<u64>) {
+        let over = |at: u64| {
+            let (record, within) = (at / record_size, (at % record_size) as u32);
+            let piece = self.records.get(&record).and_then(|pieces| pieces.across(within))?;
+            Some(record * record_size + u64::from(piece.start)..record * record_size + u64::from(piece.end))
+        };
+        let start = over(span.start).map_or(span.start, |piece| piece.start);
+        let end = over(span.end).map_or(span.end, |piece| piece.end);
+        self.spans.insert(start..end);
     }
 
     /// The store of `flushing` failed: it becomes dirty again, under what was written since.
@@ -234,6 +287,9 @@ impl DirtyData {
 
     /// Counts anew; nothing is being flushed.
     fn count(&mut self) {
+        if self.records.is_empty() {
+            self.spans = Spans::default();
+        }
         self.bytes = self.records.values().map(|pieces| pieces.len()).sum();
         self.room = self.records.values().map(|pieces| room(pieces)).sum();
         let mut next = None;
@@ -311,5 +367,31 @@ impl<'a> Locked<'a> {
     /// All of them, as the tree should have them.
     pub fn items(&self) -> impl Iterator<Item = (InodeId, &items::Inode)> {
         self.0.iter().map(|(id, state)| (*id, &state.tree))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_over_the_end_of_a_write_that_was_taken_back_goes_with_it() {
+        let mut data = DirtyData::default();
+        data.write(100, 50, &[1; 100]);
+        data.write(100, 0, &[1; 30]);
+        let spans = data.spans.take(0..150);
+        for (record, range) in [(0, 50..100), (1, 0..50)] {
+            let taken = data.take(record, range);
+            data.flushing.insert(record, taken);
+        }
+        data.write(100, 140, &[2; 20]);
+        data.write(100, 40, &[2; 20]);
+        for span in spans.iter() {
+            data.put_back(100, span);
+        }
+        data.take_back();
+        assert_eq!(data.whole_writes(100..150), 40..160);
+        assert_eq!(data.whole_writes(0..40), 0..40);
+        assert_eq!(data.bytes, 30 + 120);
     }
 }

@@ -66,6 +66,59 @@ impl RangeSet {
     }
 }
 
+/// Ranges that may touch; those that overlap are one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Spans(BTreeMap<u64, u64>);
+
+impl Spans {
+    /// A range together with all that overlap it.
+    pub fn with(&self, range: Range<u64>) -> Range<u64> {
+        let Range { mut start, mut end } = range;
+        for (&at, &to) in self.0.range(..range.end).rev().take_while(|(_, to)| **to > range.start) {
+            (start, end) = (start.min(at), end.max(to));
+        }
+        start..end
+    }
+
+    /// Whether one of them overlaps `range`.
+    pub fn meets(&self, range: &Range<u64>) -> bool {
+        self.0.range(..range.end).next_back().is_some_and(|(_, &to)| to > range.start)
+    }
+
+    /// Adds a range.
+    pub fn insert(&mut self, range: Range<u64>) {
+        let all = self.with(range);
+        drop(self.take(all.clone()));
+        self.0.insert(all.start, all.end);
+    }
+
+    /// The one that begins before `at` and ends behind it.
+    pub fn across(&self, at: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.0.range(..at).next_back()?;
+        (end > at).then_some(start..end)
+    }
+
+    /// Takes out those that begin in `range`.
+    pub fn take(&mut self, range: Range<u64>) -> Self {
+        let mut taken = self.0.split_off(&range.start);
+        self.0.append(&mut taken.split_off(&range.end));
+        Self(taken)
+    }
+
+    /// Forgets everything from `len` on.
+    pub fn cut(&mut self, len: u64) {
+        self.0.split_off(&len);
+        if let Some((_, end)) = self.0.iter_mut().next_back() {
+            *end = len.min(*end);
+        }
+    }
+
+    /// The ranges, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|(&at, &to)| at..to)
+    }
+}
+
 /// Bytes written to a record and not stored yet: pieces by their offset in the record, which neither
 /// overlap nor touch. What lies between them is whatever the file's tree says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -114,6 +167,21 @@ impl Pieces {
         if let Some((start, piece)) = reaching_over {
             self.0.insert(at, Arc::new(piece[(at - start) as usize..].to_vec()));
         }
+    }
+
+    /// Takes out everything from `at` on.
+    pub fn split_off(&mut self, at: u32) -> Self {
+        let mut later = self.clone();
+        later.cut_before(at);
+        self.cut(at);
+        later
+    }
+
+    /// The piece that begins before `at` and ends behind it.
+    pub fn across(&self, at: u32) -> Option<Range<u32>> {
+        let (&start, piece) = self.0.range(..at).next_back()?;
+        let end = start + piece.len() as u32;
+        (end > at).then_some(start..end)
     }
 
     /// Writes all pieces of `newer` over these.
@@ -204,6 +272,42 @@ mod tests {
             let within = set.within(window.0..window.1).into_iter().flatten().collect::<Vec<_>>();
             let expected = (window.0..window.1).filter(|&i| model[i as usize]).collect::<Vec<_>>();
             prop_assert_eq!(within, expected);
+        }
+
+        #[test]
+        fn spans_are_one_where_they_overlap(
+            steps in proptest::collection::vec((0u8..8, 0u64..40, 1u64..12), 1..40),
+            window in (0u64..40, 1u64..40),
+        ) {
+            let mut spans = Spans::default();
+            let mut model: Vec<Range<u64>> = Vec::new();
+            for (what, start, len) in steps {
+                let range = start..start + len;
+                let meets = |span: &Range<u64>| span.start < range.end && span.end > range.start;
+                prop_assert_eq!(spans.meets(&range), model.iter().any(meets));
+                if what == 0 {
+                    spans.cut(start);
+                    model.retain(|span| span.start < start);
+                    model.iter_mut().for_each(|span| span.end = span.end.min(start));
+                } else if what == 1 {
+                    let within = |span: &Range<u64>| range.contains(&span.start);
+                    let taken = spans.take(range.clone());
+                    prop_assert_eq!(taken.iter().count(), model.iter().filter(|span| within(span)).count());
+                    model.retain(|span| !within(span));
+                } else {
+                    let all = model.iter().filter(|span| meets(span)).fold(range.clone(), |all, span| {
+                        all.start.min(span.start)..all.end.max(span.end)
+                    });
+                    prop_assert_eq!(spans.with(range.clone()), all.clone());
+                    model.retain(|span| !meets(span));
+                    model.push(all);
+                    spans.insert(range);
+                }
+                model.sort_by_key(|span| span.start);
+                prop_assert_eq!(spans.iter().collect::<Vec<_>>(), model.clone());
+            }
+            let across = model.into_iter().find(|span| span.start < window.0 && span.end > window.0);
+            prop_assert_eq!(spans.across(window.0), across);
         }
 
         #[test]

@@ -14,7 +14,8 @@
 //! A batch may end within a stretch, because its room is used up or since more follows that is not among what was
 //! taken. Then what is cut for certain is stored, and the rest is written again ([`Rest`]); an old record that the
 //! last cut divides is left with its end, which is read and cut again with the rest. What ends at a hole
-//! or at the end of the file is stored as it is; what is appended later begins with it.
+//! or at the end of the file is stored as it is; what is appended later begins with it. So is what ends a batch, where
+//! the last cut would divide one write(2).
 //!
 //! What cannot be read ends a stretch as a hole does. What was written to a part of it is lost, as in other files.
 
@@ -22,7 +23,7 @@ use crate::attr::{extent_end, extents_over};
 use crate::cut::Cutter;
 use crate::error::{FsError, Result};
 use crate::flush::BASES;
-use crate::ranges::Pieces;
+use crate::ranges::{Pieces, Spans};
 use crate::volume::Volume;
 use larder_format::items::{self, Extent};
 use larder_format::{BlockId, BlockPtr, InodeId};
@@ -41,6 +42,8 @@ pub(crate) struct Written<'a> {
     pub item: items::Inode,
     /// By number, what was written to each record's place; at least one.
     pub records: &'a [(u64, Arc<Pieces>)],
+    /// What is stored together.
+    pub spans: &'a Spans,
     /// More was written from here on, and was not taken.
     pub more: Option<u64>,
     /// When so many bytes have been cut, the rest is left.
@@ -206,7 +209,7 @@ impl Cutting<'_> {
         while let Some(next) = self.written_after(done) {
             let next = next.start.max(done);
             self.met.clear();
-            if self.used >= self.written.room {
+            if self.used >= self.written.room && self.may_stop(next) {
                 self.stop(next);
                 break;
             }
@@ -279,11 +282,11 @@ impl Cutting<'_> {
             let last = matches!(end, Some(End::Reached | End::Unreadable(_)));
             let mut len = known.or_else(|| self.cutter.next(staged, last));
             if len.is_none() && matches!(end, Some(End::More)) {
-                if at > first {
+                if at > first && self.may_stop(at) {
                     self.stop(at);
                     return Ok(None);
                 }
-                // So little was taken that none of it would be stored.
+                // So little was taken that none of it would be stored, or a part of what belongs together.
                 len = self.cutter.next(staged, true);
             }
             let Some(len) = len else {
@@ -296,7 +299,8 @@ impl Cutting<'_> {
             if !here && self.written.more != Some(at) && self.divided(at).is_none() {
                 return Ok(Some(at));
             }
-            if self.used >= self.written.room && at > first && self.written_after(at).is_some() {
+            let is_full = self.used >= self.written.room && at > first;
+            if is_full && self.may_stop(at) && self.written_after(at).is_some() {
                 self.stop(at);
                 return Ok(None);
             }
@@ -447,6 +451,11 @@ impl Cutting<'_> {
     /// The old extent that a cut at `at` divides.
     fn divided(&self, at: u64) -> Option<(u64, Extent)> {
         self.met.front().copied().filter(|(offset, extent)| *offset < at && extent_end(*offset, extent) > at)
+    }
+
+    /// Whether what was written from `at` on can be left.
+    fn may_stop(&self, at: u64) -> bool {
+        self.written.spans.across(at).is_none()
     }
 
     /// Leaves what was written from `at` on.

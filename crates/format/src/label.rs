@@ -29,7 +29,7 @@ pub const MAX_ASHIFT: u8 = 16;
 /// The smallest device that can be a pool's.
 pub const MIN_DEVICE: u64 = 64 << 20;
 /// The version of the whole format; a pool of another version is refused.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 /// `LARDERPL`.
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"LARDERPL");
 /// `LARDERHB`.

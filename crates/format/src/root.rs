@@ -19,6 +19,12 @@ const SUM_AT: usize = RootHead::SIZE - 8;
 /// Imports that a root remembers, newest first, to tell a stale device from a diverged one.
 pub const MAX_HISTORY: usize = 32;
 
+/// An import that writes skips less block ids than this, at random. Two that begin with the same root and give out 2^24 ids
+/// each, 2 TiB of records of 128 KiB, meet once in 2^15 times; a pool lives for 2^22 imports.
+pub const STRIDE: u64 = 1 << 40;
+/// The same of segment ids.
+pub const SEGMENT_STRIDE: u64 = 1 << 32;
+
 /// Where commit `commit`'s root lies in the label area that starts at `area`.
 pub fn ring_slot(area: DeviceOffset, commit: CommitId) -> DeviceOffset {
     DeviceOffset::new(area.get() + RING_OFFSET + commit.get() % RING_SLOTS * RING_SLOT as u64)
@@ -47,7 +53,7 @@ layout! {
         log_open: u8 = 53,
         /// The host that wrote it.
         host: HostId = 56,
-        /// End of the lease of block ids: the next import starts here.
+        /// End of the lease of block ids: the next import starts behind this.
         block_lease: BlockId = 64,
         /// End of the lease of segment ids.
         segment_lease: SegmentId = 72,
@@ -358,11 +364,15 @@ impl RootDevice {
 
 layout! {
     /// One import in the pool's history.
-    pub struct RootImport[16] {
+    pub struct RootImport[32] {
         /// The import.
         incarnation: Incarnation = 0,
         /// Its first commit.
         first: CommitId = 8,
+        /// The first block id that it gives out.
+        first_block: BlockId = 16,
+        /// Block ids below `first_block` that no import gave out, so that ages are not counted in them.
+        skipped: u64 = 24,
     }
 }
 
@@ -485,11 +495,12 @@ impl Root {
         const WHAT: &str = "root record";
         let head = RootHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.magic == ROOT_MAGIC, WHAT, Reason::Magic)?;
-        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         let length = head.length as usize;
         ensure((RootHead::SIZE..=RING_SLOT).contains(&length), WHAT, Reason::Range)?;
         let bytes = bytes.get(..length).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(checksum::fast64_with_hole(sums, bytes, SUM_AT) == head.sum, WHAT, Reason::Checksum)?;
+        // Behind the sum: what a newer build wrote is told from rot.
+        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
         head.features.check(WHAT)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
@@ -534,7 +545,9 @@ impl Root {
         ensure(numbered, WHAT, Reason::Range)?;
         let mut history = Vec::new();
         for _ in 0..head.history {
-            history.push(RootImport::get(take(RootImport::SIZE)?).ok_or(short)?);
+            let import = RootImport::get(take(RootImport::SIZE)?).ok_or(short)?;
+            ensure_countable(&[import.first.get(), import.first_block.get(), import.skipped], WHAT)?;
+            history.push(import);
         }
         let mut segments = Vec::new();
         for _ in 0..head.segments {

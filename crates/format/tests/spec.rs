@@ -121,6 +121,8 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::DatasetHead,
         tables::SnapshotHead,
         tables::FreeingRecord,
+        tables::PropertyHead,
+        tables::BadSlotRecord,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,
@@ -131,6 +133,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         items::InodeRecord,
         items::ExtentRecord,
         log::LogHead,
+        log::OpHead,
     ];
     list.into_iter().map(|(name, size, fields)| (name.to_owned(), (size, fields))).collect()
 }
@@ -292,6 +295,8 @@ fn coded_constants() -> BTreeMap<String, u128> {
         node::MAX_VALUE,
         node::NODE_MAX,
         root::MAX_HISTORY,
+        root::STRIDE,
+        root::SEGMENT_STRIDE,
         root::ROOT_MAGIC,
         run::DESCRIPTOR_REFS,
         run::MAX_PLACES,

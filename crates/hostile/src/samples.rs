@@ -19,7 +19,7 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     encode_descriptor, row_header_len,
 };
-use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 
@@ -145,7 +145,12 @@ pub fn roots() -> Vec<Vec<u8>> {
             })
             .collect(),
         history: (1..4)
-            .map(|i| RootImport { incarnation: Incarnation::new(i), first: CommitId::new(i) })
+            .map(|i| RootImport {
+                incarnation: Incarnation::new(i),
+                first: CommitId::new(i),
+                first_block: BlockId::new(1 << i),
+                skipped: i,
+            })
             .collect(),
         segments: (0..segments).map(|n| segment(rule, n)).collect(),
     };
@@ -519,6 +524,11 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         name: "monday".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+/// Slots that are out of use.
+pub fn bad_slots() -> Vec<Vec<u8>> {
+    vec![BadSlotRecord { device: DeviceGuid::new(9), time: TIME, errno: 5, errors: 1 }.encode()]
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {

@@ -307,6 +307,9 @@ impl Pool {
                 for index in 0..member.slot_count {
                     let slot = Slot { device: member.index, index: SlotIndex::new(index) };
                     report.slots += 1;
+                    if group.is_bad(slot) && !group.is_free(slot) {
+                        continue;
+                    }
                     if group.is_free(slot) == owners.contains_key(&slot) {
                         report.problems.push(format!("{slot:?} is neither free nor used by one segment"));
                     }
@@ -377,7 +380,10 @@ impl Pool {
                 continue;
             };
             match check_descriptor(&self.sums, &bytes) {
-                Ok((found, at)) if found.id == record.id && at == column && found.slots == record.slots => {}
+                Ok((found, at))
+                    if found.id == record.id
+                        && at == column
+                        && found.slots[column] == record.slots[column] => {}
                 Ok(_) => problem("the descriptor is another segment's".into()),
                 Err(corrupt) => problem(corrupt.to_string()),
             }

@@ -116,7 +116,7 @@ impl Core {
             if urgent {
                 entry.dead_bytes() as f64 / entry.placed.max(1) as f64
             } else {
-                heat::worth(entry, now)
+                heat::worth(entry, self.clock.age(entry.closed_at, now))
             }
         };
         let candidates = self.entries.values().filter(|entry| entry.is_worth_cleaning());
@@ -395,11 +395,11 @@ impl Pool {
             }
             places
         } else {
-            let (now, records) = {
+            let (clock, now, records) = {
                 let core = self.core.lock();
-                (core.next_block, core.entries.records())
+                (Arc::clone(&core.clock), core.next_block, core.entries.records())
             };
-            let age = |moved: &Moved| now.get().saturating_sub(moved.ptr.id.get());
+            let age = |moved: &Moved| clock.age(moved.ptr.id, now);
             let classes: Vec<u8> = live.iter().map(|moved| heat::class_of(age(moved), records)).collect();
             self.append_by_class(&classes, &blocks, Purse::Moved)?
         };
@@ -487,7 +487,7 @@ impl Pool {
         });
         let elsewhere = || {
             (0..segment.layout.columns()).find_map(|column| {
-                let slot = segment.slots[column];
+                let slot = segment.slots[column].get();
                 let member = self.members.get(slot.device);
                 let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
                 check(&member.wait(pending).ok()?)

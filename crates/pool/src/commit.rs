@@ -448,6 +448,7 @@ impl Pool {
             let record = {
                 let entries = &mut self.core.lock().entries;
                 entries.change(id, |entry| entry.dirty = false);
+                self.move_is_told(id);
                 entries[&id].to_record()
             };
             if record.kind.is_rooted() {
@@ -457,11 +458,12 @@ impl Pool {
             record.encode(&mut value);
             let noted = tables.insert(&TableNodes(self), Table::segment_key(id), &value);
             if let Err(error) = noted {
-                self.core.lock().entries.change(id, |entry| entry.dirty = true);
+                self.move_is_untold(id);
                 return Err(error);
             }
         }
         self.seal_log(&mut tables);
+        self.seal_bad_slots(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
@@ -553,6 +555,7 @@ impl Pool {
             self.publish(root)?;
         }
         self.settle_all_rows()?;
+        self.tell_of_moves(root)?;
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
@@ -585,15 +588,25 @@ impl Pool {
             return Err(self.suspend("the root record outgrew its place".into()));
         };
         debug_assert_eq!(Root::check(&self.sums, &bytes).as_ref(), Ok(&*root), "what is written can be read");
-        self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
+        let refused = self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
         if !planted(Bug::RootNotFlushed) {
             self.members.flush_all();
         }
         self.check_tolerance()?;
         self.members.iter().for_each(|member| member.note_root());
-        self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
-        // This commit is durable; whoever reads is told of devices that refused its second copy.
-        let _ = self.check_tolerance();
-        Ok(())
+        let again = self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
+        if refused.is_empty() {
+            // This commit is durable; whoever reads is told of devices that failed at its second copy.
+            let _ = self.check_tolerance();
+            return Ok(());
+        }
+        // Of two places one is enough, and where the first was refused it is the second.
+        for (member, error) in again {
+            if refused.iter().any(|(first, _)| Arc::ptr_eq(first, &member)) {
+                member.refuse(&error);
+            }
+        }
+        self.members.flush_all();
+        self.check_tolerance()
     }
 }

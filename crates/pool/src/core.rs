@@ -6,6 +6,7 @@
 //! held over I/O.
 
 use crate::error::Result;
+use crate::heat::Clock;
 use crate::map::{Location, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
@@ -34,6 +35,8 @@ pub struct Core {
     pub(crate) open_commit: CommitId,
     /// This import.
     pub(crate) incarnation: Incarnation,
+    /// What the distance of two block ids means.
+    pub(crate) clock: Arc<Clock>,
     /// The next block id.
     pub(crate) next_block: BlockId,
     /// Ids below this one may be used: the durable root says so.
@@ -61,8 +64,14 @@ impl Core {
 
     /// Whether a segment is as its group's rule says, and stays where it is; see [`crate::reshape`].
     pub(crate) fn fits(&self, id: SegmentId) -> bool {
+        self.entries.get(&id).is_none_or(|entry| self.groups[&entry.segment.group].fits(&entry.segment))
+    }
+
+    /// Whether none of a segment's slots has refused a write.
+    pub(crate) fn is_sound(&self, id: SegmentId) -> bool {
         self.entries.get(&id).is_none_or(|entry| {
-            self.groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
+            let group = &self.groups[&entry.segment.group];
+            !entry.segment.slots.iter().any(|slot| group.is_bad(slot.get()))
         })
     }
 
@@ -178,7 +187,7 @@ impl Core {
     pub(crate) fn give_slots_back(&mut self, id: SegmentId) -> SegmentEntry {
         let entry = self.entries.remove(id).expect("it was just found");
         let space = self.groups.change(entry.segment.group).expect("its group exists");
-        entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
+        entry.segment.slots.iter().for_each(|slot| space.give_back(slot.get()));
         entry
     }
 

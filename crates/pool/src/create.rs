@@ -6,6 +6,7 @@ use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
+use crate::heat::Clock;
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
@@ -276,13 +277,16 @@ impl Pool {
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }
+        let (first, first_block) = (CommitId::new(1), BlockId::new(1));
+        let history = vec![RootImport { incarnation, first, first_block, skipped: 0 }];
         let core = Core {
             entries: Segments::default(),
             groups: Groups::new(groups, 0),
             streams: HashMap::new(),
-            open_commit: CommitId::new(1),
+            open_commit: first,
             incarnation,
-            next_block: BlockId::new(1),
+            clock: Arc::new(Clock::new(&history)),
+            next_block: first_block,
             block_lease: BlockId::new(LEASE),
             next_segment: SegmentId::new(1),
             segment_lease: SegmentId::new(LEASE),
@@ -290,7 +294,6 @@ impl Pool {
             features: Features::default(),
             spend_reserve: false,
         };
-        let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
         let parts = Parts {
             sums,
             name: spec.name.clone(),
@@ -384,6 +387,7 @@ impl Pool {
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
             healing: Default::default(),
+            bad_slots: Default::default(),
             scrub: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),

@@ -501,6 +501,17 @@ impl Update<'_> {
         self.pool.notes.lock().note(self.dataset, op, false);
     }
 
+    /// The same for several, of which a crash leaves all or none.
+    pub fn log_together(&mut self, ops: impl IntoIterator<Item = Vec<u8>>) {
+        let mut notes = self.pool.notes.lock();
+        for (number, op) in ops.into_iter().enumerate() {
+            notes.note(self.dataset, op, false);
+            if number > 0 {
+                notes.join_last();
+            }
+        }
+    }
+
     /// The same for one that takes data away: it is durable no sooner than what was written before it.
     pub fn log_removal(&mut self, op: Vec<u8>) {
         self.pool.notes.lock().note(self.dataset, op, true);

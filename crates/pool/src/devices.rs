@@ -19,7 +19,7 @@ use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, is_branch};
+use crate::open::{Found, holds, is_branch, lacks_slots};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -73,6 +73,7 @@ impl Pool {
         intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
+            self.pardon_strangers();
         }
     }
 
@@ -115,7 +116,7 @@ impl Pool {
         let Some(group) = core.groups.get(&device.group) else { return false };
         let mut misfits =
             core.entries.values().map(|entry| (entry.state, &entry.segment)).filter(|(state, of)| {
-                *state != SegmentState::Freed && of.group == device.group && !group.fits(of.layout, &of.slots)
+                *state != SegmentState::Freed && of.group == device.group && !group.fits(of)
             });
         group.rule.layout.survives(|column| lost(columns[column]))
             && misfits.all(|(_, of)| of.layout.survives(|column| lost(of.slots[column].device)))
@@ -184,8 +185,11 @@ impl Pool {
                         found.device.size().get()
                     )));
                 }
+                if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
+                    return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
+                }
                 // What it holds may be older than what the pool gave it.
-                let held = found.root.as_ref().map(|root| (root.commit, root.incarnation));
+                let held = found.root.as_ref().map(|root| holds(&self.history.lock(), root));
                 let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
                 if held.0 < known.good_through && !planted(Bug::OldImageTrusted) {
                     (known.good_through, known.incarnation) = held;
@@ -499,6 +503,7 @@ impl Pool {
             for counter in [&counters.read_errors, &counters.write_errors, &counters.checksum_errors] {
                 counter.store(0, Ordering::Relaxed);
             }
+            member.forget_refusals();
             if member.state() == MemberState::Faulted && !member.is_given_up() {
                 outcome = outcome.and(self.online(member.index, None));
             }

@@ -56,6 +56,20 @@ impl MemberState {
     }
 }
 
+/// What came of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It is there.
+    Done,
+    /// The device is there and did not take it: its place may be bad, or the device ([`crate::badslots`]).
+    Refused(DeviceError),
+    /// The member is out of use.
+    Lost,
+}
+
+/// Writes that a device may refuse, in as many slots, before it is faulted.
+const REFUSALS: u64 = 16;
+
 /// Requests and errors of one member since import.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -111,6 +125,8 @@ pub struct Member {
     abandoned: AtomicBool,
     /// It has a heartbeat of this import.
     claimed: AtomicBool,
+    /// Slots that refused a write since it was opened or cleared.
+    refusals: AtomicU64,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
     /// It was faulted because the file system that its file lies on is full.
@@ -157,6 +173,7 @@ impl Member {
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
             abandoned: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
             fault: Mutex::default(),
             full: AtomicBool::new(false),
             missed: AtomicBool::new(false),
@@ -498,16 +515,60 @@ impl Member {
         self.settle_or(pending, || {})
     }
 
+    /// As [`Member::settle`], of a write that can go elsewhere: one that the device refuses, though it is there, is
+    /// counted and does not fault it.
+    pub(crate) fn settle_write(&self, pending: Option<Pending<Outcome>>) -> Written {
+        let mut refused = None;
+        let may_refuse = |error: &DeviceError| {
+            let is_refusal = matches!(error, DeviceError::Io { .. }) && !error.is_full() && self.is_written();
+            refused = is_refusal.then(|| error.clone());
+            is_refusal
+        };
+        match (self.settle_unless(pending, || {}, may_refuse), refused) {
+            (_, Some(error)) => Written::Refused(error),
+            (true, None) => Written::Done,
+            (false, None) => Written::Lost,
+        }
+    }
+
+    /// Another of its slots refuses a write: whether that is still for the slot to suffer.
+    pub(crate) fn may_refuse(&self) -> bool {
+        self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS
+    }
+
+    /// Forgets how many slots refused.
+    pub(crate) fn forget_refusals(&self) {
+        self.refusals.store(0, Ordering::Relaxed);
+    }
+
+    /// What it refused found no other place on it.
+    pub(crate) fn refuse(&self, error: &DeviceError) {
+        self.fault_because(format!("a write or flush failed: {error}"));
+    }
+
     /// As [`Member::settle`], of a flush: when it fails nobody knows what of the writes before it is on the device.
     pub(crate) fn settle_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
         self.settle_or(pending, || self.note_missed())
     }
 
     fn settle_or(&self, pending: Option<Pending<Outcome>>, failed: impl Fn()) -> bool {
+        self.settle_unless(pending, failed, |_| false)
+    }
+
+    /// As [`Member::settle`]; an error that `is_borne` is counted and no more.
+    fn settle_unless(
+        &self,
+        pending: Option<Pending<Outcome>>,
+        failed: impl Fn(),
+        is_borne: impl FnOnce(&DeviceError) -> bool,
+    ) -> bool {
         let Some(pending) = pending else { return false };
         let timeout = self.timeout();
         match self.outwait(pending, timeout) {
             Ok(Ok(_)) => return self.is_written(),
+            Ok(Err(ref error)) if is_borne(error) => {
+                self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(Err(error)) => {
                 failed();
                 // What comes back in its place is another: what the device had not flushed is gone.

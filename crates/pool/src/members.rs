@@ -8,9 +8,9 @@
 
 use crate::create::room_for_devices;
 use crate::error::{PoolError, Result};
-use crate::member::Member;
+use crate::member::{Member, Written};
 use crate::planted::point;
-use larder_device::AlignedBuf;
+use larder_device::{AlignedBuf, DeviceError};
 use larder_format::root::RootDevice;
 use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation};
 use larder_sync::RwLock;
@@ -172,18 +172,25 @@ impl Members {
         }
     }
 
-    /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written.
-    pub fn write_labels(&self, area: usize, within: impl Fn(DeviceOffset) -> DeviceOffset, data: &[u8]) {
+    /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written; those
+    /// that refuse it there.
+    pub(crate) fn write_labels(
+        &self,
+        area: usize,
+        within: impl Fn(DeviceOffset) -> DeviceOffset,
+        data: &[u8],
+    ) -> Vec<(Arc<Member>, DeviceError)> {
         point("labels are about to be written");
         let data = Arc::new(AlignedBuf::padded(data));
         let pending: Vec<_> = self
             .iter()
             .map(|member| (member.write(within(member.label_areas()[area]), Arc::clone(&data)), member))
             .collect();
-        for (write, member) in pending {
-            if write.is_some() {
-                member.settle(write);
-            }
-        }
+        let settled = pending.into_iter().filter(|(write, _)| write.is_some());
+        let refused = settled.filter_map(|(write, member)| match member.settle_write(write) {
+            Written::Refused(error) => Some((member, error)),
+            Written::Done | Written::Lost => None,
+        });
+        refused.collect()
     }
 }

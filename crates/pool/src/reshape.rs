@@ -19,7 +19,7 @@ use larder_device::Device;
 use larder_format::label::{GroupRule, GroupWord, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::segment::Layout;
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// The rule of a mirror of so many devices; one device is none.
@@ -203,9 +203,8 @@ impl Pool {
     fn misfits(&self) -> HashSet<SegmentId> {
         let core = self.core.lock();
         let groups = &core.groups;
-        let misfit = |entry: &crate::segments::SegmentEntry| {
-            !groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
-        };
+        let misfit =
+            |entry: &crate::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
         core.entries.select(misfit).into_iter().collect()
     }
 
@@ -214,6 +213,35 @@ impl Pool {
         let misfits = self.misfits();
         let core = self.core.lock();
         misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
+    }
+
+    /// What cannot be read though each group could do without the devices that are lost: it was written when its group had
+    /// another shape, and lies on these alone. In plain words, with their names.
+    pub fn out_of_reach(&self) -> Option<String> {
+        let is_lost =
+            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.core.lock();
+        let (mut lost, mut bytes) = (BTreeSet::new(), 0);
+        for entry in core.entries.values().filter(|entry| entry.live_blocks > 0) {
+            let segment = &entry.segment;
+            if !segment.layout.survives(|column| is_lost(segment.slots[column].device)) {
+                lost.extend(segment.slots.iter().map(|slot| slot.device).filter(|&device| is_lost(device)));
+                bytes += entry.live_bytes;
+            }
+        }
+        drop(core);
+        let name = |device: DeviceIndex| {
+            self.members.find(device).map_or_else(|| format!("device {device}"), |member| member.name())
+        };
+        let names: Vec<String> = lost.into_iter().map(name).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} KiB that were written before the group had its present shape are only on what is missing or out \
+                 of date: {}",
+                bytes.div_ceil(1024),
+                names.join(", ")
+            )
+        })
     }
 
     /// How many more devices can be lost, whichever they are, before data is.

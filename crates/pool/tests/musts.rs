@@ -166,7 +166,12 @@ fn a_device_that_fails_is_out_and_the_next_root_says_through_which_commit_it_is_
                 let mut model = Model::new();
                 commit(&pool, &mut model, &[(10, 1, 50_000)]);
                 // A commit looks at the heartbeat, and such a read puts nobody out of use: what follows is gone, too.
-                let strikes = if matches!(fault, Fault::Gone) { 2 } else { 1 };
+                let strikes = match fault {
+                    Fault::Gone => 2,
+                    // One place that refuses is no reason.
+                    Fault::FailWrites(_) => u64::MAX,
+                    _ => 1,
+                };
                 sim.device(1).inject_window(fault.clone(), spare, strikes);
                 let member = pool.members().get(larder_format::DeviceIndex::new(1)).clone();
                 let mut version = 2;

@@ -5,7 +5,9 @@
 #[path = "../volume/bed.rs"]
 #[allow(dead_code)]
 mod bed;
+mod cuts;
 mod order;
+mod whole;
 mod worker;
 
 use bed::{Bed, READ_WRITE};

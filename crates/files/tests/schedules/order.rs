@@ -2,24 +2,18 @@
 //! done, and whatever goes on beside.
 
 use crate::bed::{Bed, READ_WRITE, ROOT};
-use crate::setting;
+use crate::cuts::{Tasks, attach, committing, explore, flushing, rest, task};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
 use larder_format::ByteLen;
-use larder_pool::ROOT_DATASET;
-use larder_sim::{DeviceImage, SimClock, SimWorld, Survival};
-use larder_sync::schedule::{self, Plan, Switching, Task};
-use std::sync::Arc;
+use larder_sim::DeviceImage;
+use larder_sync::schedule::Task;
 
 const LEN: usize = 9_000;
 const FILES: u64 = 8;
 
 fn bytes(letter: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (letter as usize * 31 + i * 7 + i / 251) as u8).collect()
-}
-
-fn rest(steps: u64) {
-    (0..steps).for_each(|_| schedule::step());
 }
 
 /// A pool with a second dataset, `d1`, in which there are some files.
@@ -37,57 +31,28 @@ fn prepared(properties: &[(&str, &str)], age: impl FnOnce(&Bed)) -> Vec<DeviceIm
     bed.sim.images()
 }
 
-fn attach(bed: &Bed) {
-    if let Ok(d1) = bed.pool.dataset_by_name("tank/d1") {
-        bed.mount.attach(d1, Some((ROOT_DATASET, b"d1".to_vec()))).unwrap();
-        bed.pool.commit().unwrap();
+/// Every file is whole in one of its places.
+fn check(bed: &Bed, (): &()) -> Result<(), String> {
+    let is_whole = |path: String, i| bed.find(&path).is_ok_and(|at| bed.content(at.node) == bytes(i, LEN));
+    match (0..FILES).find(|i| {
+        let places = [format!("d1/old{i}"), format!("d1/new{i}"), format!("new{i}")];
+        !places.into_iter().any(|path| is_whole(path, *i))
+    }) {
+        Some(lost) => Err(format!("file {lost} is nowhere")),
+        None => Ok(()),
     }
 }
 
-/// Runs tasks in schedules by seed; after each of some power cuts every file must be whole in one of its places.
-fn explore(images: &[Vec<DeviceImage>], tasks: fn(u64, &Bed) -> Vec<Task<'_>>) {
-    let (count, first) = (setting("LARDER_SCHEDULES", 60) / 3, setting("LARDER_SEED", 0));
-    for seed in first..first + count.max(1) {
-        let entropy = SeededEntropy::new(seed);
-        let below = |n: u64| entropy.next_u64() % n;
-        let clock = Arc::new(SimClock::new());
-        let image = images[(seed % images.len() as u64) as usize].clone();
-        let bed = Bed::import(SimWorld::from_images(image), Arc::clone(&clock), seed);
-        attach(&bed);
-        let start = bed.sim.trace().len();
-        let switching = match below(4) {
-            0 => Switching::Random { one_in: 2 },
-            1 => Switching::Random { one_in: 50 },
-            2 => Switching::Priorities { changes: 3, length: 10_000 },
-            _ => Switching::Priorities { changes: 20, length: 10_000 },
-        };
-        let outcome = schedule::run(&Plan { seed, switching, panic_at: None }, tasks(seed, &bed));
-        assert!(outcome.stuck.is_none() && outcome.failed.is_empty(), "seed {seed}: {outcome:?}");
-        let trace = bed.sim.trace();
-        drop(bed);
-        let mut cuts: Vec<usize> =
-            (0..4).map(|_| start + below((trace.len() - start) as u64 + 1) as usize).collect();
-        cuts.push(trace.len());
-        cuts.sort_unstable();
-        let mut sweep = trace.sweep();
-        for cut in cuts {
-            sweep.advance_to(cut);
-            let world = SimWorld::from_images(sweep.images(Survival::DropAll));
-            let bed = Bed::import(world, Arc::clone(&clock), 5_000 + seed);
-            attach(&bed);
-            for i in 0..FILES {
-                let is_whole =
-                    |path: String| bed.find(&path).is_ok_and(|at| bed.content(at.node) == bytes(i, LEN));
-                let places = [format!("d1/old{i}"), format!("d1/new{i}"), format!("new{i}")];
-                let told = format!("seed {seed}, cut {cut} of {}: file {i} is nowhere", trace.len());
-                assert!(places.into_iter().any(is_whole), "{told}");
-            }
+/// A worker that replaces one file after the other, and rests after each for up to so many steps.
+fn replacing<'a>(seed: u64, bed: &'a Bed, most: u64) -> Task<'a> {
+    let entropy = SeededEntropy::new(seed ^ 0x5eed);
+    task("worker", move || {
+        for i in 0..FILES {
+            make_anew(bed, &entropy, i);
+            take_away(bed, &entropy, i);
+            rest(entropy.next_u64() % most);
         }
-    }
-}
-
-fn task<'a>(name: &str, body: impl FnOnce() + Send + 'a) -> Task<'a> {
-    (name.into(), Box::new(body))
+    })
 }
 
 /// Makes a file anew, in one of three ways.
@@ -135,15 +100,7 @@ fn no_power_cut_leaves_neither_old_nor_new_beside_fsyncs_and_commits() {
     let images = ["fixed", "content"].map(|chunking| {
         prepared(&[("recordsize", "4096"), ("chunking", chunking), ("compression", "off")], |_| {})
     });
-    explore(&images, |seed, bed| {
-        let entropy = SeededEntropy::new(seed ^ 0x5eed);
-        let worker = move || {
-            for i in 0..FILES {
-                make_anew(bed, &entropy, i);
-                take_away(bed, &entropy, i);
-                rest(entropy.next_u64() % 60);
-            }
-        };
+    let tasks: Tasks<()> = |seed, bed, ()| {
         let bystander = move || {
             let node = bed.file(ROOT, "db");
             for i in 0..25u64 {
@@ -152,25 +109,10 @@ fn no_power_cut_leaves_neither_old_nor_new_beside_fsyncs_and_commits() {
                 rest(30);
             }
         };
-        let flusher = move || {
-            for _ in 0..6 {
-                bed.pool.flush_front().unwrap();
-                rest(80);
-            }
-        };
-        let committer = move || {
-            for _ in 0..4 {
-                bed.pool.commit().unwrap();
-                rest(120);
-            }
-        };
-        vec![
-            task("worker", worker),
-            task("bystander", bystander),
-            task("flusher", flusher),
-            task("committer", committer),
-        ]
-    });
+        let bystander = task("bystander", bystander);
+        vec![replacing(seed, bed, 60), bystander, flushing(bed, 6, 80), committing(bed, 4, 120)]
+    };
+    explore(&images, tasks, check);
 }
 
 #[test]
@@ -191,29 +133,22 @@ fn no_power_cut_leaves_neither_old_nor_new_in_a_pool_that_was_written_through() 
         }
     };
     let images = [prepared(&[("compression", "off")], age)];
-    explore(&images, |seed, bed| {
-        let entropy = SeededEntropy::new(seed ^ 0x5eed);
-        let worker = move || {
-            for i in 0..FILES {
-                make_anew(bed, &entropy, i);
-                take_away(bed, &entropy, i);
-                rest(20);
-            }
-        };
+    let tasks: Tasks<()> = |seed, bed, ()| {
         let tending = move || {
             for _ in 0..12 {
                 bed.pool.tend().unwrap();
                 rest(10);
             }
         };
-        vec![task("worker", worker), task("tend", tending)]
-    });
+        vec![replacing(seed, bed, 20), task("tend", tending)]
+    };
+    explore(&images, tasks, check);
 }
 
 #[test]
 fn no_power_cut_leaves_neither_a_destroyed_dataset_nor_the_copies_of_its_files() {
     let images = [prepared(&[("recordsize", "4096")], |_| {})];
-    explore(&images, |_, bed| {
+    let tasks: Tasks<()> = |_, bed, ()| {
         let worker = move || {
             for i in 0..FILES {
                 let new = bed.file(ROOT, &format!("new{i}"));
@@ -224,12 +159,7 @@ fn no_power_cut_leaves_neither_a_destroyed_dataset_nor_the_copies_of_its_files()
             bed.pool.destroy_dataset(d1).unwrap();
             bed.pool.commit().unwrap();
         };
-        let committer = move || {
-            for _ in 0..3 {
-                bed.pool.commit().unwrap();
-                rest(40);
-            }
-        };
-        vec![task("worker", worker), task("committer", committer)]
-    });
+        vec![task("worker", worker), committing(bed, 3, 40)]
+    };
+    explore(&images, tasks, check);
 }
