@@ -583,6 +583,12 @@ impl Pool {
         }
     }
 
+    /// Stores what waits in memory, as far as it fits.
+    pub(crate) fn store_waiting(&self) -> Result<()> {
+        let _one_at_a_time = self.reclaiming.lock();
+        self.commit_what_fits().map(drop)
+    }
+
     /// Whether a commit has room for all that changed of the trees, and as much again.
     pub(crate) fn changes_fit(&self) -> bool {
         let twice = 2 * self.unsealed();

@@ -470,7 +470,15 @@ impl Pool {
         }
         let kept = || self.space_above(record_size, GroupSpace::reserve_of_promises).available;
         match self.find_space(needed, record_size) {
-            Err(PoolError::NoSpace) if (bytes <= mine || replaces()) && needed <= kept() => {}
+            Err(PoolError::NoSpace) if bytes <= mine || replaces() => {
+                // What waits in memory counts in full until it is stored, and what it replaces is dead only then.
+                if needed > kept() && self.dirty.needed() > 0 {
+                    self.store_waiting()?;
+                }
+                if needed > kept() {
+                    return Err(PoolError::NoSpace);
+                }
+            }
             found => found?,
         }
         self.make_space(bytes, record_size)

@@ -399,3 +399,64 @@ impl Readable {
         self.0.write().remove(&id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_format::DeviceIndex;
+    use larder_format::SlotIndex;
+
+    /// As docs/DESIGN.md has it, "Memory beside the shares", bytes.
+    const A_SEGMENT: u64 = 310;
+    const A_COLUMN: u64 = 8;
+
+    /// Bytes that tables of `count` segments take, as import makes them.
+    fn measured(count: u64, layout: Layout) -> u64 {
+        let record = |id: u64| SegmentRecord {
+            id: SegmentId::new(id),
+            kind: SegmentKind::Data,
+            state: SegmentState::Closed,
+            group: GroupIndex::new(0),
+            layout,
+            height: 64 << 20,
+            live_blocks: 500,
+            live_bytes: 60 << 20,
+            birth: CommitId::new(id),
+            freed: CommitId::new(0),
+            incarnation: Incarnation::new(1),
+            placed: 63 << 20,
+            closed_at: BlockId::new(id * 512),
+            class: 3,
+            unnamed: false,
+            filled: CommitId::new(id),
+            verified: 0,
+            slots: (0..layout.columns() as u16)
+                .map(|device| Slot { device: DeviceIndex::new(device), index: SlotIndex::new(id as u32) })
+                .collect(),
+        };
+        let (mut segments, readable) = (Segments::default(), Readable::default());
+        let info = allocation_counter::measure(|| {
+            for id in 0..count {
+                let entry = SegmentEntry::from_record(&record(id));
+                readable.insert(&entry.segment);
+                segments.insert(entry);
+            }
+        });
+        assert_eq!(segments.len() as u64, count);
+        info.bytes_current.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_segment_takes_the_memory_that_is_documented() {
+        for (k, r, m) in [(1, 1, 0), (8, 1, 2)] {
+            let layout = Layout::new(k, r, m).unwrap();
+            let stated = A_SEGMENT + A_COLUMN * layout.columns() as u64;
+            // What 1 and 10 TiB have of slots of 64 MiB.
+            for count in [16 << 10, 160 << 10] {
+                let each = measured(count, layout) / count;
+                println!("{count} segments of {} columns: {each} B each", layout.columns());
+                assert!((stated * 9 / 10..=stated).contains(&each), "{each} B, {stated} are documented");
+            }
+        }
+    }
+}

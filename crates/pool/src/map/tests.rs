@@ -565,3 +565,41 @@ fn runs_that_claim_the_same_checkpoints_are_refused() {
     let twice = vec![one.clone(), one];
     assert!(matches!(BlockMap::open(twice, &bench.blocks), Err(Failure::Refused(_))));
 }
+
+/// As docs/DESIGN.md has it, "Memory beside the shares", bytes: an update since the last commit, and what is kept of a
+/// page that is on disk.
+const AN_UPDATE: u64 = 225;
+const A_PAGE: u64 = 40;
+
+#[test]
+fn updates_and_pages_take_the_memory_that_is_documented() {
+    let place = |id: u64| Place {
+        segment: SegmentId::new(id / 500),
+        column: 0,
+        offset: (id % 500) as u32 * 131_216,
+        stored: 131_216,
+    };
+    let put = |id: u64| Update::Put { id: BlockId::new(id), places: Places::new(&[place(id)]).unwrap() };
+    const COUNT: u64 = 1 << 20;
+    for ascending in [true, false] {
+        let mut map = BlockMap::default();
+        let of = |n: u64| if ascending { n } else { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 };
+        let info = allocation_counter::measure(|| (0..COUNT).for_each(|n| map.apply(put(of(n)))));
+        let each = info.bytes_current as u64 / map.table_len() as u64;
+        println!("{} updates, ascending {ascending}: {each} B each", map.table_len());
+        assert!((AN_UPDATE / 3..=AN_UPDATE).contains(&each), "{each} B, {AN_UPDATE} are documented");
+        assert!(map.table_bytes() * 21 / 20 >= info.bytes_current as u64, "the share counts hardly less");
+    }
+
+    // One run that is too large to be kept with its pages.
+    let (mut map, mut blocks) = (BlockMap::default(), Blocks::default());
+    (0..4 * COUNT).for_each(|id| map.apply(put(id)));
+    let runs = map.checkpoint(&mut blocks).unwrap().added;
+    let pages: u64 = runs.iter().map(|run| u64::from(run.pages)).sum();
+    let mut opened = None;
+    let info = allocation_counter::measure(|| opened = Some(BlockMap::open(runs, &blocks).unwrap()));
+    let each = info.bytes_current as u64 / pages;
+    println!("{pages} pages: {each} B each");
+    assert!((A_PAGE * 9 / 10..=A_PAGE * 11 / 10).contains(&each), "{each} B, {A_PAGE} are documented");
+    drop(opened);
+}
