@@ -7,7 +7,9 @@ use common::*;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, label_areas,
 };
-use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
+use larder_format::{
+    ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid,
+};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
@@ -639,6 +641,27 @@ fn an_old_copy_that_was_written_apart_is_refused_however_often_the_pool_was_impo
             verify(&open(&both, 999), &model);
         }
     }
+}
+
+#[test]
+fn a_device_that_the_first_root_of_an_import_did_not_reach_is_no_branch_however_long_it_is_away() {
+    let (sim, mut model) = written("mirror", 2);
+    let away = sim.images().remove(1);
+    // Power fails when the import's first root is on one device, which says that the other has it too.
+    drop(open(&sim, 2));
+    let mut half = sim.images().remove(0);
+    for import in 0..40 {
+        let one = SimWorld::from_images(vec![half]);
+        let pool = open(&one, 100 + import);
+        commit(&pool, &mut model, &files(30, 2, import));
+        drop(pool);
+        half = one.images().remove(0);
+    }
+    let both = SimWorld::from_images(vec![half, away]);
+    let plan = plan(both.devices());
+    assert_eq!(plan.refusal, None);
+    assert!(matches!(plan.devices[1].standing, Standing::Stale(_)));
+    verify(&open(&both, 999), &model);
 }
 
 #[test]
