@@ -200,7 +200,9 @@ impl Pool {
             })?,
         };
         if member.group == NO_GROUP {
-            let spare = Member::labelled(device, label, MemberState::Online, None, &self.world.clock);
+            // Its label may be for a place that it did not get: a cut came before the boundary.
+            let (present, state, slot_size) = (Some((device, label)), MemberState::Online, member.slot_size);
+            let spare = Member::new(&known, slot_size, present, state, &self.world.clock);
             self.members.put_spare(Arc::new(spare));
             return Ok(());
         }

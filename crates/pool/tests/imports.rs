@@ -8,7 +8,7 @@ use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, label_areas,
 };
 use larder_format::{
-    ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid,
+    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, HostId, Incarnation, PoolGuid,
 };
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, scan};
@@ -662,6 +662,35 @@ fn a_device_that_the_first_root_of_an_import_did_not_reach_is_no_branch_however_
     assert_eq!(plan.refusal, None);
     assert!(matches!(plan.devices[1].standing, Standing::Stale(_)));
     verify(&open(&both, 999), &model);
+}
+
+#[test]
+fn a_spare_whose_label_was_rewritten_for_a_place_that_it_did_not_get_comes_back_as_a_spare() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let devices = sim.devices();
+    let rule = rule_for("mirror", 2).unwrap();
+    let groups = vec![GroupSpec { rule, devices: devices[..2].to_vec() }];
+    let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+    let spare = pool.add_spare(Arc::clone(&devices[2])).unwrap();
+    drop(pool);
+    // Power fails between the label and the boundary at which the spare was to join.
+    let mut images = sim.images();
+    let place = Label::check(&images[0].read(label_areas(SIZE)[0], 4096)).unwrap();
+    relabel(&mut images[2], |label| {
+        (label.index, label.group, label.rule) = (DeviceIndex::new(3), place.group, place.rule);
+        (label.slot_size, label.slot_count) = (place.slot_size, place.slot_count);
+    });
+    let sim = SimWorld::from_images(images);
+    let pool = open(&sim, 2);
+    let Scan::Member(found) = scan(&sim.devices()[2]) else { panic!("a pool's device") };
+    pool.online(spare, Some(*found)).unwrap();
+    pool.commit().unwrap();
+    let spares: Vec<_> = pool.members().spares().iter().map(|spare| spare.index).collect();
+    assert_eq!(spares, [spare]);
+    drop(pool);
+    let plan = plan(sim.devices());
+    let standings: Vec<_> = plan.devices.iter().map(|device| device.standing.clone()).collect();
+    assert_eq!(standings, [Standing::Current, Standing::Current, Standing::Spare]);
 }
 
 #[test]
