@@ -284,7 +284,8 @@ impl Pool {
     ) -> Result<Label> {
         let size = device.size();
         let slots = u64::from(place.slot_count) * u64::from(place.slot_size);
-        let needed = data_start(place.ashift).get() + slots + LABEL_AREA;
+        // The second label area starts at a multiple of its size.
+        let needed = (data_start(place.ashift).get() + slots).next_multiple_of(LABEL_AREA) + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
             return Err(PoolError::Invalid(format!(
                 "{} is too small: it has {} bytes and {} are needed. Nothing was changed",

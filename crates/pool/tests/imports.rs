@@ -694,6 +694,26 @@ fn a_spare_whose_label_was_rewritten_for_a_place_that_it_did_not_get_comes_back_
 }
 
 #[test]
+fn a_device_whose_last_slots_would_reach_into_its_second_label_area_is_too_small_to_replace_another() {
+    let [old, short, enough] = [66 << 20, (65 << 20) + (60 << 10), 66 << 20].map(ByteLen::new);
+    for (size, fits) in [(short, false), (enough, true)] {
+        let sim = SimWorld::new(&[old, size]);
+        let devices = sim.devices();
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
+        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 16 }).unwrap();
+        let first = pool.members().iter().next().unwrap().index;
+        let replaced = pool.replace(first, Arc::clone(&devices[1]));
+        assert_eq!(replaced.is_ok(), fits, "{size:?}");
+        if let Err(error) = replaced {
+            assert!(error.to_string().contains("too small"), "{error}");
+            continue;
+        }
+        drop(pool);
+        assert!(matches!(scan(&sim.devices()[1]), Scan::Member(_)));
+    }
+}
+
+#[test]
 fn numbers_of_devices_and_groups_are_not_given_twice() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20); 4]);
     let devices = sim.devices();
