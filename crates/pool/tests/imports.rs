@@ -714,6 +714,27 @@ fn a_device_whose_last_slots_would_reach_into_its_second_label_area_is_too_small
 }
 
 #[test]
+fn a_pool_that_has_no_numbers_left_for_groups_and_devices_says_so() {
+    let (sim, model) = written("single", 1);
+    let spare = SimWorld::new(&[SIZE]);
+    let full = |change: fn(&mut larder_format::root::Root)| {
+        let mut plan = plan(sim.devices());
+        change(&mut plan.root);
+        Pool::import(world(9), plan, &ImportOptions::default()).unwrap()
+    };
+    let spec = || GroupSpec { rule: rule_for("single", 1).unwrap(), devices: spare.devices() };
+    let pool = full(|root| root.next_group = u16::MAX);
+    let error = pool.add_group(spec()).unwrap_err().to_string();
+    assert!(error.contains("Nothing was changed"), "{error}");
+    drop(pool);
+    let pool = full(|root| root.next_device = u16::MAX - 1);
+    let error = pool.add_group(spec()).unwrap_err().to_string();
+    assert!(error.contains("Nothing was changed"), "{error}");
+    drop(pool);
+    verify(&open(&sim, 3), &model);
+}
+
+#[test]
 fn numbers_of_devices_and_groups_are_not_given_twice() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20); 4]);
     let devices = sim.devices();
