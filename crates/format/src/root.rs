@@ -214,7 +214,8 @@ layout! {
         since: CommitId = 32,
         /// The last segment that is rebuilt.
         cursor: SegmentId = 40,
-        /// The import that wrote commit `good_through`.
+        /// The import that wrote commit `good_through`; where that is an import's first root, which only repeats, the
+        /// import before.
         incarnation: Incarnation = 48,
     }
 }

@@ -582,8 +582,13 @@ impl Pool {
         let commit = root.commit;
         self.still_ours(Look::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
-        self.members.iter().for_each(|member| member.completed(commit, root.incarnation));
-        (root.devices, root.next_device) = self.members.to_root(commit, root.incarnation);
+        // An import's first root repeats the one before it: who lacks it holds what the import before wrote.
+        let writer = match &root.history[..] {
+            [import, before, ..] if import.first == commit => before.incarnation,
+            _ => root.incarnation,
+        };
+        self.members.iter().for_each(|member| member.completed(commit, writer));
+        (root.devices, root.next_device) = self.members.to_root(commit, writer);
         let Some(bytes) = root.encode(&self.sums) else {
             return Err(self.suspend("the root record outgrew its place".into()));
         };

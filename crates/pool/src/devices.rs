@@ -201,7 +201,9 @@ impl Pool {
             })?,
         };
         if member.group == NO_GROUP {
-            let spare = Member::labelled(device, label, MemberState::Online, None, &self.world.clock);
+            // Its label may be for a place that it did not get: a cut came before the boundary.
+            let (present, state, slot_size) = (Some((device, label)), MemberState::Online, member.slot_size);
+            let spare = Member::new(&known, slot_size, present, state, &self.world.clock);
             self.members.put_spare(Arc::new(spare));
             return Ok(());
         }
@@ -289,7 +291,8 @@ impl Pool {
     ) -> Result<Label> {
         let size = device.size();
         let slots = u64::from(place.slot_count) * u64::from(place.slot_size);
-        let needed = data_start(place.ashift).get() + slots + LABEL_AREA;
+        // The second label area starts at a multiple of its size.
+        let needed = (data_start(place.ashift).get() + slots).next_multiple_of(LABEL_AREA) + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
             return Err(PoolError::Invalid(format!(
                 "{} is too small: it has {} bytes and {} are needed. Nothing was changed",

@@ -17,6 +17,7 @@ use crate::pool::Pool;
 use crate::space::GroupSpace;
 use larder_device::Device;
 use larder_format::label::{GroupRule, GroupWord, Label, MIN_ASHIFT, MIN_DEVICE};
+use larder_format::root::NO_GROUP;
 use larder_format::segment::Layout;
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use std::collections::{BTreeSet, HashSet};
@@ -125,6 +126,10 @@ impl Pool {
             let ashift = core.groups.values().next().map_or(MIN_ASHIFT, |group| group.ashift);
             (GroupIndex::new(core.groups.next()), ashift, core.features)
         };
+        if number >= NO_GROUP {
+            let text = "this pool has had as many groups as it has numbers for. Nothing was changed";
+            return Err(PoolError::Invalid(text.into()));
+        }
         // Blocks must find room in the slots of every group.
         let smallest = self.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
         let slot_size = spec.slot_size().max(smallest);

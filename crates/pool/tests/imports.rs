@@ -10,7 +10,7 @@ use larder_format::label::{
     label_areas,
 };
 use larder_format::root::{Root, ring_slot};
-use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
+use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, HostId, Incarnation, PoolGuid};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, Unsupported, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
@@ -643,6 +643,97 @@ fn an_old_copy_that_was_written_apart_is_refused_however_often_the_pool_was_impo
 }
 
 #[test]
+fn a_device_that_the_first_root_of_an_import_did_not_reach_is_no_branch_however_long_it_is_away() {
+    let (sim, mut model) = written("mirror", 2);
+    let away = sim.images().remove(1);
+    // Power fails when the import's first root is on one device, which says that the other has it too.
+    drop(open(&sim, 2));
+    let mut half = sim.images().remove(0);
+    for import in 0..40 {
+        let one = SimWorld::from_images(vec![half]);
+        let pool = open(&one, 100 + import);
+        commit(&pool, &mut model, &files(30, 2, import));
+        drop(pool);
+        half = one.images().remove(0);
+    }
+    let both = SimWorld::from_images(vec![half, away]);
+    let plan = plan(both.devices());
+    assert_eq!(plan.refusal, None);
+    assert!(matches!(plan.devices[1].standing, Standing::Stale(_)));
+    verify(&open(&both, 999), &model);
+}
+
+#[test]
+fn a_spare_whose_label_was_rewritten_for_a_place_that_it_did_not_get_comes_back_as_a_spare() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let devices = sim.devices();
+    let rule = rule_for("mirror", 2).unwrap();
+    let groups = vec![GroupSpec { rule, devices: devices[..2].to_vec() }];
+    let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+    let spare = pool.add_spare(Arc::clone(&devices[2])).unwrap();
+    drop(pool);
+    // Power fails between the label and the boundary at which the spare was to join.
+    let mut images = sim.images();
+    let place = Label::check(&images[0].read(label_areas(SIZE)[0], 4096)).unwrap();
+    relabel(&mut images[2], |label| {
+        (label.index, label.group, label.rule) = (DeviceIndex::new(3), place.group, place.rule);
+        (label.slot_size, label.slot_count) = (place.slot_size, place.slot_count);
+    });
+    let sim = SimWorld::from_images(images);
+    let pool = open(&sim, 2);
+    let Scan::Member(found) = scan(&sim.devices()[2]) else { panic!("a pool's device") };
+    pool.online(spare, Some(*found)).unwrap();
+    pool.commit().unwrap();
+    let spares: Vec<_> = pool.members().spares().iter().map(|spare| spare.index).collect();
+    assert_eq!(spares, [spare]);
+    drop(pool);
+    let plan = plan(sim.devices());
+    let standings: Vec<_> = plan.devices.iter().map(|device| device.standing.clone()).collect();
+    assert_eq!(standings, [Standing::Current, Standing::Current, Standing::Spare]);
+}
+
+#[test]
+fn a_device_whose_last_slots_would_reach_into_its_second_label_area_is_too_small_to_replace_another() {
+    let [old, short, enough] = [66 << 20, (65 << 20) + (60 << 10), 66 << 20].map(ByteLen::new);
+    for (size, fits) in [(short, false), (enough, true)] {
+        let sim = SimWorld::new(&[old, size]);
+        let devices = sim.devices();
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
+        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 16 }).unwrap();
+        let first = pool.members().iter().next().unwrap().index;
+        let replaced = pool.replace(first, Arc::clone(&devices[1]));
+        assert_eq!(replaced.is_ok(), fits, "{size:?}");
+        if let Err(error) = replaced {
+            assert!(error.to_string().contains("too small"), "{error}");
+            continue;
+        }
+        drop(pool);
+        assert!(matches!(scan(&sim.devices()[1]), Scan::Member(_)));
+    }
+}
+
+#[test]
+fn a_pool_that_has_no_numbers_left_for_groups_and_devices_says_so() {
+    let (sim, model) = written("single", 1);
+    let spare = SimWorld::new(&[SIZE]);
+    let full = |change: fn(&mut larder_format::root::Root)| {
+        let mut plan = plan(sim.devices());
+        change(&mut plan.root);
+        Pool::import(world(9), plan, &ImportOptions::default()).unwrap()
+    };
+    let spec = || GroupSpec { rule: rule_for("single", 1).unwrap(), devices: spare.devices() };
+    let pool = full(|root| root.next_group = u16::MAX);
+    let error = pool.add_group(spec()).unwrap_err().to_string();
+    assert!(error.contains("Nothing was changed"), "{error}");
+    drop(pool);
+    let pool = full(|root| root.next_device = u16::MAX - 1);
+    let error = pool.add_group(spec()).unwrap_err().to_string();
+    assert!(error.contains("Nothing was changed"), "{error}");
+    drop(pool);
+    verify(&open(&sim, 3), &model);
+}
+
+#[test]
 fn numbers_of_devices_and_groups_are_not_given_twice() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20); 4]);
     let devices = sim.devices();
@@ -760,7 +851,7 @@ fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pool
         assert!(matches!(standing, Standing::Stale(_)), "{standing:?}");
         let pool = Pool::import(world(51), plan, &ImportOptions::default()).unwrap();
         // Taken back, it gets what it lacks, and holds all without the other.
-        let index = larder_format::DeviceIndex::new(1);
+        let index = DeviceIndex::new(1);
         let Scan::Member(found) = scan(&both.devices()[if swapped { 0 } else { 1 }]) else {
             panic!("a member")
         };

@@ -1,7 +1,7 @@
 //! Labels, heartbeats and rings of roots: proven on every device.
 //!
 //! A label that is wrong is written anew from the one in memory. A place of the ring holds the root of one commit in
-//! fifteen, the same bytes on every device: what is damaged comes from any intact copy. Where there is none, an old
+//! fourteen, the same bytes on every device: what is damaged comes from any intact copy. Where there is none, an old
 //! root is blanked, since nobody needs it, but a damaged place might pass for a newer root that was lost; the newest is
 //! followed by another, which a commit writes.
 //!

@@ -1,5 +1,6 @@
 //! What a trace found, and how it is kept with the pool.
 
+use larder_format::node::MAX_VALUE;
 use larder_format::{CommitId, DatasetId, Timestamp};
 use std::fmt::Write;
 
@@ -108,6 +109,8 @@ pub const CLASSES: usize = 32;
 pub(super) const SAMPLE: usize = 16;
 /// Datasets that are kept, those that share most.
 const SHARING: usize = 16;
+/// Bytes of findings, at most: they are a note with a name.
+const ENCODED_MAX: usize = MAX_VALUE - 64;
 
 /// How a trace ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -206,7 +209,8 @@ impl Findings {
         self.errors() > 0
     }
 
-    /// As a line of text: numbers by name, the histogram's classes, and last why it failed.
+    /// As a line of text: numbers by name, the histogram's classes, and last why it failed. What finds no room in a note is
+    /// left out.
     pub(super) fn encode(&self) -> String {
         let mut out = String::new();
         let outcome = match self.outcome {
@@ -215,8 +219,12 @@ impl Findings {
             Outcome::Failed(_) => "failed",
         };
         let mut put = |name: &str, value: &dyn std::fmt::Display| {
+            let before = out.len();
             // Writing to a string does not fail.
             let _ = write!(out, "{name}={value} ");
+            if out.len() > ENCODED_MAX {
+                out.truncate(before);
+            }
         };
         put("outcome", &outcome);
         put("commit", &self.commit.get());
@@ -235,17 +243,19 @@ impl Findings {
         put("lost", &self.lost);
         self.lost_in.iter().for_each(|dataset| put("lost_in", dataset));
         put("unshared", &self.unshared);
+        put("fingerprinted", &format_args!("{},{}", self.fingerprinted.0, self.fingerprinted.1));
         for (i, of) in self.histogram.iter().enumerate().filter(|(_, of)| of.blocks > 0) {
             let all: Vec<_> = of.numbers().iter().map(|number| format!("{number:x}")).collect();
             put("class", &format_args!("{i},{}", all.join(",")));
         }
-        put("fingerprinted", &format_args!("{},{}", self.fingerprinted.0, self.fingerprinted.1));
         for of in &self.sharing {
             let Sharing { dataset, references, logical, allocated, share } = of;
             put("sharing", &format_args!("{dataset},{references},{logical},{allocated},{share}"));
         }
         if let Outcome::Failed(why) = &self.outcome {
-            put("why", why);
+            let room = ENCODED_MAX.saturating_sub(out.len() + "why= ".len());
+            let end = (0..=room.min(why.len())).rev().find(|&end| why.is_char_boundary(end));
+            let _ = write!(out, "why={}", &why[..end.unwrap_or(0)]);
         }
         out.truncate(out.trim_end().len());
         out
@@ -348,5 +358,30 @@ mod tests {
         findings.outcome = Outcome::Done;
         assert_eq!(Findings::decode(&findings.encode()), Some(findings));
         assert_eq!(Findings::decode("live=x"), None);
+    }
+
+    #[test]
+    fn findings_of_the_largest_pool_find_room_in_a_note() {
+        let most = u64::MAX >> 2;
+        let of = References { referenced_allocated: most, ..References::of(1, most, most, most) };
+        let sharing = Sharing { references: most, logical: most, allocated: most, ..Sharing::default() };
+        let findings = Findings {
+            outcome: Outcome::Failed("\u{fc}".repeat(3000)),
+            missing_sample: vec![most; SAMPLE],
+            lost_in: vec![DatasetId::new(most); SAMPLE],
+            histogram: vec![of; CLASSES],
+            sharing: (0..SHARING as u64)
+                .map(|id| Sharing { dataset: DatasetId::new(id), ..sharing })
+                .collect(),
+            unshared: most,
+            ..Findings::default()
+        };
+        let value = findings.encode();
+        let name = "larder:trace-found".to_owned();
+        let record = larder_format::tables::PropertyRecord { name, value: value.clone() }.encode();
+        assert!(record.len() <= larder_format::node::MAX_VALUE, "{} bytes", record.len());
+        let found = Findings::decode(&value).unwrap();
+        assert_eq!((found.unshared, &found.histogram[0]), (most, &of));
+        assert!(matches!(found.outcome, Outcome::Failed(why) if why.starts_with('\u{fc}')));
     }
 }
