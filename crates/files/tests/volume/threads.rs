@@ -207,6 +207,7 @@ fn replacing_a_file_is_atomic_for_whoever_opens_it() {
 fn a_thread_less_that_serves_a_mount_is_an_event_of_the_pool() {
     let bed = Bed::new(&[]);
     bed.mount.serves_less("I/O error");
-    let told = |(_, event): &(u64, EventRecord)| event.class == "mount_thread" && event.text.contains("I/O error");
+    let told =
+        |(_, event): &(u64, EventRecord)| event.class == "mount_thread" && event.text.contains("I/O error");
     assert!(bed.pool.events(0).iter().any(told));
 }
