@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 #[allow(dead_code, reason = "another test uses what this one does not")]
 mod bed;
@@ -85,18 +86,141 @@ fn a_pool_that_hangs_holds_up_no_command_about_another() {
     bed.ok(&format!("pool create -m DIR/second second {}", devices[1]));
     fs::write(bed.path("mnt/file"), "x").unwrap();
     fs::write(format!("{}.faults", devices[0]), "hang\n").unwrap();
+    let mut sync = bed.command("pool sync tank").spawn().unwrap();
+    for line in LOOKS.into_iter().chain(OF_ANOTHER) {
+        let (done, text) = answered(&bed, line);
+        assert!(done, "{line}: {text}");
+    }
+    assert!(sync.try_wait().unwrap().is_none(), "it hangs");
     let mut export = bed.command("pool export tank").spawn().unwrap();
     wait_until("unmounted", || !is_mounted(&bed.path("mnt")));
     bed.ok("pool export second");
     bed.ok(&format!("pool import -d {} second", devices[1]));
     bed.ok("fs create second/more");
-    for line in ["pool status", "pool list", "fs list", "fs get all", "daemon status", "pool events tank"] {
-        bed.ok(line);
+    for line in LOOKS.into_iter().chain(OF_ANOTHER) {
+        let (done, text) = answered(&bed, line);
+        assert!(done, "{line}: {text}");
     }
     bed.ok("fs unmount second");
     assert!(export.try_wait().unwrap().is_none(), "it hangs");
     fs::remove_file(format!("{}.faults", devices[0])).unwrap();
     assert!(export.wait().unwrap().success());
+    sync.wait().unwrap();
+}
+
+/// What only looks, at the pool `tank` above all.
+const LOOKS: [&str; 13] = [
+    "pool status",
+    "pool list",
+    "pool list -v",
+    "pool get all tank",
+    "pool iostat",
+    "pool events tank",
+    "pool history tank",
+    "fs list",
+    "fs get all",
+    "fs get all tank",
+    "fs get -o value used tank",
+    "daemon status",
+    "cachestat",
+];
+/// What the pool `second` can do meanwhile.
+const OF_ANOTHER: [&str; 5] = [
+    "pool check second",
+    "pool sync second",
+    "pool scrub -w second",
+    "fs create second/a",
+    "fs destroy second/a",
+];
+/// What changes the pool `tank`, or needs it whole.
+const CHANGES: [&str; 10] = [
+    "pool check tank",
+    "pool sync tank",
+    "pool scrub tank",
+    "pool set comment=x tank",
+    "pool clear tank",
+    "pool trace tank",
+    "fs set quota=10M tank",
+    "fs create tank/more",
+    "pool export tank",
+    "daemon stop",
+];
+
+/// Runs a command that must end, one way or the other; whether it succeeded, and what it printed.
+fn answered(bed: &Bed, line: &str) -> (bool, String) {
+    let mut child = bed.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(&format!("answered: {line}"), || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.success(), text)
+}
+
+#[test]
+fn every_command_is_answered_and_files_are_read_while_a_pool_is_suspended() {
+    let _alone = alone();
+    let name = "every_command_is_answered_and_files_are_read_while_a_pool_is_suspended";
+    let Some(bed) = Bed::new(name) else { return };
+    let devices = bed.devices("disks", 2, 64);
+    let faults = format!("{}.faults", devices[0]);
+    bed.ok(&format!("pool create -m DIR/mnt tank fault:{}", devices[0]));
+    bed.ok(&format!("pool create -m DIR/second second {}", devices[1]));
+    let file = |number: u64| bed.path(&format!("mnt/{number}"));
+    for number in 0..32 {
+        fs::write(file(number), bed::noise(number, 300_000)).unwrap();
+    }
+    let import = format!("pool import -d fault:{} tank", devices[0]);
+    bed.ok("pool export tank");
+    bed.ok(&import);
+    fs::write(file(100), "never stored").unwrap();
+    fs::write(&faults, "error write\n").unwrap();
+    let (done, error) = answered(&bed, "pool sync tank");
+    assert!(!done && error.contains("suspended"), "{error}");
+
+    // Somebody reads all the time, from the device too.
+    let (ended, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Relaxed) {
+                for number in 0..32 {
+                    assert!(fs::read(file(number)).unwrap() == bed::noise(number, 300_000), "{number}");
+                }
+                rounds.fetch_add(1, Relaxed);
+            }
+        });
+        let _ended = End(&ended);
+        let status = answered(&bed, "pool status");
+        assert!(status.0 && status.1.contains("SUSPENDED"), "{}", status.1);
+        for line in LOOKS.into_iter().chain(OF_ANOTHER).chain(["pool export second"]) {
+            let (done, text) = answered(&bed, line);
+            assert!(done, "{line}: {text}");
+        }
+        let import = format!("pool import -d {} second", devices[1]);
+        assert!(answered(&bed, &import).0);
+        // What changes the pool, or needs it whole, is refused.
+        for line in CHANGES {
+            let (done, text) = answered(&bed, line);
+            assert!(!done, "{line}: {text}");
+        }
+        let before = rounds.load(Relaxed);
+        wait_until("read once more", || rounds.load(Relaxed) > before + 1);
+    });
+
+    let (done, text) = answered(&bed, "pool export -f tank");
+    assert!(done, "{text}");
+    fs::remove_file(&faults).unwrap();
+    bed.ok(&import);
+    assert!(!file(100).exists() && fs::read(file(31)).unwrap() == bed::noise(31, 300_000));
+    assert!(answered(&bed, "daemon stop").0);
+    assert!(!is_mounted(&bed.path("mnt")) && !is_mounted(&bed.path("second")));
+}
+
+/// Told when this goes, by a panic too.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]
@@ -109,8 +233,7 @@ fn a_pool_can_be_exported_where_few_files_may_be_open() {
         let script = script.replace("DIR", bed.dir.path().to_str().unwrap());
         let mut command = Command::new("sh");
         command.args(["-c", &script]).env("LARDER_RUN_DIR", bed.path("run"));
-        // Over io_uring each thread that serves has a descriptor of its own.
-        command.env("LARDER_FUSE", "classic").current_dir(bed.dir.path());
+        command.current_dir(bed.dir.path());
         let output = command.output().unwrap();
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     };

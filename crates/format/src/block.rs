@@ -42,6 +42,8 @@ layout! {
         owner_offset: u64 = 88,
         /// Owner hint: the first key's kind of a node.
         owner_kind: u8 = 96,
+        /// log2 of the bytes of content that are summed, and sealed, by themselves; 0 when all is one piece. Reserved.
+        frame: u8 = 97,
         /// Cipher: key that sealed the payload; 0 is none. Reserved.
         key: u32 = 100,
         /// Cipher: nonce. Reserved.
@@ -171,6 +173,7 @@ pub fn encode_header(
         owner_object: info.object,
         owner_offset: info.offset,
         owner_kind: info.key_kind,
+        frame: 0,
         key: 0,
         nonce: [0; 12],
         tag: [0; 16],
@@ -225,7 +228,8 @@ impl CheckedHeader {
         ensure(header.magic == BLOCK_MAGIC, WHAT, Reason::Magic)?;
         let sum = checksum::fast64(sums, &bytes[..BlockHeader::SIZE - 8]);
         ensure(sum == header.header_sum, WHAT, Reason::Checksum)?;
-        ensure(header.key == 0, WHAT, Reason::Feature)?;
+        ensure(header.key == 0, "a cipher of blocks", Reason::Feature)?;
+        ensure(header.frame == 0, "frames in blocks", Reason::Feature)?;
         Ok(Self {
             id: header.id,
             incarnation: header.incarnation,

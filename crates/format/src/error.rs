@@ -39,7 +39,7 @@ pub enum Reason {
 
 /// Bytes that were refused: a structure's name and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("corrupt {what}: {reason}")]
+#[error("{}{what}: {reason}", if matches!(reason, Reason::Feature) { "" } else { "corrupt " })]
 pub struct Corrupt {
     /// Which structure was expected here.
     pub what: &'static str,

@@ -224,6 +224,8 @@ impl Inode {
     pub const HAS_TAIL: u32 = 2;
     /// Flag: its records are cut by content, and not at multiples of the record size, which is their average.
     pub const BY_CONTENT: u32 = 4;
+    /// All of them; an inode with others is refused, since what they stand for is not known.
+    const FLAGS: u32 = Self::HAS_XATTRS | Self::HAS_TAIL | Self::BY_CONTENT;
 
     /// Whether its records are cut by content.
     pub fn by_content(&self) -> bool {
@@ -276,10 +278,10 @@ impl Inode {
         const WHAT: &str = "inode";
         let record = InodeRecord::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(bytes.len() == InodeRecord::SIZE, WHAT, Reason::Range)?;
-        ensure(record.acl == 0, WHAT, Reason::Feature)?;
+        ensure(record.acl == 0 && record.flags & !Self::FLAGS == 0, WHAT, Reason::Feature)?;
         ensure(record.perm < 1 << 12 && record.size <= MAX_FILE, WHAT, Reason::Range)?;
         ensure(record.record_size == 0 || valid_record_size(record.record_size), WHAT, Reason::Range)?;
-        ensure_countable(&[record.stored, record.parent.get(), record.entries], WHAT)?;
+        ensure_countable(&[record.stored, record.parent.get(), record.entries, record.data], WHAT)?;
         for time in [record.atime, record.mtime, record.ctime, record.btime] {
             ensure(time.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         }

@@ -4,28 +4,32 @@ use crate::checksum::{self, PoolKey, Sums};
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
-use crate::segment::{Layout, MAX_SLOT, MIN_SLOT, ROW_STEP};
+use crate::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
 use crate::{
     ByteLen, Corrupt, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, HostId, Incarnation, PoolGuid,
     Reason, Timestamp, layout,
 };
 
 /// Bytes of the label area at each end of a device.
-pub const LABEL_AREA: u64 = 256 << 10;
+pub const LABEL_AREA: u64 = 1 << 20;
 /// Bytes of a label, and of a heartbeat.
 pub const LABEL_LEN: usize = 4096;
-/// Where the heartbeat lies in the label area.
-pub const HEARTBEAT_OFFSET: u64 = 4096;
+/// Where the heartbeat lies in the label area: in no sector with the label, whatever the device's.
+pub const HEARTBEAT_OFFSET: u64 = 1 << MAX_ASHIFT;
 /// Where the ring of root records starts in the label area.
-pub const RING_OFFSET: u64 = 16 << 10;
-/// Bytes of one place in the ring.
-pub const RING_SLOT: usize = 16 << 10;
+pub const RING_OFFSET: u64 = 2 << MAX_ASHIFT;
+/// Bytes of one place in the ring: a sector at least.
+pub const RING_SLOT: usize = 1 << MAX_ASHIFT;
 /// Places in the ring.
-pub const RING_SLOTS: u64 = 15;
+pub const RING_SLOTS: u64 = 14;
+/// The least alignment of rows, log2: 512-byte sectors are never believed.
+pub const MIN_ASHIFT: u8 = 12;
+/// The greatest alignment of rows, log2.
+pub const MAX_ASHIFT: u8 = 16;
 /// The smallest device that can be a pool's.
 pub const MIN_DEVICE: u64 = 64 << 20;
 /// The version of the whole format; a pool of another version is refused.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 /// `LARDERPL`.
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"LARDERPL");
 /// `LARDERHB`.
@@ -130,6 +134,14 @@ pub struct Features {
     pub read_compatible: u64,
     /// Unknown bits here forbid everything.
     pub incompatible: u64,
+}
+
+impl Features {
+    /// Refuses what this build may not even read. It knows no feature yet.
+    pub(crate) fn check(self, what: &'static str) -> Result<Self, Corrupt> {
+        ensure(self.incompatible == 0, what, Reason::Feature)?;
+        Ok(self)
+    }
 }
 
 impl Field for Features {
@@ -264,14 +276,15 @@ impl Label {
         let bytes = unseal(bytes, WHAT, LABEL_MAGIC)?;
         let head = LabelHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
-        ensure(head.features.incompatible == 0, WHAT, Reason::Feature)?;
+        head.features.check(WHAT)?;
         let slot_ok = head.slot_size.is_power_of_two() && (MIN_SLOT..=MAX_SLOT).contains(&head.slot_size);
         ensure(slot_ok, WHAT, Reason::Range)?;
-        ensure((9..=16).contains(&head.ashift), WHAT, Reason::Range)?;
+        ensure((MIN_ASHIFT..=MAX_ASHIFT).contains(&head.ashift), WHAT, Reason::Range)?;
         ensure_countable(&[head.sequence, head.device_size.get()], WHAT)?;
         ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         let start = head.data_start.get();
-        ensure(start >= LABEL_AREA && start.is_multiple_of(u64::from(ROW_STEP)), WHAT, Reason::Range)?;
+        let rows = start.saturating_add(u64::from(DESCRIPTOR_LEN));
+        ensure(start >= LABEL_AREA && rows.is_multiple_of(1 << head.ashift), WHAT, Reason::Range)?;
         let end = start.checked_add(u64::from(head.slot_count) * u64::from(head.slot_size));
         ensure(head.device_size.get() >= 2 * LABEL_AREA, WHAT, Reason::Range)?;
         let last_area = label_areas(head.device_size)[1].get();

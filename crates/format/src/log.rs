@@ -3,7 +3,8 @@
 
 use crate::error::ensure;
 use crate::field::Field;
-use crate::{CommitId, Corrupt, Incarnation, Reason, layout};
+use crate::ids::ensure_countable;
+use crate::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, Reason, layout};
 
 layout! {
     /// The head of a log record: the payload of a block of kind `Log`. The operations follow, each
@@ -20,6 +21,39 @@ layout! {
         /// Number of operations.
         count: u32 = 32,
     }
+}
+
+layout! {
+    /// What stands in front of an operation in a log record.
+    pub struct OpHead[24] {
+        /// Its place in the pool's order.
+        number: OpSeq = 0,
+        /// The dataset it changes.
+        dataset: DatasetId = 8,
+        /// Cipher: key that sealed the operation; 0 is none. Reserved.
+        key: u32 = 16,
+    }
+}
+
+/// An operation with its head, as it stands in a log record.
+pub fn encode_op(number: OpSeq, dataset: DatasetId, op: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(OpHead::SIZE + op.len());
+    out.resize(OpHead::SIZE, 0);
+    OpHead { number, dataset, key: 0 }.put(&mut out);
+    out.extend_from_slice(op);
+    out
+}
+
+/// What [`encode_op`] was given.
+///
+/// # Errors
+/// When there is no head, or the operation is sealed with a key.
+pub fn decode_op(bytes: &[u8]) -> Result<(OpSeq, DatasetId, &[u8]), Corrupt> {
+    let short = Corrupt::new("logged operation", Reason::Short);
+    let head = OpHead::get(bytes).ok_or(short)?;
+    ensure(head.key == 0, "sealed operations in the log", Reason::Feature)?;
+    ensure_countable(&[head.number.get()], "logged operation")?;
+    Ok((head.number, head.dataset, &bytes[OpHead::SIZE..]))
 }
 
 /// A log record.

@@ -3,8 +3,10 @@
 use crate::checksum::{self, Sums};
 use crate::error::ensure;
 use crate::ids::ensure_countable;
-use crate::label::{FORMAT_VERSION, GroupRule, RING_OFFSET, RING_SLOT, RING_SLOTS};
-use crate::segment::SegmentRecord;
+use crate::label::{
+    FORMAT_VERSION, Features, GroupRule, MAX_ASHIFT, MIN_ASHIFT, RING_OFFSET, RING_SLOT, RING_SLOTS,
+};
+use crate::segment::{MAX_SLOT, MIN_SLOT, SegmentRecord};
 use crate::{
     BlockId, BlockPtr, CommitId, Corrupt, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, HostId,
     Incarnation, OpSeq, PoolGuid, Reason, SegmentId, Timestamp, layout,
@@ -12,8 +14,16 @@ use crate::{
 
 /// `LARDERRT`.
 pub const ROOT_MAGIC: u64 = u64::from_le_bytes(*b"LARDERRT");
+/// Where the sum of a root record lies in it.
+const SUM_AT: usize = RootHead::SIZE - 8;
 /// Imports that a root remembers, newest first, to tell a stale device from a diverged one.
 pub const MAX_HISTORY: usize = 32;
+
+/// An import that writes skips less block ids than this, at random. Two that begin with the same root and give out 2^24 ids
+/// each, 2 TiB of records of 128 KiB, meet once in 2^15 times; a pool lives for 2^22 imports.
+pub const STRIDE: u64 = 1 << 40;
+/// The same of segment ids.
+pub const SEGMENT_STRIDE: u64 = 1 << 32;
 
 /// Where commit `commit`'s root lies in the label area that starts at `area`.
 pub fn ring_slot(area: DeviceOffset, commit: CommitId) -> DeviceOffset {
@@ -22,7 +32,7 @@ pub fn ring_slot(area: DeviceOffset, commit: CommitId) -> DeviceOffset {
 
 layout! {
     /// The fixed part of a root record. Groups, devices, history and segments follow in that order.
-    pub struct RootHead[192] {
+    pub struct RootHead[256] {
         /// [`ROOT_MAGIC`].
         magic: u64 = 0,
         /// [`FORMAT_VERSION`].
@@ -43,7 +53,7 @@ layout! {
         log_open: u8 = 53,
         /// The host that wrote it.
         host: HostId = 56,
-        /// End of the lease of block ids: the next import starts here.
+        /// End of the lease of block ids: the next import starts behind this.
         block_lease: BlockId = 64,
         /// End of the lease of segment ids.
         segment_lease: SegmentId = 72,
@@ -69,24 +79,115 @@ layout! {
         log_previous: u64 = 144,
         /// The import whose log follows; an older one than `incarnation` until the log is replayed.
         log_incarnation: Incarnation = 152,
+        /// Features in use.
+        features: Features = 160,
+        /// The number that the next new device gets.
+        next_device: u16 = 184,
+        /// The number that the next new group gets.
+        next_group: u16 = 186,
         /// XXH3-64 of the whole record with this field as zero.
-        sum: u64 = 184,
+        sum: u64 = 248,
     }
 }
 
 layout! {
-    /// A group as the root knows it.
-    pub struct RootGroup[8] {
+    /// How a root keeps a [`RootGroup`].
+    pub struct RootGroupEntry[64] {
         /// Its number.
         index: GroupIndex = 0,
         /// Its rule: word, k, r, m.
         rule: GroupRule = 2,
+        /// A [`GroupRole`].
+        role: u8 = 6,
+        /// log2 of the alignment of its rows.
+        ashift: u8 = 7,
+        /// Bytes of a slot on its devices.
+        slot_size: u32 = 8,
+        /// None is defined.
+        flags: u32 = 12,
+        /// Data columns of the narrowest segments that it may get; 0 when they are all of full width.
+        narrowest: u8 = 16,
+    }
+}
+
+/// What a group is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum GroupRole {
+    /// Everything.
+    Data = 1,
+    /// Second copies that no promise rests on.
+    Cache = 2,
+    /// The intent log.
+    Log = 3,
+    /// Nodes and small records.
+    Special = 4,
+    /// What is new, before it moves to a slower group.
+    Front = 5,
+}
+
+impl GroupRole {
+    /// The role that a stored number names.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Data,
+            2 => Self::Cache,
+            3 => Self::Log,
+            4 => Self::Special,
+            5 => Self::Front,
+            _ => return None,
+        })
+    }
+}
+
+/// A group as the root knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootGroup {
+    /// Its number.
+    pub index: GroupIndex,
+    /// Its rule: word, k, r, m.
+    pub rule: GroupRule,
+    /// log2 of the alignment of its rows.
+    pub ashift: u8,
+    /// Bytes of a slot on its devices.
+    pub slot_size: u32,
+}
+
+impl RootGroup {
+    fn put(&self, out: &mut [u8]) {
+        RootGroupEntry {
+            index: self.index,
+            rule: self.rule,
+            role: GroupRole::Data as u8,
+            ashift: self.ashift,
+            slot_size: self.slot_size,
+            flags: 0,
+            narrowest: 0,
+        }
+        .put(out);
+    }
+
+    /// Verifies an entry. Roles other than [`GroupRole::Data`], narrow segments and flags are of versions to come.
+    fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
+        let entry = RootGroupEntry::get(bytes).ok_or(Corrupt::new("root record", Reason::Short))?;
+        ensure(
+            GroupRole::from_byte(entry.role) == Some(GroupRole::Data),
+            "role of a group",
+            Reason::Feature,
+        )?;
+        ensure(entry.flags == 0, "flags of a group", Reason::Feature)?;
+        ensure(entry.narrowest == 0, "narrow segments in a group", Reason::Feature)?;
+        ensure((MIN_ASHIFT..=MAX_ASHIFT).contains(&entry.ashift), "root record", Reason::Range)?;
+        let slot_ok = entry.slot_size.is_power_of_two() && (MIN_SLOT..=MAX_SLOT).contains(&entry.slot_size);
+        ensure(slot_ok, "root record", Reason::Range)?;
+        let rule = GroupRule::load_checked(&bytes[2..])?;
+        Ok(Self { index: entry.index, rule, ashift: entry.ashift, slot_size: entry.slot_size })
     }
 }
 
 layout! {
     /// How a root keeps a [`RootDevice`].
-    pub struct RootDeviceEntry[48] {
+    pub struct RootDeviceEntry[64] {
         /// Its number.
         index: DeviceIndex = 0,
         /// Its group; [`NO_GROUP`] for spares.
@@ -101,6 +202,10 @@ layout! {
         slot_count: u32 = 8,
         /// 1 when something of what it is being rebuilt from could not be had.
         partial: u8 = 12,
+        /// A [`DeviceKind`].
+        kind: u8 = 13,
+        /// None is defined.
+        flags: u16 = 14,
         /// Its GUID.
         guid: DeviceGuid = 16,
         /// The last commit whose writes it is known to hold.
@@ -109,6 +214,33 @@ layout! {
         since: CommitId = 32,
         /// The last segment that is rebuilt.
         cursor: SegmentId = 40,
+        /// The import that wrote commit `good_through`.
+        incarnation: Incarnation = 48,
+    }
+}
+
+/// What a device is, as far as it matters for what is put on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum DeviceKind {
+    /// Nobody asked.
+    Unknown = 0,
+    /// A disk that turns.
+    Disk = 1,
+    /// One that does not.
+    Ssd = 2,
+    /// A store of immutable objects: a segment is an object, and roots are published under a condition.
+    Store = 3,
+}
+
+impl DeviceKind {
+    fn check(byte: u8) -> Result<Self, Corrupt> {
+        match byte {
+            0 => Ok(Self::Unknown),
+            1 => Ok(Self::Disk),
+            2 => Ok(Self::Ssd),
+            _ => Err(Corrupt::new("kind of a device", Reason::Feature)),
+        }
     }
 }
 
@@ -165,6 +297,10 @@ pub struct RootDevice {
     pub since: CommitId,
     /// The last segment, in the order of ids, that is rebuilt; for [`DeviceState::Rebuilding`].
     pub cursor: SegmentId,
+    /// The import that wrote commit `good_through`.
+    pub incarnation: Incarnation,
+    /// What it is.
+    pub kind: DeviceKind,
 }
 
 impl RootDevice {
@@ -177,10 +313,13 @@ impl RootDevice {
             stands_for: self.stands_for.unwrap_or(NOBODY),
             slot_count: self.slot_count,
             partial: u8::from(self.partial),
+            kind: self.kind as u8,
+            flags: 0,
             guid: self.guid,
             good_through: self.good_through,
             since: self.since,
             cursor: self.cursor,
+            incarnation: self.incarnation,
         }
         .put(out);
     }
@@ -204,6 +343,7 @@ impl RootDevice {
         ensure((state == DeviceState::Spare) == (entry.group == NO_GROUP), WHAT, Reason::Identity)?;
         let stands_for = (entry.stands_for != NOBODY).then_some(entry.stands_for);
         ensure(state != DeviceState::Waiting || stands_for.is_some(), WHAT, Reason::Identity)?;
+        ensure(entry.flags == 0, "flags of a device", Reason::Feature)?;
         Ok(Self {
             index: entry.index,
             group: entry.group,
@@ -216,17 +356,23 @@ impl RootDevice {
             good_through: entry.good_through,
             since: entry.since,
             cursor: entry.cursor,
+            incarnation: entry.incarnation,
+            kind: DeviceKind::check(entry.kind)?,
         })
     }
 }
 
 layout! {
     /// One import in the pool's history.
-    pub struct RootImport[16] {
+    pub struct RootImport[32] {
         /// The import.
         incarnation: Incarnation = 0,
         /// Its first commit.
         first: CommitId = 8,
+        /// The first block id that it gives out.
+        first_block: BlockId = 16,
+        /// Block ids below `first_block` that no import gave out, so that ages are not counted in them.
+        skipped: u64 = 24,
     }
 }
 
@@ -263,6 +409,12 @@ pub struct Root {
     pub log_previous: u64,
     /// The import whose log follows; an older one than `incarnation` until the log is replayed.
     pub log_incarnation: Incarnation,
+    /// Features in use.
+    pub features: Features,
+    /// The number that the next new device gets; no number is given twice.
+    pub next_device: u16,
+    /// The number that the next new group gets; no number is given twice.
+    pub next_group: u16,
     /// Root of the pool's tables.
     pub tables: BlockPtr,
     /// Groups.
@@ -286,7 +438,7 @@ impl Root {
             at
         };
         for group in &self.groups {
-            let at = grow(&mut out, RootGroup::SIZE);
+            let at = grow(&mut out, RootGroupEntry::SIZE);
             group.put(&mut out[at..]);
         }
         for device in &self.devices {
@@ -322,6 +474,9 @@ impl Root {
             log_sequence: self.log_sequence,
             log_previous: self.log_previous,
             log_incarnation: self.log_incarnation,
+            features: self.features,
+            next_device: self.next_device,
+            next_group: self.next_group,
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -340,12 +495,14 @@ impl Root {
         const WHAT: &str = "root record";
         let head = RootHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.magic == ROOT_MAGIC, WHAT, Reason::Magic)?;
-        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         let length = head.length as usize;
         ensure((RootHead::SIZE..=RING_SLOT).contains(&length), WHAT, Reason::Range)?;
         let bytes = bytes.get(..length).ok_or(Corrupt::new(WHAT, Reason::Short))?;
-        ensure(checksum::fast64_with_hole(sums, bytes, 184) == head.sum, WHAT, Reason::Checksum)?;
+        ensure(checksum::fast64_with_hole(sums, bytes, SUM_AT) == head.sum, WHAT, Reason::Checksum)?;
+        // Behind the sum: what a newer build wrote is told from rot.
+        ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
+        head.features.check(WHAT)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
         ensure(head.oldest <= head.commit && head.exported <= 1 && head.log_open <= 1, WHAT, Reason::Range)?;
         let ids = [head.commit.get(), head.block_lease.get(), head.segment_lease.get()];
@@ -362,9 +519,7 @@ impl Root {
         let short = Corrupt::new(WHAT, Reason::Short);
         let mut groups = Vec::new();
         for _ in 0..head.groups {
-            let bytes = take(RootGroup::SIZE)?;
-            GroupRule::load_checked(&bytes[2..])?;
-            groups.push(RootGroup::get(bytes).ok_or(short)?);
+            groups.push(RootGroup::check(take(RootGroupEntry::SIZE)?)?);
         }
         let mut devices = Vec::new();
         for _ in 0..head.devices {
@@ -385,9 +540,14 @@ impl Root {
         let ascending = groups.is_sorted_by(|a, b| a.index < b.index)
             && devices.is_sorted_by(|a: &RootDevice, b| a.index < b.index);
         ensure(ascending, WHAT, Reason::Order)?;
+        let numbered = devices.last().is_none_or(|last| last.index.get() < head.next_device)
+            && groups.last().is_none_or(|last| last.index.get() < head.next_group);
+        ensure(numbered, WHAT, Reason::Range)?;
         let mut history = Vec::new();
         for _ in 0..head.history {
-            history.push(RootImport::get(take(RootImport::SIZE)?).ok_or(short)?);
+            let import = RootImport::get(take(RootImport::SIZE)?).ok_or(short)?;
+            ensure_countable(&[import.first.get(), import.first_block.get(), import.skipped], WHAT)?;
+            history.push(import);
         }
         let mut segments = Vec::new();
         for _ in 0..head.segments {
@@ -412,6 +572,9 @@ impl Root {
             log_sequence: head.log_sequence,
             log_previous: head.log_previous,
             log_incarnation: head.log_incarnation,
+            features: head.features,
+            next_device: head.next_device,
+            next_group: head.next_group,
             tables,
             groups,
             devices,

@@ -164,7 +164,7 @@ impl SegmentKind {
 }
 
 /// One column's slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// The device.
     pub device: DeviceIndex,

@@ -9,7 +9,11 @@ use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::items::{MAX_DATASET, NAME_SALT_LEN};
 use crate::node::Key;
-use crate::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, Reason, SegmentId, Timestamp, layout};
+use crate::segment::Slot;
+use crate::{
+    BlockId, BlockPtr, CommitId, Corrupt, DatasetId, DeviceGuid, DeviceIndex, Reason, SegmentId, SlotIndex,
+    Timestamp, layout,
+};
 
 /// The kind of every key in the pool's tables; clear, since none of it is a file's name.
 pub const TABLE_KIND: u8 = 64;
@@ -26,8 +30,6 @@ pub enum Table {
     Runs = 3,
     /// Properties of a dataset, or of the pool as dataset 0: hash of the name → [`PropertyRecord`].
     Properties = 4,
-    /// Imports: first commit → incarnation.
-    History = 5,
     /// Snapshots of a dataset: highest block id → [`SnapshotRecord`]; in the order in which they were taken.
     Snapshots = 6,
     /// What is still to be freed: one entry, 0 → [`FreeingRecord`].
@@ -42,6 +44,22 @@ pub enum Table {
     Commands = 11,
     /// What cannot be read: number → [`crate::ledger::DamageRecord`]; under 0 how many more there are, u64.
     Damage = 12,
+    /// Slots that are out of use: [`bad_slot_key`](Table::bad_slot_key) → [`BadSlotRecord`].
+    BadSlots = 13,
+    /// Properties of snapshots. From here on reserved.
+    SnapshotProperties = 14,
+    /// What keeps snapshots from being destroyed.
+    Holds = 15,
+    /// What is left of snapshots to send from.
+    Bookmarks = 16,
+    /// Streams that are being received.
+    Receiving = 17,
+    /// What users, groups and projects use.
+    Usage = 18,
+    /// What was removed and is kept for a while.
+    Trash = 19,
+    /// Wrapped keys.
+    Keys = 20,
 }
 
 /// Bytes of the key of fingerprints.
@@ -54,19 +72,64 @@ pub fn pieces(value: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
     value.chunks(PIECE_MAX)
 }
 
+/// Bits of a key's object that say of which dataset, or piece, an entry of a table is.
+const WITHIN_BITS: u32 = 48;
+
 impl Table {
+    const ALL: [Self; 19] = [
+        Self::Segments,
+        Self::Datasets,
+        Self::Runs,
+        Self::Properties,
+        Self::Snapshots,
+        Self::Freeing,
+        Self::Secret,
+        Self::Index,
+        Self::Events,
+        Self::Commands,
+        Self::Damage,
+        Self::BadSlots,
+        Self::SnapshotProperties,
+        Self::Holds,
+        Self::Bookmarks,
+        Self::Receiving,
+        Self::Usage,
+        Self::Trash,
+        Self::Keys,
+    ];
+
+    /// The table that a key is of, and what else its object says: dataset or piece.
+    ///
+    /// # Errors
+    /// When there is no such table, or this version keeps none.
+    pub fn of(key: &Key) -> Result<(Self, u64), Corrupt> {
+        let number = key.object >> WITHIN_BITS;
+        let table = Self::ALL.into_iter().find(|table| *table as u64 == number);
+        let unknown = |what| Corrupt::new(what, Reason::Feature);
+        match table.ok_or(unknown("a table that is not known"))? {
+            Self::SnapshotProperties => Err(unknown("properties of snapshots")),
+            Self::Holds => Err(unknown("holds of snapshots")),
+            Self::Bookmarks => Err(unknown("bookmarks")),
+            Self::Receiving => Err(unknown("streams that are being received")),
+            Self::Usage => Err(unknown("usage by users")),
+            Self::Trash => Err(unknown("a trash")),
+            Self::Keys => Err(unknown("keys of datasets")),
+            known => Ok((known, key.object & ((1 << WITHIN_BITS) - 1))),
+        }
+    }
+
     /// The key of entry `id`.
     pub fn key(self, id: u64) -> Key {
-        Key { object: (self as u64) << 48, kind: TABLE_KIND, offset: id }
+        Key { object: (self as u64) << WITHIN_BITS, kind: TABLE_KIND, offset: id }
     }
     /// The key of piece `piece` of entry `id`. Of all entries come the first pieces first.
     pub fn piece_key(self, id: u64, piece: u64) -> Key {
-        Key { object: (self as u64) << 48 | piece, kind: TABLE_KIND, offset: id }
+        Key { object: (self as u64) << WITHIN_BITS | piece, kind: TABLE_KIND, offset: id }
     }
     /// The key of a property of `dataset`.
     pub fn property_key(dataset: DatasetId, name: &str) -> Key {
         let offset = twox_hash::XxHash3_64::oneshot(name.as_bytes());
-        Key { object: (Self::Properties as u64) << 48 | dataset.get(), kind: TABLE_KIND, offset }
+        Key { object: (Self::Properties as u64) << WITHIN_BITS | dataset.get(), kind: TABLE_KIND, offset }
     }
     /// The key of segment `id`.
     pub fn segment_key(id: SegmentId) -> Key {
@@ -74,8 +137,17 @@ impl Table {
     }
     /// The key of the snapshot of `dataset` whose highest block id is `high`.
     pub fn snapshot_key(dataset: DatasetId, high: BlockId) -> Key {
-        let object = (Self::Snapshots as u64) << 48 | dataset.get();
+        let object = (Self::Snapshots as u64) << WITHIN_BITS | dataset.get();
         Key { object, kind: TABLE_KIND, offset: high.get() }
+    }
+    /// The key of a slot that is out of use.
+    pub fn bad_slot_key(slot: Slot) -> Key {
+        Self::BadSlots.key(u64::from(slot.device.get()) << 32 | u64::from(slot.index.get()))
+    }
+    /// The slot of such an entry, by the key's offset.
+    pub fn bad_slot(entry: u64) -> Option<Slot> {
+        let device = DeviceIndex::new(u16::try_from(entry >> 32).ok()?);
+        Some(Slot { device, index: SlotIndex::new(entry as u32) })
     }
     /// The key of dataset `id`.
     pub fn dataset_key(id: DatasetId) -> Key {
@@ -85,7 +157,7 @@ impl Table {
 
 layout! {
     /// The fixed part of a [`DatasetRecord`]; the name follows.
-    pub struct DatasetHead[152] {
+    pub struct DatasetHead[256] {
         /// The dataset.
         id: DatasetId = 0,
         /// The dataset it is inside of; itself for the pool's root dataset.
@@ -118,6 +190,18 @@ layout! {
         name_len: u16 = 128,
         /// What the names in it are hashed with.
         name_salt: [u8; NAME_SALT_LEN] = 136,
+        /// Of a clone, the dataset of the snapshot that it began as. Reserved.
+        origin: u64 = 152,
+        /// That snapshot's `high`. Reserved.
+        origin_high: u64 = 160,
+        /// Key that its names and contents are sealed with; 0 is none. Reserved.
+        key: u32 = 168,
+        /// None is defined.
+        flags: u32 = 172,
+        /// Inodes in it. Reserved: 0 is not counted.
+        inodes: u64 = 176,
+        /// Its snapshots. Reserved: 0 is not counted.
+        snapshots: u64 = 184,
     }
 }
 
@@ -177,6 +261,12 @@ impl DatasetRecord {
             stored: self.stored,
             name_len: self.name.len() as u16,
             name_salt: self.name_salt,
+            origin: 0,
+            origin_high: 0,
+            key: 0,
+            flags: 0,
+            inodes: 0,
+            snapshots: 0,
         }
         .put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
@@ -187,6 +277,9 @@ impl DatasetRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "dataset record";
         let head = DatasetHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(head.origin == 0 && head.origin_high == 0, "clones of snapshots", Reason::Feature)?;
+        ensure(head.key == 0, "datasets with a key", Reason::Feature)?;
+        ensure(head.flags == 0, "flags of datasets", Reason::Feature)?;
         let name = &bytes[DatasetHead::SIZE..];
         let flags_fit = head.has_root <= 1 && head.destroyed <= 1;
         ensure(name.len() == usize::from(head.name_len) && flags_fit, WHAT, Reason::Range)?;
@@ -220,7 +313,7 @@ impl DatasetRecord {
 
 layout! {
     /// The fixed part of a [`SnapshotRecord`]; the name follows.
-    pub struct SnapshotHead[120] {
+    pub struct SnapshotHead[192] {
         /// The dataset that it is a snapshot of.
         dataset: DatasetId = 0,
         /// Its GUID, for people and streams.
@@ -245,6 +338,18 @@ layout! {
         commit: u64 = 104,
         /// Bytes of the name.
         name_len: u16 = 112,
+        /// Bytes that nothing but it refers to. Reserved: 0 is not counted.
+        unique: u64 = 120,
+        /// Bytes written between the snapshot before it and it. Reserved: 0 is not counted.
+        written: u64 = 128,
+        /// Holds that keep it from being destroyed. Reserved.
+        holds: u32 = 136,
+        /// Clones that began as it. Reserved.
+        clones: u32 = 140,
+        /// None is defined.
+        flags: u32 = 144,
+        /// Inodes in it. Reserved: 0 is not counted.
+        inodes: u64 = 152,
     }
 }
 
@@ -292,6 +397,12 @@ impl SnapshotRecord {
             created: self.created,
             commit: self.commit.get(),
             name_len: self.name.len() as u16,
+            unique: 0,
+            written: 0,
+            holds: 0,
+            clones: 0,
+            flags: 0,
+            inodes: 0,
         }
         .put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
@@ -302,6 +413,9 @@ impl SnapshotRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "snapshot record";
         let head = SnapshotHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(head.holds == 0, "holds of snapshots", Reason::Feature)?;
+        ensure(head.clones == 0, "clones of snapshots", Reason::Feature)?;
+        ensure(head.flags == 0, "flags of snapshots", Reason::Feature)?;
         let name = &bytes[SnapshotHead::SIZE..];
         ensure(name.len() == usize::from(head.name_len) && head.has_root <= 1, WHAT, Reason::Range)?;
         ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
@@ -331,7 +445,7 @@ impl SnapshotRecord {
 layout! {
     /// What is dropped and not yet free.
     #[derive(Copy, Default)]
-    pub struct FreeingRecord[32] {
+    pub struct FreeingRecord[48] {
         /// Blocks with the mark `DEAD`, about: what the free queue has still to look at.
         queued_blocks: u64 = 0,
         /// Their footprints, bytes, about.
@@ -341,6 +455,10 @@ layout! {
         left_bytes: u64 = 16,
         /// 1 while any id may carry the mark `SHARED`.
         shared: u8 = 24,
+        /// What is below this id was judged by a trace that has not ended, whatever became of it; 0 when nothing was.
+        judged: BlockId = 32,
+        /// `left_bytes` when that trace began.
+        judged_left: u64 = 40,
     }
 }
 
@@ -358,8 +476,66 @@ impl FreeingRecord {
         let record = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(bytes.len() == Self::SIZE && record.shared <= 1, WHAT, Reason::Range)?;
         ensure_countable(&[record.queued_blocks, record.queued_bytes, record.left_bytes], WHAT)?;
+        ensure_countable(&[record.judged.get(), record.judged_left], WHAT)?;
         Ok(record)
     }
+}
+
+layout! {
+    /// A slot that is out of use, since its device refused a write to it.
+    #[derive(Copy)]
+    pub struct BadSlotRecord[32] {
+        /// The device that refused: the one of the slot's number, or one that stands for it. Of another the entry
+        /// says nothing.
+        device: DeviceGuid = 0,
+        /// When it refused first.
+        time: Timestamp = 8,
+        /// The system's error number.
+        errno: u32 = 20,
+        /// Writes refused; at least 1.
+        errors: u32 = 24,
+    }
+}
+
+impl BadSlotRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; Self::SIZE];
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "bad slot record";
+        let record = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let fits = bytes.len() == Self::SIZE && record.time.nanos < 1_000_000_000 && record.errors > 0;
+        ensure(fits, WHAT, Reason::Range)?;
+        Ok(record)
+    }
+}
+
+layout! {
+    /// The fixed part of a [`PropertyRecord`]; name and value follow.
+    pub struct PropertyHead[8] {
+        /// Bytes of the name.
+        name_len: u16 = 0,
+        /// A [`PropertySource`].
+        source: u8 = 2,
+    }
+}
+
+/// Where a property that is set comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PropertySource {
+    /// Somebody set it here.
+    Local = 1,
+    /// A stream brought it; one that was set here comes first.
+    Received = 2,
 }
 
 /// A property set on a dataset or on the pool.
@@ -372,10 +548,10 @@ pub struct PropertyRecord {
 }
 
 impl PropertyRecord {
-    /// The record's bytes: u16 length of the name, name, value.
+    /// The record's bytes: head, name, value.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(2 + self.name.len() + self.value.len());
-        out.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
+        let mut out = vec![0; PropertyHead::SIZE];
+        PropertyHead { name_len: self.name.len() as u16, source: PropertySource::Local as u8 }.put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
         out.extend_from_slice(self.value.as_bytes());
         out
@@ -384,8 +560,10 @@ impl PropertyRecord {
     /// Reads a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         let bad = |reason| Corrupt::new("property record", reason);
-        let (len, rest) = bytes.split_at_checked(2).ok_or(bad(Reason::Short))?;
-        let (name, value) = rest.split_at_checked(u16::load(len).into()).ok_or(bad(Reason::Short))?;
+        let head = PropertyHead::get(bytes).ok_or(bad(Reason::Short))?;
+        ensure(head.source == PropertySource::Local as u8, "received properties", Reason::Feature)?;
+        let rest = &bytes[PropertyHead::SIZE..];
+        let (name, value) = rest.split_at_checked(head.name_len.into()).ok_or(bad(Reason::Short))?;
         let text = |bytes| std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| bad(Reason::Range));
         Ok(Self { name: text(name)?, value: text(value)? })
     }

@@ -1,18 +1,24 @@
 //! Structures that are intact, sums included, but cannot be: decoders refuse them, so that nobody
 //! behind them computes with nonsense.
 
-use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
+use larder_format::block::{self, BlockHeader, BlockInfo, BlockKind, CodecKind, Stamp};
+use larder_format::checksum::{self, ChecksumKind, KEY_LEN, PoolKey, Sums};
 use larder_format::items::{Entry, Extent, FileKind, Inode};
 use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, label_areas};
+use larder_format::log::{decode_op, encode_op};
 use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
-use larder_format::root::{DeviceState, Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{
+    DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootGroupEntry, RootHead, RootImport,
+};
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     row_header_len,
 };
-use larder_format::tables::DatasetRecord;
+use larder_format::tables::{
+    BadSlotRecord, DatasetRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table,
+};
 use larder_format::*;
 
 const POOL: PoolGuid = PoolGuid::new(0x9001);
@@ -69,6 +75,8 @@ fn root() -> Root {
         since: CommitId::new(0),
         cursor: SegmentId::new(0),
         stands_for: None,
+        incarnation: Incarnation::new(8),
+        kind: DeviceKind::Unknown,
     };
     let incarnation = Incarnation::new(8);
     Root {
@@ -87,10 +95,18 @@ fn root() -> Root {
         log_sequence: 1,
         log_previous: 0,
         log_incarnation: incarnation,
+        features: Features::default(),
+        next_device: 2,
+        next_group: 1,
         tables: ptr(300),
-        groups: vec![RootGroup { index: GroupIndex::new(0), rule }],
+        groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: vec![device(0), device(1)],
-        history: vec![RootImport { incarnation, first: CommitId::new(1) }],
+        history: vec![RootImport {
+            incarnation,
+            first: CommitId::new(1),
+            first_block: BlockId::new(1),
+            skipped: 0,
+        }],
         segments: vec![segment()],
     }
 }
@@ -237,6 +253,37 @@ fn a_root_whose_devices_make_no_groups_is_refused() {
         r.devices[0].good_through = CommitId::new(6)
     });
     refused(&root(), check_root, "oldest after newest", |r| r.oldest = CommitId::new(6));
+    refused(&root(), check_root, "a number that was not given", |r| r.next_device = 1);
+    refused(&root(), check_root, "a group's, too", |r| r.next_group = 0);
+    refused(&root(), check_root, "slots of odd size", |r| r.groups[0].slot_size = 3 << 20);
+    refused(&root(), check_root, "sectors of 512 bytes", |r| r.groups[0].ashift = 9);
+}
+
+#[test]
+fn what_this_version_does_not_do_is_refused_by_name() {
+    let check = |at: usize, byte: u8| {
+        let mut bytes = root().encode(&sums()).unwrap();
+        bytes[at] = byte;
+        bytes[RootHead::SIZE - 8..RootHead::SIZE].fill(0);
+        let sum = checksum::fast64(&sums(), &bytes);
+        bytes[RootHead::SIZE - 8..RootHead::SIZE].copy_from_slice(&sum.to_le_bytes());
+        Root::check(&sums(), &bytes).map_err(|corrupt| corrupt.to_string())
+    };
+    let (group, device) = (RootHead::SIZE, RootHead::SIZE + RootGroupEntry::SIZE);
+    assert!(check(group + 6, 1).is_ok(), "as it is");
+    let named = [
+        (group + 6, 2, "role of a group"),
+        (group + 6, 77, "role of a group"),
+        (group + 12, 1, "flags of a group"),
+        (group + 16, 1, "narrow segments in a group"),
+        (device + 13, 3, "kind of a device"),
+        (device + 14, 1, "flags of a device"),
+        (160 + 16, 1, "root record"),
+    ];
+    for (at, byte, name) in named {
+        let told = check(at, byte).expect_err("it is not of this version");
+        assert!(told.contains(name) && told.contains("feature"), "{told}");
+    }
 }
 
 #[test]
@@ -298,7 +345,10 @@ fn slots_that_reach_into_the_second_label_area_are_refused() {
     refused(&odd, check, "slots in the label area", |label| {
         label.data_start = DeviceOffset::new(last_area + 4096 - 62 * (1 << 20));
     });
-    refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 19) + 8));
+    refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 20) + 8));
+    refused(&label(), check, "rows across sectors", |label| label.ashift = 13);
+    refused(&label(), check, "sectors of 512 bytes", |label| label.ashift = 9);
+    refused(&label(), check, "a feature", |label| label.features.incompatible = 1);
     refused(&label(), check, "a time that is none", |label| label.created.nanos = u32::MAX);
 }
 
@@ -354,4 +404,99 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
     refused(&inode, decode, "entries", |i| i.entries = u64::MAX);
     refused(&inode, decode, "stored", |i| i.stored = u64::MAX);
     refused(&inode, decode, "parent", |i| i.parent = InodeId::new(u64::MAX));
+    refused(&inode, decode, "data", |i| i.data = u64::MAX);
+    refused(&inode, decode, "flags", |i| i.flags |= 8);
+}
+
+#[test]
+fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
+    fn told<T: std::fmt::Debug>(result: Result<T, Corrupt>) -> String {
+        result.expect_err("it is not of this version").to_string()
+    }
+    let with = |mut bytes: Vec<u8>, at: usize| {
+        bytes[at] = 2;
+        bytes
+    };
+    let dataset = |at| told(DatasetRecord::decode(&with(dataset().encode(), at)));
+    assert_eq!(dataset(152), "clones of snapshots: unsupported feature");
+    assert_eq!(dataset(168), "datasets with a key: unsupported feature");
+    assert_eq!(dataset(172), "flags of datasets: unsupported feature");
+    let snapshot = SnapshotRecord {
+        dataset: DatasetId::new(1),
+        guid: 5,
+        high: BlockId::new(9),
+        root: None,
+        referenced: 0,
+        logical: 0,
+        stored: 0,
+        next_inode: 2,
+        created: Timestamp::default(),
+        commit: CommitId::new(3),
+        name: "monday".into(),
+    };
+    let snapshot = |at| told(SnapshotRecord::decode(&with(snapshot.encode(), at)));
+    assert_eq!(snapshot(136), "holds of snapshots: unsupported feature");
+    assert_eq!(snapshot(140), "clones of snapshots: unsupported feature");
+    assert_eq!(snapshot(144), "flags of snapshots: unsupported feature");
+    let property = PropertyRecord { name: "atime".into(), value: "off".into() }.encode();
+    assert_eq!(told(PropertyRecord::decode(&with(property, 2))), "received properties: unsupported feature");
+    let op = encode_op(OpSeq::new(7), DatasetId::new(1), b"op");
+    assert_eq!(decode_op(&op), Ok((OpSeq::new(7), DatasetId::new(1), &b"op"[..])));
+    assert_eq!(told(decode_op(&with(op, 16))), "sealed operations in the log: unsupported feature");
+    for (table, name) in [
+        (5, "a table that is not known"),
+        (14, "properties of snapshots"),
+        (15, "holds of snapshots"),
+        (16, "bookmarks"),
+        (17, "streams that are being received"),
+        (18, "usage by users"),
+        (19, "a trash"),
+        (20, "keys of datasets"),
+        (21, "a table that is not known"),
+        (0xffff, "a table that is not known"),
+    ] {
+        let key = Key { object: table << 48 | 1, kind: TABLE_KIND, offset: 1 };
+        assert_eq!(told(Table::of(&key)), format!("{name}: unsupported feature"));
+    }
+    assert_eq!(Table::of(&Table::Runs.piece_key(9, 3)), Ok((Table::Runs, 3)));
+
+    let block = |at: usize| {
+        let info = BlockInfo {
+            kind: BlockKind::Record,
+            codec: CodecKind::Off,
+            checksum: ChecksumKind::Fast,
+            level: 0,
+            logical: 4,
+            dataset: DatasetId::new(1),
+            object: 2,
+            offset: 0,
+            key_kind: 0,
+        };
+        let stamp = Stamp { id: BlockId::new(5), incarnation: Incarnation::new(8), birth: CommitId::new(2) };
+        let mut bytes = vec![0; BlockHeader::SIZE + 4];
+        let sum = checksum::payload_sum(ChecksumKind::Fast, &sums(), b"data");
+        block::encode(&sums(), &stamp, &info, sum, b"data", &mut bytes);
+        bytes[at] = 12;
+        let sum = checksum::fast64(&sums(), &bytes[..BlockHeader::SIZE - 8]);
+        bytes[BlockHeader::SIZE - 8..BlockHeader::SIZE].copy_from_slice(&sum.to_le_bytes());
+        told(block::check_any(&sums(), &bytes))
+    };
+    assert_eq!(block(97), "frames in blocks: unsupported feature");
+    assert_eq!(block(100), "a cipher of blocks: unsupported feature");
+}
+
+#[test]
+fn bad_slots_that_refused_nothing_or_have_another_length_are_refused() {
+    let time = Timestamp { secs: -5, nanos: 999_999_999 };
+    let record = BadSlotRecord { device: DeviceGuid::new(3), time, errno: 5, errors: 2 };
+    assert_eq!(BadSlotRecord::decode(&record.encode()), Ok(record));
+    let refused = |bytes: &[u8], reason| assert_eq!(BadSlotRecord::decode(bytes).unwrap_err().reason, reason);
+    refused(&record.encode()[..31], Reason::Short);
+    refused(&[&record.encode()[..], &[0]].concat(), Reason::Range);
+    refused(&BadSlotRecord { errors: 0, ..record }.encode(), Reason::Range);
+    let late = Timestamp { nanos: 1_000_000_000, ..time };
+    refused(&BadSlotRecord { time: late, ..record }.encode(), Reason::Range);
+    let slot = Slot { device: DeviceIndex::new(7), index: SlotIndex::new(1023) };
+    assert_eq!(Table::bad_slot(Table::bad_slot_key(slot).offset), Some(slot));
+    assert_eq!(Table::bad_slot(1 << 48), None);
 }

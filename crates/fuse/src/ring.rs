@@ -27,12 +27,14 @@ use crate::wire::{Body, Data, Layout, Malformed, Operation, Request, Response};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode::UringCmd80, types::Fixed};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::{FromBytes, IntoBytes};
@@ -45,6 +47,8 @@ pub(crate) const MAX_ENTRIES: usize = 64;
 const READ_AHEAD: u32 = 32 << 10;
 /// A thread that has served read-ahead is back at its queue's processor after so many other requests.
 const HOME_AFTER: u32 = 16;
+/// Rings of all mounts; each takes a descriptor.
+static RINGS: AtomicUsize = AtomicUsize::new(0);
 /// Fewest entries of a queue: a few slow requests must not hold up all that comes from their processor.
 const MIN_QUEUE: usize = 4;
 
@@ -67,9 +71,13 @@ fn queue_len(threads: usize, queues: usize) -> usize {
     threads.min(MAX_ENTRIES / queues).max(MIN_QUEUE)
 }
 
-/// Whether there are few enough queues for each to have its entries.
-pub(crate) fn is_advisable() -> bool {
-    queues() * MIN_QUEUE <= MAX_ENTRIES
+/// Whether there are few enough queues for each to have its entries, and whether the rings of all mounts take a quarter
+/// of the descriptors that this process may have at most: the daemon's devices and clients need some, too.
+pub(crate) fn is_advisable(threads: usize) -> bool {
+    let queues = queues();
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let rings = RINGS.load(Relaxed) + queues * queue_len(threads, queues);
+    queues * MIN_QUEUE <= MAX_ENTRIES && rings as u64 <= descriptors / 4
 }
 
 /// Threads that have their rings and wait for the kernel to hear of them. Dropped, they end.
@@ -215,6 +223,7 @@ impl Ring {
         let ring: IoUring<Entry128> =
             IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(1)?;
         ring.submitter().register_files(&[device.as_raw_fd()])?;
+        RINGS.fetch_add(1, Relaxed);
         Ok(Self {
             ring,
             queue,
@@ -311,6 +320,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        RINGS.fetch_sub(1, Relaxed);
         if self.pending {
             self.header.leave_behind();
             self.payload.leave_behind();

@@ -74,7 +74,7 @@ impl fmt::Display for Transport {
 /// How a mount is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// This transport or none; without one, io_uring where it is to be had.
+    /// This transport or none; without one, io_uring where it is to be had and descriptors allow it.
     pub transport: Option<Transport>,
     /// Requests served at once: in all by the classic transport, by each processor's queue with io_uring; with many
     /// processors less.
@@ -162,7 +162,7 @@ pub fn serve<S: Service>(device: OwnedFd, service: Arc<S>, options: &Options) ->
     let offered = init.flags & init::OVER_IO_URING != 0;
     let rings = match options.transport {
         Some(Transport::Classic) => None,
-        None if !offered || !ring::is_advisable() => None,
+        None if !offered || !ring::is_advisable(options.threads) => None,
         Some(Transport::IoUring) if !offered => return Err(no_io_uring()),
         // They are made first: once the kernel has heard of io_uring it holds all requests until they are ready.
         wish => match ring::prepare(&device, &service, options.threads, max_write) {

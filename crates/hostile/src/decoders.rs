@@ -22,7 +22,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, ROW_STEP, RowHead, RowHeader, SegmentRecord, check_descriptor, encode_descriptor,
     row_header_len,
 };
-use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, PoolGuid, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_pool::around::walk;
@@ -58,6 +58,7 @@ pub const ALL: &[Decoder] = &[
     decoder("acl", samples::acls, unsealed, acl),
     decoder("dataset_record", samples::datasets, unsealed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsealed, snapshot_record),
+    decoder("bad_slot_record", samples::bad_slots, unsealed, bad_slot_record),
     decoder("freeing_record", samples::freeings, unsealed, freeing_record),
     decoder("event_record", samples::events, unsealed, event_record),
     decoder("command_record", samples::commands, unsealed, command_record),
@@ -352,6 +353,12 @@ fn dataset_record(bytes: &[u8]) -> bool {
 fn snapshot_record(bytes: &[u8]) -> bool {
     let Ok(record) = SnapshotRecord::decode(bytes) else { return false };
     let again = SnapshotRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn bad_slot_record(bytes: &[u8]) -> bool {
+    let Ok(record) = BadSlotRecord::decode(bytes) else { return false };
+    let again = BadSlotRecord::decode(&record.encode());
     same(record, again)
 }
 

@@ -11,7 +11,7 @@ use larder_format::ledger::{CommandRecord, DamageKind, DamageRecord, EventRecord
 use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
-use larder_format::root::{DeviceState, Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
@@ -19,7 +19,7 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
     encode_descriptor, row_header_len,
 };
-use larder_format::tables::{DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 
@@ -122,8 +122,11 @@ pub fn roots() -> Vec<Vec<u8>> {
         log_sequence: 12,
         log_previous: 0x1234,
         log_incarnation: Incarnation::new(8),
+        features: Features::default(),
+        next_device: rule.layout.columns() as u16,
+        next_group: 1,
         tables: ptr(4),
-        groups: vec![RootGroup { index: GroupIndex::new(0), rule }],
+        groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: (0..rule.layout.columns() as u16)
             .map(|i| RootDevice {
                 index: DeviceIndex::new(i),
@@ -137,10 +140,17 @@ pub fn roots() -> Vec<Vec<u8>> {
                 since: CommitId::new(0),
                 cursor: SegmentId::new(0),
                 stands_for: None,
+                incarnation: Incarnation::new(8),
+                kind: DeviceKind::Unknown,
             })
             .collect(),
         history: (1..4)
-            .map(|i| RootImport { incarnation: Incarnation::new(i), first: CommitId::new(i) })
+            .map(|i| RootImport {
+                incarnation: Incarnation::new(i),
+                first: CommitId::new(i),
+                first_block: BlockId::new(1 << i),
+                skipped: i,
+            })
             .collect(),
         segments: (0..segments).map(|n| segment(rule, n)).collect(),
     };
@@ -516,8 +526,20 @@ pub fn snapshots() -> Vec<Vec<u8>> {
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
 }
 
+/// Slots that are out of use.
+pub fn bad_slots() -> Vec<Vec<u8>> {
+    vec![BadSlotRecord { device: DeviceGuid::new(9), time: TIME, errno: 5, errors: 1 }.encode()]
+}
+
 pub fn freeings() -> Vec<Vec<u8>> {
-    let record = FreeingRecord { queued_blocks: 1, queued_bytes: 4096, left_bytes: 8192, shared: 1 };
+    let record = FreeingRecord {
+        queued_blocks: 1,
+        queued_bytes: 4096,
+        left_bytes: 8192,
+        shared: 1,
+        judged: BlockId::new(7),
+        judged_left: 512,
+    };
     vec![FreeingRecord::default().encode(), record.encode()]
 }
 

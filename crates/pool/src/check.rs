@@ -186,7 +186,7 @@ impl Pool {
                 deep.report.problems.push(problem);
             }
         }
-        let mut walk = Walk::new(members.clone(), MEMORY, true);
+        let mut walk = Walk::new(members.clone(), BlockId::new(0), MEMORY, true);
         while walk.step(self, &mut deep)? > 0 {}
         for (member, sum) in members.iter().zip(&deep.sums).filter(|(member, sum)| member.referenced != **sum)
         {
@@ -215,7 +215,8 @@ impl Pool {
         let Deep { report, live, pages, seen, .. } = deep;
         while live.settle_step(pages, usize::MAX)? {}
         let mut suspects = Spill::new(MEMORY);
-        let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, pinned.horizon);
+        let ids = BlockId::new(0)..=pinned.horizon;
+        let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, ids);
         let mut places = Places::new();
         let queued = self.has_queued() || self.trace_progress().is_some();
         let mut judge = |id: BlockId, entry: Entry, verdict: Verdict<'_>| {
@@ -286,7 +287,7 @@ impl Pool {
     fn check_segments(&self, live: &Places, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
         let of_map: Vec<_> = self.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
-        for footprint in of_map.into_iter().chain(self.index_footprints()) {
+        for footprint in of_map.into_iter().chain(self.index_footprints().all()) {
             let entry = runs.entry(footprint.segment).or_default();
             entry.0 += footprint.blocks;
             entry.1 += footprint.bytes;
@@ -306,6 +307,9 @@ impl Pool {
                 for index in 0..member.slot_count {
                     let slot = Slot { device: member.index, index: SlotIndex::new(index) };
                     report.slots += 1;
+                    if group.is_bad(slot) && !group.is_free(slot) {
+                        continue;
+                    }
                     if group.is_free(slot) == owners.contains_key(&slot) {
                         report.problems.push(format!("{slot:?} is neither free nor used by one segment"));
                     }
@@ -376,7 +380,10 @@ impl Pool {
                 continue;
             };
             match check_descriptor(&self.sums, &bytes) {
-                Ok((found, at)) if found.id == record.id && at == column && found.slots == record.slots => {}
+                Ok((found, at))
+                    if found.id == record.id
+                        && at == column
+                        && found.slots[column] == record.slots[column] => {}
                 Ok(_) => problem("the descriptor is another segment's".into()),
                 Err(corrupt) => problem(corrupt.to_string()),
             }

@@ -20,6 +20,7 @@
 
 use crate::ahead::Ahead;
 use crate::core::Core;
+use crate::dedup::IndexFootprints;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::map::{Entry, Location, Update};
@@ -35,7 +36,7 @@ use larder_device::ALIGN;
 use larder_format::block::CheckedHeader;
 use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
-use larder_format::run::{Places, RunDescriptor};
+use larder_format::run::{Footprint, Places};
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
 use larder_format::{BlockPtr, Corrupt, Place, Reason, SegmentId};
 use std::collections::BTreeMap;
@@ -115,7 +116,7 @@ impl Core {
             if urgent {
                 entry.dead_bytes() as f64 / entry.placed.max(1) as f64
             } else {
-                heat::worth(entry, now)
+                heat::worth(entry, self.clock.age(entry.closed_at, now))
             }
         };
         let candidates = self.entries.values().filter(|entry| entry.is_worth_cleaning());
@@ -188,8 +189,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Has runs written anew that keep segments most of which is dead, where that costs less than four times what comes
-    /// back; commits go on with it. Nobody cleans those: what lives there is pages, which runs name by place.
+    /// Has runs and parts of the dedup index written anew that keep segments most of which is dead, where that costs less
+    /// than four times what comes back; commits go on with it, and AVAIL counts it from now on. Nobody cleans those: what
+    /// lives there is pages, which runs name by place. Pages of a merge under way are dead to nobody but the counts.
     pub(crate) fn evacuate_thin(&self) {
         let _commits_wait = self.commit_lock.lock();
         let named = self.unnamed_pages();
@@ -198,23 +200,35 @@ impl Pool {
             let thin = core.entries.values().filter(|entry| !named.contains(&entry.segment.id));
             thin.filter_map(|entry| Some((entry.segment.id, (entry.thin()?, 0)))).collect()
         };
-        // Parts of the dedup index are written anew one after the other anyway.
-        for footprint in if thin.is_empty() { Vec::new() } else { self.index_footprints() } {
-            thin.remove(&footprint.segment);
-        }
-        if thin.is_empty() {
-            return;
-        }
-        let mut count = |run: &RunDescriptor| {
-            let bytes: u64 = run.footprints.iter().map(|footprint| footprint.bytes).sum();
-            for footprint in &run.footprints {
+        let count = |thin: &mut BTreeMap<SegmentId, (u64, u64)>, footprints: &[Footprint]| {
+            let bytes: u64 = footprints.iter().map(|footprint| footprint.bytes).sum();
+            for footprint in footprints {
                 thin.entry(footprint.segment).and_modify(|(_, cost)| *cost += bytes);
             }
         };
-        let mut map = self.map.lock();
-        map.descriptors().for_each(&mut count);
-        thin.retain(|_, (dead, cost)| *cost <= WORTH_REWRITING * *dead);
-        map.evacuate(|id| thin.contains_key(&id));
+        if !thin.is_empty() {
+            match self.index_footprints() {
+                IndexFootprints::Awake(parts) => parts.iter().for_each(|part| count(&mut thin, part)),
+                // To write parts anew would wake it; to forget them would cost duplicates.
+                IndexFootprints::Asleep(parts) => {
+                    for footprint in parts.iter().flatten() {
+                        thin.remove(&footprint.segment);
+                    }
+                }
+            }
+            let mut map = self.map.lock();
+            map.descriptors().for_each(|run| count(&mut thin, &run.footprints));
+            thin.retain(|_, (dead, cost)| *cost <= WORTH_REWRITING * *dead);
+            map.evacuate(|id| thin.contains_key(&id));
+        }
+        if !thin.is_empty() {
+            self.evacuate_index(|id| thin.contains_key(&id));
+        }
+        let mut core = self.core.lock();
+        let changed = core.entries.select(|entry| entry.leaving != thin.contains_key(&entry.segment.id));
+        for id in changed {
+            core.entries.change(id, |entry| entry.leaving = !entry.leaving);
+        }
     }
 
     /// Whether a commit would make slots writable that are needed soon.
@@ -381,11 +395,11 @@ impl Pool {
             }
             places
         } else {
-            let (now, records) = {
+            let (clock, now, records) = {
                 let core = self.core.lock();
-                (core.next_block, core.entries.records())
+                (Arc::clone(&core.clock), core.next_block, core.entries.records())
             };
-            let age = |moved: &Moved| now.get().saturating_sub(moved.ptr.id.get());
+            let age = |moved: &Moved| clock.age(moved.ptr.id, now);
             let classes: Vec<u8> = live.iter().map(|moved| heat::class_of(age(moved), records)).collect();
             self.append_by_class(&classes, &blocks, Purse::Moved)?
         };
@@ -473,7 +487,7 @@ impl Pool {
         });
         let elsewhere = || {
             (0..segment.layout.columns()).find_map(|column| {
-                let slot = segment.slots[column];
+                let slot = segment.slots[column].get();
                 let member = self.members.get(slot.device);
                 let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
                 check(&member.wait(pending).ok()?)
@@ -521,6 +535,7 @@ impl Pool {
             }
             // Enough is free, or nothing is left to be cleaned. What was accepted takes it, or may replace what lives, and
             // leaves something to be cleaned then.
+            self.evacuate_thin();
             let (free, stored) = (self.free_segments(), self.stored.load(Ordering::Relaxed));
             for _ in 0..=COMMITS_TO_FREE {
                 self.commit_what_fits()?;
@@ -549,6 +564,7 @@ impl Pool {
             if !removed && self.is_vain(&self.settled) {
                 return Err(PoolError::NoSpace);
             }
+            self.evacuate_thin();
             self.commit_what_fits()?;
             let more = self.free_step(REMOVING_PAGES)?;
             if !removed && !more && self.space(record_size).available <= available {

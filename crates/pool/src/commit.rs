@@ -27,6 +27,7 @@ use crate::pool::{FrontEnd, Op, Pool};
 use crate::read::TableNodes;
 use crate::runs::{RunIo, own_info};
 use crate::segments::SegmentEntry;
+use crate::space::GroupSpace;
 use crate::tree::{NodeSink, Tree};
 use crate::write::Appender;
 use larder_format::block::BlockKind;
@@ -165,7 +166,7 @@ impl Pool {
             let mut sealed = self.seal(&op, how).map_err(|error| self.suspend_sealing(&error))?;
             self.pin_trace(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
-            sealed.root.groups = self.root_groups();
+            self.tell_groups(&mut sealed.root);
             sealed
         };
         let commit = sealed.root.commit;
@@ -355,6 +356,9 @@ impl Pool {
             log_previous: intent.previous,
             log_incarnation: core.incarnation,
             tables,
+            features: core.features,
+            next_device: 0,
+            next_group: 0,
             groups: Vec::new(),
             devices: Vec::new(),
             history: self.history.lock().clone(),
@@ -363,10 +367,17 @@ impl Pool {
         Ok(Sealed { root, applied, rebuilt })
     }
 
-    /// The groups as a root tells of them.
-    fn root_groups(&self) -> Vec<RootGroup> {
+    /// Puts the groups into a root.
+    fn tell_groups(&self, root: &mut Root) {
         let core = self.core.lock();
-        core.groups.values().map(|group| RootGroup { index: group.index, rule: group.rule }).collect()
+        let told = |group: &GroupSpace| RootGroup {
+            index: group.index,
+            rule: group.rule,
+            ashift: group.ashift,
+            slot_size: group.slot_size,
+        };
+        root.groups = core.groups.values().map(told).collect();
+        root.next_group = core.groups.next();
     }
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
@@ -437,6 +448,7 @@ impl Pool {
             let record = {
                 let entries = &mut self.core.lock().entries;
                 entries.change(id, |entry| entry.dirty = false);
+                self.move_is_told(id);
                 entries[&id].to_record()
             };
             if record.kind.is_rooted() {
@@ -446,11 +458,12 @@ impl Pool {
             record.encode(&mut value);
             let noted = tables.insert(&TableNodes(self), Table::segment_key(id), &value);
             if let Err(error) = noted {
-                self.core.lock().entries.change(id, |entry| entry.dirty = true);
+                self.move_is_untold(id);
                 return Err(error);
             }
         }
         self.seal_log(&mut tables);
+        self.seal_bad_slots(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
@@ -542,6 +555,7 @@ impl Pool {
             self.publish(root)?;
         }
         self.settle_all_rows()?;
+        self.tell_of_moves(root)?;
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }
@@ -568,20 +582,31 @@ impl Pool {
         let commit = root.commit;
         self.still_ours(Look::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
-        self.members.iter().for_each(|member| member.completed(commit));
-        root.devices = self.members.to_root(commit);
+        self.members.iter().for_each(|member| member.completed(commit, root.incarnation));
+        (root.devices, root.next_device) = self.members.to_root(commit, root.incarnation);
         let Some(bytes) = root.encode(&self.sums) else {
             return Err(self.suspend("the root record outgrew its place".into()));
         };
-        self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
+        debug_assert_eq!(Root::check(&self.sums, &bytes).as_ref(), Ok(&*root), "what is written can be read");
+        let refused = self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
         if !planted(Bug::RootNotFlushed) {
             self.members.flush_all();
         }
         self.check_tolerance()?;
         self.members.iter().for_each(|member| member.note_root());
-        self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
-        // This commit is durable; whoever reads is told of devices that refused its second copy.
-        let _ = self.check_tolerance();
-        Ok(())
+        let again = self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
+        if refused.is_empty() {
+            // This commit is durable; whoever reads is told of devices that failed at its second copy.
+            let _ = self.check_tolerance();
+            return Ok(());
+        }
+        // Of two places one is enough, and where the first was refused it is the second.
+        for (member, error) in again {
+            if refused.iter().any(|(first, _)| Arc::ptr_eq(first, &member)) {
+                member.refuse(&error);
+            }
+        }
+        self.members.flush_all();
+        self.check_tolerance()
     }
 }

@@ -6,12 +6,14 @@
 //! held over I/O.
 
 use crate::error::Result;
+use crate::heat::Clock;
 use crate::map::{Location, Update};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
+use larder_format::label::Features;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
@@ -33,6 +35,8 @@ pub struct Core {
     pub(crate) open_commit: CommitId,
     /// This import.
     pub(crate) incarnation: Incarnation,
+    /// What the distance of two block ids means.
+    pub(crate) clock: Arc<Clock>,
     /// The next block id.
     pub(crate) next_block: BlockId,
     /// Ids below this one may be used: the durable root says so.
@@ -43,6 +47,8 @@ pub struct Core {
     pub(crate) segment_lease: SegmentId,
     /// Segments whose slots were given back, to be taken out of the tables.
     pub(crate) gone: Vec<SegmentId>,
+    /// What of the format is in use that not every version knows.
+    pub(crate) features: Features,
     /// Data may open segments down to the last slot: it is what the log holds, which was promised.
     pub(crate) spend_reserve: bool,
 }
@@ -58,8 +64,14 @@ impl Core {
 
     /// Whether a segment is as its group's rule says, and stays where it is; see [`crate::reshape`].
     pub(crate) fn fits(&self, id: SegmentId) -> bool {
+        self.entries.get(&id).is_none_or(|entry| self.groups[&entry.segment.group].fits(&entry.segment))
+    }
+
+    /// Whether none of a segment's slots has refused a write.
+    pub(crate) fn is_sound(&self, id: SegmentId) -> bool {
         self.entries.get(&id).is_none_or(|entry| {
-            self.groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
+            let group = &self.groups[&entry.segment.group];
+            !entry.segment.slots.iter().any(|slot| group.is_bad(slot.get()))
         })
     }
 
@@ -175,7 +187,7 @@ impl Core {
     pub(crate) fn give_slots_back(&mut self, id: SegmentId) -> SegmentEntry {
         let entry = self.entries.remove(id).expect("it was just found");
         let space = self.groups.change(entry.segment.group).expect("its group exists");
-        entry.segment.slots.iter().for_each(|&slot| space.give_back(slot));
+        entry.segment.slots.iter().for_each(|slot| space.give_back(slot.get()));
         entry
     }
 

@@ -6,6 +6,7 @@ use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
+use crate::heat::Clock;
 use crate::intent::{Intent, Notes};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
@@ -19,10 +20,11 @@ use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
-    Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_NAME, MIN_DEVICE, label_areas,
+    Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
+    label_areas,
 };
 use larder_format::root::RootImport;
-use larder_format::segment::{Layout, MAX_SLOT, MIN_SLOT};
+use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
 use larder_format::tables::DatasetRecord;
 use larder_format::{
     BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
@@ -62,7 +64,7 @@ pub struct PoolSpec {
 }
 
 /// Devices of groups: what a root tells of them, and of as many groups, leaves room for the segments that it names.
-pub const MAX_DEVICES: usize = 192;
+pub const MAX_DEVICES: usize = 384;
 /// With spares, and with devices that are to take the place of others.
 pub(crate) const MAX_WITH_OTHERS: usize = MAX_DEVICES + 32;
 
@@ -103,7 +105,9 @@ impl PoolSpec {
             let slot_size = group.slot_size();
             let slots: Vec<_> = (0u16..)
                 .zip(&group.devices)
-                .map(|(index, device)| (DeviceIndex::new(index), slot_count(device.size(), slot_size)))
+                .map(|(index, device)| {
+                    (DeviceIndex::new(index), slot_count(device.size(), slot_size, self.ashift))
+                })
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
@@ -193,8 +197,11 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where slots start: after the label, at the alignment of the smallest slot.
-pub(crate) const DATA_START: u64 = LABEL_AREA.next_multiple_of(1 << 20);
+/// Where slots start: behind the label area, so that rows, which follow the descriptor, lie at multiples of 2^`ashift`. No row
+/// shares a sector with a descriptor then, for the last sector of a slot has room for none.
+pub(crate) fn data_start(ashift: u8) -> DeviceOffset {
+    DeviceOffset::new(LABEL_AREA + (1 << ashift) - u64::from(DESCRIPTOR_LEN))
+}
 
 /// A key for the sums of a new pool.
 fn new_key(entropy: &dyn Entropy) -> PoolKey {
@@ -206,8 +213,8 @@ fn new_key(entropy: &dyn Entropy) -> PoolKey {
 }
 
 /// Slots on a device of `size` bytes.
-pub(crate) fn slot_count(size: ByteLen, slot_size: u32) -> u32 {
-    let room = label_areas(size)[1].get().saturating_sub(DATA_START);
+pub(crate) fn slot_count(size: ByteLen, slot_size: u32, ashift: u8) -> u32 {
+    let room = label_areas(size)[1].get().saturating_sub(data_start(ashift).get());
     u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
 }
 
@@ -225,8 +232,9 @@ impl Pool {
     /// [`PoolError::Invalid`] for a name or device that cannot be, [`PoolError::Device`] when one fails.
     pub fn create(world: World, spec: PoolSpec) -> Result<Arc<Pool>> {
         check_name(&spec.name).map_err(PoolError::Invalid)?;
-        if !(12..=16).contains(&spec.ashift) {
-            return Err(PoolError::Invalid(format!("ashift={}: use 12 to 16", spec.ashift)));
+        if !(MIN_ASHIFT..=MAX_ASHIFT).contains(&spec.ashift) {
+            let text = format!("ashift={}: use {MIN_ASHIFT} to {MAX_ASHIFT}", spec.ashift);
+            return Err(PoolError::Invalid(text));
         }
         room_for_devices(spec.groups.iter().map(|group| group.devices.len()).sum(), MAX_DEVICES)?;
         let guid = PoolGuid::new(world.entropy.next_u64());
@@ -254,8 +262,8 @@ impl Pool {
                     group: index,
                     rule: group.rule,
                     slot_size,
-                    slot_count: slot_count(size, slot_size),
-                    data_start: DeviceOffset::new(DATA_START),
+                    slot_count: slot_count(size, slot_size, spec.ashift),
+                    data_start: data_start(spec.ashift),
                     device_size: size,
                     created,
                     ashift: spec.ashift,
@@ -269,26 +277,29 @@ impl Pool {
             }
             groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
         }
+        let (first, first_block) = (CommitId::new(1), BlockId::new(1));
+        let history = vec![RootImport { incarnation, first, first_block, skipped: 0 }];
         let core = Core {
             entries: Segments::default(),
-            groups: Groups::new(groups),
+            groups: Groups::new(groups, 0),
             streams: HashMap::new(),
-            open_commit: CommitId::new(1),
+            open_commit: first,
             incarnation,
-            next_block: BlockId::new(1),
+            clock: Arc::new(Clock::new(&history)),
+            next_block: first_block,
             block_lease: BlockId::new(LEASE),
             next_segment: SegmentId::new(1),
             segment_lease: SegmentId::new(LEASE),
             gone: Vec::new(),
+            features: Features::default(),
             spend_reserve: false,
         };
-        let history = vec![RootImport { incarnation, first: CommitId::new(1) }];
         let parts = Parts {
             sums,
             name: spec.name.clone(),
             created,
             read_only: false,
-            members: Members::new(members, []),
+            members: Members::new(members, [], 0),
             core,
             intent: Intent { sequence: 1, ..Intent::default() },
             notes: Notes::after(OpSeq::new(0)),
@@ -376,6 +387,7 @@ impl Pool {
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
             healing: Default::default(),
+            bad_slots: Default::default(),
             scrub: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),

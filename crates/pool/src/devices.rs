@@ -15,18 +15,18 @@
 //! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new one takes
 //! its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
-use crate::create::{DATA_START, MAX_WITH_OTHERS, slot_count, write_label_areas};
+use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::{Member, MemberState};
-use crate::open::{Found, contains, is_ahead};
+use crate::open::{Found, holds, is_branch, lacks_slots};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
-use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_DEVICE};
+use larder_format::label::{GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
-use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
+use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, SegmentId};
 use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,6 +57,7 @@ pub(crate) struct Place {
     pub rule: GroupRule,
     pub slot_size: u32,
     pub slot_count: u32,
+    pub ashift: u8,
 }
 
 impl Pool {
@@ -72,6 +73,7 @@ impl Pool {
         intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
+            self.pardon_strangers();
         }
     }
 
@@ -114,7 +116,7 @@ impl Pool {
         let Some(group) = core.groups.get(&device.group) else { return false };
         let mut misfits =
             core.entries.values().map(|entry| (entry.state, &entry.segment)).filter(|(state, of)| {
-                *state != SegmentState::Freed && of.group == device.group && !group.fits(of.layout, &of.slots)
+                *state != SegmentState::Freed && of.group == device.group && !group.fits(of)
             });
         group.rule.layout.survives(|column| lost(columns[column]))
             && misfits.all(|(_, of)| of.layout.survives(|column| lost(of.slots[column].device)))
@@ -159,15 +161,14 @@ impl Pool {
                 "{name} hung, and may still do what it was told: it comes back when it can be opened anew"
             )));
         }
-        let mut known = member.to_root(self.durable_commit());
+        let mut known = member.to_root(self.durable_commit(), self.incarnation());
         let (device, label) = match found {
             Some(found) => {
                 if found.label.device != member.guid || !found.label.is_of(&self.sums) {
                     return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
                 }
                 if let Some(root) = &found.root
-                    && (!contains(&self.history.lock(), root)
-                        || is_ahead(member.good_through(), member.since(), root.commit))
+                    && is_branch(&self.history.lock(), &known, root)
                 {
                     return Err(PoolError::Invalid(format!(
                         "{} was written apart from the pool since commit {}. It can only be made part of it again \
@@ -184,9 +185,14 @@ impl Pool {
                         found.device.size().get()
                     )));
                 }
-                let held = found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
-                if !planted(Bug::OldImageTrusted) {
-                    known.good_through = held.min(member.good_through());
+                if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
+                    return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
+                }
+                // What it holds may be older than what the pool gave it.
+                let held = found.root.as_ref().map(|root| holds(&self.history.lock(), root));
+                let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
+                if held.0 < known.good_through && !planted(Bug::OldImageTrusted) {
+                    (known.good_through, known.incarnation) = held;
                 }
                 (found.device, found.label)
             }
@@ -254,13 +260,17 @@ impl Pool {
 
     /// What a device needs to take the place of `member`, when that is `more` than there are, of `most`.
     pub(crate) fn place_of_member(&self, member: &Member, more: usize, most: usize) -> Result<Place> {
-        let rule = self.core.lock().groups[&member.group].rule;
+        let (rule, ashift) = {
+            let group = &self.core.lock().groups[&member.group];
+            (group.rule, group.ashift)
+        };
         Ok(Place {
             index: self.members.next_index(more, most)?,
             group: member.group,
             rule,
             slot_size: member.slot_size,
             slot_count: member.slot_count,
+            ashift,
         })
     }
 
@@ -272,7 +282,8 @@ impl Pool {
         guid: Option<DeviceGuid>,
     ) -> Result<Label> {
         let size = device.size();
-        let needed = DATA_START + u64::from(place.slot_count) * u64::from(place.slot_size) + LABEL_AREA;
+        let slots = u64::from(place.slot_count) * u64::from(place.slot_size);
+        let needed = data_start(place.ashift).get() + slots + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
             return Err(PoolError::Invalid(format!(
                 "{} is too small: it has {} bytes and {} are needed. Nothing was changed",
@@ -281,7 +292,6 @@ impl Pool {
                 needed.max(MIN_DEVICE)
             )));
         }
-        let ashift = self.core.lock().groups.values().next().map_or(12, |group| group.ashift);
         let label = Label {
             sequence: 1,
             pool: self.guid(),
@@ -292,11 +302,11 @@ impl Pool {
             rule: place.rule,
             slot_size: place.slot_size,
             slot_count: place.slot_count,
-            data_start: DeviceOffset::new(DATA_START),
+            data_start: data_start(place.ashift),
             device_size: size,
             created: self.created,
-            ashift,
-            features: Features::default(),
+            ashift: place.ashift,
+            features: self.core.lock().features,
             key: self.sums.key(),
         };
         write_label_areas(device, &label)?;
@@ -353,7 +363,7 @@ impl Pool {
                     continue;
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };
-                let mut known = member.to_root(commit);
+                let mut known = member.to_root(commit, pool.incarnation());
                 let text = if known.partial { "without what could not be read of the old one" } else { "" };
                 (known.index, known.stands_for, known.partial) = (place, None, false);
                 let state = MemberState::Online;
@@ -432,7 +442,8 @@ impl Pool {
             word: GroupWord::Single,
             layout: Layout::new(1, 1, 0).expect("one column is a layout"),
         };
-        let place = Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0 };
+        let place =
+            Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0, ashift: MIN_ASHIFT };
         let label = self.label_for(&*new, &place, None)?;
         let clock = Arc::clone(&self.world.clock);
         self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
@@ -492,6 +503,7 @@ impl Pool {
             for counter in [&counters.read_errors, &counters.write_errors, &counters.checksum_errors] {
                 counter.store(0, Ordering::Relaxed);
             }
+            member.forget_refusals();
             if member.state() == MemberState::Faulted && !member.is_given_up() {
                 outcome = outcome.and(self.online(member.index, None));
             }
@@ -552,7 +564,8 @@ impl Pool {
             }
             let place = self.place_of_member(&member, 0, usize::MAX)?;
             let fits = |spare: &Arc<Member>| {
-                let room = |size: ByteLen| slot_count(size, place.slot_size) >= place.slot_count;
+                let room =
+                    |size: ByteLen| slot_count(size, place.slot_size, place.ashift) >= place.slot_count;
                 spare.is_online() && spare.size().is_some_and(room)
             };
             let mut spares = self.members.spares();

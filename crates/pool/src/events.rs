@@ -62,6 +62,8 @@ pub enum Class {
     Healed,
     /// A device takes much longer than others.
     Delay,
+    /// A slot is not used any more, since its device refused a write to it.
+    SlotRetired,
     /// A device's state changed.
     StateChange,
     /// A device came to the pool.
@@ -108,6 +110,7 @@ impl fmt::Display for Class {
             Self::Data => "data",
             Self::Healed => "healed",
             Self::Delay => "delay",
+            Self::SlotRetired => "slot_retired",
             Self::StateChange => "statechange",
             Self::DeviceAdd => "device_add",
             Self::DeviceRemove => "device_remove",

@@ -166,6 +166,23 @@ impl Pool {
         freeing.changed = true;
     }
 
+    /// The trace has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none is under
+    /// way.
+    pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
+        let mut freeing = self.freeing.lock();
+        let record = &mut freeing.record;
+        if (record.judged, record.judged_left) != (next, left) {
+            (record.judged, record.judged_left) = (next, left);
+            freeing.changed = true;
+        }
+    }
+
+    /// What [`Pool::note_judged`] noted of a trace that was cut short.
+    pub(crate) fn judged(&self) -> Option<(BlockId, u64)> {
+        let record = self.freeing.lock().record;
+        (record.judged > BlockId::new(0)).then_some((record.judged, record.judged_left))
+    }
+
     /// A further extent names this block: from now on only the trace can say that it is dead.
     pub(crate) fn note_shared(&self, id: BlockId) {
         self.mark_shared(&mut self.map.lock(), id);

@@ -3,6 +3,7 @@
 //! A segment all of whose records die at about the same time is free without anything being moved. Time is counted
 //! in block ids, which are given out as blocks are written. A record that replaces another is expected to live as
 //! long as that one did: its *interval* is the distance of their ids. What replaces nothing is expected to stay.
+//! Imports skip ids, which are not counted: see [`Clock`].
 //! A record that the cleaner moves has lived since its own id was given out, and is expected to go on as long.
 //!
 //! Intervals are sorted into classes by powers of four around the number `n` of records that live in the pool:
@@ -20,6 +21,7 @@
 
 use crate::segments::SegmentEntry;
 use larder_format::BlockId;
+use larder_format::root::RootImport;
 use larder_format::segment::CLASSES;
 
 /// The class of what is expected to stay.
@@ -45,16 +47,44 @@ pub(crate) fn fold(class: u8, segments: u64) -> u8 {
     }
 }
 
-/// What cleaning a segment is worth at the time when `now` is the next id.
-pub(crate) fn worth(entry: &SegmentEntry, now: BlockId) -> f64 {
+/// Ids as a clock: how many were given out between two of them.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// The first id of each import, and how many were skipped below it; the oldest first.
+    imports: Vec<(BlockId, u64)>,
+}
+
+impl Clock {
+    pub(crate) fn new(history: &[RootImport]) -> Self {
+        let imports = history.iter().rev().map(|import| (import.first_block, import.skipped));
+        Self { imports: imports.collect() }
+    }
+
+    /// How many ids were given out before `id`, as far as the history reaches.
+    fn at(&self, id: BlockId) -> u64 {
+        let began = self.imports.partition_point(|(first, _)| *first <= id);
+        let import = self.imports.get(began.saturating_sub(1));
+        id.get().saturating_sub(import.map_or(0, |(_, skipped)| *skipped))
+    }
+
+    /// How many were given out from `id` on until `now`, the next one.
+    pub(crate) fn age(&self, id: BlockId, now: BlockId) -> u64 {
+        self.at(now).saturating_sub(self.at(id))
+    }
+}
+
+/// What cleaning a segment is worth, given the `age` of the id at which it was closed.
+pub(crate) fn worth(entry: &SegmentEntry, age: u64) -> f64 {
     let used = entry.live_bytes as f64 / entry.placed.max(1) as f64;
-    let age = now.get().saturating_sub(entry.closed_at.get()) as f64 + 1.0;
+    let age = age as f64 + 1.0;
     (1.0 - used) * age.powf(2.0 / 3.0) / (used + 0.1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_format::root::MAX_HISTORY;
+    use larder_format::{CommitId, Incarnation};
 
     #[test]
     fn classes_ascend_with_the_interval_and_end_at_the_coldest() {
@@ -63,6 +93,34 @@ mod tests {
             .into();
         assert_eq!(classes, [0, 0, 1, 1, 2, 3, 4, 5, 5]);
         assert_eq!(class_of(7, 0), 2);
+    }
+
+    #[test]
+    fn ages_count_what_was_given_out_and_not_what_imports_skipped() {
+        // Of forty imports, each gives out a hundred ids and skips many.
+        let (mut history, mut given) = (Vec::new(), Vec::new());
+        let (mut next, mut skipped) = (1, 0);
+        for import in 0..40u64 {
+            let (incarnation, first) = (Incarnation::new(import), CommitId::new(import + 1));
+            history.insert(0, RootImport { incarnation, first, first_block: BlockId::new(next), skipped });
+            history.truncate(MAX_HISTORY);
+            given.extend((next..next + 100).map(BlockId::new));
+            let now = BlockId::new(next + 100);
+            let clock = Clock::new(&history);
+            let known = given.len() - history.len() * 100;
+            for (older, id) in given[known..].iter().rev().enumerate() {
+                assert_eq!(clock.age(*id, now), older as u64 + 1, "{id} in import {import}");
+            }
+            // Older ones are older than all of those, and no older than the pool.
+            let ages = given[..known].iter().map(|id| clock.age(*id, now));
+            assert!(
+                ages.clone()
+                    .all(|age| ((given.len() - known) as u64..=given.len() as u64 + 1).contains(&age))
+            );
+            assert!(ages.is_sorted_by(|older, newer| older >= newer));
+            let stride = import.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 40);
+            (next, skipped) = (next + 100 + stride, skipped + stride);
+        }
     }
 
     #[test]

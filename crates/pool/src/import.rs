@@ -10,11 +10,12 @@ use crate::dataset::Dataset;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::free::Freeing;
+use crate::heat::Clock;
 use crate::intent::{Intent, Notes, read_chain};
 use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
 use crate::members::Members;
-use crate::open::{Importable, Standing};
+use crate::open::{Importable, Standing, holds};
 use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
@@ -23,17 +24,17 @@ use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
 use crate::tree::Tree;
-use larder_device::AlignedBuf;
+use larder_device::{AlignedBuf, Entropy};
 use larder_format::checksum::Sums;
 use larder_format::index::PartDescriptor;
 use larder_format::label::Label;
-use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, ring_slot};
+use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, SEGMENT_STRIDE, STRIDE, ring_slot};
 use larder_format::run::RunDescriptor;
-use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
+use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::{
     DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
 };
-use larder_format::{BlockId, CommitId, Corrupt, DatasetId, DeviceIndex, Incarnation, Reason, SegmentId};
+use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_COUNT, Reason, SegmentId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -56,6 +57,21 @@ impl Pieces {
     fn decode<T, F: Fn(&[u8]) -> Result<(T, usize), Corrupt>>(self, decode: F) -> Result<Vec<T>, Corrupt> {
         self.0.values().map(|value| decode(value).map(|(value, _)| value)).collect()
     }
+}
+
+/// The import after `root`. Its ids begin at a random distance behind the lease, for somebody may import another copy of the
+/// pool that ends with the same root.
+fn beginning(root: &Root, incarnation: Incarnation, entropy: &dyn Entropy) -> RootImport {
+    let lease = root.block_lease.get();
+    let first_block = if planted(Bug::IdsComeBack) {
+        root.tables.id.get() + 1
+    } else {
+        lease + entropy.next_u64() % STRIDE
+    };
+    // As far as the root knows, ids were given out to the beginning of its lease.
+    let before = root.history.first().map_or(0, |import| import.skipped);
+    let skipped = (before + first_block.saturating_sub(lease.saturating_sub(LEASE))).min(first_block);
+    RootImport { incarnation, first: root.commit.next(), first_block: BlockId::new(first_block), skipped }
 }
 
 /// How to import.
@@ -112,12 +128,23 @@ impl Pool {
             .filter_map(|device| Some((device.index, device.found.as_ref()?.lacks(root.commit))))
             .collect();
         let incarnation = Incarnation::new(world.entropy.next_u64());
+        let this = beginning(&root, incarnation, &*world.entropy);
+        // Nothing is written with them if this is for reading only.
+        let first_segment = root.segment_lease.get() + world.entropy.next_u64() % SEGMENT_STRIDE;
+        if !options.read_only && this.first_block.get().max(first_segment) > MAX_COUNT - STRIDE {
+            let text = "has given out all ids that there are: import it for reading only";
+            return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", plan.name)));
+        }
+        let first_block = this.first_block;
+        let mut history = root.history.clone();
+        history.insert(0, this);
+        history.truncate(MAX_HISTORY);
         let labels: Vec<Label> =
             plan.devices.iter().filter_map(|d| d.found.as_ref().map(|found| found.label.clone())).collect();
         let any = labels.first().ok_or_else(|| PoolError::Invalid("no device is there".into()))?;
-        let (created, ashift) = (any.created, any.ashift);
+        let created = any.created;
         let slot_size =
-            |group| labels.iter().find(|label| label.group == group).map_or(any.slot_size, |l| l.slot_size);
+            |group| root.groups.iter().find(|it| it.index == group).map_or(MIN_SLOT, |it| it.slot_size);
         let (mut members, mut spares) = (Vec::new(), Vec::new());
         for (candidate, known) in plan.devices.into_iter().zip(&root.devices) {
             let mut known = known.clone();
@@ -126,20 +153,21 @@ impl Pool {
                 Standing::Rebuilding => MemberState::Rebuilding,
                 Standing::Waiting => MemberState::Waiting,
                 Standing::Missing => MemberState::Missing,
-                Standing::Stale(through) => {
-                    known.good_through = through;
-                    MemberState::Stale
-                }
-                Standing::Offline(through) => {
-                    known.good_through = through;
-                    MemberState::Offline
-                }
+                Standing::Stale(_) => MemberState::Stale,
+                Standing::Offline(_) => MemberState::Offline,
             };
+            if let Standing::Stale(through) | Standing::Offline(through) = candidate.standing
+                && through < known.good_through
+            {
+                let held = candidate.found.as_ref().and_then(|found| found.root.as_ref());
+                known.incarnation = held.map_or(Incarnation::new(0), |held| holds(&root.history, held).1);
+                known.good_through = through;
+            }
             let present = candidate.found.map(|found| (found.device, found.label));
             let member = Member::new(&known, slot_size(known.group), present, state, &world.clock);
             if known.state == DeviceState::Spare { spares.push(member) } else { members.push(member) }
         }
-        let members = Members::new(members, spares);
+        let members = Members::new(members, spares, root.next_device);
         let groups: BTreeMap<_, _> = root
             .groups
             .iter()
@@ -147,7 +175,7 @@ impl Pool {
                 let devices: Vec<_> =
                     members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
                 let mut space =
-                    GroupSpace::new(group.index, group.rule, slot_size(group.index), ashift, &devices);
+                    GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices);
                 let leaving = members.iter().filter(|member| member.is_leaving());
                 leaving.for_each(|member| space.retire(member.index));
                 (group.index, space)
@@ -155,19 +183,17 @@ impl Pool {
             .collect();
         let core = Core {
             entries: Segments::default(),
-            groups: Groups::new(groups),
+            groups: Groups::new(groups, root.next_group),
             streams: HashMap::new(),
             open_commit: root.commit.next(),
             incarnation,
-            next_block: if planted(Bug::IdsComeBack) {
-                BlockId::new(root.tables.id.get() + 1)
-            } else {
-                root.block_lease
-            },
-            block_lease: BlockId::new(root.block_lease.get() + LEASE),
-            next_segment: root.segment_lease,
-            segment_lease: SegmentId::new(root.segment_lease.get() + LEASE),
+            clock: Arc::new(Clock::new(&history)),
+            next_block: first_block,
+            block_lease: BlockId::new(first_block.get() + LEASE),
+            next_segment: SegmentId::new(first_segment),
+            segment_lease: SegmentId::new(first_segment + LEASE),
             gone: Vec::new(),
+            features: root.features,
             spend_reserve: false,
         };
         let parts = Parts {
@@ -183,11 +209,24 @@ impl Pool {
             durable: root.commit,
         };
         let pool = Pool::assemble(world, parts);
-        pool.load(&root, unclean)?;
+        match (pool.load(&root, unclean), pool.out_of_reach()) {
+            (Err(PoolError::Unreadable { .. }), Some(lost)) => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
+                )));
+            }
+            (Ok(()), Some(lost)) if !options.read_only => {
+                return Err(PoolError::Invalid(format!(
+                    "{lost}. Nothing was changed. Attach it and import again, or import for reading only, which shows \
+                     the rest"
+                )));
+            }
+            (loaded, _) => loaded?,
+        }
         if !options.read_only {
             // Before its first root, so that of two who import at once one finds the other, and so does who wakes.
             pool.beat()?;
-            pool.adopt(root, &lacking)?;
+            pool.adopt(root, history, &lacking)?;
             if let Some(name) = &options.rename {
                 pool.rename(name)?;
             }
@@ -199,7 +238,7 @@ impl Pool {
     /// Reads everything that the root names: tables, segments, datasets, block map, log.
     fn load(&self, root: &Root, unclean: bool) -> Result<()> {
         for record in &root.segments {
-            self.adopt_segment(record, root.commit)?;
+            self.adopt_segment(record, root)?;
         }
         let mut segments = Vec::new();
         let mut datasets = Vec::new();
@@ -211,27 +250,26 @@ impl Pool {
         let tables = Tree::open(root.tables);
         let mut bad = Ok(());
         tables.scan(&TableNodes(self), .., |key, value| {
-            let id = key.object & ((1 << 48) - 1);
             let entry: Result<(), Corrupt> = (|| {
-                match (key.object >> 48) as u16 {
-                    t if t == Table::Segments as u16 => segments.push(SegmentRecord::decode(value)?.0),
-                    t if t == Table::Datasets as u16 => datasets.push(DatasetRecord::decode(value)?),
-                    t if t == Table::Runs as u16 => runs.add(key.offset, id, value)?,
-                    t if t == Table::Index as u16 => parts.add(key.offset, id, value)?,
-                    t if t == Table::Secret as u16 => secret = value.try_into().ok(),
-                    t if t == Table::Snapshots as u16 => snapshots.push(SnapshotRecord::decode(value)?),
-                    t if t == Table::Events as u16 => self.log.lock().met(Table::Events, key.offset),
-                    t if t == Table::Commands as u16 => self.log.lock().met(Table::Commands, key.offset),
-                    t if t == Table::Damage as u16 => self.adopt_damage(key.offset, value),
-                    t if t == Table::Freeing as u16 => freeing = FreeingRecord::decode(value)?,
-                    t if t == Table::Properties as u16 => {
+                let (table, id) = Table::of(key)?;
+                match table {
+                    Table::Segments => segments.push(SegmentRecord::decode(value)?.0),
+                    Table::Datasets => datasets.push(DatasetRecord::decode(value)?),
+                    Table::Runs => runs.add(key.offset, id, value)?,
+                    Table::Index => parts.add(key.offset, id, value)?,
+                    Table::Secret if key.offset == 0 => secret = value.try_into().ok(),
+                    Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
+                    Table::Snapshots => snapshots.push(SnapshotRecord::decode(value)?),
+                    Table::Events | Table::Commands => self.log.lock().met(table, key.offset),
+                    Table::Damage => self.adopt_damage(key.offset, value),
+                    Table::BadSlots => self.adopt_bad_slot(key.offset, value),
+                    Table::Freeing => freeing = FreeingRecord::decode(value)?,
+                    Table::Properties => {
                         let property = PropertyRecord::decode(value)?;
-                        properties
-                            .entry(DatasetId::new(id))
-                            .or_default()
-                            .insert(property.name, property.value);
+                        let of = properties.entry(DatasetId::new(id)).or_default();
+                        of.insert(property.name, property.value);
                     }
-                    _ => {}
+                    _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
                 }
                 Ok(())
             })();
@@ -243,16 +281,30 @@ impl Pool {
                 }
             }
         })?;
-        bad?;
+        bad.map_err(|corrupt: Corrupt| match corrupt.reason {
+            Reason::Feature => PoolError::Invalid(format!(
+                "the pool has {}, of which this version of Larder knows nothing. Nothing was changed. Import it with a \
+                 newer one",
+                corrupt.what
+            )),
+            _ => corrupt.into(),
+        })?;
         let secret: [u8; SECRET_LEN] = secret.ok_or(Corrupt::new("secret", Reason::Short))?;
         // Nobody else sets it.
         let _ = self.secret.set(secret);
         let runs = runs.decode(RunDescriptor::decode)?;
         let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
+        // Of some the root knows better where they lie.
+        let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
         for record in &segments {
-            self.adopt_segment(record, root.commit)?;
+            if moved(record.id) {
+                self.move_is_untold(record.id);
+            } else {
+                self.adopt_segment(record, root)?;
+            }
         }
+        self.retire_known_slots();
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(self))?;
         *self.map.lock() = map;
@@ -325,9 +377,13 @@ impl Pool {
     }
 
     /// Takes a segment from the tables or the root into memory, and its slots out of the free ones.
-    fn adopt_segment(&self, record: &SegmentRecord, commit: CommitId) -> Result<()> {
+    fn adopt_segment(&self, record: &SegmentRecord, root: &Root) -> Result<()> {
         let bad = |reason| PoolError::from(Corrupt::new("segment record", reason));
-        if record.state == SegmentState::Freed && record.freed.get() + 2 <= commit.get() {
+        // Else a segment that is opened would get its id.
+        if record.id >= root.segment_lease {
+            return Err(bad(Reason::Range));
+        }
+        if record.state == SegmentState::Freed && record.freed.get() + 2 <= root.commit.get() {
             if !record.kind.is_rooted() {
                 self.core.lock().gone.push(record.id);
             }
@@ -387,7 +443,12 @@ impl Pool {
     /// root from: it is completed first, as a commit would have done. Else a cut now would leave devices
     /// two roots behind, which look stale, and a later one, in the same place of the ring, would look like
     /// a root that was lost.
-    fn adopt(&self, mut root: Root, lacking: &[(DeviceIndex, [bool; 2])]) -> Result<()> {
+    fn adopt(
+        &self,
+        mut root: Root,
+        history: Vec<RootImport>,
+        lacking: &[(DeviceIndex, [bool; 2])],
+    ) -> Result<()> {
         // What the devices show may be in their caches only: nothing may follow it unflushed.
         self.members.flush_all();
         if let Some(bytes) = root.encode(&self.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
@@ -398,7 +459,8 @@ impl Pool {
                     let at = ring_slot(member.label_areas()[area], root.commit);
                     let write = member.write(at, Arc::clone(&bytes));
                     if write.is_some() {
-                        member.settle(write);
+                        // One of its two places may be bad.
+                        member.settle_write(write);
                     }
                 }
                 if !members.is_empty() {
@@ -414,8 +476,7 @@ impl Pool {
         root.host = self.world.host;
         root.block_lease = core.block_lease;
         root.segment_lease = core.segment_lease;
-        root.history.insert(0, RootImport { incarnation: core.incarnation, first: root.commit });
-        root.history.truncate(MAX_HISTORY);
+        root.history = history;
         core.open_commit = root.commit.next();
         drop(core);
         *self.history.lock() = root.history.clone();
@@ -516,5 +577,22 @@ mod tests {
         let plan = assemble(vec![*found]).remove(0);
         let error = Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal");
         assert_eq!(error.to_string(), "corrupt dataset table: entries out of order");
+    }
+
+    #[test]
+    fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        pool.tables.lock().insert(&TableNodes(&pool), Table::Holds.key(3), b"a hold").unwrap();
+        pool.commit().unwrap();
+        drop(pool);
+        let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
+        let plan = assemble(vec![*found]).remove(0);
+        let before = sim.images();
+        let error =
+            Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal").to_string();
+        assert!(error.contains("the pool has holds of snapshots") && error.contains("newer"), "{error}");
+        assert!(sim.images() == before, "a refused import wrote");
     }
 }

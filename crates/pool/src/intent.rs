@@ -21,7 +21,9 @@
 //! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
 //! they are logged or their commit is durable.
 
+use crate::badslots::Retired;
 use crate::error::{PoolError, Result};
+use crate::member::Written;
 use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row;
@@ -31,7 +33,7 @@ use crate::write::{draft, frame};
 use larder_device::ALIGN;
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
 use larder_format::checksum::{Sums, fast64};
-use larder_format::log::LogRecord;
+use larder_format::log::{LogRecord, decode_op, encode_op};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
@@ -98,10 +100,7 @@ impl Notes {
         let seq = self.next;
         self.next += 1;
         self.removals += u64::from(removes);
-        let mut framed = Vec::with_capacity(16 + op.len());
-        framed.extend_from_slice(&seq.to_le_bytes());
-        framed.extend_from_slice(&dataset.get().to_le_bytes());
-        framed.extend_from_slice(&op);
+        let framed = encode_op(OpSeq::new(seq), dataset, &op);
         self.bytes += framed.len();
         self.pending.push_back(Note { seq, removes, is_joined: false, framed });
         OpSeq::new(seq)
@@ -342,6 +341,10 @@ impl Pool {
                 return Ok(false);
             }
             let Some(segment) = self.readable.get(id) else { return Ok(false) };
+            // A copy of it took no record: a commit leaves it.
+            if !self.core.lock().is_sound(id) {
+                return Ok(false);
+            }
             let slot_size = self.members.get(segment.slots[0].device).slot_size;
             let step = self.core.lock().groups[&segment.group].step();
             let room = slot_size - intent.offset;
@@ -370,16 +373,30 @@ impl Pool {
     fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<bool> {
         let mut members = Vec::with_capacity(segment.slots.len());
         for (slot, column) in segment.slots.iter().zip(&row.columns) {
-            members.extend(self.members.writers(slot.device).map(|member| (member, slot.index, column)));
+            members.extend(self.members.writers(slot.device).map(|member| (member, slot.index(), column)));
         }
         let writes: Vec<_> = (members.iter())
             .map(|(member, slot, column)| {
                 member.start_write(member.slot_offset(*slot, row.offset), Arc::clone(*column))
             })
             .collect();
-        for ((member, ..), write) in members.iter().zip(writes) {
-            if write.is_some() {
-                member.settle(write);
+        let mut refused = vec![None; members.len()];
+        for (((member, ..), write), refused) in members.iter().zip(writes).zip(&mut refused) {
+            if write.is_some()
+                && let Written::Refused(error) = member.settle_write(write)
+            {
+                *refused = Some(error);
+            }
+        }
+        let mut is_noted = false;
+        for ((member, slot, _), error) in members.iter().zip(&refused) {
+            let Some(error) = error else { continue };
+            let column = segment.slots.iter().position(|other| {
+                self.members.writers(other.device).any(|writer| Arc::ptr_eq(&writer, member))
+            });
+            match column.map(|column| self.retire_slot(segment, column, *slot, member, error)) {
+                Some(Retired::Noted) => is_noted = true,
+                _ => member.refuse(error),
             }
         }
         if planted(Bug::LogNotFlushed) {
@@ -387,13 +404,18 @@ impl Pool {
         }
         let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
         let (mut copies, mut everywhere) = (0, true);
-        for ((member, ..), flush) in members.iter().zip(flushes) {
+        for (((member, ..), flush), refused) in members.iter().zip(flushes).zip(&refused) {
+            let is_flushed = flush.is_some() && member.settle_flush(flush);
             // Nobody reads what a member has that is being rebuilt.
-            if flush.is_some() && member.settle_flush(flush) && member.is_online() {
+            if is_flushed && refused.is_none() && member.is_online() {
                 copies += 1;
             } else {
                 everywhere &= !member.passes_for_current() || planted(Bug::LogCopyMissed);
             }
+        }
+        // A commit tells of it all, in other segments.
+        if is_noted {
+            return Ok(false);
         }
         if copies == 0 {
             let columns: Vec<_> = segment.slots.iter().map(|slot| self.members.get(slot.device)).collect();
@@ -410,8 +432,8 @@ impl Pool {
         let _ = op;
         let mut core = self.core.lock();
         let first = intent.segments.front().copied();
-        // Where the group has another shape by now, the log begins anew: this commit holds all that is in it.
-        intent.segments.retain(|&(id, _)| core.fits(id));
+        // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit holds all that is in it.
+        intent.segments.retain(|&(id, _)| core.fits(id) && core.is_sound(id));
         if intent.segments.front().copied() != first {
             intent.offset = DESCRIPTOR_LEN;
         }
@@ -482,13 +504,10 @@ pub(crate) fn read_chain(
             )));
         }
         for op in record.ops {
-            let cut_short = Corrupt::new("log record", larder_format::Reason::Short);
-            let (head, body) = op.split_at_checked(16).ok_or(cut_short)?;
-            let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-            let seq = OpSeq::new(number(&head[..8]));
+            let (seq, dataset, op) = decode_op(&op)?;
             if seq > last {
                 last = seq;
-                ops.push((DatasetId::new(number(&head[8..])), body.to_vec()));
+                ops.push((dataset, op.to_vec()));
             }
         }
         sequence += 1;

@@ -12,9 +12,9 @@ use larder_device::{
     AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind, TIMEOUT,
 };
 use larder_format::label::{LABEL_AREA, Label, label_areas};
-use larder_format::root::{DeviceState, NO_GROUP, RootDevice};
+use larder_format::root::{DeviceKind, DeviceState, NO_GROUP, RootDevice};
 use larder_format::{
-    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId, SlotIndex,
+    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, SegmentId, SlotIndex,
 };
 use larder_sync::Mutex;
 use std::sync::Arc;
@@ -56,6 +56,20 @@ impl MemberState {
     }
 }
 
+/// What came of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It is there.
+    Done,
+    /// The device is there and did not take it: its place may be bad, or the device ([`crate::badslots`]).
+    Refused(DeviceError),
+    /// The member is out of use.
+    Lost,
+}
+
+/// Writes that a device may refuse, in as many slots, before it is faulted.
+const REFUSALS: u64 = 16;
+
 /// Requests and errors of one member since import.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -92,6 +106,7 @@ pub struct Member {
     /// The member whose place it is to take when it is rebuilt.
     pub stands_for: Option<DeviceIndex>,
     good_through: AtomicU64,
+    good_incarnation: AtomicU64,
     since: AtomicU64,
     cursor: AtomicU64,
     partial: AtomicBool,
@@ -110,6 +125,8 @@ pub struct Member {
     abandoned: AtomicBool,
     /// It has a heartbeat of this import.
     claimed: AtomicBool,
+    /// Slots that refused a write since it was opened or cleared.
+    refusals: AtomicU64,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
     /// It was faulted because the file system that its file lies on is full.
@@ -143,6 +160,7 @@ impl Member {
             slot_size,
             stands_for: root.stands_for,
             good_through: AtomicU64::new(root.good_through.get()),
+            good_incarnation: AtomicU64::new(root.incarnation.get()),
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             partial: AtomicBool::new(root.partial),
@@ -155,6 +173,7 @@ impl Member {
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
             abandoned: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
             fault: Mutex::default(),
             full: AtomicBool::new(false),
             missed: AtomicBool::new(false),
@@ -185,13 +204,15 @@ impl Member {
             good_through: CommitId::new(0),
             since: CommitId::new(0),
             cursor: SegmentId::new(0),
+            incarnation: Incarnation::new(0),
+            kind: DeviceKind::Unknown,
         };
         let slot_size = label.slot_size;
         Self::new(&root, slot_size, Some((device, label)), state, clock)
     }
 
-    /// What the root of `commit` says of it.
-    pub fn to_root(&self, commit: CommitId) -> RootDevice {
+    /// What the root of `commit`, which import `incarnation` writes, says of it.
+    pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> RootDevice {
         let state = match self.state() {
             _ if self.group == NO_GROUP => DeviceState::Spare,
             MemberState::Online => DeviceState::Current,
@@ -199,6 +220,10 @@ impl Member {
             MemberState::Waiting => DeviceState::Waiting,
             MemberState::Offline if !self.until_import.load(Ordering::Relaxed) => DeviceState::Offline,
             _ => DeviceState::Behind,
+        };
+        let (good_through, incarnation) = match state {
+            DeviceState::Current => (commit, incarnation),
+            _ => (self.good_through(), self.good_incarnation()),
         };
         RootDevice {
             index: self.index,
@@ -209,9 +234,11 @@ impl Member {
             slot_count: self.slot_count,
             partial: self.is_partial(),
             guid: self.guid,
-            good_through: if state == DeviceState::Current { commit } else { self.good_through() },
+            good_through,
             since: self.since(),
             cursor: self.cursor(),
+            incarnation,
+            kind: DeviceKind::Unknown,
         }
     }
 
@@ -281,9 +308,15 @@ impl Member {
         CommitId::new(self.good_through.load(Ordering::Acquire))
     }
 
-    /// Notes that `commit` is complete: a member in use holds it.
-    pub fn completed(&self, commit: CommitId) {
+    /// The import that wrote commit [`Member::good_through`].
+    pub fn good_incarnation(&self) -> Incarnation {
+        Incarnation::new(self.good_incarnation.load(Ordering::Acquire))
+    }
+
+    /// Notes that `commit`, which import `incarnation` writes, is complete: a member in use holds it.
+    pub fn completed(&self, commit: CommitId, incarnation: Incarnation) {
         if self.is_online() {
+            self.good_incarnation.store(incarnation.get(), Ordering::Release);
             self.good_through.store(commit.get(), Ordering::Release);
         }
     }
@@ -482,16 +515,60 @@ impl Member {
         self.settle_or(pending, || {})
     }
 
+    /// As [`Member::settle`], of a write that can go elsewhere: one that the device refuses, though it is there, is
+    /// counted and does not fault it.
+    pub(crate) fn settle_write(&self, pending: Option<Pending<Outcome>>) -> Written {
+        let mut refused = None;
+        let may_refuse = |error: &DeviceError| {
+            let is_refusal = matches!(error, DeviceError::Io { .. }) && !error.is_full() && self.is_written();
+            refused = is_refusal.then(|| error.clone());
+            is_refusal
+        };
+        match (self.settle_unless(pending, || {}, may_refuse), refused) {
+            (_, Some(error)) => Written::Refused(error),
+            (true, None) => Written::Done,
+            (false, None) => Written::Lost,
+        }
+    }
+
+    /// Another of its slots refuses a write: whether that is still for the slot to suffer.
+    pub(crate) fn may_refuse(&self) -> bool {
+        self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS
+    }
+
+    /// Forgets how many slots refused.
+    pub(crate) fn forget_refusals(&self) {
+        self.refusals.store(0, Ordering::Relaxed);
+    }
+
+    /// What it refused found no other place on it.
+    pub(crate) fn refuse(&self, error: &DeviceError) {
+        self.fault_because(format!("a write or flush failed: {error}"));
+    }
+
     /// As [`Member::settle`], of a flush: when it fails nobody knows what of the writes before it is on the device.
     pub(crate) fn settle_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
         self.settle_or(pending, || self.note_missed())
     }
 
     fn settle_or(&self, pending: Option<Pending<Outcome>>, failed: impl Fn()) -> bool {
+        self.settle_unless(pending, failed, |_| false)
+    }
+
+    /// As [`Member::settle`]; an error that `is_borne` is counted and no more.
+    fn settle_unless(
+        &self,
+        pending: Option<Pending<Outcome>>,
+        failed: impl Fn(),
+        is_borne: impl FnOnce(&DeviceError) -> bool,
+    ) -> bool {
         let Some(pending) = pending else { return false };
         let timeout = self.timeout();
         match self.outwait(pending, timeout) {
             Ok(Ok(_)) => return self.is_written(),
+            Ok(Err(ref error)) if is_borne(error) => {
+                self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(Err(error)) => {
                 failed();
                 // What comes back in its place is another: what the device had not flushed is gone.

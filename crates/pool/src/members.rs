@@ -7,12 +7,12 @@
 //! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
 
 use crate::create::room_for_devices;
-use crate::error::Result;
-use crate::member::Member;
+use crate::error::{PoolError, Result};
+use crate::member::{Member, Written};
 use crate::planted::point;
-use larder_device::AlignedBuf;
+use larder_device::{AlignedBuf, DeviceError};
 use larder_format::root::RootDevice;
-use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex};
+use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation};
 use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +28,25 @@ struct ByIndex {
     stand_ins: BTreeMap<DeviceIndex, Arc<Member>>,
     /// Devices that hold nothing yet.
     spares: BTreeMap<DeviceIndex, Arc<Member>>,
+    /// The number that the next new device gets: no number is given twice, so that what a record or a stale label
+    /// says of one is never understood of another.
+    next: u16,
+}
+
+impl ByIndex {
+    fn gave(&mut self, index: DeviceIndex) {
+        self.next = self.next.max(index.get().saturating_add(1));
+    }
 }
 
 impl Members {
-    /// The members given.
-    pub fn new(members: impl IntoIterator<Item = Member>, spares: impl IntoIterator<Item = Member>) -> Self {
-        let all = Self(RwLock::default());
+    /// The members given; the next new device gets number `next`, or the one after theirs.
+    pub fn new(
+        members: impl IntoIterator<Item = Member>,
+        spares: impl IntoIterator<Item = Member>,
+        next: u16,
+    ) -> Self {
+        let all = Self(RwLock::new(ByIndex { next, ..ByIndex::default() }));
         members.into_iter().for_each(|member| drop(all.put(Arc::new(member))));
         spares.into_iter().for_each(|spare| drop(all.put_spare(Arc::new(spare))));
         all
@@ -99,24 +112,28 @@ impl Members {
         })
     }
 
-    /// A number that no device has.
+    /// A number that no device has or had.
     ///
     /// # Errors
-    /// When `more` would make them more than `most`, of which a root can tell.
+    /// When `more` would make them more than `most`, of which a root can tell; when there is no number left.
     pub(crate) fn next_index(&self, more: usize, most: usize) -> Result<DeviceIndex> {
         let all = self.0.read();
         room_for_devices(all.members.len() + all.spares.len() + more, most)?;
-        let highest = all.members.keys().chain(all.spares.keys()).max();
-        Ok(DeviceIndex::new(highest.map_or(0, |index| index.get() + 1)))
+        if usize::from(all.next) + more.max(1) >= usize::from(u16::MAX) {
+            let text = "this pool has had 65,534 devices, and numbers for no more. Nothing was changed. Send its \
+                        datasets to a new pool";
+            return Err(PoolError::Invalid(text.into()));
+        }
+        Ok(DeviceIndex::new(all.next))
     }
 
-    /// What the root of `commit` says of all of them.
-    pub(crate) fn to_root(&self, commit: CommitId) -> Vec<RootDevice> {
+    /// What the root of `commit`, which this import writes, says of all of them; and the number that comes next.
+    pub(crate) fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> (Vec<RootDevice>, u16) {
         let all = self.0.read();
-        let mut devices: Vec<_> = all.members.values().map(|member| member.to_root(commit)).collect();
-        devices.extend(all.spares.values().map(|spare| spare.to_root(commit)));
+        let members = all.members.values().chain(all.spares.values());
+        let mut devices: Vec<_> = members.map(|member| member.to_root(commit, incarnation)).collect();
         devices.sort_by_key(|device| device.index);
-        devices
+        (devices, all.next)
     }
 
     /// Adds a member, or puts it in the place of the one of its number, which is returned.
@@ -125,12 +142,15 @@ impl Members {
         if let Some(place) = member.stands_for {
             all.stand_ins.insert(place, Arc::clone(&member));
         }
+        all.gave(member.index);
         all.members.insert(member.index, member)
     }
 
     /// Adds a spare.
     pub(crate) fn put_spare(&self, spare: Arc<Member>) -> Option<Arc<Member>> {
-        self.0.write().spares.insert(spare.index, spare)
+        let mut all = self.0.write();
+        all.gave(spare.index);
+        all.spares.insert(spare.index, spare)
     }
 
     /// Takes a member or a spare out.
@@ -152,18 +172,25 @@ impl Members {
         }
     }
 
-    /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written.
-    pub fn write_labels(&self, area: usize, within: impl Fn(DeviceOffset) -> DeviceOffset, data: &[u8]) {
+    /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written; those
+    /// that refuse it there.
+    pub(crate) fn write_labels(
+        &self,
+        area: usize,
+        within: impl Fn(DeviceOffset) -> DeviceOffset,
+        data: &[u8],
+    ) -> Vec<(Arc<Member>, DeviceError)> {
         point("labels are about to be written");
         let data = Arc::new(AlignedBuf::padded(data));
         let pending: Vec<_> = self
             .iter()
             .map(|member| (member.write(within(member.label_areas()[area]), Arc::clone(&data)), member))
             .collect();
-        for (write, member) in pending {
-            if write.is_some() {
-                member.settle(write);
-            }
-        }
+        let settled = pending.into_iter().filter(|(write, _)| write.is_some());
+        let refused = settled.filter_map(|(write, member)| match member.settle_write(write) {
+            Written::Refused(error) => Some((member, error)),
+            Written::Done | Written::Lost => None,
+        });
+        refused.collect()
     }
 }

@@ -10,11 +10,11 @@ use crate::planted::{Bug, planted};
 use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
-    FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET, RING_SLOT,
-    RING_SLOTS, label_areas,
+    FORMAT_VERSION, Features, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET,
+    RING_SLOT, RING_SLOTS, label_areas,
 };
-use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootImport};
-use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, PoolGuid, Reason};
+use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
+use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, Incarnation, PoolGuid, Reason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl RingPlace {
 impl Found {
     /// Whether the root of `commit`, of which no copy is intact, was durable here. A root is written to
     /// the second area only after it was durable in the first, so a power cut damages at most one of its
-    /// places, and leaves the other as it was 15 commits before. `None` when that cannot be told.
+    /// places, and leaves the other as it was a round of the ring before. `None` when that cannot be told.
     fn held(&self, commit: CommitId) -> Option<bool> {
         match self.ring[(commit.get() % RING_SLOTS) as usize] {
             [RingPlace::Damaged, RingPlace::Damaged] => Some(true),
@@ -82,10 +82,22 @@ pub enum Scan {
     NotOurs,
     /// It has our magic number, but no intact label.
     Damaged(Corrupt),
-    /// Its label is intact and of a format that this build does not know; a sentence that says which.
-    Unsupported(String),
+    /// Its label, or its newest root, is intact and of a format that this build does not know.
+    Unsupported(Unsupported),
     /// It cannot be read.
     Failed(larder_device::DeviceError),
+}
+
+/// A device that a newer build wrote. It may hold what the pool's other devices lack, so nothing is written to those
+/// either: see [`Importable::heed`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported {
+    /// The pool.
+    pub pool: PoolGuid,
+    /// How people know the device.
+    pub device: String,
+    /// What this build does not know: "its pool …".
+    pub why: String,
 }
 
 /// Looks at a device.
@@ -119,7 +131,11 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
                 label = Some(found)
             }
             Ok(_) => {}
-            Err(Corrupt { reason: Reason::Version | Reason::Feature, .. }) => return unsupported(bytes),
+            Err(Corrupt { reason: Reason::Version | Reason::Feature, .. }) => {
+                let Some(head) = LabelHead::get(bytes) else { return Scan::NotOurs };
+                let why = unknown(head.version, head.features);
+                return Scan::Unsupported(Unsupported { pool: head.pool, device: device.name(), why });
+            }
             Err(corrupt) if corrupt.reason != Reason::Magic => damage = Some(corrupt),
             Err(_) => {}
         }
@@ -148,9 +164,27 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
         })
     });
     let ring = ring.collect();
-    let roots = areas.iter().flatten().flat_map(|area| {
-        (0..RING_SLOTS as usize).filter_map(|i| Root::check(&sums, &area[ring_place(area, i)]).ok())
+    let places = areas.iter().flatten().flat_map(|area| {
+        (0..RING_SLOTS as usize).map(|i| {
+            let bytes = &area[ring_place(area, i)];
+            (bytes, Root::check(&sums, bytes))
+        })
     });
+    let (mut roots, mut strange) = (Vec::new(), None);
+    for (bytes, root) in places {
+        match root {
+            Ok(root) => roots.push(root),
+            Err(Corrupt { reason: Reason::Version | Reason::Feature, .. }) => {
+                strange = RootHead::get(bytes).into_iter().chain(strange).max_by_key(|head| head.commit);
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some(head) = strange.filter(|head| roots.iter().all(|root| root.commit < head.commit)) {
+        let why = unknown(head.version, head.features);
+        return Scan::Unsupported(Unsupported { pool: label.pool, device: device.name(), why });
+    }
+    let roots = roots.into_iter();
     let root = if planted(Bug::StaleRoot) {
         roots.min_by_key(|root| root.commit)
     } else {
@@ -162,15 +196,15 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat, ring }))
 }
 
-/// Why an intact label is refused.
-fn unsupported(bytes: &[u8]) -> Scan {
-    let Some(head) = LabelHead::get(bytes) else { return Scan::NotOurs };
-    Scan::Unsupported(if head.version == FORMAT_VERSION {
-        let bits = head.features.incompatible;
-        format!("its pool uses features (bits {bits:#x}) that this build does not have")
-    } else {
-        format!("its pool has format version {}, this build reads version {FORMAT_VERSION}", head.version)
-    })
+/// Why an intact label or root is refused.
+fn unknown(version: u32, features: Features) -> String {
+    match features.incompatible {
+        _ if version != FORMAT_VERSION => {
+            format!("its pool has format version {version}, this build reads version {FORMAT_VERSION}")
+        }
+        0 => "its pool uses something that this build does not have".to_owned(),
+        bits => format!("its pool uses features (bits {bits:#x}) that this build does not have"),
+    }
 }
 
 /// What a device is to the pool that its label names.
@@ -250,7 +284,7 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
 
 fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Importable> {
     let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
-    let root = found.iter().filter_map(|found| found.root.as_ref()).max_by_key(|root| root.commit)?.clone();
+    let root = newest(found.iter().filter_map(|found| found.root.as_ref()))?.clone();
     let name = found.iter().max_by_key(|found| found.label.sequence)?.label.name.clone();
     let mut remarks = Vec::new();
     let mut refusal = None;
@@ -265,6 +299,11 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         };
+        let group = root.groups.iter().find(|group| group.index == known.group);
+        if group.is_some_and(|group| group.slot_size != device.label.slot_size) {
+            remarks.push(format!("{path} has a label that says otherwise of its group than the pool does"));
+            continue;
+        }
         if device.device.size() < device.label.device_size {
             remarks.push(format!(
                 "{path} was cut short: it had {} bytes and has {}; what it held beyond is not read from it",
@@ -273,10 +312,12 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             ));
             continue;
         }
-        let is_branch = |other: &&Root| {
-            !contains(&root.history, other) || is_ahead(known.good_through, known.since, other.commit)
-        };
-        if let Some(branch) = device.root.as_ref().filter(is_branch) {
+        let group = root.groups.iter().find(|group| group.index == known.group);
+        if let Some(text) = group.and_then(|of| lacks_slots(&device.label, of.slot_size, known.slot_count)) {
+            remarks.push(format!("{path} {text}; it is not used"));
+            continue;
+        }
+        if let Some(branch) = device.root.as_ref().filter(|held| is_branch(&root.history, known, held)) {
             refusal = Some(format!(
                 "{path} was written apart from the other devices since commit {}: their histories do not contain \
                  each other. Nothing was changed. Import with -d naming only the devices whose data you want",
@@ -309,10 +350,16 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
         .iter()
         .map(|known| {
             let found = by_index.remove(&known.index);
-            let through = |device: &Found| commit_of(device).min(known.good_through);
+            let through = |device: &Found| {
+                let held = device.root.as_ref().map(|held| holds(&root.history, held).0);
+                held.unwrap_or(CommitId::new(0)).min(known.good_through)
+            };
             // Who joined at a boundary has nothing to hold from before, nor a root, until the one that tells of it.
             let held = |device: &Found| device.root.as_ref().map_or(known.since, |root| root.commit);
-            let missed_none = |device: &Found| held(device).get() + 1 >= root.commit.get();
+            let strayed = |held: &Root| holds(&root.history, held).0 < held.commit;
+            let missed_none = |device: &Found| {
+                held(device).get() + 1 >= root.commit.get() && !device.root.as_ref().is_some_and(strayed)
+            };
             let standing = match (&found, known.state) {
                 // Nobody is to bring it back unasked.
                 (None, DeviceState::Offline) => Standing::Offline(known.good_through),
@@ -349,7 +396,8 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             root.commit, root.commit
         ));
     }
-    let unknown = found().fold(0, |bits, found| bits | found.label.features.read_compatible);
+    let unknown = found().map(|found| found.label.features.read_compatible);
+    let unknown = unknown.fold(root.features.read_compatible, |bits, more| bits | more);
     if unknown != 0 {
         only_reading = Some(format!(
             "the pool uses features (bits {unknown:#x}) with which this build may only read it. Nothing was \
@@ -359,6 +407,14 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     remarks.extend(only_reading.clone());
     let held_by = (!root.exported).then(|| holder(&root, &devices));
     Some(Importable { guid, key, name, root, devices, complete, remarks, refusal, only_reading, held_by })
+}
+
+/// Why a device cannot be what the pool knows of it: it was not labelled for as many slots. Its label was held against its
+/// size.
+pub(crate) fn lacks_slots(label: &Label, slot_size: u32, slots: u32) -> Option<String> {
+    let room = u64::from(label.slot_count) * u64::from(label.slot_size) / u64::from(slot_size);
+    (room < u64::from(slots))
+        .then(|| format!("has room for {room} slots, and the pool says that it has {slots} slots"))
 }
 
 /// Whether every group can do without the devices that are not there, or not current.
@@ -390,8 +446,40 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     })
 }
 
-/// Whether a history, newest import first, contains the state that `other` names.
-pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
+/// The newest of roots; of two of one commit, the one that is more than the first of an import, which repeats the state
+/// before it.
+fn newest<'a>(roots: impl Iterator<Item = &'a Root>) -> Option<&'a Root> {
+    let repeats = |root: &Root| root.history.first().is_some_and(|import| import.first == root.commit);
+    roots.max_by_key(|root| (root.commit, !repeats(root)))
+}
+
+/// The last commit of the pool with this history that a device whose newest root is `held` holds, and the import that wrote
+/// it. Where that root is the first of an import that is none of the pool's, it is the one before: what that import
+/// wrote, and never committed, may lie where the pool stored the next commit.
+pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnation) {
+    let is_ours = history.iter().any(|import| import.incarnation == held.incarnation);
+    match &held.history[..] {
+        [import, before, ..] if !is_ours && import.first == held.commit => {
+            (CommitId::new(held.commit.get() - 1), before.incarnation)
+        }
+        _ => (held.commit, held.incarnation),
+    }
+}
+
+/// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest import
+/// first.
+pub(crate) fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
+    let joined = known.since <= known.good_through;
+    // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being rebuilt
+    // got every root.
+    let oldest = joined.then_some(known.incarnation);
+    let ahead = joined && held.commit.get() > known.good_through.get().saturating_add(1);
+    ahead || !contains(history, oldest, held)
+}
+
+/// Whether a history contains the state that `other` names; of states older than the history those count that were
+/// written by import `oldest`, or all.
+fn contains(history: &[RootImport], oldest: Option<Incarnation>, other: &Root) -> bool {
     // An import's first root repeats the one before it, and no log follows it: when a cut left only that
     // of an import on a device, the device holds nothing of its own.
     let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
@@ -401,21 +489,29 @@ pub(crate) fn contains(history: &[RootImport], other: &Root) -> bool {
     };
     let Some(at) = history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
     else {
-        // Older than the history reaches: stale at worst.
         return history.len() == MAX_HISTORY
-            && history.last().is_some_and(|oldest| other.commit < oldest.first);
+            && history.last().is_some_and(|last| other.commit < last.first)
+            && oldest.is_none_or(|import| [mine, other.incarnation].contains(&import));
     };
     // The import that came after took over at its first commit; what was written later is a branch.
     at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
 }
 
-/// Whether a device has a root of a commit that the pool has not given it, as far as the pool's own root knows: then it
-/// was written apart, also where the history does not reach back so far. One that was being rebuilt got every root.
-pub(crate) fn is_ahead(good_through: CommitId, since: CommitId, held: CommitId) -> bool {
-    since <= good_through && held.get() > good_through.get().saturating_add(1)
-}
-
 impl Importable {
+    /// Allows reading only where a device of the pool was found that this build cannot use: the pool may have been written
+    /// with it since, and what was written here would be a branch.
+    pub fn heed(&mut self, found: &[Unsupported]) {
+        for other in found.iter().filter(|other| other.pool == self.guid) {
+            let text = format!(
+                "{} is of this pool, and {}: it may have been written by a newer build. Nothing was changed. Use that \
+                 build, import for reading only, or name with -d only the devices whose data you want",
+                other.device, other.why
+            );
+            self.remarks.push(text.clone());
+            self.only_reading = Some(text);
+        }
+    }
+
     /// Which devices wait to take the place of others that are not there, or not current: both numbers.
     pub fn bereft(&self) -> Vec<(DeviceIndex, DeviceIndex)> {
         let all = || self.root.devices.iter().zip(&self.devices);

@@ -77,6 +77,8 @@ pub enum Bug {
     LogCopyMissed,
     /// What looks like a block in a window that was read goes into the cache, wherever it lies.
     LooksBelieved,
+    /// The root does not name segments of which a column lies elsewhere since the tables were written.
+    SlotMoveNotTold,
     /// The log goes on in segments that no durable root names.
     LogNotNamed,
     /// A removal is logged without what was written before it.
@@ -97,7 +99,7 @@ pub enum Bug {
 
 impl Bug {
     /// All that one thread is enough for.
-    pub const ALL: [Bug; 34] = [
+    pub const ALL: [Bug; 35] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -132,6 +134,7 @@ impl Bug {
         Bug::InFlightForgotten,
         Bug::LogCopyMissed,
         Bug::LooksBelieved,
+        Bug::SlotMoveNotTold,
     ];
 
     /// Those that take several threads.

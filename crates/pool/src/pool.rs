@@ -246,6 +246,8 @@ pub struct Pool {
     pub(crate) misses: Misses,
     pub(crate) trace: crate::trace::Slot,
     pub(crate) healing: crate::heal::Healing,
+    /// Slots that are out of use.
+    pub(crate) bad_slots: crate::badslots::BadSlots,
     pub(crate) scrub: crate::scrub::Slot,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,

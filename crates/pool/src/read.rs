@@ -13,8 +13,10 @@ use crate::tree::NodeStore;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
-use larder_format::node::Node;
+use larder_format::items::MAX_RECORD;
+use larder_format::node::{NODE_MAX, Node};
 use larder_format::root::RootImport;
+use larder_format::run::PAGE_MAX;
 use larder_format::{
     BlockId, BlockPtr, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, Place, Reason,
 };
@@ -23,8 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The most plain bytes that a block can hold; headers that claim more are refused.
-const MAX_LOGICAL: usize = 16 << 20;
+/// The most plain bytes that a block of a kind can hold; headers that claim more are refused, before room is made for it.
+fn max_logical(kind: BlockKind) -> usize {
+    match kind {
+        BlockKind::Record => MAX_RECORD as usize,
+        BlockKind::Node | BlockKind::Table => NODE_MAX,
+        BlockKind::Run => PAGE_MAX,
+        BlockKind::Log | BlockKind::CommitRecord => 16 << 20,
+    }
+}
 
 /// The node that a verified block holds.
 pub(crate) fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<Node>> {
@@ -59,7 +68,7 @@ pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -
         return Err(wrong(Reason::Identity));
     }
     let logical = header.info.logical as usize;
-    if logical > MAX_LOGICAL {
+    if logical > max_logical(kind) {
         return Err(wrong(Reason::Range));
     }
     let payload = bytes.slice(BLOCK_OVERHEAD as usize..);
@@ -334,7 +343,7 @@ impl Pool {
         column: usize,
         place: Place,
     ) -> Option<(DeviceIndex, DeviceOffset, usize, usize)> {
-        let slot = segment.slots[column];
+        let slot = segment.slots[column].get();
         let member = self.members.get(slot.device);
         let start = place.offset as usize / ALIGN * ALIGN;
         let end = (place.offset as usize + place.stored as usize).next_multiple_of(ALIGN);

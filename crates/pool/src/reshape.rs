@@ -8,7 +8,7 @@
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
 
-use crate::create::{DATA_START, GroupSpec, MAX_DEVICES, slot_count, write_label_areas};
+use crate::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
 use crate::devices::Place;
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
@@ -16,10 +16,10 @@ use crate::member::{Member, MemberState};
 use crate::pool::Pool;
 use crate::space::GroupSpace;
 use larder_device::Device;
-use larder_format::label::{Features, GroupRule, GroupWord, Label, MIN_DEVICE};
+use larder_format::label::{GroupRule, GroupWord, Label, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::segment::Layout;
-use larder_format::{DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, SegmentId};
-use std::collections::HashSet;
+use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// The rule of a mirror of so many devices; one device is none.
@@ -63,7 +63,7 @@ impl Pool {
         self.change_members(move |pool, commit| {
             let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
             joining.joined_after(commit);
-            joining.completed(commit);
+            joining.completed(commit, pool.incarnation());
             pool.members.put(Arc::new(joining));
             let mut core = pool.core.lock();
             if let Some(group) = core.groups.change(place.group) {
@@ -117,10 +117,10 @@ impl Pool {
     /// When a device is too small, or fails.
     pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
         let _mine = self.change_turn();
-        let (number, ashift) = {
+        let (number, ashift, features) = {
             let core = self.core.lock();
-            let last = core.groups.keys().next_back().map_or(0, |group| group.get() + 1);
-            (GroupIndex::new(last), core.groups.values().next().map_or(12, |group| group.ashift))
+            let ashift = core.groups.values().next().map_or(MIN_ASHIFT, |group| group.ashift);
+            (GroupIndex::new(core.groups.next()), ashift, core.features)
         };
         // Blocks must find room in the slots of every group.
         let smallest = self.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
@@ -145,12 +145,12 @@ impl Pool {
                 group: number,
                 rule: spec.rule,
                 slot_size,
-                slot_count: slot_count(size, slot_size),
-                data_start: DeviceOffset::new(DATA_START),
+                slot_count: slot_count(size, slot_size, ashift),
+                data_start: data_start(ashift),
                 device_size: size,
                 created: self.created,
                 ashift,
-                features: Features::default(),
+                features,
                 key: self.sums.key(),
             };
             joining.push((device, label));
@@ -165,7 +165,7 @@ impl Pool {
             for (device, label) in joining {
                 let member = Member::labelled(device, label, MemberState::Online, None, &clock);
                 member.joined_after(commit);
-                member.completed(commit);
+                member.completed(commit, pool.incarnation());
                 pool.members.put(Arc::new(member));
             }
             let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);
@@ -203,9 +203,8 @@ impl Pool {
     fn misfits(&self) -> HashSet<SegmentId> {
         let core = self.core.lock();
         let groups = &core.groups;
-        let misfit = |entry: &crate::segments::SegmentEntry| {
-            !groups[&entry.segment.group].fits(entry.segment.layout, &entry.segment.slots)
-        };
+        let misfit =
+            |entry: &crate::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
         core.entries.select(misfit).into_iter().collect()
     }
 
@@ -214,6 +213,35 @@ impl Pool {
         let misfits = self.misfits();
         let core = self.core.lock();
         misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
+    }
+
+    /// What cannot be read though each group could do without the devices that are lost: it was written when its group had
+    /// another shape, and lies on these alone. In plain words, with their names.
+    pub fn out_of_reach(&self) -> Option<String> {
+        let is_lost =
+            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.core.lock();
+        let (mut lost, mut bytes) = (BTreeSet::new(), 0);
+        for entry in core.entries.values().filter(|entry| entry.live_blocks > 0) {
+            let segment = &entry.segment;
+            if !segment.layout.survives(|column| is_lost(segment.slots[column].device)) {
+                lost.extend(segment.slots.iter().map(|slot| slot.device).filter(|&device| is_lost(device)));
+                bytes += entry.live_bytes;
+            }
+        }
+        drop(core);
+        let name = |device: DeviceIndex| {
+            self.members.find(device).map_or_else(|| format!("device {device}"), |member| member.name())
+        };
+        let names: Vec<String> = lost.into_iter().map(name).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} KiB that were written before the group had its present shape are only on what is missing or out \
+                 of date: {}",
+                bytes.div_ceil(1024),
+                names.join(", ")
+            )
+        })
     }
 
     /// How many more devices can be lost, whichever they are, before data is.

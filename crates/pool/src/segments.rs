@@ -5,12 +5,41 @@
 
 use larder_device::AlignedBuf;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
-use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, SegmentId};
+use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, Incarnation, SegmentId, SlotIndex};
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What never changes of a segment.
+/// Where a column lies. The device never changes; the slot does when it refuses a write ([`crate::badslots`]).
+pub struct ColumnSlot {
+    /// The device.
+    pub device: DeviceIndex,
+    index: AtomicU32,
+}
+
+impl ColumnSlot {
+    fn new(slot: Slot) -> Self {
+        Self { device: slot.device, index: AtomicU32::new(slot.index.get()) }
+    }
+
+    /// The slot on it.
+    pub fn index(&self) -> SlotIndex {
+        SlotIndex::new(self.index.load(Ordering::Acquire))
+    }
+
+    /// Both.
+    pub fn get(&self) -> Slot {
+        Slot { device: self.device, index: self.index() }
+    }
+
+    /// The column lies in another slot from now on.
+    pub(crate) fn set(&self, index: SlotIndex) {
+        self.index.store(index.get(), Ordering::Release);
+    }
+}
+
+/// What never changes of a segment, but for the slots of its columns.
 pub struct Segment {
     /// Its id.
     pub id: SegmentId,
@@ -21,7 +50,7 @@ pub struct Segment {
     /// Its layout.
     pub layout: Layout,
     /// One slot a column.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<ColumnSlot>,
     /// The commit that opened it.
     pub birth: CommitId,
     /// The import under which it was opened.
@@ -29,6 +58,8 @@ pub struct Segment {
     /// What it holds by how long that is expected to live; see [`crate::heat`].
     pub class: u8,
     in_flight: Mutex<Vec<Arc<RowImage>>>,
+    /// Odd while a column is brought to another slot.
+    moves: AtomicU64,
 }
 
 /// A row's columns in memory while they are written.
@@ -67,8 +98,29 @@ impl Segment {
             unnamed: false,
             filled: self.birth,
             verified: 0,
-            slots: self.slots.clone(),
+            slots: self.slots(),
         }
+    }
+
+    /// The slots as they are now.
+    pub fn slots(&self) -> Vec<Slot> {
+        self.slots.iter().map(ColumnSlot::get).collect()
+    }
+
+    /// Changes when a column begins to be brought to another slot and when it lies there: what was written to columns
+    /// between two readings is where it belongs if both are the same even number.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// A column is about to be copied to another slot.
+    pub(crate) fn begin_move(&self) {
+        self.moves.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It lies there, or stays where it was.
+    pub(crate) fn end_move(&self) {
+        self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Notes a row that is being written.
@@ -122,6 +174,8 @@ pub struct SegmentEntry {
     /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is mended, or the next
     /// import.
     pub damaged: bool,
+    /// The runs that have pages in it are being written anew elsewhere.
+    pub leaving: bool,
     /// Its slots could be given back, but somebody reads it: no commit brings them.
     pub held: bool,
 }
@@ -139,11 +193,12 @@ impl SegmentEntry {
                 kind: record.kind,
                 group: record.group,
                 layout: record.layout,
-                slots: record.slots.clone(),
+                slots: record.slots.iter().copied().map(ColumnSlot::new).collect(),
                 birth: record.birth,
                 incarnation: record.incarnation,
                 class: record.class,
                 in_flight: Mutex::new(Vec::new()),
+                moves: AtomicU64::new(0),
             }),
             state: record.state,
             height: record.height,
@@ -157,6 +212,7 @@ impl SegmentEntry {
             unnamed: record.unnamed,
             dirty: false,
             damaged: false,
+            leaving: false,
             held: false,
         }
     }
@@ -181,7 +237,7 @@ impl SegmentEntry {
             unnamed: self.unnamed,
             filled: self.filled,
             verified: self.verified,
-            slots: self.segment.slots.clone(),
+            slots: self.segment.slots(),
         }
     }
 
@@ -228,11 +284,10 @@ impl SegmentEntry {
             || (self.is_complete() && self.is_movable() && self.live_blocks == 0)
         {
             Dead { waiting_slots: slots, ..Dead::default() }
-        } else if self.is_worth_cleaning() {
-            let bytes = self.dead_bytes() * slots / self.segment.layout.k() as u64;
-            Dead { bytes, ..Dead::default() }
         } else {
-            Dead::default()
+            let cleaned = if self.is_worth_cleaning() { Some(self.dead_bytes()) } else { None };
+            let bytes = cleaned.or_else(|| self.thin().filter(|_| self.leaving)).unwrap_or(0);
+            Dead { bytes: bytes * slots / self.segment.layout.k() as u64, ..Dead::default() }
         }
     }
 
@@ -248,7 +303,7 @@ impl SegmentEntry {
 pub struct Dead {
     /// Slots of segments in which nothing lives: they are free some commits later.
     pub waiting_slots: u64,
-    /// Bytes over all columns of dead blocks in segments worth cleaning.
+    /// Bytes over all columns of dead blocks in segments worth cleaning, and in those that runs are leaving.
     pub bytes: u64,
     /// Segments that would be free if nobody read them.
     pub held: u64,

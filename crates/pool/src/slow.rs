@@ -167,7 +167,7 @@ impl Pool {
             Turn::Avoid => false,
             Turn::Probe(number) => {
                 let offset = number % (member.slot_size / PROBE_LEN).max(1) * PROBE_LEN;
-                let at = member.slot_offset(segment.slots[column].index, offset);
+                let at = member.slot_offset(segment.slots[column].index(), offset);
                 let len = PROBE_LEN.min(member.slot_size) as usize;
                 // It owes the answer from the start, so not many are under way at once.
                 member.read(at, len).iter().for_each(Pending::note_late);

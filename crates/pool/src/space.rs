@@ -1,6 +1,8 @@
 //! Slots: which are free, who gets them, and what that means in bytes that a user can write.
 
+use crate::free_slots::FreeSlots;
 use crate::row;
+use crate::segments::{ColumnSlot, Segment};
 use larder_format::block::BLOCK_OVERHEAD;
 use larder_format::label::GroupRule;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
@@ -31,10 +33,12 @@ pub struct GroupSpace {
     pub slot_size: u32,
     /// log2 of the alignment of rows.
     pub ashift: u8,
-    free: BTreeMap<DeviceIndex, BTreeSet<u32>>,
+    free: BTreeMap<DeviceIndex, FreeSlots>,
     slots: BTreeMap<DeviceIndex, u32>,
     /// Devices on their way out: their slots are not given to anybody.
     retired: BTreeSet<DeviceIndex>,
+    /// Slots that are not given to anybody, and whether a segment is still there ([`crate::badslots`]).
+    bad: BTreeMap<Slot, bool>,
 }
 
 impl GroupSpace {
@@ -51,16 +55,18 @@ impl GroupSpace {
             rule,
             slot_size,
             ashift,
-            free: devices.iter().map(|&(device, count)| (device, (0..count).collect())).collect(),
+            free: devices.iter().map(|&(device, count)| (device, FreeSlots::all(count))).collect(),
             slots: devices.iter().copied().collect(),
             retired: BTreeSet::new(),
+            bad: BTreeMap::new(),
         }
     }
 
-    /// Another device joins; its number may be that of one which has left.
+    /// Another device joins.
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
         self.retired.remove(&device);
-        self.free.insert(device, (0..slots).collect());
+        self.bad.retain(|slot, _| slot.device != device);
+        self.free.insert(device, FreeSlots::all(slots));
         self.slots.insert(device, slots);
     }
 
@@ -68,20 +74,47 @@ impl GroupSpace {
     pub fn retire(&mut self, device: DeviceIndex) {
         self.free.remove(&device);
         self.slots.remove(&device);
+        self.bad.retain(|slot, _| slot.device != device);
         self.retired.insert(device);
     }
 
     /// Whether a segment of `layout` with these slots is as the rule says, and stays.
-    pub fn fits(&self, layout: Layout, slots: &[Slot]) -> bool {
+    pub fn fits(&self, segment: &Segment) -> bool {
         let rule = self.rule.layout;
-        [rule, rule.replicated()].contains(&layout)
-            && (self.retired.is_empty() || !slots.iter().any(|slot| self.retired.contains(&slot.device)))
+        let stays = |slot: &ColumnSlot| !self.retired.contains(&slot.device);
+        [rule, rule.replicated()].contains(&segment.layout)
+            && (self.retired.is_empty() || segment.slots.iter().all(stays))
+    }
+
+    /// Takes any free slot of a device.
+    pub fn take_any(&mut self, device: DeviceIndex) -> Option<SlotIndex> {
+        self.free.get_mut(&device).and_then(FreeSlots::take_first).map(SlotIndex::new)
+    }
+
+    /// A slot is not given to anybody any more.
+    pub fn set_bad(&mut self, slot: Slot) {
+        let is_free = self.free.get_mut(&slot.device).is_some_and(|free| free.take(slot.index.get()));
+        self.bad.entry(slot).or_insert(!is_free);
+    }
+
+    /// Whether it was said to be bad.
+    pub fn is_bad(&self, slot: Slot) -> bool {
+        self.bad.contains_key(&slot)
+    }
+
+    /// A slot that was said to be bad is as good as any.
+    pub fn pardon(&mut self, slot: Slot) {
+        if self.bad.remove(&slot) == Some(false)
+            && let Some(free) = self.free.get_mut(&slot.device)
+        {
+            free.give_back(slot.index.get());
+        }
     }
 
     /// Takes a slot that a segment is known to occupy; false when it was not free.
     pub fn take(&mut self, slot: Slot) -> bool {
         self.retired.contains(&slot.device)
-            || self.free.get_mut(&slot.device).is_some_and(|free| free.remove(&slot.index.get()))
+            || self.free.get_mut(&slot.device).is_some_and(|free| free.take(slot.index.get()))
     }
 
     /// Gives a slot back.
@@ -89,7 +122,11 @@ impl GroupSpace {
         if self.retired.contains(&slot.device) {
             return;
         }
-        let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.insert(slot.index.get()));
+        if let Some(is_taken) = self.bad.get_mut(&slot) {
+            *is_taken = false;
+            return;
+        }
+        let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
         assert!(fresh, "slot {slot:?} was given back twice");
     }
 
@@ -126,7 +163,7 @@ impl GroupSpace {
             return None;
         }
         let slots = devices.into_iter().map(|device| {
-            let index = self.free.get_mut(&device).and_then(BTreeSet::pop_first).expect("checked above");
+            let index = self.free.get_mut(&device).and_then(FreeSlots::take_first).expect("checked above");
             Slot { device, index: SlotIndex::new(index) }
         });
         Some(slots.collect())
@@ -134,7 +171,7 @@ impl GroupSpace {
 
     /// Full-width segments that the free slots make.
     pub fn free_segments(&self) -> u64 {
-        self.free.values().map(|free| free.len() as u64).min().unwrap_or(0)
+        self.free.values().map(FreeSlots::len).min().unwrap_or(0)
     }
 
     /// Full-width segments of the empty group.
@@ -190,24 +227,25 @@ impl GroupSpace {
         self.reserve()
     }
 
-    /// Slots in use and in all, over all devices.
+    /// Slots in use and in all, over all devices, without those that are bad.
     pub fn slots(&self) -> (u64, u64) {
         let total: u64 = self.slots.values().map(|&count| u64::from(count)).sum();
-        let free: u64 = self.free.values().map(|free| free.len() as u64).sum();
+        let total = total - self.bad.values().filter(|is_taken| !**is_taken).count() as u64;
+        let free: u64 = self.free.values().map(FreeSlots::len).sum();
         (total - free, total)
     }
 
     /// The devices, with slots in use and slots in all.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, u64, u64)> + '_ {
         self.slots.iter().map(|(&device, &count)| {
-            let free = self.free.get(&device).map_or(0, BTreeSet::len) as u64;
+            let free = self.free.get(&device).map_or(0, FreeSlots::len);
             (device, u64::from(count) - free, u64::from(count))
         })
     }
 
     /// Whether a slot is free.
     pub fn is_free(&self, slot: Slot) -> bool {
-        self.free.get(&slot.device).is_some_and(|free| free.contains(&slot.index.get()))
+        self.free.get(&slot.device).is_some_and(|free| free.contains(slot.index.get()))
     }
 
     /// Bytes of incompressible records of `record` bytes that `room` bytes of each data column take,

@@ -17,13 +17,22 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: BTreeMap<GroupIndex, GroupSpace>,
+    /// The number that the next new group gets: none is given twice.
+    next: u16,
     spare: Arc<Spare>,
 }
 
 impl Groups {
-    /// Groups of which nothing is noted.
-    pub fn new(groups: BTreeMap<GroupIndex, GroupSpace>) -> Self {
-        Self { groups, spare: Arc::default() }
+    /// Groups of which nothing is noted; the next new one gets number `next`, or the one after theirs.
+    pub fn new(groups: BTreeMap<GroupIndex, GroupSpace>, next: u16) -> Self {
+        let highest = groups.keys().next_back();
+        let next = next.max(highest.map_or(0, |last| last.get().saturating_add(1)));
+        Self { groups, next, spare: Arc::default() }
+    }
+
+    /// The number that the next new group gets.
+    pub fn next(&self) -> u16 {
+        self.next
     }
 
     /// What is noted of them, to be read without a lock on them.
@@ -40,6 +49,7 @@ impl Groups {
     /// Another group.
     pub fn insert(&mut self, group: GroupSpace) {
         self.spare.forget();
+        self.next = self.next.max(group.index.get().saturating_add(1));
         self.groups.insert(group.index, group);
     }
 }
@@ -117,7 +127,7 @@ mod tests {
         let index = GroupIndex::new(0);
         let rule = rule_for("single", 1).unwrap();
         let group = |index| GroupSpace::new(index, rule, 1 << 20, 12, &[(DeviceIndex::new(0), 100)]);
-        let mut groups = Groups::new(BTreeMap::from([(index, group(index))]));
+        let mut groups = Groups::new(BTreeMap::from([(index, group(index))]), 0);
         let spare = Arc::clone(groups.spare());
         let mut undone = |change: &dyn Fn(&mut Groups)| {
             spare.note(NOTED);

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::pool::Pool;
+use crate::segments::ColumnSlot;
 use larder_format::run::Marks;
 use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
 
@@ -27,7 +28,7 @@ impl Pool {
         let copies = self.readable.get(place.segment).map_or_else(Vec::new, |segment| {
             let layout = segment.layout;
             let columns = (0..layout.r()).map(|replica| layout.replica(place.column.into(), replica));
-            let slots = columns.filter_map(|column| segment.slots.get(column));
+            let slots = columns.filter_map(|column| segment.slots.get(column)).map(ColumnSlot::get);
             slots
                 .map(|slot| {
                     let offset = self.members.get(slot.device).slot_offset(slot.index, place.offset);

@@ -7,28 +7,28 @@
 //! What does not fill a row goes wherever it costs less: into a lower row, padded, or as copies into a
 //! replicated segment. Nodes, runs, tables and the log are always replicated.
 
+use crate::badslots::Retired;
 use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
 use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
-use crate::member::{Member, MemberState};
+use crate::member::{Member, MemberState, Written};
 use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
 use crate::space::ROW_TARGET;
 use bytes::Bytes;
-use larder_device::{AlignedBuf, Outcome, Pending};
+use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
 use larder_format::checksum::{ChecksumKind, SUM_LEN, Sums, payload_sum};
 use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, DeviceOffset, Fingerprint, GroupIndex, Incarnation, Place,
-    SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId, SlotIndex,
 };
 use larder_sync::Mutex;
 use std::collections::VecDeque;
@@ -120,26 +120,42 @@ impl InFlight {
 struct RowWrite {
     column: usize,
     member: Arc<Member>,
-    at: DeviceOffset,
+    /// Where, and how far into the slot.
+    slot: SlotIndex,
+    within: u32,
     data: Arc<AlignedBuf>,
     pending: Option<Pending<Outcome>>,
     done: bool,
+    /// The device is there and did not take it.
+    refused: Option<DeviceError>,
 }
 
 impl RowWrite {
-    fn start(column: usize, member: Arc<Member>, at: DeviceOffset, data: Arc<AlignedBuf>) -> Self {
-        let pending = member.write(at, Arc::clone(&data));
-        Self { column, member, at, data, pending, done: false }
+    fn start(
+        column: usize,
+        member: Arc<Member>,
+        slot: SlotIndex,
+        within: u32,
+        data: Arc<AlignedBuf>,
+    ) -> Self {
+        let mut write =
+            Self { column, member, slot, within, data, pending: None, done: false, refused: None };
+        write.start_again(slot);
+        write
     }
 
-    fn start_again(&mut self) {
-        self.done = false;
-        self.pending = self.member.write(self.at, Arc::clone(&self.data));
+    fn start_again(&mut self, slot: SlotIndex) {
+        (self.slot, self.done, self.refused) = (slot, false, None);
+        self.pending = self.member.write(self.member.slot_offset(slot, self.within), Arc::clone(&self.data));
     }
 
     fn settle(&mut self) {
         if let Some(pending) = self.pending.take() {
-            self.done = self.member.settle(Some(pending));
+            match self.member.settle_write(Some(pending)) {
+                Written::Done => self.done = true,
+                Written::Refused(error) => self.refused = Some(error),
+                Written::Lost => {}
+            }
         }
     }
 }
@@ -403,8 +419,11 @@ impl Pool {
 
     /// The classes of records that take the places of others, at the time when `now` is the next id.
     fn classes(&self, replaced: impl Iterator<Item = Option<BlockId>>, now: BlockId) -> Vec<u8> {
-        let records = self.core.lock().entries.records();
-        let interval = |old: BlockId| now.get().saturating_sub(old.get());
+        let (clock, records) = {
+            let core = self.core.lock();
+            (Arc::clone(&core.clock), core.entries.records())
+        };
+        let interval = |old: BlockId| clock.age(old, now);
         replaced.map(|old| old.map_or(heat::COLDEST, |old| heat::class_of(interval(old), records))).collect()
     }
 
@@ -480,14 +499,13 @@ impl Pool {
         self.readable.insert(&segment);
         let mut writes = Vec::new();
         for (column, slot) in segment.slots.iter().enumerate() {
+            let index = slot.index();
             for member in self.members.writers(slot.device) {
                 if let Some(record) = &fresh {
                     let descriptor = AlignedBuf::padded(&encode_descriptor(&self.sums, record, column));
-                    let at = member.slot_offset(slot.index, 0);
-                    writes.push(RowWrite::start(column, Arc::clone(&member), at, Arc::new(descriptor)));
+                    writes.push(RowWrite::start(column, Arc::clone(&member), index, 0, Arc::new(descriptor)));
                 }
-                let at = member.slot_offset(slot.index, offset);
-                writes.push(RowWrite::start(column, member, at, Arc::clone(&row.columns[column])));
+                writes.push(RowWrite::start(column, member, index, offset, Arc::clone(&row.columns[column])));
             }
         }
         point("a row is submitted and nobody waits for it");
@@ -542,6 +560,7 @@ impl Pool {
     fn land(&self, mut flight: InFlight) -> Result<()> {
         point("a row is waited for");
         flight.writes.iter_mut().for_each(RowWrite::settle);
+        self.bring_elsewhere(&flight.segment, &mut flight.writes);
         let columns = flight.segment.slots.iter().map(|slot| self.members.get(slot.device));
         let columns: Vec<_> = columns.collect();
         let lost = |column: usize| flight.is_lost(column, &columns[column]);
@@ -571,6 +590,42 @@ impl Pool {
         Ok(())
     }
 
+    /// What places refused of a row goes elsewhere, with its column; so does what went to where a column was.
+    fn bring_elsewhere(&self, segment: &Segment, writes: &mut [RowWrite]) {
+        loop {
+            let is_refused = |write: &&mut RowWrite| {
+                write.refused.is_some() && write.slot == segment.slots[write.column].index()
+            };
+            if let Some(write) = writes.iter_mut().find(is_refused)
+                && let Some(error) = write.refused.take()
+            {
+                match self.retire_slot(segment, write.column, write.slot, &write.member, &error) {
+                    Retired::Moved => {}
+                    // The log's descriptor, which nobody needs who knows the root.
+                    Retired::Noted => write.done = true,
+                    Retired::Failed => write.member.refuse(&error),
+                }
+                continue;
+            }
+            let mut again = false;
+            for write in writes.iter_mut() {
+                let slot = segment.slots[write.column].index();
+                if write.slot != slot {
+                    if write.within == 0 {
+                        let descriptor = encode_descriptor(&self.sums, &segment.as_opened(), write.column);
+                        write.data = Arc::new(AlignedBuf::padded(&descriptor));
+                    }
+                    write.start_again(slot);
+                    again = true;
+                }
+            }
+            if !again {
+                return;
+            }
+            writes.iter_mut().for_each(RowWrite::settle);
+        }
+    }
+
     /// Uses members again that were faulted and are unharmed, and writes all rows in flight once more. Nobody submits
     /// any meanwhile.
     pub(crate) fn write_rows_again(&self) -> Result<()> {
@@ -580,7 +635,10 @@ impl Pool {
             // What failed before is not to count against them.
             queue.0.iter_mut().flat_map(|flight| &mut flight.writes).for_each(RowWrite::settle);
             self.members.iter().filter(|member| member.is_unharmed()).for_each(|member| member.use_again());
-            queue.0.iter_mut().flat_map(|flight| &mut flight.writes).for_each(RowWrite::start_again);
+            for flight in &mut queue.0 {
+                let slots = &flight.segment.slots;
+                flight.writes.iter_mut().for_each(|write| write.start_again(slots[write.column].index()));
+            }
         }
         self.settle_all_rows()
     }
@@ -753,8 +811,7 @@ impl Pool {
         for (column, slot) in record.slots.iter().enumerate() {
             let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(&self.sums, &record, column)));
             for member in self.members.writers(slot.device) {
-                let at = member.slot_offset(slot.index, 0);
-                writes.push(RowWrite::start(column, member, at, Arc::clone(&descriptor)));
+                writes.push(RowWrite::start(column, member, slot.index, 0, Arc::clone(&descriptor)));
             }
         }
         self.flights.queue.lock().0.push_back(InFlight { segment, row, writes, bytes: 0 });

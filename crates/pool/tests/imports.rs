@@ -4,10 +4,15 @@
 mod common;
 
 use common::*;
-use larder_format::label::{FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, label_areas};
+use larder_format::checksum::Sums;
+use larder_format::label::{
+    FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, RING_SLOT, RING_SLOTS,
+    label_areas,
+};
+use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceOffset, HostId, Incarnation, PoolGuid};
 use larder_pool::create::rule_for;
-use larder_pool::open::{Importable, Scan, Standing, scan};
+use larder_pool::open::{Importable, Scan, Standing, Unsupported, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
 use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
 use std::sync::Arc;
@@ -477,20 +482,17 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     assert!(sim.images() == before);
 
     let sim = with(&|label| label.features.incompatible = 8);
-    let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
+    let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
+        panic!("not refused")
+    };
     assert!(text.contains("bits 0x8"), "{text}");
 
     let mut newer = image.clone();
-    for area in label_areas(SIZE) {
-        let mut bytes = newer.read(area, 4096);
-        bytes[8] = FORMAT_VERSION as u8 + 1;
-        let end = bytes.len() - 8;
-        let sum = larder_format::checksum::plain64(&bytes[..end]);
-        bytes[end..].copy_from_slice(&sum.to_le_bytes());
-        newer.write(area, &bytes);
-    }
+    of_a_newer_build(&mut newer);
     let sim = SimWorld::from_images(vec![newer]);
-    let Scan::Unsupported(text) = scan(&sim.devices()[0]) else { panic!("not refused") };
+    let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
+        panic!("not refused")
+    };
     let told = [format!("format version {}", FORMAT_VERSION + 1), format!("reads version {FORMAT_VERSION}")];
     assert!(told.iter().all(|told| text.contains(told)), "{text}");
 }
@@ -500,7 +502,7 @@ fn a_device_without_any_intact_root_is_not_used() {
     let (sim, model) = written("mirror", 2);
     let mut images = sim.images();
     for area in label_areas(SIZE) {
-        images[1].write(area + ByteLen::new(16 << 10), &vec![0xA5; (LABEL_AREA - (16 << 10)) as usize]);
+        images[1].write(area + ByteLen::new(RING_OFFSET), &vec![0xA5; (LABEL_AREA - RING_OFFSET) as usize]);
     }
     let sim = SimWorld::from_images(images);
     let plan = plan(sim.devices());
@@ -514,9 +516,10 @@ fn a_device_that_fell_out_stays_out_after_it_is_back() {
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &[(10, 1, 50_000)]);
-    sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 0, 1);
+    sim.device(1).inject(Fault::FailWrites(0..u64::MAX));
     let before = pool.durable_commit();
     commit(&pool, &mut model, &[(10, 2, 50_000)]);
+    sim.device(1).clear_faults();
     commit(&pool, &mut model, &[(11, 3, 50_000)]);
     drop(pool);
     let trace = sim.trace();
@@ -600,4 +603,258 @@ fn halves_that_were_written_apart_are_refused_however_often_one_was_imported() {
         verify(&pool, &model);
         assert_whole(&pool, "one half was away for long");
     }
+}
+
+#[test]
+fn an_old_copy_that_was_written_apart_is_refused_however_often_the_pool_was_imported() {
+    for written in [false, true] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
+        let pool = create(&sim, "mirror");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 5, 1));
+        let old = sim.images().remove(1);
+        for version in 2..20 {
+            commit(&pool, &mut model, &files(10, 5, version));
+        }
+        drop(pool);
+        let mut halves = sim.images();
+        if written {
+            // It stays behind what the pool knows that this device held.
+            let other = SimWorld::from_images(vec![old]);
+            let pool = open(&other, 2);
+            commit(&pool, &mut Model::new(), &files(20, 5, 1));
+            drop(pool);
+            halves[1] = other.images().remove(0);
+        }
+        for import in 0..40 {
+            let one = SimWorld::from_images(vec![halves[0].clone()]);
+            let pool = open(&one, 100 + import);
+            commit(&pool, &mut model, &files(30, 2, import));
+            drop(pool);
+            halves[0] = one.images().remove(0);
+        }
+        let both = SimWorld::from_images(halves);
+        if written {
+            assert_refused(&both, &["written apart", "Nothing was changed"]);
+        } else {
+            verify(&open(&both, 999), &model);
+        }
+    }
+}
+
+#[test]
+fn numbers_of_devices_and_groups_are_not_given_twice() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20); 4]);
+    let devices = sim.devices();
+    let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
+    let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+    let spare = pool.add_spare(Arc::clone(&devices[1])).unwrap();
+    pool.remove(spare).unwrap();
+    drop(pool);
+    let plan = plan(devices[..1].to_vec());
+    assert_eq!((plan.root.next_device, plan.root.next_group), (2, 1));
+    let pool = Pool::import(world(2), plan, &ImportOptions::default()).unwrap();
+    let next = pool.add_spare(Arc::clone(&devices[2])).unwrap();
+    assert!(next > spare, "{next} was another device's");
+}
+
+/// The ends of the leases of block and of segment ids.
+fn leases(devices: Vec<Arc<dyn larder_device::Device>>) -> [u64; 2] {
+    let root = plan(devices).root;
+    [root.block_lease.get(), root.segment_lease.get()]
+}
+
+#[test]
+fn halves_that_are_written_apart_give_no_id_twice() {
+    for (seed, exported) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let sim = SimWorld::new(&[SIZE; 2]);
+        let pool = create(&sim, "mirror");
+        commit(&pool, &mut Model::new(), &[(10, 1, 50_000)]);
+        if exported {
+            pool.commit_export().unwrap();
+        }
+        drop(pool);
+        let given = [0, 1].map(|half| {
+            let devices = || sim.devices()[half..][..1].to_vec();
+            let pool = import_from(devices(), 100 + 2 * seed + half as u64).unwrap();
+            let first = leases(devices());
+            (2..5).for_each(|version| commit(&pool, &mut Model::new(), &files(20, 9, version)));
+            let end = leases(devices());
+            [0, 1].map(|kind| first[kind]..end[kind])
+        });
+        // Segments: few are opened, but the next one of each half is another, too.
+        for (a, b) in given[0].iter().zip(&given[1]) {
+            assert!(a.end < b.start || b.end < a.start, "{a:?} and {b:?} meet, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
+    let (sim, mut model) = written("single", 1);
+    let clock_of = |plan: &Importable| {
+        let import = &plan.root.history[0];
+        import.first_block.get() - import.skipped
+    };
+    let mut clock = None;
+    for turn in 0..40 {
+        let pool = open(&sim, 50 + turn);
+        let found = plan(sim.devices());
+        assert!(clock.is_none_or(|clock| clock == clock_of(&found)), "import {turn}: {clock:?}");
+        let first = pool.next_block().get();
+        commit(&pool, &mut model, &files(20, 3, turn));
+        clock = Some(clock_of(&found) + pool.next_block().get() - first);
+        if turn % 3 == 0 {
+            // What follows the last commit is of no age.
+            try_put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(30, 2, turn)).unwrap();
+        }
+    }
+    let pool = open(&sim, 2);
+    verify(&pool, &model);
+    assert_whole(&pool, "40 imports");
+    let root = plan(sim.devices()).root;
+    assert_eq!(root.history.len(), 32);
+    assert!(
+        root.history.is_sorted_by(
+            |newer, older| newer.first_block > older.first_block && newer.skipped > older.skipped
+        )
+    );
+    // Ids are few, and where they begin is not.
+    assert!(clock.unwrap() < 20_000 && root.block_lease.get() > 1 << 40, "{clock:?}, {}", root.block_lease);
+}
+
+#[test]
+fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pools() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 8, 1));
+    let before = sim.trace().len();
+    commit(&pool, &mut model, &files(30, 20, 2));
+    drop(pool);
+    // The last commit's rows reach both devices, its root the first one only.
+    let trace = sim.trace();
+    let (left, right) = (trace.crash_images(trace.len(), Survival::KeepAll).remove(0), {
+        let is_root = |event: &larder_sim::Event| matches!(event, larder_sim::Event::Write { device: 1, offset, .. } if offset.get() < LABEL_AREA);
+        let root = (before..trace.len()).rev().find(|at| is_root(&trace.events()[*at])).expect("a root");
+        let first = (before..=root).find(|at| is_root(&trace.events()[*at])).expect("a root");
+        trace.crash_images(first, Survival::KeepAll).remove(1)
+    });
+    // Somebody imports that one alone, and stores much without a commit.
+    let alone = SimWorld::from_images(vec![right]);
+    let pool = open(&alone, 50);
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    put(&pool, &dataset, &files(100, 60, 3));
+    pool.members().flush_all();
+    drop(pool);
+    for swapped in [false, true] {
+        let mut images = vec![left.clone(), alone.images().remove(0)];
+        if swapped {
+            images.swap(0, 1);
+        }
+        // Which of the two newest roots is found first decides nothing.
+        let both = SimWorld::from_images(images);
+        let plan = plan(both.devices());
+        assert_eq!(plan.refusal, None);
+        let standing = plan.devices[1].standing.clone();
+        assert!(matches!(standing, Standing::Stale(_)), "{standing:?}");
+        let pool = Pool::import(world(51), plan, &ImportOptions::default()).unwrap();
+        // Taken back, it gets what it lacks, and holds all without the other.
+        let index = larder_format::DeviceIndex::new(1);
+        let Scan::Member(found) = scan(&both.devices()[if swapped { 0 } else { 1 }]) else {
+            panic!("a member")
+        };
+        if !pool.members().get(index).is_written() {
+            pool.online(index, Some(*found)).unwrap();
+        }
+        while pool.resilver_step(u64::MAX).unwrap() {}
+        verify(&pool, &model);
+        drop(pool);
+        let second = both.images().remove(if swapped { 0 } else { 1 });
+        verify(&open(&SimWorld::from_images(vec![second]), 52), &model);
+    }
+}
+
+/// The device's label as a newer build would have written it.
+fn of_a_newer_build(image: &mut DeviceImage) {
+    for area in label_areas(SIZE) {
+        let mut bytes = image.read(area, 4096);
+        bytes[8] = FORMAT_VERSION as u8 + 1;
+        let end = bytes.len() - 8;
+        let sum = larder_format::checksum::plain64(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum.to_le_bytes());
+        image.write(area, &bytes);
+    }
+}
+
+/// Writes the newest root anew, changed.
+fn reroot(image: &mut DeviceImage, change: impl Fn(&mut Root)) {
+    let areas = label_areas(image.size());
+    let label = Label::check(&image.read(areas[0], 4096)).unwrap();
+    let sums = Sums::new(label.pool, label.key);
+    let slots = (0..RING_SLOTS).map(|commit| ring_slot(areas[0], CommitId::new(commit)));
+    let roots = slots.filter_map(|at| Root::check(&sums, &image.read(at, RING_SLOT)).ok());
+    let mut root = roots.max_by_key(|root| root.commit).unwrap();
+    change(&mut root);
+    let mut bytes = root.encode(&sums).unwrap();
+    bytes.resize(RING_SLOT, 0);
+    areas.iter().for_each(|&area| image.write(ring_slot(area, root.commit), &bytes));
+}
+
+#[test]
+fn a_half_is_not_written_beside_one_that_a_newer_build_wrote() {
+    let (sim, model) = written("mirror", 2);
+    let stale = sim.images().remove(0);
+    let pool = open(&SimWorld::from_images(sim.images()), 2);
+    drop(pool);
+    let feature = |image: &mut DeviceImage| reroot(image, |root| root.features.incompatible = 1 << 40);
+    let of_root = "bits 0x10000000000";
+    let of_label = format!("format version {}", FORMAT_VERSION + 1);
+    for told in [&*of_label, of_root] {
+        let mut newer = sim.images().remove(1);
+        if told == of_root {
+            feature(&mut newer)
+        } else {
+            of_a_newer_build(&mut newer)
+        }
+        let sim = SimWorld::from_images(vec![stale.clone(), newer]);
+        let Scan::Unsupported(other) = scan(&sim.devices()[1]) else { panic!("{told} is not refused") };
+        let plan = || {
+            let mut plan = plan(sim.devices()[..1].to_vec());
+            assert!(plan.complete);
+            plan.heed(std::slice::from_ref(&other));
+            plan
+        };
+        let before = sim.images();
+        let text = refused(Pool::import(world(3), plan(), &ImportOptions::default()));
+        for word in ["sim1", told, "newer build", "Nothing was changed", "reading only", "-d"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        let options = ImportOptions { read_only: true, ..ImportOptions::default() };
+        verify(&Pool::import(world(3), plan(), &options).unwrap(), &model);
+        assert!(sim.images() == before);
+    }
+}
+
+#[test]
+fn features_of_a_root_count_as_those_of_labels_do() {
+    let (sim, model) = written("mirror", 2);
+    let with = |change: &dyn Fn(&mut Root)| {
+        let mut images = sim.images();
+        images.iter_mut().for_each(|image| reroot(image, change));
+        SimWorld::from_images(images)
+    };
+    verify(&open(&with(&|root| root.features.compatible = 4), 2), &model);
+    assert_refused(&with(&|root| root.features.read_compatible = 2), &["bits 0x2", "only read"]);
+    // A root that was damaged is none of a newer build.
+    let mut images = sim.images();
+    for area in label_areas(SIZE) {
+        (0..RING_SLOTS).for_each(|commit| {
+            let at = ring_slot(area, CommitId::new(commit));
+            let mut bytes = images[1].read(at, 4096);
+            bytes[8] ^= 0x40;
+            images[1].write(at, &bytes);
+        });
+    }
+    assert!(matches!(scan(&SimWorld::from_images(images).devices()[1]), Scan::Member(_)));
 }

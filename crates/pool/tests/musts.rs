@@ -13,9 +13,12 @@ use larder_format::root::{DeviceState, Root, ring_slot};
 use larder_format::segment::{Layout, RowHeader, check_descriptor, row_header_len};
 use larder_format::{BlockId, ByteLen, CommitId, SegmentId};
 use larder_pool::create::rule_for;
-use larder_pool::{Dedup, ImportOptions, Look, Lost, NewRecord, Pool, PoolError, ROOT_DATASET};
+use larder_pool::{
+    Dedup, GroupSpec, ImportOptions, Look, Lost, NewRecord, Pool, PoolError, PoolSpec, ROOT_DATASET,
+};
 use larder_sim::{Event, Fault, SimDevice, SimWorld, Survival, Trace};
 use larder_sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
@@ -163,7 +166,12 @@ fn a_device_that_fails_is_out_and_the_next_root_says_through_which_commit_it_is_
                 let mut model = Model::new();
                 commit(&pool, &mut model, &[(10, 1, 50_000)]);
                 // A commit looks at the heartbeat, and such a read puts nobody out of use: what follows is gone, too.
-                let strikes = if matches!(fault, Fault::Gone) { 2 } else { 1 };
+                let strikes = match fault {
+                    Fault::Gone => 2,
+                    // One place that refuses is no reason.
+                    Fault::FailWrites(_) => u64::MAX,
+                    _ => 1,
+                };
                 sim.device(1).inject_window(fault.clone(), spare, strikes);
                 let member = pool.members().get(larder_format::DeviceIndex::new(1)).clone();
                 let mut version = 2;
@@ -520,5 +528,58 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
         pool.drop_caches();
         verify(&pool, &model);
         assert_whole(&pool, word);
+    }
+}
+
+#[test]
+fn nothing_that_is_written_touches_a_sector_with_a_committed_row_or_another_root() {
+    for ashift in 12..=16u8 {
+        for (word, count) in [("single", 1), ("raidz1", 3)] {
+            let sim = SimWorld::new(&vec![SIZE; count]);
+            let groups = vec![GroupSpec { rule: rule_for(word, count).unwrap(), devices: sim.devices() }];
+            let spec = PoolSpec { name: "tank".into(), groups, ashift };
+            let pool = Pool::create(world(1), spec).unwrap();
+            let (sums, from) = (pool.sums().clone(), sim.trace().len());
+            let mut model = Model::new();
+            for version in 1..40 {
+                commit(&pool, &mut model, &files(10, 12, version));
+                sync(&pool, &mut model, &files(30, 3, version));
+            }
+            drop(pool);
+            let pool = open(&sim, 2);
+            replay(&pool);
+            verify(&pool, &model);
+            pool.commit().unwrap();
+            let case = format!("{word}, sectors of 2^{ashift} bytes");
+            assert_whole(&pool, &case);
+            // By kind of what is written: the sectors that it lies in.
+            let mut sectors: BTreeMap<(usize, u64), BTreeSet<String>> = BTreeMap::new();
+            for event in &sim.trace().events()[from..] {
+                let Event::Write { device, offset, data } = event else { continue };
+                let areas = label_areas(SIZE).map(|area| area.get()..area.get() + LABEL_AREA);
+                let (at, len) = (offset.get(), data.len() as u64);
+                let kind = if areas.iter().any(|area| area.contains(&at)) {
+                    format!("label area at {at}")
+                } else if RowHeader::check(&sums, data).is_ok() {
+                    assert!(
+                        at.is_multiple_of(1 << ashift) && len.is_multiple_of(1 << ashift),
+                        "{case}: {at}, {len}"
+                    );
+                    "row".to_owned()
+                } else {
+                    check_descriptor(&sums, data)
+                        .unwrap_or_else(|error| panic!("{case}: {at}, {len}: {error}"));
+                    "descriptor".to_owned()
+                };
+                for sector in at >> ashift..(at + len).div_ceil(1 << ashift) {
+                    sectors.entry((*device, sector)).or_default().insert(kind.clone());
+                }
+            }
+            let rows = sectors.values().filter(|kinds| kinds.contains("row")).count();
+            assert!(rows > 20, "{case}: {rows} sectors with rows");
+            for (sector, kinds) in sectors {
+                assert_eq!(kinds.len(), 1, "{case}: {sector:?} has {kinds:?}");
+            }
+        }
     }
 }

@@ -2,6 +2,8 @@
 #![cfg(feature = "planted")]
 
 mod common;
+#[path = "sweep/elsewhere.rs"]
+mod elsewhere;
 mod forge;
 #[path = "reclaim/model.rs"]
 mod model;
@@ -37,6 +39,12 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
         Bug::InFlightForgotten => stood_in(seed),
         Bug::LogCopyMissed => apart(seed),
         Bug::LooksBelieved => forge::attack(seed),
+        Bug::SlotMoveNotTold => {
+            let (word, count) = [("single", 1), ("mirror", 2), ("raidz1", 3)][seed as usize % 3];
+            // A row of one of the first slots.
+            let sector = (1 << 20) * (1 + seed % 12) + 4096 * (1 + seed % 3);
+            elsewhere::run(word, count, sector, 3)
+        }
         Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];

@@ -7,7 +7,7 @@ use larder_device::Device;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::{MAX_DEVICES, rule_for};
 use larder_pool::open::{Scan, scan};
-use larder_pool::{GroupSpec, Pool, PoolError, PoolSpec};
+use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec};
 use larder_sim::{SimWorld, Survival};
 use std::sync::Arc;
 
@@ -181,17 +181,19 @@ fn a_power_cut_while_a_group_or_a_copy_is_added_leaves_a_pool_with_or_without() 
 }
 
 #[test]
-fn the_number_of_a_device_that_left_serves_another() {
+fn a_mirror_loses_a_copy_and_gets_another_again_and_again() {
     let sim = SimWorld::new(&[SIZE; 2]);
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 5, 1));
     for round in 2..4 {
-        pool.detach(device(1)).unwrap();
-        let refused = pool.replace(device(1), Arc::new(sim.add_device(SIZE)));
+        let second = device(round as u16 - 1);
+        pool.detach(second).unwrap();
+        let refused = pool.replace(second, Arc::new(sim.add_device(SIZE)));
         assert!(matches!(refused, Err(PoolError::Invalid(_))), "it is to leave");
         reshape(&pool);
-        assert_eq!(pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap(), device(1));
+        let third = pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+        assert!(third > second, "no number is given twice");
         assert!(matches!(pool.offline(device(0), true), Err(PoolError::Invalid(_))), "only it has all");
         reshape(&pool);
         commit(&pool, &mut model, &files(10, 5, round));
@@ -242,4 +244,67 @@ fn more_devices_than_a_root_can_tell_of_are_refused_and_the_pool_goes_on() {
     drop(pool);
     let pool = open(&SimWorld::from_images(sim.images()), 3);
     verify(&pool, &model);
+}
+
+/// What is left of a pool when only these devices are.
+fn left_of(sim: &SimWorld, devices: &[usize], read_only: bool) -> Result<Arc<Pool>, PoolError> {
+    let after = SimWorld::from_images(sim.images());
+    let left = devices.iter().map(|&i| Arc::new(after.device(i)) as Arc<dyn Device>).collect();
+    Pool::import(world(77), plan(left), &ImportOptions { read_only, ..ImportOptions::default() })
+}
+
+#[test]
+fn a_pool_that_lost_the_only_copies_before_it_was_reshaped_is_refused_by_name_and_can_be_read() {
+    for (word, count) in [("single", 1), ("mirror", 2)] {
+        let sim = SimWorld::new(&vec![SIZE; count]);
+        let pool = create(&sim, word);
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 60, 1));
+        let old: Vec<String> = pool.members().iter().map(|member| member.guid.to_string()).collect();
+        pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+        let mut new = Model::new();
+        commit(&pool, &mut new, &files(100, 20, 2));
+        commit(&pool, &mut new, &files(120, 20, 2));
+        assert!(pool.reshape_left() > 0);
+        let refused = left_of(&sim, &[count], false).map(drop).unwrap_err().to_string();
+        assert!(old.iter().all(|guid| refused.contains(guid)), "{word}: {refused}");
+        assert!(refused.contains("only") && refused.contains("Nothing was changed"), "{word}: {refused}");
+        // Where blocks lie is known by the lost ones only, too.
+        let refused = left_of(&sim, &[count], true).map(drop).unwrap_err().to_string();
+        assert!(old.iter().all(|guid| refused.contains(guid)), "{word}: {refused}");
+        // With one of the old ones it is only degraded.
+        let degraded = left_of(&sim, &[0, count], false).unwrap_or_else(|error| panic!("{word}: {error}"));
+        assert_eq!(degraded.out_of_reach(), None);
+        verify(&degraded, &model);
+        verify(&degraded, &new);
+        // It is known on the new one as well as soon as all of it was written anew.
+        let reading = loop {
+            assert!(pool.reshape_step(256 << 10).unwrap(), "{word}: nothing was ever in part");
+            pool.commit().unwrap();
+            if let Ok(reading) = left_of(&sim, &[count], true) {
+                break reading;
+            }
+        };
+        if reading.out_of_reach().is_some() {
+            assert!(left_of(&sim, &[count], false).is_err(), "{word}");
+        }
+        verify(&reading, &new);
+        reshape(&pool);
+        pool.commit().unwrap();
+        model.extend(new);
+        assert_readable_from(&sim, &[count], &model, word);
+    }
+}
+
+#[test]
+fn a_pool_whose_detached_device_is_lost_early_is_whole() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 60, 1));
+    pool.detach(device(0)).unwrap();
+    commit(&pool, &mut model, &files(100, 20, 2));
+    assert!(pool.reshape_left() > 0);
+    assert_readable_from(&sim, &[1], &model, "the one that stays");
+    assert!(left_of(&sim, &[0], true).is_err(), "what was written since is on the other alone");
 }

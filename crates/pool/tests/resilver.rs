@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use larder_device::{AlignedBuf, Device, Outcome, Pending, Request, TIMEOUT};
 use larder_format::items::{EXTENT, Extent};
+use larder_format::label::LABEL_AREA;
 use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
 use larder_pool::create::rule_for;
@@ -301,8 +302,8 @@ fn spares_are_looked_at_while_nobody_needs_them_and_come_back_when_errors_are_cl
     assert_eq!(states(), [MemberState::Online; 3]);
     sim.device(2).inject(Fault::FailReads(0..u64::MAX));
     // Somebody took it for something else.
-    let other = Arc::new(AlignedBuf::zeroed(512 << 10));
-    for at in [0, SIZE.get() - (512 << 10)] {
+    let other = Arc::new(AlignedBuf::zeroed(LABEL_AREA as usize));
+    for at in [0, SIZE.get() - LABEL_AREA] {
         let write = Request::Write { offset: DeviceOffset::new(at), data: Arc::clone(&other) };
         sim.device(4).submit(write).within(TIMEOUT).unwrap();
     }
@@ -329,9 +330,10 @@ fn a_device_that_fails_while_it_is_rebuilt_is_faulted_and_can_begin_anew() {
     commit(&pool, &mut model, &files(10, 60, 2));
     pool.online(device(1), None).unwrap();
     assert!(pool.resilver_step(64 << 10).unwrap());
-    sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 3, 1);
+    sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 3, u64::MAX);
     while pool.resilver_step(64 << 10).unwrap() {}
     assert_eq!(pool.members().get(device(1)).state(), MemberState::Faulted);
+    sim.device(1).clear_faults();
     commit(&pool, &mut model, &files(10, 5, 3));
     pool.clear(Some(device(1))).unwrap();
     resilver(&pool);
@@ -784,7 +786,9 @@ fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_row_and_no_copy() {
             let new = sim.add_device(SIZE);
             pool.replace(device(0), Arc::new(new.clone())).unwrap();
             commit(&pool, &mut model, &files(20, 2, 2));
-            new.inject_window(Fault::FailWrites(0..u64::MAX), spare, 1);
+            // One place that fails, or the device.
+            let strikes = if spare % 4 == 0 { 1 } else { 3 };
+            new.inject_window(Fault::FailWrites(0..u64::MAX), spare, strikes);
             // The commit that completes it has rows on their way.
             for version in 3..9 {
                 let some = files(30, 3, version);

@@ -114,7 +114,7 @@ fn writes_that_fail_for_a_while_suspend_until_clear_and_no_power_cut_loses_a_pro
             let start = sim.trace().len();
             sim.mark(0);
             let mut promised = vec![model.clone()];
-            inject(&sim, &Fault::FailWrites(0..u64::MAX), spare, 3);
+            inject(&sim, &Fault::FailWrites(0..u64::MAX), spare, u64::MAX);
             let (synced, refused) = work_until_refused(&pool, &mut model);
             assert!(matches!(refused, PoolError::Suspended(_)), "{case}: {refused}");
             promised.push(synced);

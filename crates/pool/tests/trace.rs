@@ -7,7 +7,7 @@ use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{ByteLen, DatasetId};
-use larder_pool::trace::{Findings, Outcome};
+use larder_pool::trace::{Findings, Outcome, Phase};
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
 use std::collections::BTreeMap;
@@ -343,6 +343,66 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
         assert!(!pool.trace_was_cut());
     }
     assert!(was_cut > 2, "{was_cut} cuts were told");
+}
+
+#[test]
+fn a_trace_that_is_cut_again_and_again_goes_on_where_it_had_judged() {
+    const STEPS_A_LIFE: usize = 8;
+    let mut sim = world_of(64);
+    let mut model = Model::new();
+    let mut pool = crowded(&sim, &mut model);
+    pool.snapshot(ROOT_DATASET, "a").unwrap();
+    commit(&pool, &mut model, &(10..2000).map(|inode| (inode, 2, 50)).collect::<Vec<_>>());
+    pool.destroy_snapshot(ROOT_DATASET, "a").unwrap();
+    pool.commit().unwrap();
+    let dead = 1990;
+    assert!(pool.left_bytes() > 0);
+    assert!(pool.trace_start().unwrap());
+    let (mut lives, mut walks) = (0, Vec::new());
+    'lives: loop {
+        let mut walk = 0;
+        while pool.trace_progress().unwrap().phase == Phase::Walk {
+            assert!(pool.trace_step(1).unwrap());
+            walk += 1;
+        }
+        walks.push(walk);
+        for _ in 0..STEPS_A_LIFE {
+            if !pool.trace_step(1).unwrap() {
+                break 'lives;
+            }
+        }
+        // Lives that end by a power cut are lived beside others, the rest end by an export.
+        if lives % 2 == 0 {
+            commit(&pool, &mut model, &[(10 + lives * 500 % 6000, 3 + lives, 50), (7000 + lives, 1, 50)]);
+            share(&pool, 11 + lives * 300 % 6000, 8000 + lives);
+        }
+        pool.commit().unwrap();
+        if lives % 2 == 1 {
+            pool.commit_export().unwrap();
+        }
+        drop(pool);
+        let trace_of = sim.trace();
+        let mut sweep = trace_of.sweep();
+        sweep.advance_to(trace_of.len());
+        sim = SimWorld::from_images(sweep.images(Survival::Random { seed: lives }));
+        pool = import(&sim, 100 + lives).unwrap();
+        lives += 1;
+        assert!(lives < 60, "it makes no way: {walks:?}");
+        assert!(pool.trace_was_cut());
+        assert!(pool.trace_start().unwrap());
+    }
+    println!("{lives} lives, walks of {walks:?} steps");
+    assert!(lives > 5, "it was hardly cut");
+    assert!(walks.last().unwrap() * 4 < walks[0], "what was judged is not walked again: {walks:?}");
+    let found = pool.trace_findings().unwrap();
+    assert_eq!((found.missing, found.lost, found.unreachable.blocks), (0, 0, 0), "{found:?}");
+    assert!(found.dead.blocks >= dead, "all lives are told of: {found:?}");
+    pool.set_pool_property("memory", "64000000").unwrap();
+    settle(&pool);
+    assert_whole(&pool, "in the end");
+    verify(&pool, &model);
+    let left = trace(&pool).dead.blocks;
+    assert!(left <= lives, "nothing but what was copied and replaced since: {left}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
 
-use super::devices::{self, Scope, file_of, identity};
+use super::devices::{self, Scope, beneath, file_of, identity};
 
 use super::import::Force;
 use super::{Host, Live, internal, mounts, roster};
@@ -106,13 +106,13 @@ impl Host {
         for live in self.pools_named(&[])? {
             for (_, path) in live.device_paths() {
                 if let Ok(meta) = fs::metadata(file_of(&path)) {
-                    ours.insert(identity(&meta), live.pool.name());
+                    ours.insert(beneath(&meta), live.pool.name());
                 }
             }
         }
         for path in paths {
             if let Ok(meta) = fs::metadata(file_of(path))
-                && let Some(name) = ours.get(&identity(&meta))
+                && let Some(name) = ours.get(&beneath(&meta))
             {
                 let message = format!("{path} belongs to the pool '{name}', which is imported");
                 return Err(ApiError::new(ErrorKind::Busy, message).at(path));
@@ -195,17 +195,18 @@ fn redundancy(groups: &[Group]) -> Result<u32> {
     Ok(u32::try_from(survives(weakest)).unwrap_or(u32::MAX))
 }
 
-/// Refuses two paths of one device.
+/// Refuses two paths of one device, also where one is a loop device over the other, or both are over one file.
 ///
 /// # Errors
 /// Usage, naming the two.
 pub fn no_device_twice(groups: &[Group], single: &[String]) -> Result<()> {
-    let mut seen: HashMap<_, &str> = HashMap::new();
+    let mut seen = HashMap::new();
     for path in groups.iter().flat_map(|group| &group.devices).chain(single) {
         // What does not exist is told when it is opened.
         let Ok(meta) = fs::metadata(file_of(path)) else { continue };
-        if let Some(other) = seen.insert(identity(&meta), path) {
-            return Err(ApiError::usage(format!("{other} and {path} are the same device")));
+        if let Some((other, its)) = seen.insert(beneath(&meta), (path.as_str(), identity(&meta))) {
+            let how = if its == identity(&meta) { "are the same device" } else { "lie in the same file" };
+            return Err(ApiError::usage(format!("{other} and {path} {how}")));
         }
     }
     Ok(())
@@ -255,7 +256,7 @@ pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
             }
         }
         Scan::Damaged(corrupt) => taken(format!("has the damaged label of a pool ({corrupt})"), clear),
-        Scan::Unsupported(why) => taken(format!("belongs to a pool: {why}"), clear),
+        Scan::Unsupported(other) => taken(format!("belongs to a pool: {}", other.why), clear),
         Scan::Failed(error) => {
             Err(ApiError::new(ErrorKind::Device, format!("{path} cannot be read: {error}")))
         }

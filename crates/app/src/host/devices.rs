@@ -14,7 +14,7 @@ use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
 use larder_format::label::MIN_DEVICE;
 use larder_format::{DeviceGuid, Incarnation, PoolGuid};
 use larder_pool::foreign;
-use larder_pool::open::{Found, Scan, scan};
+use larder_pool::open::{Found, Scan, Unsupported, scan};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, Metadata};
@@ -26,11 +26,16 @@ use std::time::Duration;
 /// Names of disks that do not change, with model and serial number.
 const BY_ID: &str = "/dev/disk/by-id";
 
+/// Loop devices over loop devices that are looked through.
+const LOOPS: usize = 8;
+
 /// What looking at some devices found.
 #[derive(Default)]
 pub struct Search {
     /// Devices of pools.
     pub found: Vec<Found>,
+    /// Devices of pools that a newer build wrote.
+    pub unsupported: Vec<Unsupported>,
     /// What is wrong with others, a sentence each: damaged labels, read errors. Devices that were named
     /// one by one are all told about; in folders, only those that seem to be ours.
     pub remarks: Vec<String>,
@@ -39,6 +44,26 @@ pub struct Search {
 /// What makes two paths one device: the number of a block device, else file system and inode.
 pub fn identity(meta: &Metadata) -> (bool, u64, u64) {
     if meta.file_type().is_block_device() { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) }
+}
+
+/// What a device's bytes are in at last, by [`identity`]: of a loop device, or a part of one, the file behind it.
+pub fn beneath(meta: &Metadata) -> (bool, u64, u64) {
+    beneath_in(Path::new("/sys"), identity(meta))
+}
+
+fn beneath_in(sys: &Path, mut device: (bool, u64, u64)) -> (bool, u64, u64) {
+    // A loop over a loop over …: each is one step.
+    for _ in 0..LOOPS {
+        let (true, number, _) = device else { break };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let device_dir = sys.join(format!("dev/block/{major}:{minor}"));
+        let file = ["loop/backing_file", "../loop/backing_file"]
+            .iter()
+            .find_map(|name| fs::read_to_string(device_dir.join(name)).ok());
+        let Some(meta) = file.and_then(|file| fs::metadata(file.trim_end_matches('\n')).ok()) else { break };
+        device = identity(&meta);
+    }
+    device
 }
 
 /// The file or block device that a path means, without what stands before it.
@@ -183,7 +208,10 @@ impl Search {
         match scan(&device) {
             Scan::Member(found) => self.found.push(*found),
             Scan::Damaged(corrupt) => self.remarks.push(format!("{path} has a damaged label ({corrupt})")),
-            Scan::Unsupported(why) => self.remarks.push(format!("{path} is left alone: {why}")),
+            Scan::Unsupported(other) => {
+                self.remarks.push(format!("{path} is left alone: {}", other.why));
+                self.unsupported.push(other);
+            }
             Scan::Failed(error) if named => self.remarks.push(format!("{path} cannot be read: {error}")),
             Scan::NotOurs if named => self.remarks.push(match foreign::identify(&*device) {
                 Ok(Some(foreign)) => format!("{path} is not a pool's: it holds {}", foreign.what),
@@ -371,6 +399,30 @@ mod tests {
         assert!(!remembered.was_ours(pool, Incarnation::new(3)), "another machine may have this one's id");
         remembered.forget(dir.path(), pool);
         assert_eq!(Remembered::load(dir.path()), Remembered::default());
+    }
+
+    #[test]
+    fn a_loop_device_and_a_part_of_it_are_the_file_behind_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("disk.img");
+        fs::write(&file, "").unwrap();
+        let its = identity(&fs::metadata(&file).unwrap());
+        // As /sys has it: a device's folder, the parts of it inside, and links by number.
+        let sys = dir.path().join("sys");
+        let disk = sys.join("devices/virtual/block/loop0");
+        fs::create_dir_all(disk.join("loop")).unwrap();
+        fs::create_dir_all(disk.join("loop0p1")).unwrap();
+        fs::create_dir_all(sys.join("dev/block")).unwrap();
+        fs::write(disk.join("loop/backing_file"), format!("{}\n", file.display())).unwrap();
+        for (number, of) in [("7:0", disk.clone()), ("259:3", disk.join("loop0p1"))] {
+            std::os::unix::fs::symlink(of, sys.join("dev/block").join(number)).unwrap();
+        }
+        let device = |major, minor| (true, rustix::fs::makedev(major, minor), 0);
+        assert_eq!(beneath_in(&sys, device(7, 0)), its);
+        assert_eq!(beneath_in(&sys, device(259, 3)), its);
+        assert_eq!(beneath_in(&sys, its), its);
+        let disk = device(8, 0);
+        assert_eq!(beneath_in(&sys, disk), disk, "what is no loop device is itself");
     }
 
     #[test]

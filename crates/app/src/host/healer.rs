@@ -353,9 +353,14 @@ fn scrub_is_due(pool: &Pool) -> bool {
         _ => return false,
     };
     let last = pool.scrub_result().map_or(pool.created(), |result| result.finished).secs;
-    let since = pool.clock().now().secs.saturating_sub(last);
     let idle = pool.scrub_progress().is_none() && pool.resilver_progress().is_none();
-    since >= period && idle && outside_window(pool).is_none()
+    has_passed(period, last, pool.clock().now().secs) && idle && outside_window(pool).is_none()
+}
+
+/// Whether so many seconds have passed. When the last scrub ended later than it is now, the clock was wrong then, or
+/// is: rather one scrub too many than none for years.
+fn has_passed(period: i64, last: i64, now: i64) -> bool {
+    now < last || now.saturating_sub(last) >= period
 }
 
 /// The window, when it is not open now.
@@ -505,6 +510,14 @@ mod tests {
     use larder_pool::{GroupSpec, ImportOptions, PoolSpec};
     use std::path::Path;
     use std::sync::Arc;
+
+    #[test]
+    fn a_scrub_is_due_when_its_time_has_passed_or_the_clock_was_wrong() {
+        let week = 7 * 86_400;
+        assert!(!has_passed(week, 1_000_000, 1_000_000 + week - 1));
+        assert!(has_passed(week, 1_000_000, 1_000_000 + week));
+        assert!(has_passed(week, 4_200_000_000, 1_800_000_000), "it ended in a time to come");
+    }
 
     #[test]
     fn a_rate_is_told_of_the_last_stretch_and_only_when_there_is_one() {

@@ -36,10 +36,11 @@ impl Host {
     fn find(&self, given: &[String]) -> Result<(Vec<Importable>, Vec<String>)> {
         // Not under the lock: devices may hang.
         let remembered = self.remembered.lock().clone();
-        let Search { found, remarks } = devices::search(given, &remembered)?;
+        let Search { found, unsupported, remarks } = devices::search(given, &remembered)?;
         let live: Vec<_> = self.live.read().values().map(|live| live.pool.guid()).collect();
         let mut plans = assemble(found);
         plans.retain(|plan| !live.contains(&plan.guid));
+        plans.iter_mut().for_each(|plan| plan.heed(&unsupported));
         plans.sort_by(|a, b| a.name.cmp(&b.name));
         // Which pool a damaged label was of is not known: it may be what is missing.
         for plan in plans.iter_mut().filter(|plan| plan.devices.iter().any(|device| device.found.is_none())) {
@@ -421,8 +422,12 @@ fn reopen(plan: Importable, read_only: bool) -> Result<Importable> {
             found.push(*member);
         }
     }
+    // Devices that are not opened may be the reason.
+    let only_reading = plan.only_reading.clone();
     drop(plan);
-    assemble(found)
-        .pop()
-        .ok_or_else(|| ApiError::new(ErrorKind::NotFound, "its devices vanished while it was being imported"))
+    let mut again = assemble(found).pop().ok_or_else(|| {
+        ApiError::new(ErrorKind::NotFound, "its devices vanished while it was being imported")
+    })?;
+    again.only_reading = again.only_reading.or(only_reading);
+    Ok(again)
 }

@@ -144,7 +144,7 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
     let (state, note) = match member.state() {
         // It may be slow.
         MemberState::Online if member.is_leaving() => (State::Online, Some("(leaving)".to_owned())),
-        MemberState::Online => (State::Online, member.reason()),
+        MemberState::Online => (State::Online, member.reason().or_else(|| retired(pool, member))),
         MemberState::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
         MemberState::Waiting => (State::Online, Some(WAITING.to_owned())),
         MemberState::Missing => (State::Unavail, path.as_ref().map(|path| format!("was {path}"))),
@@ -191,6 +191,15 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
         },
         waits: Waits::default(),
         children: Vec::new(),
+    }
+}
+
+/// How many of a device's slots are out of use.
+fn retired(pool: &Pool, member: &Member) -> Option<String> {
+    match pool.count_bad_slots(member.guid) {
+        0 => None,
+        1 => Some("(1 slot retired)".to_owned()),
+        count => Some(format!("({count} slots retired)")),
     }
 }
 

@@ -62,6 +62,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokens::Tokens;
 
 pub use rebuild::RebuildProgress;
+pub(crate) use tend::IndexFootprints;
 
 /// Share of the budget for the index's filters, percent.
 const FILTERS_SHARE_PERCENT: u64 = 25;

@@ -19,6 +19,22 @@ const PAGES_AT_ONCE: usize = 16;
 /// The note that says from which id on blocks may have fingerprints.
 pub(super) const SINCE: &str = "dedup-since";
 
+/// What parts of the index take, one by one.
+pub(crate) enum IndexFootprints {
+    /// It is in use, and writes parts anew.
+    Awake(Vec<Vec<Footprint>>),
+    /// Nobody needs it.
+    Asleep(Vec<Vec<Footprint>>),
+}
+
+impl IndexFootprints {
+    /// All of them.
+    pub(crate) fn all(self) -> impl Iterator<Item = Footprint> {
+        let (Self::Awake(parts) | Self::Asleep(parts)) = self;
+        parts.into_iter().flatten()
+    }
+}
+
 impl Pool {
     /// What the tables say of the index, while nobody needs it.
     pub(crate) fn lay_index_down(&self, parts: Vec<PartDescriptor>) {
@@ -78,11 +94,14 @@ impl Pool {
         unfinished.into_iter().map(|footprint| footprint.segment).collect()
     }
 
-    /// What the index's parts take.
-    pub(crate) fn index_footprints(&self) -> Vec<Footprint> {
+    /// What each of the index's parts takes.
+    pub(crate) fn index_footprints(&self) -> IndexFootprints {
         let indexed = self.duplicates.indexed.lock();
-        let awake = indexed.index.iter().flat_map(Index::descriptors);
-        awake.chain(&indexed.parts).flat_map(|part| part.run.footprints.clone()).collect()
+        let of = |part: &PartDescriptor| part.run.footprints.clone();
+        match &indexed.index {
+            Some(index) => IndexFootprints::Awake(index.descriptors().map(of).collect()),
+            None => IndexFootprints::Asleep(indexed.parts.iter().map(of).collect()),
+        }
     }
 
     /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
@@ -216,5 +235,90 @@ impl Pool {
             self.keep_run(&mut tables, Table::Index, &part.run, &value)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create::rule_for;
+    use crate::map::Update;
+    use crate::{GroupSpec, PoolSpec, ROOT_DATASET, World};
+    use larder_device::{Entropy, Inline, SeededEntropy};
+    use larder_format::run::Places;
+    use larder_format::{ByteLen, GroupIndex, HostId, Place};
+    use larder_sim::{SimClock, SimWorld};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn pool() -> Arc<Pool> {
+        let sim = SimWorld::new(&[ByteLen::new(96 << 20)]);
+        let world = World {
+            clock: Arc::new(SimClock::new()),
+            entropy: Arc::new(SeededEntropy::new(1)),
+            workers: Arc::new(Inline),
+            host: HostId::new(1),
+            host_name: "sim".into(),
+        };
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
+        pool
+    }
+
+    #[test]
+    fn parts_of_the_index_leave_segments_that_are_mostly_dead() {
+        let (pool, dice) = (pool(), SeededEntropy::new(3));
+        let thin = |pool: &Pool| -> BTreeSet<SegmentId> {
+            let core = pool.core.lock();
+            core.entries
+                .values()
+                .filter(|entry| entry.thin().is_some())
+                .map(|entry| entry.segment.id)
+                .collect()
+        };
+        let of_parts = |pool: &Pool| -> BTreeSet<SegmentId> {
+            pool.index_footprints().all().map(|footprint| footprint.segment).collect()
+        };
+        // One part, and runs of the map around it, which are soon merged.
+        let first = pool.core.lock().take_ids(10_000);
+        {
+            let mut indexed = pool.duplicates.indexed.lock();
+            let index = indexed.index.as_mut().unwrap();
+            for n in 0..10_000 {
+                let print = u128::from(dice.next_u64()) << 64 | u128::from(dice.next_u64());
+                index.insert(Fingerprint::new(print.to_be_bytes()), BlockId::new(first.get() + n));
+            }
+            index.flush(BlockId::new(first.get() + 10_000));
+        }
+        for _ in 0..60 {
+            let first = pool.core.lock().take_ids(3000).get();
+            for id in first..first + 3000 {
+                let segment = SegmentId::new((1 << 40) + id % 7);
+                let place = Place { segment, column: 0, offset: 4096 + (id % 1000) as u32 * 8, stored: 100 };
+                let places = Places::new(&[place]).unwrap();
+                pool.map.lock().apply(Update::Put { id: BlockId::new(id), places });
+            }
+            pool.commit().unwrap();
+            for id in first..first + 3000 {
+                pool.map.lock().apply(Update::Delete { id: BlockId::new(id) });
+            }
+        }
+        pool.core.lock().close_streams(GroupIndex::new(0));
+        for _ in 0..20 {
+            pool.commit().unwrap();
+        }
+        let stuck: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
+        assert!(!stuck.is_empty(), "{:?}, {:?}", thin(&pool), of_parts(&pool));
+        let before = pool.space(128 << 10).available;
+        pool.evacuate_thin();
+        assert!(pool.space(128 << 10).available > before, "what comes back is counted");
+        for _ in 0..40 {
+            pool.evacuate_thin();
+            pool.commit().unwrap();
+        }
+        let left: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
+        assert!(left.is_empty(), "{stuck:?} were thin and had parts of the index, {left:?} are and do");
+        assert!(pool.space(128 << 10).available > before);
     }
 }

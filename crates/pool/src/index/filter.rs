@@ -53,9 +53,11 @@ pub(super) fn fetch(at: *const u8) {
 }
 
 impl Filter {
-    /// A filter of `keys`, which all differ, for the base or for an upper run.
+    /// A filter of `keys`, which all differ, for the base or for an upper run. Keys that somebody made up, on a disk, may
+    /// have no band.
     pub(super) fn build(keys: &[u64], base: bool) -> Self {
-        if base { Self::Band(Band::build(keys)) } else { Self::Lines(Lines::build(keys)) }
+        let band = if base { Band::build(keys) } else { None };
+        band.map_or_else(|| Self::Lines(Lines::build(keys)), Self::Band)
     }
 
     /// The filter that these bytes are, if they are as many as the shape needs.
@@ -187,6 +189,25 @@ mod tests {
             let bits = 8.0 * Filter::build(&all, base).shape().bytes() as f64 / all.len() as f64;
             assert!((least..most).contains(&bits), "{bits} bits a key");
         }
+    }
+
+    /// The key of which [`mix`] makes `hash`.
+    fn unmix(mut hash: u64) -> u64 {
+        // The inverses of its factors, modulo 2^64.
+        hash = (hash ^ (hash >> 33)).wrapping_mul(0x9cb4_b2f8_1293_37db);
+        hash = (hash ^ (hash >> 33)).wrapping_mul(0x4f74_430c_22a5_4005);
+        hash ^ (hash >> 33)
+    }
+
+    #[test]
+    fn keys_chosen_to_have_no_band_have_a_filter_all_the_same() {
+        assert!((0..1000).all(|n| unmix(mix(n)) == n));
+        // Two keys with the same values and other checks, for each seed that could be tried.
+        let pair = |seed: u64| [0, 1].map(|check| unmix(mix(seed) << 8 | check).wrapping_sub(mix(seed)));
+        let all: Vec<_> = (0..1000).flat_map(pair).collect();
+        let filter = Filter::build(&all, true);
+        assert!(all.iter().all(|key| filter.may_hold(&filter.spots(*key))));
+        assert_eq!(filter.to_bytes().len() as u64, filter.shape().bytes());
     }
 
     #[test]

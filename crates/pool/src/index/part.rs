@@ -12,6 +12,9 @@ use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId};
 use larder_format::{BlockId, Corrupt, Reason};
 use std::sync::Arc;
 
+/// Pages of a filter that are read together.
+const FILTER_AHEAD: usize = 64;
+
 /// A complete part.
 #[derive(Debug)]
 pub(super) struct Part {
@@ -115,10 +118,12 @@ impl Part {
 }
 
 fn read_filter<R: PageReader>(descriptor: &PartDescriptor, reader: &R) -> Option<Filter> {
-    let mut bytes = Vec::with_capacity(descriptor.filter.bytes() as usize);
-    for (number, page) in reader.read_pages(&descriptor.filter_pages).into_iter().enumerate() {
-        let page = page.ok()?;
-        bytes.extend_from_slice(decode_filter_page(&page, descriptor.run.run, number as u32).ok()?);
+    // Grown by what was read: how much it is to be is what a descriptor says.
+    let (mut bytes, mut numbers) = (Vec::new(), 0..);
+    for pages in descriptor.filter_pages.chunks(FILTER_AHEAD) {
+        for (page, number) in reader.read_pages(pages).into_iter().zip(numbers.by_ref()) {
+            bytes.extend_from_slice(decode_filter_page(&page.ok()?, descriptor.run.run, number).ok()?);
+        }
     }
     Filter::from_bytes(descriptor.filter, &bytes)
 }

@@ -30,7 +30,8 @@ pub(crate) fn read_refs<R: PageReader>(
         }
         index = below;
     }
-    if index.len() != descriptor.pages as usize {
+    let last = index.last().is_some_and(|last| last.first <= descriptor.last);
+    if !last || index.len() != descriptor.pages as usize {
         return refuse(descriptor.refs[0].ptr, Reason::Range);
     }
     Ok(index)

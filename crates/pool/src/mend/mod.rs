@@ -33,6 +33,7 @@ mod row;
 mod tests;
 
 use crate::ahead::{Ahead, Parts};
+use crate::badslots::{Retired, is_same_descriptor};
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::Member;
@@ -43,7 +44,9 @@ use crate::space::ROW_TARGET;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::root::RootImport;
-use larder_format::segment::{DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, encode_descriptor};
+use larder_format::segment::{
+    DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, check_descriptor, encode_descriptor,
+};
 use larder_format::{CommitId, Place, SegmentId};
 use larder_sync::Mutex;
 use output::{Run, Writes};
@@ -127,6 +130,8 @@ pub(crate) struct Mend {
     /// The next row begins here, and nothing is looked at from `end` on.
     offset: u32,
     end: u32,
+    /// What it began with of both, and [`Segment::moves`] then.
+    begun: (Range<u32>, u64),
     /// That rows end at `end` is certain: what is missing before is lost.
     end_is_known: bool,
     /// All rows up to `end` have settled, later ones too.
@@ -160,6 +165,7 @@ impl Mend {
     /// Of `segment`, whose rows end at `height`.
     pub(crate) fn new(segment: Arc<Segment>, height: u32, targets: Targets) -> Self {
         Self {
+            begun: (DESCRIPTOR_LEN..height, 0),
             segment,
             targets,
             offset: DESCRIPTOR_LEN,
@@ -187,6 +193,7 @@ impl Mend {
     pub(crate) fn of_rows(segment: Arc<Segment>, range: Range<u32>, counted: u64) -> Self {
         let mut new = Self::new(segment, range.end, Targets::All);
         (new.offset, new.rows_only, new.counted) = (range.start, true, counted);
+        new.begun.0 = range;
         new
     }
 
@@ -195,6 +202,7 @@ impl Mend {
         let (end, Targets::Missing(missing)) = (self.unclear?, &self.targets) else { return None };
         let mut rest = Self::new(Arc::clone(&self.segment), end, Targets::Missing(missing.clone()));
         (rest.offset, rest.rows_only, rest.settled) = (self.offset, true, true);
+        rest.begun.0.start = self.offset;
         Some(rest)
     }
 
@@ -254,7 +262,27 @@ impl Mend {
     /// # Errors
     /// As [`Mend::step`].
     pub(crate) fn finish(&mut self, pool: &Pool) -> Result<()> {
-        self.look_back(pool, 0)
+        self.look_back(pool, 0)?;
+        // What was written before a column was copied elsewhere may not have been copied.
+        while self.ahead.is_some() && !self.is_unmoved() {
+            self.begin_again();
+            while !self.advance(pool, u64::MAX)? {}
+            self.look_back(pool, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all columns have been where they are since it began.
+    fn is_unmoved(&self) -> bool {
+        let (_, moves) = self.begun;
+        moves.is_multiple_of(2) && moves == self.segment.moves()
+    }
+
+    fn begin_again(&mut self) {
+        let range = self.begun.0.clone();
+        (self.offset, self.end, self.end_is_known, self.unclear) = (range.start, range.end, false, None);
+        (self.ahead, self.left_out) = (None, false);
+        self.descriptors.clear();
     }
 
     /// Waits until at most `limit` bytes are being written, and tells what came of the others.
@@ -263,6 +291,18 @@ impl Mend {
         for (member, columns) in self.writes.healed() {
             pool.event(Event::new(Class::Healed).device(member.guid, member.name()).times(columns));
         }
+        for refusal in self.writes.refusals() {
+            let (member, column) = (&refusal.member, refusal.column);
+            match pool.retire_slot(&self.segment, column, refusal.slot, member, &refusal.error) {
+                // It is gone through once more.
+                Retired::Moved => self.tally.refused -= refusal.rows,
+                Retired::Noted => {}
+                // What is right on it can be read.
+                Retired::Failed if refusal.heals => {}
+                Retired::Failed => member.refuse(&refusal.error),
+            }
+        }
+        self.refusals_seen = self.refusals_seen.min(self.tally.refused);
         if std::mem::replace(&mut self.refusals_seen, self.tally.refused) < self.tally.refused {
             pool.check_tolerance()?;
         }
@@ -301,6 +341,7 @@ impl Mend {
         if self.ahead.is_some() {
             return;
         }
+        self.begun.1 = self.segment.moves();
         // Before anything is read: what is durable by now has settled on the devices.
         self.through = pool.durable_commit();
         if let Targets::Missing(missing) = &self.targets {
@@ -414,11 +455,15 @@ impl Mend {
     /// Holds the descriptors that were read against what they should be.
     fn mend_descriptors(&mut self, pool: &Pool) {
         let record = self.segment.as_opened();
+        let is_right = |found: &[u8], column| {
+            check_descriptor(&pool.sums, found)
+                .is_ok_and(|(found, at)| at == column && is_same_descriptor(&found, &record, column))
+        };
         for (column, member, read) in std::mem::take(&mut self.descriptors) {
             let found = member.wait(read);
             let right = Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.sums, &record, column)));
             match found {
-                Ok(found) if found[..] == right[..] => continue,
+                Ok(found) if is_right(&found, column) => continue,
                 Ok(_) => {
                     member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
                     pool.event(Event::new(Class::Checksum).device(member.guid, member.name()));
@@ -731,7 +776,7 @@ impl Mend {
 
     /// Submits a write.
     fn write(&mut self, member: &Arc<Member>, column: usize, offset: u32, data: Arc<AlignedBuf>, rows: u64) {
-        let at = member.slot_offset(self.segment.slots[column].index, offset);
+        let at = (column, self.segment.slots[column].index(), offset);
         let heals = matches!(self.targets, Targets::All);
         self.writes.submit(member, at, data, rows, heals, &mut self.tally);
     }

@@ -3,11 +3,11 @@
 //! Rows lie one behind the other, so what a device lacks does as well: columns of several rows are put next to each
 //! other where they are copied or computed, and go out as one write.
 
-use crate::member::Member;
+use crate::member::{Member, Written};
 use crate::mend::Tally;
 use crate::mend::row::Row;
-use larder_device::{AlignedBuf, Outcome, Pending};
-use larder_format::{DeviceIndex, DeviceOffset};
+use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
+use larder_format::{DeviceIndex, DeviceOffset, SlotIndex};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -91,10 +91,25 @@ pub(super) struct Writes {
     bytes: u64,
     /// Columns made right, by device.
     healed: BTreeMap<DeviceIndex, (Arc<Member>, u64)>,
+    refusals: Vec<Refusal>,
+}
+
+/// A write that a place did not take.
+pub(super) struct Refusal {
+    pub member: Arc<Member>,
+    pub column: usize,
+    pub slot: SlotIndex,
+    pub error: DeviceError,
+    /// Of so many rows.
+    pub rows: u64,
+    /// What was there was wrong before.
+    pub heals: bool,
 }
 
 struct Write {
     member: Arc<Member>,
+    column: usize,
+    slot: SlotIndex,
     at: DeviceOffset,
     data: Arc<AlignedBuf>,
     /// Of so many rows.
@@ -120,39 +135,51 @@ impl Writes {
         std::mem::take(&mut self.healed).into_values()
     }
 
-    /// Submits a write; what it `heals` is read once more when it has settled.
+    /// What places did not take since this was asked last.
+    pub(super) fn refusals(&mut self) -> Vec<Refusal> {
+        std::mem::take(&mut self.refusals)
+    }
+
+    /// Submits a write to a column's slot, `offset` bytes into it; what it `heals` is read once more when it has settled.
     pub(super) fn submit(
         &mut self,
         member: &Arc<Member>,
-        at: DeviceOffset,
+        (column, slot, offset): (usize, SlotIndex, u32),
         data: Arc<AlignedBuf>,
         rows: u64,
         heals: bool,
         tally: &mut Tally,
     ) {
+        let at = member.slot_offset(slot, offset);
         let Some(pending) = member.write(at, Arc::clone(&data)) else {
             tally.refused += rows;
             return;
         };
         self.bytes += data.len() as u64;
         let (member, stage) = (Arc::clone(member), Stage::Writing(pending));
-        self.queue.push_back(Write { member, at, data, rows, heals, stage });
+        self.queue.push_back(Write { member, column, slot, at, data, rows, heals, stage });
     }
 
     /// Waits for the oldest writes until at most `limit` bytes are under way.
     pub(super) fn settle(&mut self, limit: u64, tally: &mut Tally) {
         while self.bytes > limit
-            && let Some(Write { member, at, data, rows, heals, stage }) = self.queue.pop_front()
+            && let Some(Write { member, column, slot, at, data, rows, heals, stage }) = self.queue.pop_front()
         {
             let len = data.len() as u64;
             let held = match stage {
                 Stage::Writing(pending) => {
-                    let taken = member.settle(Some(pending));
+                    let written = member.settle_write(Some(pending));
+                    if let Written::Refused(error) = &written {
+                        let error = error.clone();
+                        let member = Arc::clone(&member);
+                        self.refusals.push(Refusal { member, column, slot, error, rows, heals });
+                    }
+                    let taken = written == Written::Done;
                     tally.written += if taken { len } else { 0 };
                     let proof = (taken && heals).then(|| member.read(at, data.len())).flatten();
                     if let Some(pending) = proof {
                         let stage = Stage::Proving(pending);
-                        self.queue.push_back(Write { member, at, data, rows, heals, stage });
+                        self.queue.push_back(Write { member, column, slot, at, data, rows, heals, stage });
                         continue;
                     }
                     taken && !heals

@@ -58,7 +58,7 @@ impl Mend {
         let mut members =
             missing.columns.iter().filter(|(of, member)| *of == column && member.stands_for.is_some());
         let (_, member) = members.next()?;
-        let at = member.slot_offset(self.segment.slots[column].index, range.start);
+        let at = member.slot_offset(self.segment.slots[column].index(), range.start);
         member.read_back(at, range.len())?.ok()
     }
 

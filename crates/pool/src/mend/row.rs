@@ -290,8 +290,15 @@ impl Row {
             });
             let parities = (0..layout.m()).map(|p| body(layout.parity(p)).into_iter().collect());
             let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
+            // What its sum proves is not doubted.
+            let is_proven = |number: &usize| match number.checked_sub(layout.k()) {
+                None => self.data(segment, *number).is_some(),
+                Some(p) => self.right(layout.parity(p)).is_some(),
+            };
+            let suspicious: Vec<usize> =
+                (0..layout.k() + layout.m()).filter(|number| !is_proven(number)).collect();
             // Whether it worked shows in what is left open.
-            let _ = search(layout, &versions, i, len, |computed| {
+            let _ = search(layout, &versions, i, len, &suspicious, |computed| {
                 salvage.add(sums, computed);
                 salvage.finish(sums, sum).map(drop)
             });

@@ -12,7 +12,7 @@
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::fence::Look;
-use crate::member::Member;
+use crate::member::{Member, Written};
 use crate::open::RingPlace;
 use crate::pool::Pool;
 use larder_device::AlignedBuf;
@@ -172,7 +172,7 @@ impl Pool {
                 let about = |class| Event::new(class).device(fix.member.guid, fix.member.name());
                 self.event(about(Class::Checksum).text("label or root"));
                 let write = fix.member.write(at, Arc::clone(&fix.data));
-                if write.is_some() && fix.member.settle(write) {
+                if write.is_some() && fix.member.settle_write(write) == Written::Done {
                     let proof = fix.member.read(at, fix.data.len()).map(|read| fix.member.wait(read));
                     if matches!(proof, Some(Ok(found)) if found[..] == fix.data[..]) {
                         repaired += fix.data.len() as u64;

@@ -131,10 +131,12 @@ impl Course {
         })
     }
 
-    /// Whether it goes through a segment.
+    /// Whether it goes through a segment. That one was proven after this scrub began is what a clock said that was
+    /// wrong, then or now: it is not believed.
     fn wants(&self, entry: &SegmentEntry) -> bool {
-        entry.state != SegmentState::Freed
-            && self.before.is_none_or(|before| i64::try_from(entry.verified).is_ok_and(|at| at < before))
+        let is_old =
+            |before: i64| i64::try_from(entry.verified).is_ok_and(|at| at < before || at > self.started.secs);
+        entry.state != SegmentState::Freed && self.before.is_none_or(is_old)
     }
 }
 

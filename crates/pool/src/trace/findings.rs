@@ -168,6 +168,18 @@ impl Findings {
         self.histogram[class].add(record);
     }
 
+    /// What is to be kept of a trace under way.
+    pub(super) fn so_far(&self, sharing: &[Sharing]) -> Self {
+        let mut found = self.clone();
+        found.keep_sharing(sharing.to_vec());
+        found
+    }
+
+    /// Blocks that the sweep has judged.
+    pub(super) fn judged_blocks(&self) -> u64 {
+        [self.live, self.queued, self.dead, self.unreachable].iter().map(|amount| amount.blocks).sum()
+    }
+
     /// Keeps of the datasets those that save most by sharing.
     pub(super) fn keep_sharing(&mut self, mut all: Vec<Sharing>) {
         all.retain(|of| of.saved() > 0);

@@ -34,9 +34,12 @@
 //! only for a moment. What the outside tells goes to a list behind a lock of its own, innermost of all.
 //!
 //! # Crash
-//! All state is in memory and in pages that no descriptor names: a crash or an export leaves nothing but segments
-//! without live blocks, which the next commit frees, and a note ([`Pool::trace_was_cut`]), so that it begins anew. What the sweep freed or
-//! unmarked is an update of the map like any other.
+//! What the walk found is in memory and in pages that no descriptor names: a crash or an export leaves nothing of it but
+//! segments without live blocks, which the next commit frees, and a note ([`Pool::trace_was_cut`]), so that it begins
+//! anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps the id
+//! through which it has judged. The next trace takes up from there: it pins anew, with a horizon of its own, and leaves
+//! alone all ids below. No tree needs to be walked for those: what a node names was there before it, so that nodes
+//! below that id name nothing above it. What was found before is kept beside it, but for missing blocks.
 //!
 //! # Memory
 //! [`crate::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what is
@@ -149,8 +152,12 @@ pub(crate) struct Pinned {
     /// The datasets, by [`Member::origin`]; the last number may stand for more than one.
     origins: Vec<DatasetId>,
     pub(crate) horizon: BlockId,
+    /// What is below was judged before a crash or an export.
+    from: BlockId,
     /// Bytes that were left to a trace.
     left: u64,
+    /// Those that are not any more when this one ends: what was left when it first began.
+    settles: u64,
     /// Bytes that were dropped under a floor. Snapshots hold them, or nobody does: an older block may have been
     /// referred to anew.
     held: u64,
@@ -252,17 +259,26 @@ impl Visitor for Marker<'_> {
 }
 
 impl Trace {
-    fn new(mut pinned: Pinned, memory: u64) -> Self {
+    /// A trace of what is pinned; `before` is what it had found when it was cut short.
+    fn new(mut pinned: Pinned, before: Option<Findings>, memory: u64) -> Self {
         let memory = memory as usize;
         let sets = Sets::new(memory);
-        let findings = Findings { commit: pinned.commit, started: pinned.started, ..Findings::default() };
-        let walk = Walk::new(std::mem::take(&mut pinned.members), memory / 4, false);
-        let of = |dataset: &DatasetId| Sharing { dataset: *dataset, ..Sharing::default() };
+        let (commit, started) = (pinned.commit, pinned.started);
+        let findings = before.map_or_else(
+            || Findings { commit, started, ..Findings::default() },
+            |before| Findings { commit, ..before },
+        );
+        let walk = Walk::new(std::mem::take(&mut pinned.members), pinned.from, memory / 4, false);
+        let of = |dataset: &DatasetId| {
+            let before = findings.sharing.iter().find(|of| of.dataset == *dataset);
+            before.copied().unwrap_or(Sharing { dataset: *dataset, ..Sharing::default() })
+        };
         // The last number stands for too many to be told.
         let sharing = pinned.origins.iter().take(Tag::MAX_ORIGIN as usize).map(of).collect();
         let stage = Stage::Walk;
         let touched_limit = TOUCHED_AT_MOST.min(memory / TOUCHED_SHARE);
-        Self { pinned, walk, sets, stage, findings, walked: 0, swept: 0, shared: 0, sharing, touched_limit }
+        let swept = findings.judged_blocks();
+        Self { pinned, walk, sets, stage, findings, walked: 0, swept, shared: 0, sharing, touched_limit }
     }
 
     fn progress(&self) -> Progress {
@@ -296,7 +312,8 @@ impl Trace {
                 let pages = effort * PAGES_PER_NODE;
                 let (live, spared) = (&mut self.sets.live, &mut self.sets.spared);
                 if !live.settle_step(io, pages)? && !spared.settle_step(io, pages)? {
-                    let sweep = Sweep::new(live.read(io)?, spared.read(io)?, self.pinned.horizon);
+                    let ids = self.pinned.from..=self.pinned.horizon;
+                    let sweep = Sweep::new(live.read(io)?, spared.read(io)?, ids);
                     self.stage = Stage::Sweep(Box::new(sweep));
                 }
             }
@@ -317,14 +334,18 @@ impl Trace {
                     Ok(())
                 };
                 let entries = (effort * ENTRIES_PER_NODE).min(pool.queue_room());
-                if !sweep.step(pool, io, entries, &mut self.sets.suspects, judge)? {
-                    self.stage = Stage::Suspects(None);
-                }
+                let more = sweep.step(pool, io, entries, &mut self.sets.suspects, judge)?;
                 // What is below a node that cannot be read may be needed.
                 if self.findings.lost == 0 {
                     let unshared = pool.act(&judged);
                     self.findings.unshared += unshared;
                     self.shared -= unshared;
+                    let _op = pool.enter()?;
+                    pool.keep_note(FOUND, &self.findings.so_far(&self.sharing).encode())?;
+                    pool.note_judged(sweep.next(), self.pinned.settles);
+                }
+                if !more {
+                    self.stage = Stage::Suspects(None);
                 }
             }
             Stage::Suspects(reading @ None) => {
@@ -507,9 +528,7 @@ impl Pool {
     /// When it cannot go on: then it is over, and the findings say why.
     pub fn trace_step(&self, effort: usize) -> Result<bool> {
         let mut slot = self.trace.trace.lock();
-        if let Some(pinned) = self.trace.told.lock().pinned.take() {
-            *slot = Some(Trace::new(pinned, self.cache.trace_limit()));
-        }
+        self.take_pinned(&mut slot);
         let Some(trace) = &mut *slot else { return Ok(false) };
         match self.step_of(trace, effort.max(1)) {
             Ok(true) => Ok(true),
@@ -519,6 +538,15 @@ impl Pool {
                 let _ = self.end_trace(&mut slot, Outcome::Failed(error.to_string()));
                 Err(error)
             }
+        }
+    }
+
+    /// Begins with what a commit has pinned.
+    fn take_pinned(&self, slot: &mut Option<Trace>) {
+        if let Some(pinned) = self.trace.told.lock().pinned.take() {
+            let is_cut = pinned.from > BlockId::new(0);
+            let before = self.note(FOUND).filter(|_| is_cut).and_then(|found| Findings::decode(&found));
+            *slot = Some(Trace::new(pinned, before, self.cache.trace_limit()));
         }
     }
 
@@ -584,11 +612,16 @@ impl Pool {
         if let Some(trace) =
             slot.as_ref().filter(|trace| outcome == Outcome::Done && trace.findings.lost == 0)
         {
-            self.settle_left(trace.pinned.left);
+            self.settle_left(trace.pinned.settles);
             let _nobody_enters = self.gate.write();
-            if trace.shared == 0 && !self.trace.told.lock().any_touched {
+            let saw_all = trace.pinned.from == BlockId::new(0);
+            if saw_all && trace.shared == 0 && !self.trace.told.lock().any_touched {
                 self.nothing_is_shared();
             }
+        }
+        // One that could not go on is taken up again where it was.
+        if !matches!(outcome, Outcome::Failed(_)) {
+            self.note_judged(BlockId::new(0), 0);
         }
         self.trace.horizon.store(0, Ordering::Release);
         self.trace.holds.store(0, Ordering::Release);
@@ -608,16 +641,13 @@ impl Pool {
         self.set_note(NOTE, &findings.encode())
     }
 
-    /// Ends the trace that is under way, if one is; what it freed is freed.
+    /// Ends the trace that is under way, if one is; what it freed is freed. The next one begins anew.
     ///
     /// # Errors
     /// When it cannot be noted that it was stopped.
     pub fn trace_stop(&self) -> Result<()> {
         let mut slot = self.trace.trace.lock();
-        let pinned = self.trace.told.lock().pinned.take();
-        if let Some(pinned) = pinned {
-            *slot = Some(Trace::new(pinned, self.cache.trace_limit()));
-        }
+        self.take_pinned(&mut slot);
         self.end_trace(&mut slot, Outcome::Stopped)
     }
 
@@ -712,6 +742,7 @@ impl Pool {
             }
         }
         let left = self.left_bytes();
+        let (from, settles) = self.judged().unwrap_or((BlockId::new(0), left));
         let core = self.core.lock();
         let counted = core.entries.values().filter(|entry| {
             matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
@@ -722,7 +753,9 @@ impl Pool {
             members,
             origins,
             horizon: BlockId::new(core.next_block.get() - 1),
+            from,
             left,
+            settles,
             held,
             blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
         }
@@ -731,6 +764,8 @@ impl Pool {
 
 /// The note that findings are kept in.
 const NOTE: &str = "trace";
+/// The note of what a trace under way has found so far.
+const FOUND: &str = "trace-found";
 /// The note that says whether a trace is under way.
 const BEGUN: &str = "trace-begun";
 

@@ -7,7 +7,7 @@ use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::BlockId;
 use larder_format::run::Marks;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
 /// What is to be said of a block that the map knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +34,10 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// A sweep of all blocks up to `horizon`.
-    pub(crate) fn new(live: Merged, spared: Merged, horizon: BlockId) -> Self {
-        Self { live, spared: Some(spared), went_on: false, next: BlockId::new(0), horizon }
+    /// A sweep of these blocks.
+    pub(crate) fn new(live: Merged, spared: Merged, ids: RangeInclusive<BlockId>) -> Self {
+        let (next, horizon) = ids.into_inner();
+        Self { live, spared: Some(spared), went_on: false, next, horizon }
     }
 
     /// Where it is: lower ids are judged already.

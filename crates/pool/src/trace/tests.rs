@@ -262,7 +262,7 @@ impl Visitor for Seen {
 
 fn walked(pool: &Pool, memory: usize, deep: bool) -> (Seen, usize) {
     pool.drop_caches();
-    let mut walk = Walk::new(pool.pin(pool.durable_commit()).members, memory, deep);
+    let mut walk = Walk::new(pool.pin(pool.durable_commit()).members, BlockId::new(0), memory, deep);
     let mut seen = Seen::default();
     while walk.step(pool, &mut seen).unwrap() > 0 {}
     (seen, walk.most_bytes())

@@ -100,6 +100,8 @@ pub(crate) struct Walk {
     /// Nodes above the leaves that are read together: their children find room.
     inner: usize,
     leaves: usize,
+    /// What names only ids below is not entered.
+    from: BlockId,
     /// Everything is entered, not only what is fresh, and nothing is taken from the cache.
     deep: bool,
     #[cfg(test)]
@@ -107,8 +109,8 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// A walk over `members`, each lineage in order, in `memory` bytes.
-    pub(crate) fn new(members: Vec<Member>, memory: usize, deep: bool) -> Self {
+    /// A walk over `members`, each lineage in order, for what they name from the id `from` on, in `memory` bytes.
+    pub(crate) fn new(members: Vec<Member>, from: BlockId, memory: usize, deep: bool) -> Self {
         let fan_out = larder_format::node::MAX_CHILDREN * size_of::<Waiting>();
         // Two levels above the leaves are met in any pool of less than some 10^7 leaves a dataset.
         let inner = memory / 2 / fan_out / 3;
@@ -122,7 +124,7 @@ impl Walk {
                 let fresh = of.is_fresh(of.root.id);
                 Waiting { ptr: of.root, fence: Fence::default(), member, fresh }
             })
-            .filter(|root| root.fresh || deep)
+            .filter(|root| (root.fresh || deep) && root.ptr.id >= from)
             .collect();
         let sorted = vec![false; ROOTS + 1];
         Self {
@@ -131,6 +133,7 @@ impl Walk {
             sorted,
             inner: inner.max(1),
             leaves: leaves.clamp(1, LEAVES),
+            from,
             deep,
             #[cfg(test)]
             most: 0,
@@ -169,7 +172,7 @@ impl Walk {
                         Node::Inner(inner) => {
                             for (i, &ptr) in inner.children().iter().enumerate() {
                                 let fresh = at.fresh && member.is_fresh(ptr.id);
-                                if fresh || self.deep {
+                                if (fresh || self.deep) && ptr.id >= self.from {
                                     let fence = at.fence.below(inner.level(), inner.keys(), i);
                                     let below = usize::from(inner.level()) - 1;
                                     self.waiting[below].push(Waiting { ptr, fence, fresh, ..*at });
@@ -177,7 +180,7 @@ impl Walk {
                                 }
                             }
                         }
-                        Node::Leaf(leaf) => show_leaf(pool, leaf, &member, at.fresh, visitor)?,
+                        Node::Leaf(leaf) => show_leaf(pool, leaf, &member, self.from, at.fresh, visitor)?,
                     }
                 }
             }
@@ -238,11 +241,12 @@ fn load(pool: &Pool, ptr: BlockPtr, arrived: Option<&Bytes>) -> Result<Arc<Node>
     }
 }
 
-/// Shows the extents of a leaf.
+/// Shows the extents of a leaf that name blocks from the id `from` on.
 fn show_leaf(
     pool: &Pool,
     leaf: &Leaf,
     member: &Member,
+    from: BlockId,
     fresh: bool,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
@@ -255,6 +259,9 @@ fn show_leaf(
                 continue;
             }
         };
+        if extent.ptr.id < from {
+            continue;
+        }
         let mut met = if fresh { Met::Reference } else { Met::Carried };
         if let Some((root, _)) = member.predecessor.filter(|_| fresh && !member.is_fresh(extent.ptr.id)) {
             // A predecessor that cannot be read is told of where it is walked; here it only makes counts too high.
