@@ -32,6 +32,7 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -240,8 +241,10 @@ impl Flight {
         promise.begin();
         LATE.fetch_add(1, Relaxed);
         let wait = move || {
-            let landed = if self.stage == Stage::Air { self.land(None) } else { None };
-            let outcome = landed.unwrap_or_else(|| self.again());
+            let outcome = told(|| {
+                let landed = if self.stage == Stage::Air { self.land(None) } else { None };
+                landed.unwrap_or_else(|| self.again())
+            });
             LATE.fetch_sub(1, Relaxed);
             // Who waits may want to open the device anew, and this still holds the file.
             drop(self);
@@ -282,6 +285,13 @@ impl Drop for Flight {
     }
 }
 
+/// What came of a request that nobody waits for with its own thread. A panic is one of the device's errors: so whoever was
+/// promised an outcome hears of it, and the pool notes it.
+fn told(perform: impl FnOnce() -> Outcome) -> Outcome {
+    let told = catch_unwind(AssertUnwindSafe(perform));
+    told.unwrap_or(Err(DeviceError::Io { errno: Errno::IO.raw_os_error() }))
+}
+
 /// A flight whose promise is kept by who waits for it; by another thread, when that is given up.
 pub(crate) struct Own(Option<Box<(Flight, Promise<Outcome>)>>);
 
@@ -310,5 +320,16 @@ impl Drop for Own {
             let (flight, promise) = *own;
             flight.land_elsewhere(promise);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_a_late_request_is_an_error_of_the_device() {
+        let outcome = told(|| panic!("a bug"));
+        assert!(matches!(outcome, Err(DeviceError::Io { .. })));
     }
 }

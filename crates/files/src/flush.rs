@@ -394,6 +394,8 @@ impl Volume {
             at = base + record_size;
         }
         taken.spans = state.data.spans.take(all.start..stop);
+        // One that is too large is torn, and what ends here can be left.
+        taken.spans.cut(stop);
         let is_left = share.only_rows && stop == all.start;
         let next = (stop < all.end && !is_left).then(|| {
             taken.more = state.data.first_from(stop, record_size);

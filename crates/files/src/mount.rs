@@ -426,6 +426,11 @@ impl Ops for Mount {
         self.pool.panicked("a request");
     }
 
+    fn serves_less(&self, why: &str) {
+        let text = format!("a thread that served a mount has ended: {why}");
+        self.pool.event(Event::new(Class::MountThread).text(text));
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         if name == b"." {
             return self.getattr(parent);

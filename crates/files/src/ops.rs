@@ -254,6 +254,9 @@ pub struct StatFs {
 pub trait Ops: Send + Sync {
     /// A call has panicked: what it changed in memory may be half done.
     fn panicked(&self) {}
+
+    /// A thread that passed requests on has ended, for this reason; others go on.
+    fn serves_less(&self, _why: &str) {}
     /// The object named `name` in `parent`. `.` is `parent` itself, whatever it is.
     ///
     /// [`View`](crate::View), which is what a kernel sees, counts each answer of this and of what makes something,

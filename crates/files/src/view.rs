@@ -57,6 +57,10 @@ impl Ops for View {
         self.mount.panicked();
     }
 
+    fn serves_less(&self, why: &str) {
+        self.mount.serves_less(why);
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         let mut gone = None;
         loop {

@@ -21,7 +21,7 @@
 //! otherwise. [`Ring::exchange`] is both moments in one call, so no reference into the memory can be alive while the
 //! kernel writes; and if the call ever fails with the command under way, the memory is left behind, not freed.
 
-use crate::session::{Served, Service, ended, respond};
+use crate::session::{Served, Service, respond};
 use crate::wire::abi::{self, OutHeader, UringCmdReq, UringEntInOut};
 use crate::wire::{Body, Data, Layout, Malformed, Operation, Request, Response};
 use io_uring::squeue::Entry128;
@@ -126,7 +126,8 @@ pub(crate) fn prepare<S: Service>(
                 match (made, start.recv()) {
                     (Some(ring), Ok(())) => {
                         let served = Served(&*service);
-                        ended(run(ring, served.0))
+                        let outcome = run(ring, served.0);
+                        served.end(outcome)
                     }
                     _ => Ok(()),
                 }

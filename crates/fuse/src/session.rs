@@ -23,6 +23,9 @@ pub trait Service: Send + Sync + 'static {
     /// A thread that served it is about to end by a panic.
     fn panicked(&self) {}
 
+    /// A thread that served it ends, and not because the mount is gone: the kernel's device gave this error.
+    fn ended(&self, _error: &io::Error) {}
+
     /// The kernel did not take an answer to a request about `node`: whoever asked has got an error, or is gone. So what
     /// the answer opened will not be released, and what it named not forgotten.
     fn refused(&self, node: u64, response: &Response<Self::Data>);
@@ -30,6 +33,17 @@ pub trait Service: Send + Sync + 'static {
 
 /// Held by a thread that serves, to tell the service when it panics.
 pub(crate) struct Served<'a, S: Service>(pub &'a S);
+
+impl<S: Service> Served<'_, S> {
+    /// What the thread ends with. Whoever joins it hears of trouble late, if ever: so it is said at once.
+    pub(crate) fn end(self, outcome: io::Result<()>) -> io::Result<()> {
+        if let Err(error) = &outcome {
+            eprintln!("larder: a thread of FUSE has ended: {error}");
+            self.0.ended(error);
+        }
+        outcome
+    }
+}
 
 impl<S: Service> Drop for Served<'_, S> {
     fn drop(&mut self) {
@@ -169,7 +183,8 @@ pub fn serve<S: Service>(device: OwnedFd, service: Arc<S>, options: &Options) ->
         let thread = Builder::new().name(format!("fuse-{number}"));
         threads.push(thread.spawn(move || {
             let served = Served(&*service);
-            ended(classic::run(&device, served.0, max_write))
+            let outcome = classic::run(&device, served.0, max_write);
+            served.end(outcome)
         })?);
     }
     Ok(Session { device, transport, threads })
@@ -257,14 +272,6 @@ fn send_init(device: &OwnedFd, unique: u64, out: &abi::InitOut) -> io::Result<()
     Ok(())
 }
 
-/// What a thread ends with. Whoever joins it hears of trouble late, if ever: so it is said at once.
-pub(crate) fn ended(outcome: io::Result<()>) -> io::Result<()> {
-    if let Err(error) = &outcome {
-        eprintln!("larder: a thread of FUSE has ended: {error}");
-    }
-    outcome
-}
-
 /// Asks the service, unless the answer is known.
 pub(crate) fn respond<S: Service>(service: &S, request: &Request<'_>) -> Response<S::Data> {
     match request.operation {
@@ -277,6 +284,45 @@ pub(crate) fn respond<S: Service>(service: &S, request: &Request<'_>) -> Respons
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Listener(Mutex<Vec<String>>);
+
+    impl Service for Listener {
+        type Data = Vec<u8>;
+        fn serve(&self, _: &Request<'_>) -> Response<Vec<u8>> {
+            Response::Done
+        }
+        fn ended(&self, error: &io::Error) {
+            self.0.lock().unwrap().push(error.to_string());
+        }
+        fn refused(&self, _: u64, _: &Response<Vec<u8>>) {}
+    }
+
+    #[test]
+    fn a_thread_that_the_device_gives_an_error_tells_the_service_before_it_ends() {
+        let (ours, kernels) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let begun = abi::InitIn { major: abi::MAJOR, minor: 40, max_readahead: 4096, flags: 0 };
+        let len = (size_of::<abi::InHeader>() + size_of::<abi::InitIn>()) as u32;
+        let header = abi::InHeader { len, opcode: 26, unique: 1, nodeid: 0, ..Default::default() };
+        rustix::io::write(&kernels, &[header.as_bytes(), begun.as_bytes()].concat()).unwrap();
+        let listener = Arc::new(Listener::default());
+        let options = Options {
+            transport: Some(Transport::Classic),
+            threads: 1,
+            max_write: PAGE,
+            max_readahead: PAGE,
+            max_background: 16,
+        };
+        let session = serve(ours, Arc::clone(&listener), &options).unwrap();
+        // With the answer unread in it, the other end is told that the connection was reset.
+        drop(kernels);
+        assert!(session.join().is_err());
+        assert_eq!(listener.0.lock().unwrap().len(), 1);
+    }
 
     #[test]
     fn kernels_are_told_apart_by_their_release() {

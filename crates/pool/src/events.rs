@@ -50,6 +50,8 @@ pub enum Class {
     PoolSuspend,
     /// It goes on writing.
     PoolResume,
+    /// A thread that served a mount has ended.
+    MountThread,
     /// Requests of a device failed.
     Io,
     /// A device gave bytes that are not what was written to it.
@@ -102,6 +104,7 @@ impl fmt::Display for Class {
             Self::PoolFull => "pool_full",
             Self::PoolSuspend => "pool_suspend",
             Self::PoolResume => "pool_resume",
+            Self::MountThread => "mount_thread",
             Self::Io => "io",
             Self::Checksum => "checksum",
             Self::Data => "data",

@@ -10,6 +10,7 @@ use larder_files::{
 };
 use larder_fuse::{Entry, Listing, Opened, Operation, Request, Response, Service, Space};
 use rustix::io::Errno;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +74,10 @@ impl Service for Server {
     fn panicked(&self) {
         self.broken.store(true, Ordering::Release);
         self.ops.panicked();
+    }
+
+    fn ended(&self, error: &io::Error) {
+        self.ops.serves_less(&error.to_string());
     }
 
     fn refused(&self, node: u64, response: &Response<Data>) {

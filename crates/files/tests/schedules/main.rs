@@ -10,7 +10,7 @@ mod order;
 mod whole;
 mod worker;
 
-use bed::{Bed, READ_WRITE};
+use bed::{Bed, READ_WRITE, ROOT};
 use larder_device::{Device, Entropy, SeededEntropy};
 use larder_files::{Handle, Ops};
 use larder_format::{ByteLen, DeviceIndex};
@@ -19,9 +19,10 @@ use larder_pool::planted::Bug;
 use larder_pool::{Pool, PoolError, ROOT_DATASET, ScrubSince};
 use larder_sim::{DeviceImage, SimClock, SimWorld, Survival, Trace};
 use larder_sync::schedule::{self, Plan, Switching, Task};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use worker::{Diary, Worker, found};
+use std::sync::{Arc, Mutex};
+use worker::{Diary, Worker, World, content, found};
 
 /// Layouts, with numbers of devices.
 const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raid14", 5)];
@@ -30,21 +31,51 @@ const WORKERS: u64 = 3;
 /// Power cuts of one schedule.
 const CUTS: u64 = 3;
 
-/// What a pool's devices hold before a schedule: made once for each kind.
-fn prepared(layout: usize, large: bool) -> Vec<DeviceImage> {
-    type Images = OnceLock<Vec<DeviceImage>>;
-    static MADE: [Images; 2 * LAYOUTS.len()] = [const { OnceLock::new() }; 2 * LAYOUTS.len()];
-    let make = || {
-        let (word, count) = LAYOUTS[layout];
-        let record_size = if large { "131072" } else { "4096" };
-        let properties = [("recordsize", record_size), ("compression", "off"), ("dedup", "on")];
-        let bed = Bed::with_layout(word, &vec![ByteLen::new(64 << 20); count], &properties);
-        bed.pool.set_pool_property("memory", "4194304").unwrap();
-        Worker::prepare(&bed, WORKERS);
-        bed.pool.commit().unwrap();
-        bed.sim.images()
+/// What a pool's devices hold before a schedule: made once for each world.
+fn prepared(world: World) -> Vec<DeviceImage> {
+    static MADE: Mutex<BTreeMap<World, Vec<DeviceImage>>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    made.entry(world).or_insert_with(|| make(world)).clone()
+}
+
+fn make(world: World) -> Vec<DeviceImage> {
+    let (word, count) = LAYOUTS[world.layout];
+    let record_size = if world.large { "131072" } else { "4096" };
+    let chunking = if world.by_content { "content" } else { "fixed" };
+    let properties =
+        [("recordsize", record_size), ("compression", "off"), ("dedup", "on"), ("chunking", chunking)];
+    let bed = Bed::with_layout(word, &vec![ByteLen::new(64 << 20); count], &properties);
+    bed.pool.set_pool_property("memory", "4194304").unwrap();
+    world.prepare(&bed, WORKERS);
+    if world.full {
+        age(&bed);
+    }
+    bed.pool.commit().unwrap();
+    bed.sim.images()
+}
+
+/// Fills a pool but for a little, and overwrites some of it, so that what is free lies here and there.
+fn age(bed: &Bed) {
+    const RECORD: u64 = 128 << 10;
+    let ballast = bed.file(ROOT, "ballast");
+    // False when it is full.
+    let write = |at: u64, letter: u64| {
+        let record = content(letter, RECORD as usize);
+        bed.mount.write(ballast, Handle(0), at * RECORD, &record, false).is_ok()
     };
-    MADE[2 * layout + usize::from(large)].get_or_init(make).clone()
+    let mut records = 0;
+    while bed.pool.space(RECORD as u32).available > 12 * RECORD && write(records, 1_000_000 + records) {
+        records += 1;
+        if records.is_multiple_of(8) {
+            bed.pool.commit().unwrap();
+        }
+    }
+    for (round, at) in (0..records).step_by(7).enumerate() {
+        if write(at, 2_000_000 + at) && round.is_multiple_of(4) {
+            bed.pool.commit().unwrap();
+        }
+    }
+    bed.pool.commit().unwrap();
 }
 
 /// A schedule by its seed.
@@ -52,11 +83,23 @@ struct Schedule {
     seed: u64,
     entropy: SeededEntropy,
     panics: bool,
+    world: World,
 }
 
 impl Schedule {
     fn new(seed: u64, panics: bool) -> Self {
-        Self { seed, entropy: SeededEntropy::new(seed), panics }
+        let entropy = SeededEntropy::new(seed);
+        let one_in = |n: u64| entropy.next_u64().is_multiple_of(n);
+        let mut world = World {
+            layout: (entropy.next_u64() % LAYOUTS.len() as u64) as usize,
+            large: one_in(3),
+            by_content: one_in(4),
+            datasets: one_in(4),
+            full: one_in(8),
+        };
+        // A few files of large records would be all that fits.
+        world.full &= !world.large;
+        Self { seed, entropy, panics, world }
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -76,10 +119,12 @@ impl Schedule {
     }
 
     /// What upkeep says; nothing may go wrong unless something was made to.
-    fn expect<T>(&self, what: &str, done: Result<T, impl std::fmt::Display>) -> Option<T> {
+    fn expect<T, E: std::fmt::Display>(&self, what: &str, done: Result<T, E>) -> Option<T> {
         match done {
             Ok(value) => Some(value),
             Err(_) if self.panics => None,
+            // A full pool refuses, and goes on.
+            Err(error) if self.world.full && error.to_string() == PoolError::NoSpace.to_string() => None,
             Err(error) => panic!("{what}: {error}"),
         }
     }
@@ -127,9 +172,18 @@ impl Schedule {
                 })
             }),
             5 => Box::new(move || {
-                again("snapshot", 1, &|| pool.snapshot(ROOT_DATASET, "now").map(|_| true));
+                // It may be destroyed at any moment.
+                let some = match pool.dataset_by_name("tank/b0") {
+                    Ok(dataset) if self.seed.is_multiple_of(2) => dataset.id(),
+                    _ => ROOT_DATASET,
+                };
+                let gone = |done: Result<_, PoolError>| match done {
+                    Err(PoolError::NotFound(_)) if some != ROOT_DATASET => Ok(false),
+                    done => done,
+                };
+                again("snapshot", 1, &|| gone(pool.snapshot(some, "now").map(|_| true)));
                 again("commit", 1, &|| pool.commit().map(|_| true));
-                again("destroy", 1, &|| pool.destroy_snapshot(ROOT_DATASET, "now").map(|()| true));
+                again("destroy", 1, &|| gone(pool.destroy_snapshot(some, "now").map(|()| true)));
             }),
             6 => Box::new(move || {
                 again("read", 6, &|| {
@@ -197,18 +251,21 @@ fn attempt(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
 /// Runs one schedule, cuts its power some times, and compares.
 fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
     let schedule = Schedule::new(seed, panics);
-    let layout = schedule.below(LAYOUTS.len() as u64) as usize;
-    let large = schedule.below(3) == 0;
-    let eager = large && schedule.below(2) == 0;
-    let (steps, len) = if large { (10, 300_000) } else { (12, 9_000) };
+    let world = schedule.world;
+    let eager = world.large && schedule.below(2) == 0;
+    let steps = if world.large { 10 } else { 12 };
     let clock = Arc::new(SimClock::new());
-    let sim = SimWorld::from_images(prepared(layout, large));
-    let bed = Bed::import(sim, Arc::clone(&clock), seed);
+    let import = |images, seed| {
+        let bed = Bed::import(SimWorld::from_images(images), Arc::clone(&clock), seed);
+        world.attach(&bed, WORKERS);
+        bed
+    };
+    let bed = import(prepared(world), seed);
     let start = bed.sim.trace().len();
     let diaries: Vec<_> = (0..WORKERS).map(|_| Mutex::new(Diary::default())).collect();
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (number, diary) in diaries.iter().enumerate() {
-        let mut worker = Worker::new(&bed, number as u64, diary, seed, len);
+        let mut worker = Worker::new(&bed, number as u64, diary, seed, world);
         worker.eager = eager;
         let schedule = &schedule;
         tasks.push((
@@ -218,7 +275,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
             }),
         ));
     }
-    let redundant = LAYOUTS[layout].1 > 1;
+    let redundant = LAYOUTS[world.layout].1 > 1;
     for index in 0..7 + usize::from(redundant) {
         if schedule.below(2) == 0 {
             tasks.push(schedule.upkeep(&bed, index));
@@ -226,9 +283,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
     }
     let tasks = tasks.into_iter().map(|(name, body)| (name, in_task(bug, body))).collect();
     let outcome = schedule::run(&schedule.plan(), tasks);
-    let told = |what: &str| {
-        Err(format!("seed {seed}, {:?}{}: {what}", LAYOUTS[layout], if large { ", large" } else { "" }))
-    };
+    let told = |what: &str| Err(format!("seed {seed}, {:?}, {world:?}: {what}", LAYOUTS[world.layout]));
     if let Some(stuck) = &outcome.stuck {
         return told(stuck);
     }
@@ -262,8 +317,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
             1 => Survival::KeepAll,
             _ => Survival::Random { seed: seed ^ cut as u64 },
         };
-        let bed =
-            Bed::import(SimWorld::from_images(sweep.images(survival)), Arc::clone(&clock), 1_000 + seed);
+        let bed = import(sweep.images(survival), 1_000 + seed);
         done.cuts += 1;
         let problems = bed.pool.check().map_err(|error| error.to_string())?.problems;
         if let Some(problem) = problems.first() {

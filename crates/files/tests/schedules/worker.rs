@@ -3,31 +3,25 @@
 use crate::bed::{Bed, ROOT, USER};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
+use larder_pool::ROOT_DATASET;
 use larder_sync::schedule;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Letters that all workers write, at the same offsets: duplicates of one another.
 const SHARED_LETTERS: u64 = 3;
 
-/// What a file holds: made of a letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Content {
-    letter: u64,
-    len: usize,
-}
+/// What a file holds.
+type Content = Arc<Vec<u8>>;
 
-impl Content {
-    const EMPTY: Self = Self { letter: 0, len: 0 };
-
-    pub fn bytes(self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len.next_multiple_of(8)];
-        for (i, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            *word = (self.letter * 1_000_003 + i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-        }
-        bytes.truncate(self.len);
-        bytes
+/// Content made of a letter.
+pub fn content(letter: u64, len: usize) -> Content {
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    for (i, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *word = (letter * 1_000_003 + i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     }
+    bytes.truncate(len);
+    Arc::new(bytes)
 }
 
 /// A file by its number, in the order in which its worker made them.
@@ -43,18 +37,38 @@ struct Promise {
     versions: Vec<(File, usize)>,
 }
 
+/// What a file held since some moment.
+struct Version {
+    content: Content,
+    /// The place of that moment in the order of all that was entered.
+    at: u64,
+}
+
+/// What took something away.
+#[derive(Clone, Copy)]
+enum Removal {
+    /// A change of names, by its number.
+    Names(usize),
+    /// A file was cut, or a hole made in it: what came of it.
+    Content(File, usize),
+}
+
 /// What a worker did. Everything is entered before it is done, for it may be durable before the call returns.
 #[derive(Default)]
 pub struct Diary {
     /// The names after each change.
     names: Vec<Names>,
-    /// What each file was written to hold, in order; empty first. With the number of changes of names by then.
-    versions: Vec<Vec<(Content, usize)>>,
-    /// Changes of names that took something away, by their number.
-    removals: Vec<usize>,
+    /// What each file was made to hold, in order; empty first.
+    versions: Vec<Vec<Version>>,
+    /// How much was entered so far.
+    entered: u64,
+    /// What took something away, with its place in the order of all that was entered.
+    removals: Vec<(Removal, u64)>,
     promises: Vec<Promise>,
     /// The pool failed it; the last change may be there or not.
     pub cut_short: bool,
+    /// The pool is so full that it may commit what fits: what was removed is not in order with what was written.
+    pub unordered: bool,
 }
 
 /// What stands in a worker's folders.
@@ -97,19 +111,33 @@ impl Diary {
         if !names.keys().eq(found.keys()) {
             return Err(format!("names {:?}", names.keys().collect::<Vec<_>>()));
         }
-        let removal = self.removals.iter().rev().find(|&&removal| removal <= number).copied();
+        // Of each file that is there, the oldest version that it may be.
+        let mut oldest = BTreeMap::new();
         for (name, &file) in names {
-            let promised = promised.get(&file).copied().unwrap_or(0);
-            // What took something away is durable only with what was written before.
-            let written = |(_, at): &(Content, usize)| removal.is_some_and(|removal| *at < removal);
-            let ordered = self.versions[file].iter().rposition(written).unwrap_or(0);
-            let least = promised.max(ordered);
-            let versions: Vec<_> = self.versions[file].iter().map(|(content, _)| content.bytes()).collect();
-            if !versions[least..].contains(&found[name]) {
-                let which = versions.iter().position(|version| *version == found[name]);
+            let least = promised.get(&file).copied().unwrap_or(0);
+            let versions = &self.versions[file];
+            let is = |version: &Version| *version.content == found[name];
+            let Some(which) = versions[least..].iter().position(is) else {
+                let which = versions.iter().position(is);
+                let last = versions.len() - 1;
+                return Err(format!("{name} holds version {which:?} of {last}, and {least} was promised"));
+            };
+            oldest.insert(file, least + which);
+        }
+        // What took something away is durable only with what was written before.
+        let is_durable = |removal: Removal| match removal {
+            Removal::Names(change) => change <= number,
+            Removal::Content(file, version) => oldest.get(&file).is_some_and(|&oldest| oldest >= version),
+        };
+        let durable = self.removals.iter().filter(|(removal, _)| !self.unordered && is_durable(*removal));
+        let by_then = durable.map(|(_, at)| *at).max().unwrap_or(0);
+        for (name, &file) in names {
+            let versions = &self.versions[file];
+            let least = versions.iter().rposition(|version| version.at < by_then).unwrap_or(0);
+            if !versions[least..].iter().any(|version| *version.content == found[name]) {
                 return Err(format!(
-                    "{name} holds version {which:?} and must hold {least} of {} at least (promised {promised}, ordered {ordered})",
-                    self.versions[file].len() - 1
+                    "{name} holds version {}, and {least} came before a removal",
+                    oldest[&file]
                 ));
             }
         }
@@ -118,11 +146,27 @@ impl Diary {
 
     /// What it finds as long as nothing failed.
     pub fn last(&self) -> Found {
-        let content = |file: &File| self.versions[*file].last().expect("the first is empty").0.bytes();
+        let content = |file: &File| self.versions[*file].last().expect("the first is empty").content.to_vec();
         self.names
             .last()
             .map(|names| names.iter().map(|(name, file)| (name.clone(), content(file))).collect())
             .unwrap_or_default()
+    }
+
+    fn enter_names(&mut self, names: Names, removes: bool) {
+        self.entered += 1;
+        self.names.push(names);
+        if removes {
+            self.removals.push((Removal::Names(self.names.len() - 1), self.entered));
+        }
+    }
+
+    fn enter_content(&mut self, file: File, content: Content, removes: bool) {
+        self.entered += 1;
+        self.versions[file].push(Version { content, at: self.entered });
+        if removes {
+            self.removals.push((Removal::Content(file, self.versions[file].len() - 1), self.entered));
+        }
     }
 }
 
@@ -130,8 +174,9 @@ impl Diary {
 pub fn found(bed: &Bed, worker: u64) -> Found {
     let mut found = Found::new();
     for folder in ["a", "b"] {
-        let path = format!("worker-{worker}-{folder}");
-        for (name, node, _) in bed.names(bed.find(&path).unwrap().node) {
+        // A dataset may have been destroyed.
+        let Ok(at) = bed.find(&format!("worker-{worker}-{folder}")) else { continue };
+        for (name, node, _) in bed.names(at.node) {
             if !name.starts_with('.') {
                 found.insert(format!("{folder}/{name}"), bed.content(node));
             }
@@ -140,12 +185,60 @@ pub fn found(bed: &Bed, worker: u64) -> Found {
     found
 }
 
+/// Where the workers are at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct World {
+    /// Place in the list of layouts.
+    pub layout: usize,
+    /// Records of 128 KiB, and files of more than one.
+    pub large: bool,
+    /// Files are cut by content.
+    pub by_content: bool,
+    /// One folder of each worker is a dataset, which it destroys in the end.
+    pub datasets: bool,
+    /// The pool is aged and nearly full.
+    pub full: bool,
+}
+
+impl World {
+    fn dataset(worker: u64) -> String {
+        format!("tank/b{worker}")
+    }
+
+    /// Makes the workers' folders, before any schedule.
+    pub fn prepare(self, bed: &Bed, workers: u64) {
+        for worker in 0..workers {
+            bed.dir(ROOT, &format!("worker-{worker}-a"));
+            if self.datasets {
+                bed.pool.create_dataset(&Self::dataset(worker), Default::default()).unwrap();
+            } else {
+                bed.dir(ROOT, &format!("worker-{worker}-b"));
+            }
+        }
+    }
+
+    /// Shows the datasets that are there.
+    pub fn attach(self, bed: &Bed, workers: u64) {
+        (0..workers).filter(|_| self.datasets).for_each(|worker| self.attach_one(bed, worker));
+    }
+
+    fn attach_one(self, bed: &Bed, worker: u64) {
+        if let Ok(dataset) = bed.pool.dataset_by_name(&Self::dataset(worker)) {
+            let place = (ROOT_DATASET, format!("worker-{worker}-b").into_bytes());
+            bed.mount.attach(dataset, Some(place)).unwrap();
+            // Else its first inode would take this commit.
+            bed.pool.commit().unwrap();
+        }
+    }
+}
+
 /// A worker at work.
 pub struct Worker<'a> {
     pub bed: &'a Bed,
     pub number: u64,
     pub diary: &'a Mutex<Diary>,
     pub entropy: SeededEntropy,
+    pub world: World,
     /// Length of its files, bytes.
     pub len: usize,
     /// It syncs most of what it writes, which fills the log.
@@ -157,21 +250,15 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(bed: &'a Bed, number: u64, diary: &'a Mutex<Diary>, seed: u64, len: usize) -> Self {
+    pub fn new(bed: &'a Bed, number: u64, diary: &'a Mutex<Diary>, seed: u64, world: World) -> Self {
         let folder = |name| bed.find(&format!("worker-{number}-{name}")).unwrap().node;
         diary.lock().unwrap().names.push(Names::new());
+        diary.lock().unwrap().unordered = world.full;
         let entropy = SeededEntropy::new(seed * 64 + number);
         let folders = [folder("a"), folder("b")];
         let (nodes, names) = (Vec::new(), Names::new());
-        Self { bed, number, diary, entropy, len, eager: false, folders, nodes, names, letters: 0 }
-    }
-
-    /// Folders of all workers, before any schedule.
-    pub fn prepare(bed: &Bed, workers: u64) {
-        for worker in 0..workers {
-            bed.dir(ROOT, &format!("worker-{worker}-a"));
-            bed.dir(ROOT, &format!("worker-{worker}-b"));
-        }
+        let len = if world.large { 300_000 } else { 9_000 };
+        Self { bed, number, diary, entropy, world, len, eager: false, folders, nodes, names, letters: 0 }
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -180,25 +267,33 @@ impl<'a> Worker<'a> {
 
     /// Does so many things, or as many as the pool lets it.
     pub fn work(&mut self, steps: u64) -> Result<()> {
-        for _ in 0..steps {
-            if let Err(error) = self.step() {
-                self.diary.lock().unwrap().cut_short = true;
-                return Err(error);
+        for step in 0..=steps {
+            let done = match step == steps {
+                false => self.step(),
+                true if self.world.datasets && self.below(2) == 0 => self.destroy(),
+                true => Ok(()),
+            };
+            match done {
+                // Nothing was done then.
+                Err(FsError::NoSpace) if self.world.full => {}
+                Err(error) => {
+                    self.diary.lock().unwrap().cut_short = true;
+                    return Err(error);
+                }
+                Ok(()) => {}
             }
         }
         Ok(())
     }
 
     fn step(&mut self) -> Result<()> {
-        let some = (!self.names.is_empty())
-            .then(|| self.names.keys().nth(self.below(self.names.len() as u64) as usize).cloned())
-            .flatten();
+        let some = self.any_name();
         let Some(name) = some else {
-            let file = self.make(&self.fresh_name())?;
+            let file = self.make(&self.fresh_name("file"))?;
             return self.write(file);
         };
         let file = self.names[&name];
-        let what = if self.eager && self.below(4) > 0 { 3 } else { self.below(12) };
+        let what = if self.eager && self.below(4) > 0 { 3 } else { self.below(15) };
         match what {
             0 | 1 => self.write(file),
             2 => self.fsync(file),
@@ -207,17 +302,19 @@ impl<'a> Worker<'a> {
                 self.fsync(file)
             }
             5 => {
-                let file = self.make(&self.fresh_name())?;
+                let file = self.make(&self.fresh_name("file"))?;
                 self.write(file)?;
                 if self.below(2) == 0 { self.fsync(file) } else { Ok(()) }
             }
             6 => {
-                let new = self.make("a/temporary")?;
+                let folder = name.split_once('/').expect("names have folders").0;
+                let temporary = format!("{folder}/temporary-{}", self.nodes.len());
+                let new = self.make(&temporary)?;
                 self.write(new)?;
                 if self.below(3) == 0 {
                     self.fsync(new)?;
                 }
-                self.rename("a/temporary", &name)
+                self.rename(&temporary, &name)
             }
             7 => {
                 let (folder, rest) = name.split_once('/').expect("names have folders");
@@ -233,13 +330,24 @@ impl<'a> Worker<'a> {
             8 => self.clone_of(file),
             9 => self.unlink(&name),
             10 => self.sync(),
+            // In what order with the last write it is found would not be known.
+            11 | 12 if self.world.full => self.fsync(file),
+            11 => {
+                let len = self.below(self.last(file).len() as u64 + 1);
+                self.cut(file, len as usize)
+            }
+            12 => self.punch(file),
+            13 => match self.any_name() {
+                Some(other) if other != name && other[..1] == name[..1] => self.rename(&other, &name),
+                _ => self.fsync(file),
+            },
             _ => {
                 let node = self.nodes[file];
-                let expected = self.last(file).bytes();
+                let expected = self.last(file);
                 let size = self.bed.mount.getattr(node)?.size;
                 let found = self.bed.mount.read(node, Handle(0), 0, size as u32)?.to_vec();
                 assert!(
-                    found == expected,
+                    found == *expected,
                     "worker {}: {name} reads otherwise than it was written",
                     self.number
                 );
@@ -248,13 +356,19 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn last(&self, file: File) -> Content {
-        self.diary.lock().unwrap().versions[file].last().expect("the first is empty").0
+    fn any_name(&self) -> Option<String> {
+        let count = self.names.len() as u64;
+        let nth = (count > 0).then(|| self.below(count))?;
+        self.names.keys().nth(nth as usize).cloned()
     }
 
-    fn fresh_name(&self) -> String {
+    fn last(&self, file: File) -> Content {
+        Arc::clone(&self.diary.lock().unwrap().versions[file].last().expect("the first is empty").content)
+    }
+
+    fn fresh_name(&self, kind: &str) -> String {
         let folder = ["a", "b"][self.below(2) as usize];
-        format!("{folder}/file-{}", self.nodes.len())
+        format!("{folder}/{kind}-{}", self.nodes.len())
     }
 
     fn place(&self, name: &str) -> (NodeId, Vec<u8>) {
@@ -262,30 +376,67 @@ impl<'a> Worker<'a> {
         (self.folders[usize::from(folder == "b")], rest.as_bytes().to_vec())
     }
 
-    /// Enters a change of names, which is about to be made.
-    fn enter(&self, removes: bool) -> usize {
-        let mut diary = self.diary.lock().unwrap();
-        diary.names.push(self.names.clone());
-        let number = diary.names.len() - 1;
-        if removes {
-            diary.removals.push(number);
+    /// Enters a change of names and makes it; what the pool refuses was not.
+    fn change_names<T>(
+        &mut self,
+        names: Names,
+        removes: bool,
+        change: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        self.diary.lock().unwrap().enter_names(names.clone(), removes);
+        let changed = change(self);
+        if matches!(changed, Err(FsError::NoSpace | FsError::Busy)) {
+            let mut diary = self.diary.lock().unwrap();
+            diary.names.pop();
+            if removes {
+                diary.removals.pop();
+            }
+        } else {
+            self.names = names;
         }
-        number
+        changed
+    }
+
+    /// The same for what a file holds.
+    fn change_content<T>(
+        &self,
+        file: File,
+        content: Content,
+        removes: bool,
+        change: impl FnOnce(NodeId) -> Result<T>,
+    ) -> Result<T> {
+        self.diary.lock().unwrap().enter_content(file, content, removes);
+        let changed = change(self.nodes[file]);
+        if matches!(changed, Err(FsError::NoSpace)) {
+            let mut diary = self.diary.lock().unwrap();
+            diary.versions[file].pop();
+            if removes {
+                diary.removals.pop();
+            }
+        }
+        changed
     }
 
     fn make(&mut self, name: &str) -> Result<File> {
         let file = self.nodes.len();
-        self.names.insert(name.into(), file);
-        {
-            let mut diary = self.diary.lock().unwrap();
-            let by_then = diary.names.len() - 1;
-            diary.versions.push(vec![(Content::EMPTY, by_then)]);
-        }
-        self.enter(false);
+        let mut names = self.names.clone();
+        names.insert(name.into(), file);
+        self.diary.lock().unwrap().versions.push(Vec::new());
+        self.diary.lock().unwrap().enter_content(file, Content::default(), false);
         let (folder, rest) = self.place(name);
-        let made = self.bed.mount.mknod(folder, &rest, FileKind::Regular, 0o644, 0, &USER)?;
-        self.nodes.push(made.node);
-        Ok(file)
+        let made = self.change_names(names, false, |worker| {
+            worker.bed.mount.mknod(folder, &rest, FileKind::Regular, 0o644, 0, &USER)
+        });
+        match made {
+            Ok(made) => {
+                self.nodes.push(made.node);
+                Ok(file)
+            }
+            Err(error) => {
+                self.diary.lock().unwrap().versions.pop();
+                Err(error)
+            }
+        }
     }
 
     fn write(&mut self, file: File) -> Result<()> {
@@ -294,20 +445,54 @@ impl<'a> Worker<'a> {
             0 => 1 + self.below(SHARED_LETTERS),
             _ => 1000 * (self.number + 1) + self.letters,
         };
-        self.write_content(file, Content { letter, len: self.len })
+        self.write_content(file, content(letter, self.len))
     }
 
     fn write_content(&mut self, file: File, content: Content) -> Result<()> {
-        if content == Content::EMPTY {
+        if content.is_empty() {
             return Ok(());
         }
-        {
-            let mut diary = self.diary.lock().unwrap();
-            let by_then = diary.names.len() - 1;
-            diary.versions[file].push((content, by_then));
+        // What lies behind stays.
+        let mut whole = content.to_vec();
+        whole.extend_from_slice(self.last(file).get(content.len()..).unwrap_or_default());
+        let write = |node| self.bed.mount.write(node, Handle(0), 0, &content, false);
+        self.change_content(file, Arc::new(whole), false, write).map(drop)
+    }
+
+    fn cut(&mut self, file: File, len: usize) -> Result<()> {
+        let left = Arc::new(self.last(file)[..len].to_vec());
+        let change = SetAttr { size: Some(len as u64), ..SetAttr::default() };
+        self.change_content(file, left, true, |node| self.bed.mount.setattr(node, &change, &USER)).map(drop)
+    }
+
+    fn punch(&mut self, file: File) -> Result<()> {
+        let mut left = self.last(file).to_vec();
+        let start = self.below(left.len() as u64 + 1) as usize;
+        let end = start + self.below((left.len() - start) as u64 + 1) as usize;
+        if start == end {
+            return Ok(());
         }
-        self.bed.mount.write(self.nodes[file], Handle(0), 0, &content.bytes(), false)?;
-        Ok(())
+        left[start..end].fill(0);
+        let (at, len) = (start as u64, (end - start) as u64);
+        let punch = |node| self.bed.mount.fallocate(node, Handle(0), at, len, Allocate::Punch);
+        self.change_content(file, Arc::new(left), true, punch)
+    }
+
+    /// Destroys the dataset that one of its folders is.
+    fn destroy(&mut self) -> Result<()> {
+        let mut names = self.names.clone();
+        names.retain(|name, _| name.starts_with('a'));
+        let dataset = self.bed.pool.dataset_by_name(&World::dataset(self.number))?.id();
+        self.bed.mount.detach(dataset)?;
+        let destroy = |worker: &Self| Ok(worker.bed.pool.destroy_dataset(dataset)?);
+        match self.change_names(names, true, destroy) {
+            // It has a snapshot.
+            Err(FsError::Busy) => {
+                self.world.attach_one(self.bed, self.number);
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     fn promised(&self, names: usize, versions: Vec<(File, usize)>) {
@@ -341,39 +526,46 @@ impl<'a> Worker<'a> {
     }
 
     fn rename(&mut self, from: &str, to: &str) -> Result<()> {
-        let file = self.names.remove(from).expect("it was made");
-        self.names.insert(to.into(), file);
-        self.enter(true);
+        let mut names = self.names.clone();
+        let file = names.remove(from).expect("it was made");
+        names.insert(to.into(), file);
         let ((old, old_name), (new, new_name)) = (self.place(from), self.place(to));
-        self.bed.mount.rename(old, &old_name, new, &new_name, RenameFlags::default())
+        self.change_names(names, true, |worker| {
+            worker.bed.mount.rename(old, &old_name, new, &new_name, RenameFlags::default())
+        })
     }
 
     fn unlink(&mut self, name: &str) -> Result<()> {
-        self.names.remove(name);
-        self.enter(true);
+        let mut names = self.names.clone();
+        names.remove(name);
         let (folder, rest) = self.place(name);
-        self.bed.mount.unlink(folder, &rest)
+        self.change_names(names, true, |worker| worker.bed.mount.unlink(folder, &rest))
     }
 
     fn clone_of(&mut self, file: File) -> Result<()> {
         let content = self.last(file);
-        let copy = self.make(&self.fresh_name())?;
+        let copy = self.make(&self.fresh_name("file"))?;
         schedule::step();
-        let mut done = 0;
-        {
+        let copying = |node| {
+            let mut done = 0;
+            while done < content.len() as u64 {
+                let (from, to) = ((self.nodes[file], Handle(0), done), (node, Handle(0), done));
+                let copied = self.bed.mount.copy_file_range(from, to, content.len() as u64 - done);
+                // What was copied is there; the rest is not.
+                let copied = match copied {
+                    Err(FsError::NoSpace) if done > 0 => break,
+                    copied => copied?,
+                };
+                assert!(copied > 0, "nothing is copied at {done} of {}", content.len());
+                done += copied;
+            }
+            Ok(done as usize)
+        };
+        let done = self.change_content(copy, Arc::clone(&content), false, copying)?;
+        if done < content.len() {
             let mut diary = self.diary.lock().unwrap();
-            let by_then = diary.names.len() - 1;
-            diary.versions[copy].push((content, by_then));
-        }
-        while done < content.len as u64 {
-            let left = content.len as u64 - done;
-            let copied = self.bed.mount.copy_file_range(
-                (self.nodes[file], Handle(0), done),
-                (self.nodes[copy], Handle(0), done),
-                left,
-            )?;
-            assert!(copied > 0, "nothing is copied of {left} bytes");
-            done += copied;
+            diary.versions[copy].pop();
+            diary.enter_content(copy, Arc::new(content[..done].to_vec()), false);
         }
         Ok(())
     }

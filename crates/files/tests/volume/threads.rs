@@ -4,6 +4,7 @@ use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use larder_device::{Entropy, Inline, SeededEntropy, Workers};
 use larder_files::*;
 use larder_format::ByteLen;
+use larder_format::ledger::EventRecord;
 use larder_pool::{Pool, ROOT_DATASET};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -200,4 +201,13 @@ fn replacing_a_file_is_atomic_for_whoever_opens_it() {
     drop(view);
     bed.check();
     bed.check_tree();
+}
+
+#[test]
+fn a_thread_less_that_serves_a_mount_is_an_event_of_the_pool() {
+    let bed = Bed::new(&[]);
+    bed.mount.serves_less("I/O error");
+    let told =
+        |(_, event): &(u64, EventRecord)| event.class == "mount_thread" && event.text.contains("I/O error");
+    assert!(bed.pool.events(0).iter().any(told));
 }
