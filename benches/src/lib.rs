@@ -55,9 +55,9 @@ pub fn pool_in(folder: &Path, word: &str, devices: usize, bytes: u64) -> Arc<Poo
     Pool::create(world(Arc::new(Inline)), spec).expect("a pool")
 }
 
-/// Takes `bytes` of memory, three quarters of what is free at most, and gives them back; in huge pages if it can. A virtual
-/// machine may have given its free memory to its host, and wait for each page of it when it is next used: that is no
-/// part of what is measured.
+/// Takes `bytes` of memory, three quarters of what is free at most, and gives them back; in huge pages if it can. A
+/// virtual machine may have given its free memory to its host, and wait for each page of it when it is next used:
+/// that is no part of what is measured.
 pub fn wake_memory(bytes: usize) {
     let told = rustix::system::sysinfo();
     let free = told.freeram as usize * told.mem_unit as usize;

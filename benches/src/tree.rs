@@ -21,8 +21,8 @@ impl Tree {
         Self { path, files: 0, bytes: 0 }
     }
 
-    /// Copies files of `largest` bytes at most from below `from` to `to`, in the order of their names, until the tree has
-    /// `limit` bytes.
+    /// Copies files of `largest` bytes at most from below `from` to `to`, in the order of their names, until the tree
+    /// has `limit` bytes.
     pub fn fill(&mut self, from: &Path, to: &Path, largest: u64, limit: u64) {
         let Ok(entries) = fs::read_dir(from) else { return };
         let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

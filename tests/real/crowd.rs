@@ -3,13 +3,11 @@
 //!
 //! ```text
 //! crowd hold DIR           holds files of DIR open, says `ready`, waits for a line, then tries to use them: prints
-//!                          what each try came to
-//! crowd open DIR COUNT     makes COUNT files, has all of them open at once, reads and rewrites through all
-//! crowd work DIR SEED OPS  OPS random operations in a folder of its own, held against a model, and beside the others
-//!                          on what they share: a counter under flock, a log opened for appending
-//! crowd sums DIR PROGRAMS OPS
-//!                          what PROGRAMS of `work` must have left in what they share
-//! crowd names DIR COUNT    COUNT names in one folder: made, listed, asked for their attributes, removed; prints the times
+//! what each try came to crowd open DIR COUNT     makes COUNT files, has all of them open at once, reads and rewrites
+//! through all crowd work DIR SEED OPS  OPS random operations in a folder of its own, held against a model, and
+//! beside the others on what they share: a counter under flock, a log opened for appending crowd sums DIR PROGRAMS
+//! OPS what PROGRAMS of `work` must have left in what they share crowd names DIR COUNT    COUNT names in one folder:
+//! made, listed, asked for their attributes, removed; prints the times
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

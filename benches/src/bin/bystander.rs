@@ -1,5 +1,5 @@
-//! What an fsync costs who stands beside others' work: a 4 KiB append with fsync every 20 ms, alone, beside a stream that
-//! writes as fast as it can, and beside that and an unlink every 6 ms.
+//! What an fsync costs who stands beside others' work: a 4 KiB append with fsync every 20 ms, alone, beside a stream
+//! that writes as fast as it can, and beside that and an unlink every 6 ms.
 //!
 //! `cargo run --release -p larder-benches --bin bystander -- FOLDER` (see benches/README.md). Needs root. FOLDER holds
 //! the devices, and is left as it was.

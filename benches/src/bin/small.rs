@@ -1,8 +1,8 @@
 //! What a small file costs the engine, step by step, without FUSE.
 //!
 //! `cargo run --release -p larder-benches --bin small -- FOLDER` (see benches/README.md). A tree of small files is
-//! stored three times in a dataset with `dedup=on`, in a pool on six files in FOLDER, by the calls that the kernel makes
-//! for `cp -rp`; the same calls are made to a server that only hashes.
+//! stored three times in a dataset with `dedup=on`, in a pool on six files in FOLDER, by the calls that the kernel
+//! makes for `cp -rp`; the same calls are made to a server that only hashes.
 
 use clap::Parser;
 use larder_benches::content::Content;

@@ -76,8 +76,8 @@ pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) ->
     outcome
 }
 
-/// File descriptors that a daemon wants: one for each device and connection, some for each thread that reads. With fewer
-/// than the second number threads do without theirs, so that a pool can still be exported.
+/// File descriptors that a daemon wants: one for each device and connection, some for each thread that reads. With
+/// fewer than the second number threads do without theirs, so that a pool can still be exported.
 const DESCRIPTORS: u64 = 65_536;
 const DESCRIPTORS_FEW: u64 = 256;
 

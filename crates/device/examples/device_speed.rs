@@ -1,9 +1,10 @@
 //! How fast a file or block device is through this crate: `device_speed PATH [MIB]`.
 //!
-//! Writes MIB (default 1024) mebibytes in order, 1 MiB a request, 16 in flight, then flushes; then reads 4 KiB at random
-//! places, 32 in flight. Then it reads one request at a time, three ways side by side: by `pread`, which cannot be
-//! limited; by [`Device::perform`], which can; and by the queue's threads. At last it makes small writes durable, one
-//! after the other, the same three ways. **Overwrites what PATH holds.** A regular file is grown to that size first.
+//! Writes MIB (default 1024) mebibytes in order, 1 MiB a request, 16 in flight, then flushes; then reads 4 KiB at
+//! random places, 32 in flight. Then it reads one request at a time, three ways side by side: by `pread`, which
+//! cannot be limited; by [`Device::perform`], which can; and by the queue's threads. At last it makes small writes
+//! durable, one after the other, the same three ways. **Overwrites what PATH holds.** A regular file is grown to that
+//! size first.
 
 use larder_device::{
     AlignedBuf, Clock, Device, Entropy, FileDevice, OpenMode, Pending, Request, SeededEntropy, SystemClock,
@@ -74,7 +75,8 @@ fn single(
     Ok(seconds.map(|seconds| count as f64 / seconds))
 }
 
-/// Writes of 8 KiB with a flush a second, one at a time: by `pwrite` and `fdatasync`, by [`Device::start`], by the queue.
+/// Writes of 8 KiB with a flush a second, one at a time: by `pwrite` and `fdatasync`, by [`Device::start`], by the
+/// queue.
 fn durable(
     path: &str,
     device: &FileDevice,

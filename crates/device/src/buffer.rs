@@ -19,8 +19,8 @@ const SHELF_MAX: usize = 24 << 20;
 
 /// Buffers to be used again.
 struct Shelf {
-    /// The last one to come is the first to go: it may be in the processor's caches yet. Each has a number by which they
-    /// came.
+    /// The last one to come is the first to go: it may be in the processor's caches yet. Each has a number by which
+    /// they came.
     by_size: BTreeMap<usize, VecDeque<(u64, Vec<u8>)>>,
     bytes: usize,
     came: u64,

@@ -8,9 +8,9 @@
 //! room in a sparse file most often, is given back and goes to the queue, since two threads of the kernel would have to
 //! do with it.
 //!
-//! Flushes go to the queue. By io_uring, alone or linked to the write, a thread of the kernel performs them, which costs
-//! what our own does; those of several devices it takes one after the other. `RWF_DSYNC` costs such a thread, too,
-//! unless the disk has FUA.
+//! Flushes go to the queue. By io_uring, alone or linked to the write, a thread of the kernel performs them, which
+//! costs what our own does; those of several devices it takes one after the other. `RWF_DSYNC` costs such a thread,
+//! too, unless the disk has FUA.
 //!
 //! In the rare case that the time is over, the ring moves into a thread that does nothing but wait for it and keep
 //! the promise, and the next request makes a new ring.
@@ -285,8 +285,8 @@ impl Drop for Flight {
     }
 }
 
-/// What came of a request that nobody waits for with its own thread. A panic is one of the device's errors: so whoever was
-/// promised an outcome hears of it, and the pool notes it.
+/// What came of a request that nobody waits for with its own thread. A panic is one of the device's errors: so
+/// whoever was promised an outcome hears of it, and the pool notes it.
 fn told(perform: impl FnOnce() -> Outcome) -> Outcome {
     let told = catch_unwind(AssertUnwindSafe(perform));
     told.unwrap_or(Err(DeviceError::Io { errno: Errno::IO.raw_os_error() }))

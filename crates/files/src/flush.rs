@@ -257,7 +257,8 @@ impl Volume {
         self.flush_some(op, todo, false)
     }
 
-    /// As [`Volume::flush_batch`]; with `whole_rows` what is not enough for a row is taken off the list and stays dirty.
+    /// As [`Volume::flush_batch`]; with `whole_rows` what is not enough for a row is taken off the list and stays
+    /// dirty.
     fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_rows: bool) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
         let storable = self.pool.storable_now(record_size);

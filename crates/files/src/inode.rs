@@ -7,7 +7,8 @@
 //! that misses dirty data shows the file as it was before.
 //!
 //! # Locks, in this order
-//! 1. `Pool::removing`, then the pool's operation (`Pool::enter`): a thread that waits for it holds nothing of this crate;
+//! 1. `Pool::removing`, then the pool's operation (`Pool::enter`): a thread that waits for it holds nothing of this
+//!    crate;
 //! 2. `Volume::names`: everything that changes names;
 //! 3. `Inode::turn`, of several inodes in ascending order of ids: flush, truncate, zero, reap;
 //! 4. `Inode::state`, of several inodes in ascending order of ids;

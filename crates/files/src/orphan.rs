@@ -1,9 +1,9 @@
 //! Removing what has no name left, and what lay beyond an end that moved.
 //!
-//! The update that takes an inode's last name away marks it as an orphan. It is removed once no handle
-//! is open and the kernel has forgotten it: a small one at once, a big one in steps, each of them an operation of its own, so that `rm`
-//! returns at once. The mark goes with the inode itself, in the last step; after a crash the marks that
-//! are left say what to go on with.
+//! The update that takes an inode's last name away marks it as an orphan. It is removed once no handle is open and
+//! the kernel has forgotten it: a small one at once, a big one in steps, each of them an operation of its own, so
+//! that `rm` returns at once. The mark goes with the inode itself, in the last step; after a crash the marks that are
+//! left say what to go on with.
 //!
 //! A file that is cut by more than a few extents gets the same mark, and a flag that says that it *has a
 //! tail*: extents from the end of its last record on that are of no file any more. Nobody can see them,

@@ -19,8 +19,8 @@ const SUM_AT: usize = RootHead::SIZE - 8;
 /// Imports that a root remembers, newest first, to tell a stale device from a diverged one.
 pub const MAX_HISTORY: usize = 32;
 
-/// An import that writes skips less block ids than this, at random. Two that begin with the same root and give out 2^24 ids
-/// each, 2 TiB of records of 128 KiB, meet once in 2^15 times; a pool lives for 2^22 imports.
+/// An import that writes skips less block ids than this, at random. Two that begin with the same root and give out
+/// 2^24 ids each, 2 TiB of records of 128 KiB, meet once in 2^15 times; a pool lives for 2^22 imports.
 pub const STRIDE: u64 = 1 << 40;
 /// The same of segment ids.
 pub const SEGMENT_STRIDE: u64 = 1 << 32;

@@ -13,10 +13,10 @@
 //! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
 //!
 //! # When
-//! In the background ([`Pool::tend`]) while fewer segments are free or about to be than [`crate::space::GroupSpace::enough`],
-//! the faster the fewer. Below [`crate::space::GroupSpace::tight`] each write pays with a step, so that writing gets as slow as
-//! cleaning is, and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself.
-//! Which segment: [`crate::heat`].
+//! In the background ([`Pool::tend`]) while fewer segments are free or about to be than
+//! [`crate::space::GroupSpace::enough`], the faster the fewer. Below [`crate::space::GroupSpace::tight`] each write
+//! pays with a step, so that writing gets as slow as cleaning is, and nobody meets a wall. Nothing is cleaned before
+//! it has to be: what is left alone dies by itself. Which segment: [`crate::heat`].
 
 use crate::ahead::Ahead;
 use crate::core::Core;
@@ -191,9 +191,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Has runs and parts of the dedup index written anew that keep segments most of which is dead, where that costs less
-    /// than four times what comes back; commits go on with it, and AVAIL counts it from now on. Nobody cleans those: what
-    /// lives there is pages, which runs name by place. Pages of a merge under way are dead to nobody but the counts.
+    /// Has runs and parts of the dedup index written anew that keep segments most of which is dead, where that costs
+    /// less than four times what comes back; commits go on with it, and AVAIL counts it from now on. Nobody cleans
+    /// those: what lives there is pages, which runs name by place. Pages of a merge under way are dead to nobody but
+    /// the counts.
     pub(crate) fn evacuate_thin(&self) {
         let _commits_wait = self.commit_lock.lock();
         let named = self.unnamed_pages();
@@ -542,8 +543,8 @@ impl Pool {
             if self.win_some(true)? {
                 continue;
             }
-            // Enough is free, or nothing is left to be cleaned. What was accepted takes it, or may replace what lives, and
-            // leaves something to be cleaned then.
+            // Enough is free, or nothing is left to be cleaned. What was accepted takes it, or may replace what
+            // lives, and leaves something to be cleaned then.
             self.evacuate_thin();
             let (free, stored) = (self.free_segments(), self.stored.load(Ordering::Relaxed));
             for _ in 0..=COMMITS_TO_FREE {

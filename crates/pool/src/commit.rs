@@ -182,8 +182,9 @@ impl Pool {
         Ok(commit)
     }
 
-    /// Has dirty data stored, and closes the gate at a moment at which nothing has been removed since, so that no removal
-    /// is in a commit without what was written before it. When that does not come by itself, removals wait for it.
+    /// Has dirty data stored, and closes the gate at a moment at which nothing has been removed since, so that no
+    /// removal is in a commit without what was written before it. When that does not come by itself, removals wait
+    /// for it.
     fn close_gate(
         &self,
         how: How,
@@ -209,8 +210,8 @@ impl Pool {
         unreachable!("the last round is taken as it is")
     }
 
-    /// Goes on with merging large runs of the block map, which is not held over reads and writes: whoever stores or looks
-    /// up would wait.
+    /// Goes on with merging large runs of the block map, which is not held over reads and writes: whoever stores or
+    /// looks up would wait.
     fn merge_map(&self) -> Result<()> {
         // It takes space before it gives any, and must not take what this commit needs.
         if self.core.lock().room_for_nodes() == 0 {

@@ -1,5 +1,5 @@
-//! Blocks with more than one place: what a property will ask for one day, and already holds for whoever reads, moves, frees
-//! or counts blocks.
+//! Blocks with more than one place: what a property will ask for one day, and already holds for whoever reads, moves,
+//! frees or counts blocks.
 //!
 //! A hint names one of the places; the block map has all. Whatever cannot be read at one is read at the next. The
 //! cleaner moves them one by one. Freeing asks the map from the first such block on ([`crate::free`]), since

@@ -1,9 +1,9 @@
 //! What of the pool changes with every write, under one lock: segments, free slots, ids.
 //!
 //! Locking order, outermost first: the turn to change who is a member, a step of scrub, healing, resilver or trace,
-//! commit lock, removals, gate, intent log, dataset trees, snapshots, dedup index, tables, block map, near, rows in flight, core;
-//! the books of quotas, what is to be freed and what is noted of free slots alone, at last. The core's lock is never
-//! held over I/O.
+//! commit lock, removals, gate, intent log, dataset trees, snapshots, dedup index, tables, block map, near, rows in
+//! flight, core; the books of quotas, what is to be freed and what is noted of free slots alone, at last. The core's
+//! lock is never held over I/O.
 
 use crate::error::Result;
 use crate::heat::Clock;
@@ -83,8 +83,8 @@ impl Core {
         open.map(|(_, id)| group.writable(room(id), record)).sum()
     }
 
-    /// Bytes of incompressible records of `record` bytes that can be stored before `floor` segments of each group are all
-    /// that is free.
+    /// Bytes of incompressible records of `record` bytes that can be stored before `floor` segments of each group are
+    /// all that is free.
     pub(crate) fn storable(&self, record: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
         let room = |group: &GroupSpace| {
             let free = group.free_segments().saturating_sub(floor(group));

@@ -197,8 +197,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where slots start: behind the label area, so that rows, which follow the descriptor, lie at multiples of 2^`ashift`. No row
-/// shares a sector with a descriptor then, for the last sector of a slot has room for none.
+/// Where slots start: behind the label area, so that rows, which follow the descriptor, lie at multiples of
+/// 2^`ashift`. No row shares a sector with a descriptor then, for the last sector of a slot has room for none.
 pub(crate) fn data_start(ashift: u8) -> DeviceOffset {
     DeviceOffset::new(LABEL_AREA + (1 << ashift) - u64::from(DESCRIPTOR_LEN))
 }

@@ -19,8 +19,8 @@
 //! walk came to is durable: import has it look at all that lies in them. Reads find again what they found.
 //!
 //! # Locks
-//! The ledger's is a last one, after the core's: nothing is read under it. The walk's is taken before everything but the
-//! trace.
+//! The ledger's is a last one, after the core's: nothing is read under it. The walk's is taken before everything but
+//! the trace.
 
 use crate::core::Core;
 use crate::dataset::Look;

@@ -438,8 +438,8 @@ impl Update<'_> {
         Ok(true)
     }
 
-    /// Of a file that is gone so many stored and plain bytes were named by nodes that were lost: they are not referred to
-    /// any more.
+    /// Of a file that is gone so many stored and plain bytes were named by nodes that were lost: they are not
+    /// referred to any more.
     pub fn forget_lost(&mut self, stored: u64, logical: u64) {
         let record = &mut self.state.record;
         record.referenced = record.referenced.saturating_sub(stored);

@@ -10,10 +10,10 @@
 //! it takes its number, in the root first. So segment records, which name devices by number, never change. A spare
 //! that takes over does the same, without being asked.
 //!
-//! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write, the
-//! old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
-//! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new one takes
-//! its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
+//! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write,
+//! the old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
+//! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new
+//! one takes its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
 use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::error::{PoolError, Result};

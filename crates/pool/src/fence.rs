@@ -1,11 +1,11 @@
 //! Whether this import still has the pool.
 //!
 //! A host may stand still, asleep or paused, and go on after another one took its pool over. So whoever imports shows
-//! its heartbeat before its first root, and every import looks at the heartbeats before it writes its own, at the beginning of
-//! each commit and before each root. One of an import that is not in the pool's history says that the pool is another's; so
-//! does such an import's root, as new as the next one, which is looked for before heartbeats. Then this import suspends,
-//! and each later try finds the same. A host that sees that it stood still, by either clock, looks before it takes or
-//! acknowledges anything.
+//! its heartbeat before its first root, and every import looks at the heartbeats before it writes its own, at the
+//! beginning of each commit and before each root. One of an import that is not in the pool's history says that the
+//! pool is another's; so does such an import's root, as new as the next one, which is looked for before heartbeats.
+//! Then this import suspends, and each later try finds the same. A host that sees that it stood still, by either
+//! clock, looks before it takes or acknowledges anything.
 //!
 //! A device's heartbeat counts only where this import has put its own before: one that was away comes with an old one.
 //! Of older imports of this history it is no sign either: a device may lose writes. What cannot be read says nothing.

@@ -4,8 +4,9 @@
 //! one asks, in this order:
 //! 1. Is the id at or below its head's *floor*? Then a snapshot holds it. Nothing happens; the dataset counts the
 //!    bytes as held, and they are left to the trace when a snapshot is destroyed.
-//! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the block is dead for
-//!    certain and freed in the commit that drops it: the map forgets it, its segment has less to live for.
+//! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
+//!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
+//!    live for.
 //! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
 //!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`Pool::free_step`] works that
 //!    off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is

@@ -1,5 +1,5 @@
-//! The free slots of a device, as ranges: memory goes by what is in use, not by the number of slots, which is what a root
-//! says of a device that may not be there.
+//! The free slots of a device, as ranges: memory goes by what is in use, not by the number of slots, which is what a
+//! root says of a device that may not be there.
 
 use std::collections::BTreeMap;
 

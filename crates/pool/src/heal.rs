@@ -135,7 +135,8 @@ impl Pool {
         Ok(rows)
     }
 
-    /// A segment was mended from end to end: what is lost of it is remembered; when nothing is, the cleaner may have it.
+    /// A segment was mended from end to end: what is lost of it is remembered; when nothing is, the cleaner may have
+    /// it.
     pub(crate) fn was_mended(&self, mend: &Mend) {
         self.keep_lost(&mend.tally().lost);
         if mend.tally().lost.is_empty() {

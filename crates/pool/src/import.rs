@@ -59,8 +59,8 @@ impl Pieces {
     }
 }
 
-/// The import after `root`. Its ids begin at a random distance behind the lease, for somebody may import another copy of the
-/// pool that ends with the same root.
+/// The import after `root`. Its ids begin at a random distance behind the lease, for somebody may import another copy
+/// of the pool that ends with the same root.
 fn beginning(root: &Root, incarnation: Incarnation, entropy: &dyn Entropy) -> RootImport {
     let lease = root.block_lease.get();
     let first_block = if planted(Bug::IdsComeBack) {

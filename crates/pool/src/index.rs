@@ -6,21 +6,21 @@
 //! caller that finds a candidate gone may [`Index::remove`] it.
 //!
 //! **Shape.** A table in memory takes changes. When it is full, [`Index::flush`] freezes it and it is written as a
-//! *run*: entries in order of fingerprint, never changed. A run is a row of *parts* of at most [`PART_PRINTS`] entries,
-//! each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything; it is
-//! rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs) are
-//! merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have an
-//! eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a fingerprint,
-//! 32 bits of the lower half as a check, and an id; there is one a run. An entry of a block that is *gone* hides the same block in
-//! older runs and no other, and disappears in the base.
+//! *run*: entries in order of fingerprint, never changed. A run is a row of *parts* of at most [`PART_PRINTS`]
+//! entries, each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything;
+//! it is rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs)
+//! are merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have
+//! an eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a
+//! fingerprint, 32 bits of the lower half as a check, and an id; there is one a run. An entry of a block that is
+//! *gone* hides the same block in older runs and no other, and disappears in the base.
 //!
-//! **Look-ups** ask first whether anything newer than the base may have the fingerprint ([`young`]): one line of memory for
-//! the tables and all upper runs together. Then they ask a filter a run, and read one page for each filter that says
-//! yes: the first fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence now and then, as a
-//! design of ours had it, would save that and cost a fifth of a read more. So a new fingerprint costs one or two lines of
-//! memory, two of the base's filter (nine bits an entry), and in one of some 240 cases a read, however many
-//! runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages in flight together;
-//! it holds parts by `Arc` and needs no lock.
+//! **Look-ups** ask first whether anything newer than the base may have the fingerprint ([`young`]): one line of
+//! memory for the tables and all upper runs together. Then they ask a filter a run, and read one page for each filter
+//! that says yes: the first fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence
+//! now and then, as a design of ours had it, would save that and cost a fifth of a read more. So a new fingerprint
+//! costs one or two lines of memory, two of the base's filter (nine bits an entry), and in one of some 240 cases a
+//! read, however many runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages
+//! in flight together; it holds parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
 //! the upper ones in. Upper parts that lie below leave, newer ones not before older ones, and those that reach beyond

@@ -291,7 +291,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// Keeps commits that need it from beginning while something is removed. Not with an [`Op`] held; entered before one.
+    /// Keeps commits that need it from beginning while something is removed. Not with an [`Op`] held; entered before
+    /// one.
     pub fn removing(&self) -> RwLockReadGuard<'_, ()> {
         self.removal.read()
     }
@@ -432,7 +433,8 @@ impl Pool {
         let _ = op;
         let mut core = self.core.lock();
         let first = intent.segments.front().copied();
-        // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit holds all that is in it.
+        // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit
+        // holds all that is in it.
         intent.segments.retain(|&(id, _)| core.fits(id) && core.is_sound(id));
         if intent.segments.front().copied() != first {
             intent.offset = DESCRIPTOR_LEN;

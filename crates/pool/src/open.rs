@@ -261,8 +261,8 @@ pub struct Importable {
     pub held_by: Option<Heartbeat>,
 }
 
-/// Sorts devices into pools. A pool is known by its GUID and its key: a GUID is shown to everybody, so whoever can offer
-/// a device, or a file that is looked at as one, could else write a newer root of somebody's pool on it.
+/// Sorts devices into pools. A pool is known by its GUID and its key: a GUID is shown to everybody, so whoever can
+/// offer a device, or a file that is looked at as one, could else write a newer root of somebody's pool on it.
 pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
     let mut pools: BTreeMap<(PoolGuid, PoolKey), Vec<Found>> = BTreeMap::new();
     for device in found {
@@ -409,8 +409,8 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     Some(Importable { guid, key, name, root, devices, complete, remarks, refusal, only_reading, held_by })
 }
 
-/// Why a device cannot be what the pool knows of it: it was not labelled for as many slots. Its label was held against its
-/// size.
+/// Why a device cannot be what the pool knows of it: it was not labelled for as many slots. Its label was held
+/// against its size.
 pub(crate) fn lacks_slots(label: &Label, slot_size: u32, slots: u32) -> Option<String> {
     let room = u64::from(label.slot_count) * u64::from(label.slot_size) / u64::from(slot_size);
     (room < u64::from(slots))
@@ -453,9 +453,9 @@ fn newest<'a>(roots: impl Iterator<Item = &'a Root>) -> Option<&'a Root> {
     roots.max_by_key(|root| (root.commit, !repeats(root)))
 }
 
-/// The last commit of the pool with this history that a device whose newest root is `held` holds, and the import that wrote
-/// it. Where that root is the first of an import that is none of the pool's, it is the one before: what that import
-/// wrote, and never committed, may lie where the pool stored the next commit.
+/// The last commit of the pool with this history that a device whose newest root is `held` holds, and the import that
+/// wrote it. Where that root is the first of an import that is none of the pool's, it is the one before: what that
+/// import wrote, and never committed, may lie where the pool stored the next commit.
 pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnation) {
     let is_ours = history.iter().any(|import| import.incarnation == held.incarnation);
     match &held.history[..] {
@@ -466,12 +466,12 @@ pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnati
     }
 }
 
-/// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest import
-/// first.
+/// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest
+/// import first.
 pub(crate) fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
     let joined = known.since <= known.good_through;
-    // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being rebuilt
-    // got every root.
+    // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being
+    // rebuilt got every root.
     let oldest = joined.then_some(known.incarnation);
     let ahead = joined && held.commit.get() > known.good_through.get().saturating_add(1);
     ahead || !contains(history, oldest, held)
@@ -498,8 +498,8 @@ fn contains(history: &[RootImport], oldest: Option<Incarnation>, other: &Root) -
 }
 
 impl Importable {
-    /// Allows reading only where a device of the pool was found that this build cannot use: the pool may have been written
-    /// with it since, and what was written here would be a branch.
+    /// Allows reading only where a device of the pool was found that this build cannot use: the pool may have been
+    /// written with it since, and what was written here would be a branch.
     pub fn heed(&mut self, found: &[Unsupported]) {
         for other in found.iter().filter(|other| other.pool == self.guid) {
             let text = format!(

@@ -475,7 +475,8 @@ impl Pool {
         core.storable(record, GroupSpace::floor).saturating_sub(taken)
     }
 
-    /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written now.
+    /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written
+    /// now.
     pub(crate) fn has_plenty(&self, needed: u64, bytes: u64, record_size: u32) -> bool {
         let waits = needed.max(bytes).saturating_add(self.dirty.needed());
         if self.spare.holds(record_size, waits, self.unsealed()) {

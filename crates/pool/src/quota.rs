@@ -456,8 +456,9 @@ impl Pool {
         self.books.claimants(dataset)
     }
 
-    /// As [`Pool::check_space`], for a dataset: what is reserved for others is not free. What only `replaces` may take the
-    /// room that is kept for packing worse than AVAIL supposes, as what is promised may: it gives back as much.
+    /// As [`Pool::check_space`], for a dataset: what is reserved for others is not free. What only `replaces` may
+    /// take the room that is kept for packing worse than AVAIL supposes, as what is promised may: it gives back as
+    /// much.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`].

@@ -333,8 +333,8 @@ fn vary<'v, T>(
 
 /// What `accept` makes of data column `column` as computed from the others, of which there may be several `versions`,
 /// by number as parity counts them. Some of those `suspicious` may be rotten: as long as nothing is accepted, other
-/// versions are taken and up to [`MAX_SUSPECTS`] columns are left out, within [`MAX_WORK`]. All are `len` bytes long, a multiple of [`parity::STEP`]. The error is
-/// true when too few columns are there.
+/// versions are taken and up to [`MAX_SUSPECTS`] columns are left out, within [`MAX_WORK`]. All are `len` bytes long,
+/// a multiple of [`parity::STEP`]. The error is true when too few columns are there.
 pub(crate) fn search<T>(
     layout: Layout,
     versions: &[Vec<Bytes>],

@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The most plain bytes that a block of a kind can hold; headers that claim more are refused, before room is made for it.
+/// The most plain bytes that a block of a kind can hold; headers that claim more are refused, before room is made for
+/// it.
 fn max_logical(kind: BlockKind) -> usize {
     match kind {
         BlockKind::Record => MAX_RECORD as usize,
@@ -223,8 +224,8 @@ impl Pool {
         found.ok_or_else(|| unreadable("its segment is not in the table"))
     }
 
-    /// The header of block `id`, when `bytes` are that block, whole and undamaged, as this pool wrote it. Whoever took the
-    /// pool apart has two that give out the same ids: what the other one wrote is told by its import.
+    /// The header of block `id`, when `bytes` are that block, whole and undamaged, as this pool wrote it. Whoever
+    /// took the pool apart has two that give out the same ids: what the other one wrote is told by its import.
     pub(crate) fn prove(&self, id: BlockId, bytes: &[u8]) -> Option<CheckedHeader> {
         let header = match block::check(&self.sums, id, bytes) {
             Ok((header, _)) => header,
@@ -390,8 +391,8 @@ impl Pool {
     }
 }
 
-/// Whether what was written for `commit` under `incarnation` belongs to this history of imports, the latest first: it does
-/// when that commit was that import's. What is older than the history reaches is believed.
+/// Whether what was written for `commit` under `incarnation` belongs to this history of imports, the latest first: it
+/// does when that commit was that import's. What is older than the history reaches is believed.
 pub(crate) fn is_of_history(history: &[RootImport], commit: CommitId, incarnation: Incarnation) -> bool {
     let import = history.iter().find(|import| import.first <= commit);
     import.is_none_or(|import| import.incarnation == incarnation)

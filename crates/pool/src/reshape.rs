@@ -244,8 +244,8 @@ impl Pool {
         misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
     }
 
-    /// What cannot be read though each group could do without the devices that are lost: it was written when its group had
-    /// another shape, and lies on these alone. In plain words, with their names.
+    /// What cannot be read though each group could do without the devices that are lost: it was written when its
+    /// group had another shape, and lies on these alone. In plain words, with their names.
     pub fn out_of_reach(&self) -> Option<String> {
         let is_lost =
             |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());

@@ -9,10 +9,10 @@
 //! before its root tells of what was done before the flush. A crash costs what was done since the last commit. A device
 //! that fails meanwhile is faulted as always, and starts anew from what it held before.
 //!
-//! When nothing is lacking the device becomes current at the boundary of a commit ([`crate::devices`]), which holds what
-//! came of the resilver too. What the others could not give is told, and tried again by healing its segment; a device
-//! that was away counts nevertheless. One that stands for another is partial then, from the first segment on of which
-//! something was not to be had, and gets what is left of it; it waits at the end if the other one is in use.
+//! When nothing is lacking the device becomes current at the boundary of a commit ([`crate::devices`]), which holds
+//! what came of the resilver too. What the others could not give is told, and tried again by healing its segment; a
+//! device that was away counts nevertheless. One that stands for another is partial then, from the first segment on
+//! of which something was not to be had, and gets what is left of it; it waits at the end if the other one is in use.
 
 use crate::admin::NoteReader;
 use crate::error::Result;

@@ -76,8 +76,9 @@ impl PageWriter for RunIo<'_> {
 }
 
 impl Pool {
-    /// Looks a block up in the map. Who does so holds neither the map nor a commit back: runs that it reads may be merged
-    /// meanwhile and their slots be given back, so what fails is tried once more with the runs as they are then.
+    /// Looks a block up in the map. Who does so holds neither the map nor a commit back: runs that it reads may be
+    /// merged meanwhile and their slots be given back, so what fails is tried once more with the runs as they are
+    /// then.
     ///
     /// # Errors
     /// When the map cannot be read.

@@ -341,8 +341,8 @@ impl Core {
 
 impl Pool {
     /// Encodes records, gives them places and submits them; where [`NewRecord::dedup`] says so, only what is not
-    /// there already. The pointers come in the order of the records. They are readable at once and durable with the next commit; the extents that name them
-    /// must be put into a tree under the same `op`.
+    /// there already. The pointers come in the order of the records. They are readable at once and durable with the
+    /// next commit; the extents that name them must be put into a tree under the same `op`.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`] when the records do not fit: then some may have been written, but none is
@@ -372,8 +372,8 @@ impl Pool {
         draft(&self.sums, info, record.codec, record.plain.clone())
     }
 
-    /// As [`Pool::store`], whatever is there already; of each record its draft and its fingerprint, where they are known.
-    /// Fingerprints are kept with the blocks.
+    /// As [`Pool::store`], whatever is there already; of each record its draft and its fingerprint, where they are
+    /// known. Fingerprints are kept with the blocks.
     pub(crate) fn store_new(
         &self,
         _op: &Op<'_>,

@@ -10,7 +10,9 @@ use larder_format::label::{
     label_areas,
 };
 use larder_format::root::{Root, ring_slot};
-use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, HostId, Incarnation, PoolGuid};
+use larder_format::{
+    ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, HostId, Incarnation, PoolGuid,
+};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, Unsupported, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};

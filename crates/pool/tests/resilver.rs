@@ -475,8 +475,8 @@ fn named(pool: &Pool) -> BTreeSet<u64> {
     pool.damage().iter().map(|damage| damage.inode).collect()
 }
 
-/// A device alone, two of whose sectors cannot be read, and a new one that waits to take its place; the files that are hit.
-/// Replacing is marked by a 1.
+/// A device alone, two of whose sectors cannot be read, and a new one that waits to take its place; the files that
+/// are hit. Replacing is marked by a 1.
 fn waiting(sim: &SimWorld, model: &mut Model) -> (Arc<Pool>, DeviceIndex, BTreeSet<u64>) {
     let pool = create(sim, "single");
     commit(&pool, model, &files(10, 60, 1));

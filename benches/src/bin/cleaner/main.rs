@@ -60,7 +60,8 @@ pub struct Args {
     /// Records that gather in memory before they are stored, in the model
     #[arg(long, default_value_t = 160)]
     gather: usize,
-    /// Of 1024 segments, those that the cleaner keeps free, in the model; the reserve is 32, of which the pool's keeps three quarters
+    /// Of 1024 segments, those that the cleaner keeps free, in the model; the reserve is 32, of which the pool's
+    /// keeps three quarters
     #[arg(long, default_value_t = 24)]
     keep: usize,
 }

@@ -39,8 +39,8 @@ struct Args {
     /// How often each is done
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Fingerprints of absent records in the index of the part `indexed`, some 20 bytes of disk each [default: none, and no
-    /// such part]
+    /// Fingerprints of absent records in the index of the part `indexed`, some 20 bytes of disk each [default: none,
+    /// and no such part]
     #[arg(long, default_value_t = 0.0)]
     indexed: f64,
     /// MiB of memory of that pool

@@ -179,8 +179,8 @@ impl Larder {
         done as f64 / time.as_secs_f64()
     }
 
-    /// Grows to `count` fingerprints with `memory` bytes for the pool, or as far as the disk has room; measures what there is
-    /// to be measured then.
+    /// Grows to `count` fingerprints with `memory` bytes for the pool, or as far as the disk has room; measures what
+    /// there is to be measured then.
     pub fn measure(&mut self, count: u64, memory: u64) -> Figures {
         self.index.set_limits(limits(memory));
         let (from, written) = (self.count, self.store.written);

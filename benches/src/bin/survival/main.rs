@@ -1,8 +1,9 @@
 //! What it costs to survive: resilver and scrub beside fio making the same requests, reading on while devices are
 //! lost or slow.
 //!
-//! `make survival`, or `cargo run --release -p larder-benches --bin survival` (see benches/README.md). The engine alone,
-//! without FUSE, on sparse files with direct I/O in a folder of the run's own, which is taken away, also on Ctrl-C.
+//! `make survival`, or `cargo run --release -p larder-benches --bin survival` (see benches/README.md). The engine
+//! alone, without FUSE, on sparse files with direct I/O in a folder of the run's own, which is taken away, also on
+//! Ctrl-C.
 
 mod bed;
 mod degraded;
@@ -33,7 +34,8 @@ struct Args {
     /// Mebibytes alive on each device
     #[arg(long, default_value_t = 768)]
     mib: usize,
-    /// Gibibytes of a device, a sparse file. Slots are a 1024th of it, at most 64 MiB, as on all disks of 64 GiB and more
+    /// Gibibytes of a device, a sparse file. Slots are a 1024th of it, at most 64 MiB, as on all disks of 64 GiB and
+    /// more
     #[arg(long, default_value_t = 64)]
     device_gib: u64,
     /// How often each is done, an even number: half of the times the pool comes first, half of the times fio

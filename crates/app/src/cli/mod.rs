@@ -1,7 +1,8 @@
 //! The command line: arguments in, requests out; one file a command where it is more than a few lines.
 //!
-//! `larder pool` and `larder fs` take the verbs, flags and columns of zpool(8) and zfs(8); called by those
-//! names, the binary takes only them; called `arcstat`, it shows its caches as that tool does. Exit codes: 0 done, 1 failed, 2 bad usage; `pool check` has its own.
+//! `larder pool` and `larder fs` take the verbs, flags and columns of zpool(8) and zfs(8); called by those names, the
+//! binary takes only them; called `arcstat`, it shows its caches as that tool does. Exit codes: 0 done, 1 failed, 2
+//! bad usage; `pool check` has its own.
 
 mod args;
 mod cachestat;

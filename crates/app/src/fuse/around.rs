@@ -4,11 +4,12 @@
 //! `dd`), and to keep in pages what it writes costs more than the way to us. So a new file that can only be written
 //! goes around them. What is read by another handle fills pages as ever.
 //!
-//! A page that somebody has mapped *writable and shared* would undo such writes: he faults in what was there before one
-//! of them, changes another byte, and the page is written back over it. Such a mapping takes a handle that reads and
-//! writes, so the two kinds never exist at once: while a handle goes around the pages, one that reads and writes does so
-//! too, for which the kernel refuses shared mappings (ENODEV), and while one that may map is open, nothing goes around.
-//! The kernel tells of the last close(2) after it has returned, so who opens a file to map it waits for that a moment.
+//! A page that somebody has mapped *writable and shared* would undo such writes: he faults in what was there before
+//! one of them, changes another byte, and the page is written back over it. Such a mapping takes a handle that reads
+//! and writes, so the two kinds never exist at once: while a handle goes around the pages, one that reads and writes
+//! does so too, for which the kernel refuses shared mappings (ENODEV), and while one that may map is open, nothing
+//! goes around. The kernel tells of the last close(2) after it has returned, so who opens a file to map it waits for
+//! that a moment.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;

@@ -18,9 +18,10 @@
 //! can have them mapped for writing meanwhile (see `around`). What the kernel does for a write through pages is done
 //! here then: O_DSYNC, and taking `security.capability` away.
 //!
-//! Set-user-id and set-group-id bits are cleared here (see `privilege`), when the kernel says so: otherwise it would ask
-//! for `security.capability` before every write(2). It does not look whether they are when a write is answered, so
-//! attributes of files with such bits are not kept by it at all. The umask, too, is taken off here, where a default ACL may stand in its place.
+//! Set-user-id and set-group-id bits are cleared here (see `privilege`), when the kernel says so: otherwise it would
+//! ask for `security.capability` before every write(2). It does not look whether they are when a write is answered,
+//! so attributes of files with such bits are not kept by it at all. The umask, too, is taken off here, where a
+//! default ACL may stand in its place.
 //!
 //! The kernel opens, asks about and changes by number what it has looked up, also when the name is gone by then: each
 //! answer that names a node counts, until it is forgotten (see `larder_files::View`).
@@ -34,10 +35,10 @@
 //! - Of extended attributes in `system` only POSIX ACLs are let through; the others are refused with EOPNOTSUPP.
 //!
 //! # When something dies
-//! A panic in [`Ops`] is a broken invariant: that request and all after it answer EIO, nothing more reaches
-//! the engine, which is told ([`Ops::panicked`]), and [`MountHandle::is_broken`] says so. When the process dies, the
-//! mount stays and everything in it answers ENOTCONN; [`clear_stale`] takes it away. At unmount the kernel may drop the last
-//! releases and forgets: when [`MountHandle::unmount`] returns, no call is under way and every handle that
+//! A panic in [`Ops`] is a broken invariant: that request and all after it answer EIO, nothing more reaches the
+//! engine, which is told ([`Ops::panicked`]), and [`MountHandle::is_broken`] says so. When the process dies, the
+//! mount stays and everything in it answers ENOTCONN; [`clear_stale`] takes it away. At unmount the kernel may drop
+//! the last releases and forgets: when [`MountHandle::unmount`] returns, no call is under way and every handle that
 //! is still open counts as closed.
 
 mod around;

@@ -130,7 +130,8 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
 }
 
 /// Where an import looked for devices. One that it did not find is taken back only if it turns up there: at another
-/// place where the pool once was lies what somebody left out on purpose, as the originals do of whoever works on copies.
+/// place where the pool once was lies what somebody left out on purpose, as the originals do of whoever works on
+/// copies.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
     /// Folders, and devices that were named one by one.

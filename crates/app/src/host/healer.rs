@@ -2,9 +2,10 @@
 //! commits), scrubs, has spares take places, and opens devices anew that were away.
 //!
 //! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
-//! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
-//! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
-//! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
+//! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose
+//! data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while others do, it
+//! takes a share of the time. Steps are short enough that others do not wait long. The properties `scan_rate`,
+//! `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
 //! A scrub that somebody asked for does not wait for the window. How a scan stands is the pool's own knowledge and
 //! outlives imports; notes keep what is only told: who asked, since when it is paused.

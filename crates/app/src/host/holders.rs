@@ -1,6 +1,6 @@
-//! Who keeps a mount busy, for the error that says so: processes with a file or their working folder in
-//! it, wherever they reach it. Links of `/proc` are read, and what the kernel has in its cache: that asks nothing of the
-//! mount, which may not answer.
+//! Who keeps a mount busy, for the error that says so: processes with a file or their working folder in it, wherever
+//! they reach it. Links of `/proc` are read, and what the kernel has in its cache: that asks nothing of the mount,
+//! which may not answer.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::fs;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// At most this many are named.
 const MOST: usize = 5;
 
-/// Processes in `folder`, or on the filesystem `device` (`major:minor`) by whichever path, as `bash (1234)`; those of other
-/// users only when we may look.
+/// Processes in `folder`, or on the filesystem `device` (`major:minor`) by whichever path, as `bash (1234)`; those of
+/// other users only when we may look.
 pub fn of(folder: &Path, device: Option<&str>) -> Vec<String> {
     let device = device.and_then(|device| {
         let (major, minor) = device.split_once(':')?;

@@ -1,11 +1,11 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
-//! Five threads, and nothing else: the *committer* makes a commit every few seconds when anything has
-//! changed, stores data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other hosts that the
-//! pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at once, and takes
-//! destroyed datasets down, as long as there is any of it; the *tracer* walks everything now and then
-//! ([`super::tracer`]); the *healer* mends, resilvers and scrubs ([`super::healer`]).
-//! They end at export. A pool imported for reading only has none.
+//! Five threads, and nothing else: the *committer* makes a commit every few seconds when anything has changed, stores
+//! data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other
+//! hosts that the pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at
+//! once, and takes destroyed datasets down, as long as there is any of it; the *tracer* walks everything now and then
+//! ([`super::tracer`]); the *healer* mends, resilvers and scrubs ([`super::healer`]). They end at export. A pool
+//! imported for reading only has none.
 
 use super::devices::Scope;
 use super::healer::{self, Pace};
@@ -128,7 +128,8 @@ impl Live {
             live.thread("larder-heart", move || {
                 let mut told = false;
                 while stop.pause(HEARTBEAT) {
-                    // A device that fails here fails commits too, and they tell; another host that has the pool does not.
+                    // A device that fails here fails commits too, and they tell; another host that has the pool does
+                    // not.
                     if let Err(error) = pool.beat()
                         && !std::mem::replace(&mut told, true)
                     {

@@ -1,14 +1,16 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
-//! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool
-//! with its threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them, `healer` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch, `chronicle` what pools remember, `pools` and
-//! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place where errors of the
-//! layers below become what people read.
+//! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool with its
+//! threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are
+//! traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them,
+//! `healer` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch,
+//! `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties and names, `files` those
+//! about single files, `error` is the one place where errors of the layers below become what people read.
 //!
-//! Locking, outermost first: a pool's `admin` (one change of its devices at a time, its export included), its `mounts`,
-//! `live` (held for look-ups only). No lock is held over several pools, so that one which hangs, or waits for somebody who
-//! is in its mounts, holds up nobody else's; names of pools on their way in are in `coming`. Verbs that only look
-//! take none of the first two: status is told while an import or export is under way.
+//! Locking, outermost first: a pool's `admin` (one change of its devices at a time, its export included), its
+//! `mounts`, `live` (held for look-ups only). No lock is held over several pools, so that one which hangs, or waits
+//! for somebody who is in its mounts, holds up nobody else's; names of pools on their way in are in `coming`. Verbs
+//! that only look take none of the first two: status is told while an import or export is under way.
 
 mod advice;
 mod chronicle;

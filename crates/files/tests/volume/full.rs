@@ -34,7 +34,8 @@ enum Fill {
     Holes,
     /// 4 KiB each, and an fsync after it.
     Synced,
-    /// A file of three quarters of the pool, overwritten at random, 4 KiB each, until that is refused or was done often.
+    /// A file of three quarters of the pool, overwritten at random, 4 KiB each, until that is refused or was done
+    /// often.
     Overwrites,
 }
 

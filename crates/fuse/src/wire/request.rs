@@ -116,8 +116,8 @@ pub enum Operation<'a> {
     /// A file without a name in the request's directory; answered like `Create`.
     TmpFile { flags: u32, mode: u32, umask: u32 },
     Read { handle: u64, offset: u64, size: u32 },
-    /// `durable`: the caller wants it to be, by O_DSYNC or more. The kernel asks for that by `Fsync` as well, but of what
-    /// was opened as direct.
+    /// `durable`: the caller wants it to be, by O_DSYNC or more. The kernel asks for that by `Fsync` as well, but of
+    /// what was opened as direct.
     Write { handle: u64, offset: u64, data: &'a [u8], kill_suidgid: bool, durable: bool },
     StatFs,
     /// A descriptor was closed.

@@ -227,8 +227,8 @@ impl Pool {
         self.duplicates.tokens.earned(bytes.into());
     }
 
-    /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found. Nor was
-    /// what is known to be lost: whoever writes it again has it.
+    /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found.
+    /// Nor was what is known to be lost: whoever writes it again has it.
     fn verify_found(&self, search: &mut Search<'_>) {
         for found in &mut search.found {
             if found.is_some_and(|ptr| self.is_block_lost(ptr.id)) {

@@ -15,14 +15,15 @@
 //! read answers for some thousand records of a stream, and finds those too of which a sampled index knows nothing.
 //!
 //! # New data
-//! is what most data is. A record that is likely to be new is compressed and summed right after it was hashed, while it is
-//! in the processor's cache; that is in vain if it is found after all. Each batch is expected to be as the one before.
+//! is what most data is. A record that is likely to be new is compressed and summed right after it was hashed, while
+//! it is in the processor's cache; that is in vain if it is found after all. Each batch is expected to be as the one
+//! before.
 //!
 //! # A hit
 //! is decided under the map's lock: an id in near is alive, since whoever deletes a block takes it out of near under
 //! the same lock ([`Pool::forget_block`]); a neighbourhood enters near under that lock too, with what the map's table
-//! says laid over what its runs said, and no checkpoint comes between the two, because an operation is under way.
-//! The id gets the mark `SHARED` at once, which the free queue respects ([`crate::free`]) and a trace hears of first. So
+//! says laid over what its runs said, and no checkpoint comes between the two, because an operation is under way. The
+//! id gets the mark `SHARED` at once, which the free queue respects ([`crate::free`]) and a trace hears of first. So
 //! a hit on a block that was just dropped brings it back. `verify` compares the bytes after that: if they differ, the
 //! mark was for nothing, and the trace takes it away.
 //!
@@ -66,7 +67,8 @@ pub(crate) use tend::IndexFootprints;
 
 /// Share of the budget for the index's filters, percent.
 const FILTERS_SHARE_PERCENT: u64 = 25;
-/// Share of the budget for the index's table, per mille, the one that is being written included: half of what merges have.
+/// Share of the budget for the index's table, per mille, the one that is being written included: half of what merges
+/// have.
 const TABLE_SHARE_PER_MILLE: u64 = 25;
 /// The table never takes more bytes: larger ones save hardly any merges.
 const TABLE_MOST: u64 = 64 << 20;

@@ -1,8 +1,8 @@
 //! Filters: whether a part may hold a fingerprint.
 //!
 //! Two kinds, for two ends. The base has nearly all entries, so its filters are to be small: a [`band`], two lines of
-//! memory a key. Upper runs have few entries, but there are several: these have [`lines`], one of them a key, at a third
-//! more bytes, and what is [`young`](super::young) is known by lines of its own.
+//! memory a key. Upper runs have few entries, but there are several: these have [`lines`], one of them a key, at a
+//! third more bytes, and what is [`young`](super::young) is known by lines of its own.
 //!
 //! A batch's look-ups are in two halves, so that the processor has the memory of all of them in flight: it is asked for
 //! that of each in the first half ([`Filter::fetch`]). Filters of 10^8 keys and more are larger than any cache, and
@@ -53,8 +53,8 @@ pub(super) fn fetch(at: *const u8) {
 }
 
 impl Filter {
-    /// A filter of `keys`, which all differ, for the base or for an upper run. Keys that somebody made up, on a disk, may
-    /// have no band.
+    /// A filter of `keys`, which all differ, for the base or for an upper run. Keys that somebody made up, on a disk,
+    /// may have no band.
     pub(super) fn build(keys: &[u64], base: bool) -> Self {
         let band = if base { Band::build(keys) } else { None };
         band.map_or_else(|| Self::Lines(Lines::build(keys)), Self::Band)

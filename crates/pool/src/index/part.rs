@@ -246,12 +246,12 @@ pub(super) struct Run {
     /// What look-ups need of each part, side by side.
     firsts: Vec<u64>,
     filters: Vec<Option<Filter>>,
-    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none remains
-    /// where a bisection would take a dozen, each of which waits for memory.
+    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none
+    /// remains where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
-    /// For [`Run::taken_to`]: the upper runs that parts have taken in, newest first, each with the last upper half up to
-    /// which all parts have. One is enough unless the base is being folded into.
+    /// For [`Run::taken_to`]: the upper runs that parts have taken in, newest first, each with the last upper half up
+    /// to which all parts have. One is enough unless the base is being folded into.
     steps: Vec<(RunId, u64)>,
 }
 
@@ -302,8 +302,8 @@ impl Run {
         Some((at, self.filters[at].as_ref()?))
     }
 
-    /// Of the base: up to where it has taken in what the upper run `newest` said, if it has begun to. It does so in order
-    /// of fingerprint.
+    /// Of the base: up to where it has taken in what the upper run `newest` said, if it has begun to. It does so in
+    /// order of fingerprint.
     pub(super) fn taken_to(&self, newest: RunId) -> Option<u64> {
         self.steps.iter().take_while(|(taken, _)| *taken >= newest).last().map(|(_, to)| *to)
     }

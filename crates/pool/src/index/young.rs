@@ -1,11 +1,11 @@
 //! Whether anything newer than the base may hold a fingerprint: one line of memory answers for the tables and for all
 //! upper runs together.
 //!
-//! A new fingerprint is in none of them, and asking each would cost more the more there are: two hash tables and half a
-//! dozen filters, none of which is in a cache when the index is large. What is put into the table is put in here as
-//! well, and nothing is ever taken out; instead there are *generations*, each for what came until the runs of its time
-//! were taken for a fold, and they go as wholes with the last of those runs. There are two while the base is folded and,
-//! as a rule, one at other times.
+//! A new fingerprint is in none of them, and asking each would cost more the more there are: two hash tables and half
+//! a dozen filters, none of which is in a cache when the index is large. What is put into the table is put in here as
+//! well, and nothing is ever taken out; instead there are *generations*, each for what came until the runs of its
+//! time were taken for a fold, and they go as wholes with the last of those runs. There are two while the base is
+//! folded and, as a rule, one at other times.
 //!
 //! All of it is in memory only, and has what the filters of parts leave of their share. Runs of an earlier import are
 //! in no generation; they are asked as if this were not there, until they are folded.
@@ -14,7 +14,8 @@ use super::filter::{Line, fetch, mix, spot};
 use super::probe::Ask;
 use larder_format::run::RunId;
 
-/// Keys of a line at its capacity, on the average: about 10 bits a key, of which one in a hundred others seems to be there.
+/// Keys of a line at its capacity, on the average: about 10 bits a key, of which one in a hundred others seems to be
+/// there.
 const KEYS_PER_LINE: usize = 50;
 /// Generations at most.
 pub(super) const MOST: usize = 2;

@@ -1,11 +1,11 @@
 //! Rows whose header is lost in every copy: rebuilt from the blocks in them, which prove themselves.
 //!
 //! What lies between a row that is known and the next one is one row when each data column, in one of its copies, is
-//! sound blocks one behind the other from where blocks begin, then zeros; the longest column fills it but for the rounding.
-//! A block counts when the map has it here. One that the map does not have here any more counts as well when it was
-//! born in the segment's time: of what a slot held before, left by a write that got lost, neither is true.
-//! Then sums and parity follow, and the row is written anew, as it was but for its commit, which is the next known one's:
-//! a device that lacks rows up to there gets it once more.
+//! sound blocks one behind the other from where blocks begin, then zeros; the longest column fills it but for the
+//! rounding. A block counts when the map has it here. One that the map does not have here any more counts as well
+//! when it was born in the segment's time: of what a slot held before, left by a write that got lost, neither is
+//! true. Then sums and parity follow, and the row is written anew, as it was but for its commit, which is the next
+//! known one's: a device that lacks rows up to there gets it once more.
 
 use super::{LARGEST_ROW, Mend, row};
 use crate::core::Core;
@@ -97,8 +97,8 @@ impl Mend {
         Some((header, bodies))
     }
 
-    /// Where the blocks end that data column `i` begins with at `start`, when there are some, all are the segment's, and
-    /// nothing comes behind them.
+    /// Where the blocks end that data column `i` begins with at `start`, when there are some, all are the segment's,
+    /// and nothing comes behind them.
     fn blocks_alone(&self, pool: &Pool, i: usize, start: u32, body: &[u8]) -> Option<u32> {
         let mut at = 0usize;
         while let Ok((header, _)) = block::check_any(&pool.sums, body.get(at..)?) {

@@ -13,9 +13,10 @@
 //! Columns are read in large chunks, several of each on their way at any time ([`Ahead`]). Rows are taken out of them
 //! in batches; sums and parity of a batch run on the workers; writes are submitted and settled behind. What goes
 //! wrong is done by itself: columns of the row that nobody asked for are read as well, and what no whole column gives
-//! is put together block by block ([`row::Row::salvage`]); what is left even so is kept as it is ([`remains`]). Where no header of a row is left, the next one is looked
-//! for, and what lies between is rebuilt ([`headless`]), or told as lost, as far as no block in it is sound. When all
-//! reads of a segment were sent, those of the next are: its driver [`Mend::start`]s it, and the devices are not idle in between.
+//! is put together block by block ([`row::Row::salvage`]); what is left even so is kept as it is ([`remains`]). Where
+//! no header of a row is left, the next one is looked for, and what lies between is rebuilt ([`headless`]), or told
+//! as lost, as far as no block in it is sound. When all reads of a segment were sent, those of the next are: its
+//! driver [`Mend::start`]s it, and the devices are not idle in between.
 //!
 //! # Beside traffic
 //! The segment is pinned, so its slots stay what they are. Rows of commits that are not durable may be under way;
@@ -735,8 +736,8 @@ impl Mend {
         };
     }
 
-    /// Columns that the sources did not give: all others are read as well, what cannot be read whole in pieces, and what
-    /// is wrong is put together by blocks. What is lost is told.
+    /// Columns that the sources did not give: all others are read as well, what cannot be read whole in pieces, and
+    /// what is wrong is put together by blocks. What is lost is told.
     fn rescue(&mut self, pool: &Pool, row: &mut Row, lacking: &mut [(usize, &mut [u8])]) -> BTreeSet<usize> {
         for column in 0..self.segment.layout.columns() {
             if matches!(row.columns[column], Column::Unread) {

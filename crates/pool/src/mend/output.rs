@@ -140,7 +140,8 @@ impl Writes {
         std::mem::take(&mut self.refusals)
     }
 
-    /// Submits a write to a column's slot, `offset` bytes into it; what it `heals` is read once more when it has settled.
+    /// Submits a write to a column's slot, `offset` bytes into it; what it `heals` is read once more when it has
+    /// settled.
     pub(super) fn submit(
         &mut self,
         member: &Arc<Member>,

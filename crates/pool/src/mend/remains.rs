@@ -3,12 +3,13 @@
 //! A device that is on its way out may have a sector that can never be read again, and be the only one that has a
 //! column. The column is then read in pieces, down to one sector, so that the blocks around it are had
 //! ([`super::row::Row::salvage`]), and the other columns' sums as well. What cannot be read may have been read on
-//! another day: then the device that stands for the old one has it, and is believed where the sums or the blocks say so.
+//! another day: then the device that stands for the old one has it, and is believed where the sums or the blocks say
+//! so.
 //!
-//! A device that stands for another gets what is left, at the same place: sound blocks, whichever copy they come from,
-//! over what its own column gave, as it gave it. Nothing of that is proven as a column, so the row's header, with the
-//! sums of what there should be, goes with it: whoever reads the column sees what is wrong, and each block tells whether it is
-//! sound. Only stand-ins get this: what another device holds may be better.
+//! A device that stands for another gets what is left, at the same place: sound blocks, whichever copy they come
+//! from, over what its own column gave, as it gave it. Nothing of that is proven as a column, so the row's header,
+//! with the sums of what there should be, goes with it: whoever reads the column sees what is wrong, and each block
+//! tells whether it is sound. Only stand-ins get this: what another device holds may be better.
 
 use super::{Mend, Targets};
 use crate::mend::row::{Column, Row};
@@ -96,7 +97,8 @@ impl Mend {
         }
     }
 
-    /// Of the columns `lacking` in a row that were not given: what is left of them goes to who stands for their devices.
+    /// Of the columns `lacking` in a row that were not given: what is left of them goes to who stands for their
+    /// devices.
     pub(super) fn leave_remains(
         &mut self,
         pool: &Pool,

@@ -319,7 +319,8 @@ fn end_of_blocks(sums: &Sums, body: &[u8]) -> u32 {
     at.min(body.len()) as u32
 }
 
-/// Whether a segment of kind `segment` has blocks of kind `block`: what a file in it looks like is its payload's business.
+/// Whether a segment of kind `segment` has blocks of kind `block`: what a file in it looks like is its payload's
+/// business.
 pub(super) fn holds(segment: SegmentKind, block: BlockKind) -> bool {
     match segment {
         SegmentKind::Data | SegmentKind::Small => block == BlockKind::Record,
@@ -332,9 +333,9 @@ pub(super) fn holds(segment: SegmentKind, block: BlockKind) -> bool {
 
 /// A data column put together from blocks that prove themselves, whichever copy they come from.
 ///
-/// Where a header is lost, the next is looked for inside of what it described. What is found there says nothing of others:
-/// it cannot reach beyond its payload, is told as lost unless the block map has it there, and the column counts as whole
-/// only with the sum that its row's header has.
+/// Where a header is lost, the next is looked for inside of what it described. What is found there says nothing of
+/// others: it cannot reach beyond its payload, is told as lost unless the block map has it there, and the column
+/// counts as whole only with the sum that its row's header has.
 pub(super) struct Salvage {
     kind: SegmentKind,
     bytes: Vec<u8>,

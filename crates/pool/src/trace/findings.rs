@@ -209,8 +209,8 @@ impl Findings {
         self.errors() > 0
     }
 
-    /// As a line of text: numbers by name, the histogram's classes, and last why it failed. What finds no room in a note is
-    /// left out.
+    /// As a line of text: numbers by name, the histogram's classes, and last why it failed. What finds no room in a
+    /// note is left out.
     pub(super) fn encode(&self) -> String {
         let mut out = String::new();
         let outcome = match self.outcome {

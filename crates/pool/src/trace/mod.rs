@@ -34,12 +34,12 @@
 //! only for a moment. What the outside tells goes to a list behind a lock of its own, innermost of all.
 //!
 //! # Crash
-//! What the walk found is in memory and in pages that no descriptor names: a crash or an export leaves nothing of it but
-//! segments without live blocks, which the next commit frees, and a note ([`Pool::trace_was_cut`]), so that it begins
-//! anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps the id
-//! through which it has judged. The next trace takes up from there: it pins anew, with a horizon of its own, and leaves
-//! alone all ids below. No tree needs to be walked for those: what a node names was there before it, so that nodes
-//! below that id name nothing above it. What was found before is kept beside it, but for missing blocks.
+//! What the walk found is in memory and in pages that no descriptor names: a crash or an export leaves nothing of it
+//! but segments without live blocks, which the next commit frees, and a note ([`Pool::trace_was_cut`]), so that it
+//! begins anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps
+//! the id through which it has judged. The next trace takes up from there: it pins anew, with a horizon of its own,
+//! and leaves alone all ids below. No tree needs to be walked for those: what a node names was there before it, so
+//! that nodes below that id name nothing above it. What was found before is kept beside it, but for missing blocks.
 //!
 //! # Memory
 //! [`crate::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what is

@@ -427,8 +427,8 @@ impl Spill {
         Merged::new(runs, buffer, io)
     }
 
-    /// Takes back what was given to be read, so that more can be added. What is read anew is all that was left, and some
-    /// of what was read before.
+    /// Takes back what was given to be read, so that more can be added. What is read anew is all that was left, and
+    /// some of what was read before.
     pub(crate) fn take_back(&mut self, Merged { cursors, rest, heads }: Merged) {
         let of_rest = heads.into_iter().filter(|Reverse((_, source))| *source == cursors.len());
         self.buffer.extend(of_rest.map(|Reverse((head, _))| Pushed::new(BlockId::new(head.id), head.tag)));

@@ -11,8 +11,8 @@ type Datasets = std::collections::BTreeMap<String, String>;
 /// What a pool holds.
 type State = (Model, Datasets);
 
-/// Puts, commits and syncs by seed, now and then a change of datasets with a commit of its own. Notes each state that the files go through, and after each promise
-/// marks the trace with the number of the state promised.
+/// Puts, commits and syncs by seed, now and then a change of datasets with a commit of its own. Notes each state that
+/// the files go through, and after each promise marks the trace with the number of the state promised.
 fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<State>, seed: u64, steps: usize) {
     let entropy = SeededEntropy::new(seed);
     let next = |n: u64| entropy.next_u64() % n;

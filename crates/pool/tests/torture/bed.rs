@@ -1,12 +1,13 @@
 //! A pool at work on devices in trouble, and all that is known of both.
 //!
-//! Every change of the files is one operation, with the number of the state that it leads to in the tree and in the log: what a
-//! power cut leaves tells which state it is, and must be exactly that.
+//! Every change of the files is one operation, with the number of the state that it leads to in the tree and in the
+//! log: what a power cut leaves tells which state it is, and must be exactly that.
 //!
-//! *Harm* is kept per place: from the moment at which something may be wrong with what its device holds or answers, until
-//! everything was resilvered and scrubbed. Harm is done only to places whose loss the pool would survive together with
-//! all that are harmed already, by the rules of its groups and by the layout of every segment that there is at that moment;
-//! then nothing may be lost, whatever happens in detail. Places come and go as groups change their shape.
+//! *Harm* is kept per place: from the moment at which something may be wrong with what its device holds or answers,
+//! until everything was resilvered and scrubbed. Harm is done only to places whose loss the pool would survive
+//! together with all that are harmed already, by the rules of its groups and by the layout of every segment that
+//! there is at that moment; then nothing may be lost, whatever happens in detail. Places come and go as groups change
+//! their shape.
 
 use crate::common::{Model, assert_whole, content, plan, world};
 use crate::seeds::setting;

@@ -1,4 +1,5 @@
-//! Beyond tolerance: what cannot be had is refused and named, exactly; everything else is served, and nothing wrong ever is.
+//! Beyond tolerance: what cannot be had is refused and named, exactly; everything else is served, and nothing wrong
+//! ever is.
 
 use crate::bed::{Bed, Change, Coverage, apply, bytes_of, extent};
 use crate::common::plans;
@@ -179,8 +180,8 @@ fn bad_sectors(bed: &Bed, device: usize) -> Vec<u64> {
     some.into_iter().collect()
 }
 
-/// The last good disk of a group has sectors that cannot be read, and is replaced: all but what lies in them comes along,
-/// over power cuts, and once the loss is accepted just that is named.
+/// The last good disk of a group has sectors that cannot be read, and is replaced: all but what lies in them comes
+/// along, over power cuts, and once the loss is accepted just that is named.
 fn replace_the_last(seed: u64, coverage: &mut Coverage) {
     let mut bed = worked(seed, coverage);
     let pool = bed.pool();

@@ -130,7 +130,8 @@ fn one_by_one(shape: Shape, lost: u32) -> bool {
     numbers(lost).into_iter().all(|one| shape.survives(|device| device == one))
 }
 
-/// Every subset with `LARDER_SUBSETS=all`; else every `share`-th, and a fourth of that where nobody asked for full counts.
+/// Every subset with `LARDER_SUBSETS=all`; else every `share`-th, and a fourth of that where nobody asked for full
+/// counts.
 fn stride(share: usize) -> usize {
     match std::env::var("LARDER_SUBSETS") {
         Ok(all) if all == "all" => 1,
@@ -178,7 +179,8 @@ fn every_loss_that_a_layout_allows_is_survived_at_import_and_every_other_is_refu
     tally.assert_theory();
 }
 
-/// Puts, syncs and commits until the end or a refusal; returns whether all went well. What was promised is in `promised`.
+/// Puts, syncs and commits until the end or a refusal; returns whether all went well. What was promised is in
+/// `promised`.
 fn work(pool: &Pool, model: &mut Model, promised: &mut Model, mut before: impl FnMut(u64)) -> bool {
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for step in 0..6 {

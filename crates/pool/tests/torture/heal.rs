@@ -229,7 +229,8 @@ impl Bed {
         self.left.extend(seats);
     }
 
-    /// Nothing is wrong any more: a second scrub finds nothing, the check neither, and what was harmed can be relied on.
+    /// Nothing is wrong any more: a second scrub finds nothing, the check neither, and what was harmed can be relied
+    /// on.
     fn assert_clean(&mut self) {
         let pool = self.pool();
         pool.scrub_start(ScrubSince::All).unwrap();

@@ -1,5 +1,5 @@
-//! Lost, lying and rotting devices: what a layout allows is survived, enumerated; whatever happens is healed, simulated;
-//! every structure is rebuilt from the others, bit by bit.
+//! Lost, lying and rotting devices: what a layout allows is survived, enumerated; whatever happens is healed,
+//! simulated; every structure is rebuilt from the others, bit by bit.
 
 mod bed;
 mod beyond;

@@ -1,5 +1,5 @@
-//! Groups of a tortured pool change their shape: a mirror gets a copy more or less, the pool gets another group, a device
-//! that was to take another's place is sent away; with the power failing in the middle of it.
+//! Groups of a tortured pool change their shape: a mirror gets a copy more or less, the pool gets another group, a
+//! device that was to take another's place is sent away; with the power failing in the middle of it.
 
 use crate::bed::Bed;
 use larder_device::Device;
@@ -122,7 +122,8 @@ impl Bed {
         self.reshape_and_cut(since);
     }
 
-    /// Some of what does not fit is moved, with traffic between; by chance the power fails at some moment since `since`.
+    /// Some of what does not fit is moved, with traffic between; by chance the power fails at some moment since
+    /// `since`.
     fn reshape_and_cut(&mut self, since: usize) {
         for _ in 0..self.next(5) {
             let more = self.pool().reshape_step([30_000, 300_000][self.next(2) as usize]).unwrap();

@@ -14,8 +14,8 @@ pub fn full() -> bool {
     std::env::var_os("LARDER_FULL").is_some()
 }
 
-/// Does `work` for each of `count` numbers, two at once, and adds up what comes of it. The first that panics is told with
-/// what replays it.
+/// Does `work` for each of `count` numbers, two at once, and adds up what comes of it. The first that panics is told
+/// with what replays it.
 pub fn on_two_threads<T: Default + Send>(
     count: usize,
     work: impl Fn(usize, &mut T) + Sync,

@@ -1,5 +1,5 @@
-//! The torture simulation within tolerance: whatever happens to devices that the layout can do without, nothing that was
-//! acknowledged is lost, and the pool heals to clean.
+//! The torture simulation within tolerance: whatever happens to devices that the layout can do without, nothing that
+//! was acknowledged is lost, and the pool heals to clean.
 
 use crate::bed::{Bed, Coverage};
 use crate::shape::Shape;

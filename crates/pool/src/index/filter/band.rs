@@ -1,10 +1,10 @@
 //! Bands: nine bits a key, in two neighbouring lines of the processor's cache; 1 in 256 answers yes without reason.
 //!
-//! A filter of values, of which the exclusive or of a key's own gives its check, as xor and binary fuse filters are; but
-//! all of a key's values lie within [`BAND`], so that a look-up waits for two lines of memory instead of three, one
-//! behind the other. After Dillinger and Walzer, *Ribbon filter: practically smaller than Bloom and Xor* (2021), with
-//! seven values a key instead of about 32 to be read, for a little more space. Where 10^9 keys are in no cache, a
-//! look-up takes 38 ns instead of 46, in batches of 64; building takes 119 ns a key instead of 84.
+//! A filter of values, of which the exclusive or of a key's own gives its check, as xor and binary fuse filters are;
+//! but all of a key's values lie within [`BAND`], so that a look-up waits for two lines of memory instead of three,
+//! one behind the other. After Dillinger and Walzer, *Ribbon filter: practically smaller than Bloom and Xor* (2021),
+//! with seven values a key instead of about 32 to be read, for a little more space. Where 10^9 keys are in no cache,
+//! a look-up takes 38 ns instead of 46, in batches of 64; building takes 119 ns a key instead of 84.
 //!
 //! Ours rather than a crate's: its bytes are part of the format, and look-ups are in two halves.
 
@@ -105,7 +105,8 @@ impl Band {
 /// Finds values such that every key is in, by Gaussian elimination; `None` when this seed does not work.
 fn solve(shape: &Shape, keys: &[u64]) -> Option<Vec<u8>> {
     let values = shape.values as usize;
-    // Of each value an equation that has it first, if there is one: which of the `BAND` values from it on have to give what.
+    // Of each value an equation that has it first, if there is one: which of the `BAND` values from it on have to
+    // give what.
     let mut equations = vec![0u64; values];
     let mut bytes = vec![0u8; values];
     for &key in keys {
