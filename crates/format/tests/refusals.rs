@@ -278,7 +278,7 @@ fn what_this_version_does_not_do_is_refused_by_name() {
         (group + 16, 1, "narrow segments in a group"),
         (device + 13, 3, "kind of a device"),
         (device + 14, 1, "flags of a device"),
-        (160 + 16, 1, "root record"),
+        (160 + 16, 128, "root record"),
     ];
     for (at, byte, name) in named {
         let told = check(at, byte).expect_err("it is not of this version");
@@ -348,7 +348,7 @@ fn slots_that_reach_into_the_second_label_area_are_refused() {
     refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 20) + 8));
     refused(&label(), check, "rows across sectors", |label| label.ashift = 13);
     refused(&label(), check, "sectors of 512 bytes", |label| label.ashift = 9);
-    refused(&label(), check, "a feature", |label| label.features.incompatible = 1);
+    refused(&label(), check, "a feature", |label| label.features.incompatible = 1 << 40);
     refused(&label(), check, "a time that is none", |label| label.created.nanos = u32::MAX);
 }
 
