@@ -63,7 +63,7 @@ test:
 	@$(STEP) tests $(CARGO) test --workspace --locked
 	@LARDER_CUTS=12000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@LARDER_SEEDS=4000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
-	@LARDER_SCHEDULES=1500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
+	@LARDER_SCHEDULES=500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) planted $(MAKE) --no-print-directory planted
 	@$(STEP) 'release build' $(BUILD_TESTED)
 	@$(STEP) real $(MAKE) --no-print-directory real
