@@ -52,7 +52,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 quick: lint
-	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test reclaim --test schedules
+	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 # The same cases in every run; `quick` and `soak` draw new ones each time.
@@ -63,7 +63,7 @@ test:
 	@$(STEP) tests $(CARGO) test --workspace --locked
 	@LARDER_CUTS=12000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@LARDER_SEEDS=4000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
-	@LARDER_SCHEDULES=500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
+	@LARDER_SCHEDULES=1500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) planted $(MAKE) --no-print-directory planted
 	@$(STEP) 'release build' $(BUILD_TESTED)
 	@$(STEP) real $(MAKE) --no-print-directory real

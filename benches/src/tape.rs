@@ -71,6 +71,7 @@ impl TapedDevice {
         let (kind, offset, len) = match request {
             Request::Read { offset, len } => (Kind::Read, offset.get(), len.get()),
             Request::Write { offset, data } => (Kind::Write, offset.get(), data.len() as u64),
+            Request::Discard { .. } => return,
             Request::Flush => (Kind::Flush, 0, 0),
         };
         if let Some(entries) = &mut *self.tape.0.lock() {

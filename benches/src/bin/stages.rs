@@ -8,9 +8,10 @@ use clap::Parser;
 use larder_benches::content::Content;
 use larder_benches::device::{sparse_file, write_all};
 use larder_benches::{MIB, gb_per_s, no_op, pool_in, process, timing};
-use larder_device::{ALIGN, FileDevice, OpenMode};
+use larder_device::{ALIGN, Entropy, FileDevice, OpenMode, SeededEntropy};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, KEY_LEN, PoolKey, Sums, payload_sum};
+use larder_format::items::Extent;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, PoolGuid, SegmentId,
@@ -22,11 +23,12 @@ use larder_pool::dedup::Dedup;
 use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;
-use larder_pool::{NewRecord, ROOT_DATASET};
+use larder_pool::{NewRecord, Pool, ROOT_DATASET};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use tempfile::TempDir;
 
@@ -41,6 +43,8 @@ struct Args {
 }
 
 const RECORD: usize = 128 << 10;
+/// Reads of the whole and of parts take turns, so many of each.
+const TURNS: usize = 8;
 static SUMS: LazyLock<Sums> =
     LazyLock::new(|| Sums::new(PoolGuid::new(0x1234_5678_9abc_def0), PoolKey::new([0x7e; KEY_LEN])));
 const STAMP: Stamp = Stamp { id: BlockId::new(7), incarnation: Incarnation::new(3), birth: CommitId::new(1) };
@@ -48,6 +52,7 @@ const INFO: BlockInfo = BlockInfo {
     kind: BlockKind::Record,
     codec: CodecKind::Off,
     checksum: ChecksumKind::Fast,
+    framed: true,
     level: 0,
     logical: RECORD as u32,
     dataset: DatasetId::new(1),
@@ -130,6 +135,11 @@ fn by_record(content: Content, source: &[u8], bytes: usize) {
                 });
             });
         }
+        stage("sums of frames, Fast", bytes, || {
+            over(source, bytes, |record| {
+                black_box(payload_sum(ChecksumKind::Fast, &SUMS, &block::frame_sums(&SUMS, record)));
+            });
+        });
         let mut out = vec![0; BLOCK_OVERHEAD as usize + RECORD];
         stage("frame, without the sum", bytes, || {
             over(source, bytes, |record| {
@@ -181,8 +191,10 @@ fn rows(source: &[u8], bytes: usize) {
 }
 
 fn framed(record: &[u8]) -> Vec<u8> {
-    let mut out = vec![0; BLOCK_OVERHEAD as usize + record.len()];
-    block::encode(&SUMS, &STAMP, &INFO, payload_sum(ChecksumKind::Fast, &SUMS, record), record, &mut out);
+    let frames = block::frame_sums(&SUMS, record);
+    let payload = [&frames, record].concat();
+    let mut out = vec![0; BLOCK_OVERHEAD as usize + payload.len()];
+    block::encode(&SUMS, &STAMP, &INFO, payload_sum(ChecksumKind::Fast, &SUMS, &frames), &payload, &mut out);
     out
 }
 
@@ -269,6 +281,45 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
             pointers.iter().for_each(|&ptr| drop(black_box(pool.read(ptr).expect("it is there"))));
         }
     });
+    if content == Content::Random {
+        at_random(&name("4 KiB"), &pool, stored);
+    }
+}
+
+/// Small pieces of records, none of which is in the cache: of the record as a whole and alone, by turns, each time of
+/// other records.
+fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
+    const PIECE: u32 = 4 << 10;
+    let read_bytes = || -> u64 {
+        pool.members().iter().map(|member| member.counters.read_bytes.load(Ordering::Relaxed)).sum()
+    };
+    let dice = SeededEntropy::new(1);
+    stored.sort_by_cached_key(|_| dice.next_u64());
+    let (mut turns, mut bytes) = ([Vec::new(), Vec::new()], [0, 0]);
+    let per_turn = (stored.len() / (2 * TURNS)).max(1);
+    for (turn, records) in stored.chunks(per_turn).take(2 * TURNS).enumerate() {
+        pool.drop_caches();
+        let before = read_bytes();
+        let (_, time) = timing(|| {
+            for &ptr in records {
+                let at = dice.next_u64() as u32 % (RECORD as u32 / PIECE) * PIECE;
+                let extent = Extent { ptr, len: RECORD as u32, block_offset: 0, logical: RECORD as u32 };
+                let piece = if turn % 2 == 0 {
+                    pool.read(ptr).map(|record| record.slice(at as usize..(at + PIECE) as usize))
+                } else {
+                    pool.part_of(&extent, at..at + PIECE)
+                };
+                black_box(piece.expect("it is there"));
+            }
+        });
+        turns[turn % 2].push(time.as_secs_f64() * 1e6 / records.len() as f64);
+        bytes[turn % 2] += (read_bytes() - before) / records.len() as u64;
+    }
+    for (how, (of, bytes)) in ["of all", "alone"].into_iter().zip(turns.iter_mut().zip(bytes)) {
+        of.sort_by(f64::total_cmp);
+        let bytes = (bytes / of.len() as u64) >> 10;
+        println!("{:30} {:9.1} us a piece, {bytes} KiB read", format!("{name}, {how}"), of[of.len() / 2]);
+    }
 }
 
 fn record(plain: &[u8], codec: Codec) -> NewRecord {

@@ -8,7 +8,7 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
-use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -52,6 +52,8 @@ pub trait Engine: Send + Sync {
     fn pool_reshape(&self, request: Reshape) -> Result<Reshaped>;
     /// Starts, pauses or stops scrubs.
     fn pool_scrub(&self, request: Scrub) -> Result<Done>;
+    /// Starts, suspends or cancels trims.
+    fn pool_trim(&self, request: Trim) -> Result<Done>;
     /// Starts resilvers from the beginning.
     fn pool_resilver(&self, request: Resilver) -> Result<Done>;
     /// What happened to pools.
@@ -209,6 +211,7 @@ verbs! {
     Clear, pool_clear, "/v1/pool/clear" changes(name) => Done;
     Reshape, pool_reshape, "/v1/pool/reshape" changes(name unless dry_run) => Reshaped, checked;
     Scrub, pool_scrub, "/v1/pool/scrub" changes(names) => Done;
+    Trim, pool_trim, "/v1/pool/trim" changes(name) => Done;
     Resilver, pool_resilver, "/v1/pool/resilver" changes(names) => Done;
     RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" changes(names) => Done;
     fs::Create, fs_create, "/v1/fs/create" changes(name unless dry_run) => fs::Created, checked;

@@ -5,14 +5,14 @@ use crate::api::events::{Command, EventLists, Events, Histories, History, PoolHi
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
-use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
     pool,
 };
 use crate::engine::Engine;
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::BTreeMap;
 
 /// Datasets of all pools, by name, with their local properties.
@@ -78,6 +78,7 @@ impl Engine for MemoryEngine {
                 fragmentation: 0,
                 io: pool::Io::default(),
                 waits: Waits::default(),
+                trim: None,
                 children: vec![],
             },
             commit: 1,
@@ -169,6 +170,10 @@ impl Engine for MemoryEngine {
 
     fn pool_scrub(&self, request: Scrub) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_trim(&self, request: Trim) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
     }
 
     fn pool_resilver(&self, request: Resilver) -> Result<Done> {

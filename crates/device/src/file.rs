@@ -25,7 +25,7 @@ use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, R
 use larder_format::ByteLen;
 use larder_format::label::MIN_DEVICE;
 use larder_sync::{Condvar, Mutex};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     size: ByteLen,
     sector_size: u32,
     direct: bool,
+    /// Whether it gives space back that it is told is not needed.
+    discards: bool,
     queue: Mutex<Queue>,
     ready: Condvar,
     /// The error of the first flush that failed.
@@ -225,7 +227,9 @@ impl FileDevice {
     /// Refuses what lies beyond the end.
     fn check(&self, request: &Request) -> Result<(), DeviceError> {
         let span = match request {
-            Request::Read { offset, len } => Some((offset.get(), len.get())),
+            Request::Read { offset, len } | Request::Discard { offset, len } => {
+                Some((offset.get(), len.get()))
+            }
             Request::Write { offset, data } => Some((offset.get(), data.len() as u64)),
             Request::Flush => None,
         };
@@ -294,6 +298,7 @@ impl Shared {
                 self.read(offset.get(), usize::try_from(len.get()).expect("a request fits memory"))
             }
             Request::Write { offset, data } => self.write(offset.get(), &data),
+            Request::Discard { offset, len } => self.discard(offset.get(), len.get()),
             Request::Flush => self.flush(),
         }
     }
@@ -325,6 +330,21 @@ impl Shared {
             }
         }
         Ok(AlignedBuf::zeroed(0))
+    }
+
+    /// Punches a hole. To a block device that is a write of zeros that the kernel is free to do by discarding, and may
+    /// not do by writing any.
+    fn discard(&self, offset: u64, len: u64) -> Outcome {
+        let fd = self.fd()?;
+        if !self.discards {
+            return Err(DeviceError::Unsupported);
+        }
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
+            Ok(()) => Ok(AlignedBuf::zeroed(0)),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(DeviceError::Unsupported),
+            Err(errno) => Err(device_error(errno)),
+        }
     }
 
     fn flush(&self) -> Outcome {
@@ -359,11 +379,11 @@ pub(crate) fn device_error(errno: Errno) -> DeviceError {
 fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
     let fail = |errno| OpenError::new(path, errno);
     // Before it is opened: opening alone makes a pipe wait and a tape wind.
-    let kind = |stat: rustix::fs::Stat| match FileType::from_raw_mode(stat.st_mode) {
+    let kind = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::RegularFile | FileType::BlockDevice) => Ok(kind),
         _ => Err(OpenError::NotADevice { path: path.to_owned() }),
     };
-    let block = kind(rustix::fs::stat(path).map_err(fail)?)? == FileType::BlockDevice;
+    let block = kind(&rustix::fs::stat(path).map_err(fail)?)? == FileType::BlockDevice;
 
     let (fd, direct) = match open_fd(path, mode, block) {
         Err(Errno::BUSY) if block => return Err(claimed(path)),
@@ -382,7 +402,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
     }
 
     let stat = rustix::fs::fstat(&fd).map_err(fail)?;
-    let (size, sector_size) = if kind(stat)? == FileType::BlockDevice {
+    let (size, sector_size) = if kind(&stat)? == FileType::BlockDevice {
         let size = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
         (size, rustix::fs::ioctl_blksszget(&fd).map_err(fail)?)
     } else {
@@ -397,9 +417,21 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
         size: ByteLen::new(size - size % ALIGN as u64),
         sector_size,
         direct,
+        discards: !block || block_discards(&stat),
         queue: Mutex::new(Queue { waiting: VecDeque::new(), open: true }),
         ready: Condvar::new(),
         flush_failed: Mutex::new(None),
+    })
+}
+
+/// Whether a block device says that it discards. One that does not may write zeros instead, at the speed of a disk.
+fn block_discards(stat: &Stat) -> bool {
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    // That of a partition is with its disk.
+    ["queue", "../queue"].iter().any(|queue| {
+        let limit =
+            std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes"));
+        limit.is_ok_and(|limit| limit.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
     })
 }
 

@@ -50,6 +50,15 @@ pub enum Request {
         /// What.
         data: Arc<AlignedBuf>,
     },
+    /// Tells that the `len` bytes at `offset` are of no use any more; both are multiples of [`ALIGN`]. What is read
+    /// there afterwards may be what was, zeros or anything else, until it is written; and a write there is sure to stay
+    /// only when a flush between the two was completed, since a device may do it as late as that.
+    Discard {
+        /// Where.
+        offset: DeviceOffset,
+        /// How much.
+        len: ByteLen,
+    },
     /// Makes all writes that completed before this request was submitted durable.
     Flush,
 }
@@ -69,6 +78,9 @@ pub enum DeviceError {
     /// The request reaches past the device's end.
     #[error("beyond the end of the device")]
     Range,
+    /// The device cannot do this at all: what [`Request::Discard`] may come to.
+    #[error("the device does not support this")]
+    Unsupported,
     /// The device is not there any more.
     #[error("the device is gone")]
     Gone,

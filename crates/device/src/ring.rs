@@ -96,7 +96,7 @@ pub(crate) fn prepare(file: &Arc<Shared>, request: &Request) -> Option<Flight> {
             Job::Read { offset: offset.get(), bytes: AlignedBuf::stale(len) }
         }
         Request::Write { offset, data } => Job::Write { offset: offset.get(), data: Arc::clone(data) },
-        Request::Flush => return None,
+        Request::Discard { .. } | Request::Flush => return None,
     };
     let fd = file.fd().ok()?;
     let ring = Some(ring()?);

@@ -5,6 +5,7 @@ use larder_device::{
 };
 use larder_format::{ByteLen, DeviceOffset};
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -217,6 +218,50 @@ fn a_pipe_is_refused_without_waiting_for_its_other_end() {
         return;
     }
     assert_eq!(refusal(&pipe, OpenMode::Probe), OpenError::NotADevice { path: pipe });
+}
+
+fn discard(offset: u64, len: u64) -> Request {
+    Request::Discard { offset: DeviceOffset::new(offset), len: ByteLen::new(len) }
+}
+
+/// Bytes that a file takes of its file system.
+fn taken(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// What is discarded on `device` goes from the file that it lies on, and nothing else does.
+fn gives_back(device: &FileDevice, path: &Path) {
+    let bytes = vec![7; 16 << 20];
+    device.submit(write(0, &bytes)).wait().unwrap();
+    device.submit(Request::Flush).wait().unwrap();
+    let before = taken(path);
+    device.submit(discard(4 << 20, 8 << 20)).wait().unwrap();
+    device.submit(Request::Flush).wait().unwrap();
+    assert!(taken(path) + (8 << 20) <= before + (64 << 10), "{} of {before}", taken(path));
+    for (at, is) in [(0, 7), ((4 << 20) - 4096, 7), (12 << 20, 7), (4 << 20, 0), ((12 << 20) - 4096, 0)] {
+        let page = device.submit(read(at, 4096)).wait().unwrap();
+        assert!(page.iter().all(|byte| *byte == is), "at {at}");
+    }
+    assert_eq!(device.submit(discard(SIZE - 4096, 8192)).wait().unwrap_err(), DeviceError::Range);
+}
+
+#[test]
+fn what_is_discarded_is_given_back_to_the_file_system() {
+    let folder = TempDir::new().unwrap();
+    let path = sparse(&folder, "disk", SIZE);
+    gives_back(&open(&path).unwrap(), &path);
+    assert_eq!(fs::metadata(&path).unwrap().len(), SIZE);
+}
+
+#[test]
+fn what_is_discarded_on_a_loop_device_goes_from_its_file() {
+    let folder = TempDir::new().unwrap();
+    let path = sparse(&folder, "disk", SIZE);
+    let Some(device) = Loop::attach(&path) else {
+        eprintln!("SKIPPED what_is_discarded_on_a_loop_device_goes_from_its_file: no root or no losetup");
+        return;
+    };
+    gives_back(&eventually(|| open(Path::new(&device.0))), &path);
 }
 
 /// A loop device over a file, detached when dropped.

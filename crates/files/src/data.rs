@@ -20,7 +20,7 @@ use larder_format::items::{self, Extent, FileKind, MAX_FILE};
 use larder_format::{BlockId, InodeId, Timestamp};
 use larder_pool::cache::Record;
 use larder_pool::planted::point;
-use larder_pool::{Atime, Chunking, PoolError};
+use larder_pool::{Atime, Chunking, Pool, PoolError};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -108,6 +108,9 @@ impl Volume {
         }
         state.change(|item| (item.record_size, item.flags) = (record_size, flags));
         let before = state.data.bytes;
+        if state.live.by_content() {
+            state.data.keep_whole(offset..end);
+        }
         state.data.write(record_size, offset, data);
         point("data was written and not counted");
         state.grown |= end > state.live.size;
@@ -197,14 +200,21 @@ impl Volume {
     fn read_part(&self, id: InodeId, item: &items::Inode, part: &Range<u64>, found: Found) -> Result<Record> {
         let mut now = vec![found];
         for _ in 0..READ_TRIES {
-            let (failed, error) = match self.put_together(part, &now) {
+            let whole = |extent: &Extent, range| Ok(self.pool.part_of(extent, range)?);
+            let (failed, error) = match self.put_together(part, &now, whole) {
                 Ok(plain) => return Ok(plain),
                 Err(failure) => failure,
             };
             now = extents_over(&self.dataset.view()?, id, item, part.clone(), usize::MAX)?;
             if let Some(again) = now.iter().find(|(_, again)| again.ptr.id == failed) {
                 self.note_damage(id, again);
-                return Err(error);
+                // Not all of it need be damaged.
+                let sound = |extent: &Extent, range| {
+                    let is_damaged = extent.ptr.id == failed;
+                    let read = if is_damaged { Pool::sound_part_of } else { Pool::part_of };
+                    Ok(read(&self.pool, extent, range)?)
+                };
+                return self.put_together(part, &now, sound).map_err(|_| error);
             }
         }
         Err(FsError::Io(format!("inode {id} changes too fast to be read")))
@@ -240,23 +250,25 @@ impl Volume {
         &self,
         part: &Range<u64>,
         found: &[Found],
+        read: impl Fn(&Extent, Range<u32>) -> Result<Record>,
     ) -> std::result::Result<Record, (BlockId, FsError)> {
-        let plain = |extent: &Extent| self.plain(extent).map_err(|error| (extent.ptr.id, error));
+        let shown = |offset: u64, extent: &Extent, range: Range<u64>| {
+            let [from, to] = [range.start, range.end].map(|at| (at - offset) as u32 + extent.block_offset);
+            read(extent, from..to).map_err(|error| (extent.ptr.id, error))
+        };
         let len = (part.end - part.start) as usize;
         if let [(offset, extent)] = found
             && *offset <= part.start
             && extent_end(*offset, extent) >= part.end
         {
-            let from = (part.start - offset) as usize;
-            return Ok(plain(extent)?.slice(from..from + len));
+            return shown(*offset, extent, part.clone());
         }
         let mut out = vec![0; len];
         for (offset, extent) in found {
             let shared = part.start.max(*offset)..part.end.min(extent_end(*offset, extent));
             if !shared.is_empty() {
                 let to = (shared.start - part.start) as usize..(shared.end - part.start) as usize;
-                let from = (shared.start - offset) as usize..(shared.end - offset) as usize;
-                out[to].copy_from_slice(&plain(extent)?[from]);
+                out[to].copy_from_slice(&shown(*offset, extent, shared)?);
             }
         }
         Ok(out.into())

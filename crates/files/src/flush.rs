@@ -324,7 +324,7 @@ impl Volume {
                 rest.insert(inode.id, next);
             }
         }
-        room.shrink_to(room.bytes() - share.left);
+        room.resize(share.taken);
         point("data was taken to be stored");
         match self.store_taken(op, &taken) {
             Ok(mut not_stored) => rest.append(&mut not_stored),
@@ -378,7 +378,6 @@ impl Volume {
         }
         let all = state.data.whole_writes(within.start * record_size..taken.until * record_size);
         let stop = taken.choose(&state, all.clone(), share);
-        taken.until = all.end.div_ceil(record_size);
         let mut at = all.start;
         while let Some((&record, _)) = state.data.records.range(at / record_size..).next()
             && record * record_size < stop

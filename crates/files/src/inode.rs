@@ -6,17 +6,12 @@
 //! and the dirty data only, and the flush that stores the data brings `tree` up to `live`. So a commit
 //! that misses dirty data shows the file as it was before.
 //!
-//! # Locks, in this order
-//! 1. `Pool::removing`, then the pool's operation (`Pool::enter`): a thread that waits for it holds nothing of this
-//!    crate;
-//! 2. `Volume::names`: everything that changes names;
-//! 3. `Inode::turn`, of several inodes in ascending order of ids: flush, truncate, zero, reap;
-//! 4. `Inode::state`, of several inodes in ascending order of ids;
-//! 5. a shard of the cache, then the dataset's tree (`view`, `update`);
-//! 6. the sets of dirty, logged and orphaned inodes: leaves, nothing is taken under them.
+//! # Locks
+//! Of several inodes the one with the lowest id is locked first: locks of one kind do not check that themselves. A
+//! thread that waits for the pool's operation (`Pool::enter`) holds nothing of this crate.
 //!
-//! Names are never changed with a turn held, so 2 and 3 do not meet. Device reads and `Pool::store` go
-//! on with at most an operation and turns held.
+//! Names are never changed with a turn held. Device reads and `Pool::store` go on with at most an operation and turns
+//! held.
 
 use crate::error::{FsError, Result};
 use crate::ops::Handle;
@@ -77,8 +72,9 @@ pub(crate) struct DirtyData {
     pub flushing: BTreeMap<u64, Arc<Pieces>>,
     /// Bytes of the file that are in `records` and not in the log.
     pub unlogged: RangeSet,
-    /// Writes in `records` that reach over the end of a record, each with those that overlap it: they are stored
-    /// together. What ends where one of them does has not been written to by another since.
+    /// Writes in `records` that reach over the end of a record, or may since the file is cut by content, each with
+    /// those that overlap it: they are stored together. What ends where one of them does has not been written to by
+    /// another since.
     pub spans: Spans,
     /// Bytes held.
     pub bytes: u64,
@@ -133,6 +129,9 @@ impl Failures {
 /// records: the record that it begins in, and those after it until the cuts are the old ones again.
 pub(crate) const TAKEN_ALONG: usize = 3;
 
+/// Writes that are less than so many bytes together are kept as one, in a file that is cut by content.
+const TOGETHER: u64 = 4096;
+
 /// What a dirty record is taken to need when it is stored.
 fn room(pieces: &Pieces) -> u64 {
     record_claim(pieces.end())
@@ -180,6 +179,13 @@ impl DirtyData {
             at += now.len() as u64;
             data = rest;
         }
+    }
+
+    /// What is written to a range of a file that is cut by content is stored together: a record may end anywhere.
+    /// Little writes one behind the other are one, or there would be as many spans as bytes.
+    pub fn keep_whole(&mut self, range: Range<u64>) {
+        let before = self.spans.ending_at(range.start).filter(|span| range.end - span.start <= TOGETHER);
+        self.spans.insert(before.map_or(range.start, |span| span.start)..range.end);
     }
 
     /// How many of the records next to this one were written to.

@@ -101,6 +101,12 @@ impl Spans {
         (end > at).then_some(start..end)
     }
 
+    /// The one that ends at `at`.
+    pub fn ending_at(&self, at: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.0.range(..at).next_back()?;
+        (end == at).then_some(start..end)
+    }
+
     /// Takes out those that begin in `range`.
     pub fn take(&mut self, range: Range<u64>) -> Self {
         let mut taken = self.0.split_off(&range.start);
@@ -311,6 +317,8 @@ mod tests {
             }
             let across = model.into_iter().find(|span| span.start < window.0 && span.end > window.0);
             prop_assert_eq!(spans.across(window.0), across);
+            let ending = spans.iter().find(|span| span.end == window.0);
+            prop_assert_eq!(spans.ending_at(window.0), ending);
         }
 
         #[test]

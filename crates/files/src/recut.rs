@@ -470,3 +470,63 @@ impl Cutting<'_> {
         self.recut.rest = from.map(|from| Rest { from, divided });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::flush::Todo;
+    use crate::names::NewInode;
+    use crate::ops::Caller;
+    use crate::volume::Volume;
+    use larder_device::{Entropy, Inline, SeededEntropy};
+    use larder_format::items::{FileKind, ROOT_INODE};
+    use larder_format::{ByteLen, HostId};
+    use larder_pool::create::rule_for;
+    use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World};
+    use larder_sim::{SimClock, SimWorld};
+    use std::sync::Arc;
+
+    /// Nobody else's files are stored by the pool's commits, so a commit comes wherever it is called.
+    fn volume(properties: &[(&str, &str)]) -> Arc<Volume> {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let world = World {
+            clock: Arc::new(SimClock::new()),
+            entropy: Arc::new(SeededEntropy::new(1)),
+            workers: Arc::new(Inline),
+            host: HostId::new(1),
+            host_name: "sim".into(),
+        };
+        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        for (name, value) in properties {
+            pool.set_property(ROOT_DATASET, name, value).unwrap();
+        }
+        pool.set_pool_property("memory", "4194304").unwrap();
+        let dataset = pool.dataset(ROOT_DATASET).unwrap();
+        Volume::open(pool, dataset, (0, 0)).unwrap()
+    }
+
+    #[test]
+    fn a_batch_that_ends_within_a_stream_ends_where_a_write_does() {
+        for len in [777, 3_001, 9_001] {
+            let properties = [("recordsize", "16384"), ("chunking", "content"), ("compression", "off")];
+            let volume = volume(&properties);
+            let new = NewInode::plain(FileKind::Regular, 0o644);
+            let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+            let id = volume.make(ROOT_INODE, b"file", new, &caller).unwrap().node.unpack().1;
+            let dice = SeededEntropy::new(len);
+            for at in (0..400_000).step_by(len as usize) {
+                let bytes: Vec<u8> = (0..len).map(|_| dice.next_u64() as u8).collect();
+                volume.write(id, Some(at), &bytes, false).unwrap();
+            }
+            let mut todo = Todo::from([(id, 0..u64::MAX)]);
+            let mut batches = 0;
+            while !todo.is_empty() {
+                volume.flush_batch(&volume.pool.enter().unwrap(), &mut todo).unwrap();
+                let size = volume.inode(id).unwrap().lock().unwrap().tree.size;
+                assert_eq!(size % len, 0, "the last write of {len} bytes is torn at {size}");
+                batches += 1;
+            }
+            assert!(batches > 1);
+        }
+    }
+}

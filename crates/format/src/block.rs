@@ -8,6 +8,12 @@ use crate::{BLOCK_STEP, BlockId, CommitId, Corrupt, DatasetId, Incarnation, Reas
 pub const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"LBLK");
 /// Bytes of a block that are not payload.
 pub const BLOCK_OVERHEAD: u32 = BlockHeader::SIZE as u32;
+/// log2 of [`FRAME`].
+pub const FRAME_SHIFT: u8 = 12;
+/// Bytes of content that are summed by themselves where a block has frames.
+pub const FRAME: u32 = 1 << FRAME_SHIFT;
+/// Bytes of a frame's sum.
+pub const FRAME_SUM: u32 = 8;
 
 layout! {
     /// The header in front of every stored block.
@@ -32,7 +38,7 @@ layout! {
         logical: u32 = 32,
         /// Bytes of payload stored behind this header.
         payload: u32 = 36,
-        /// Checksum of the stored payload.
+        /// Checksum of the stored payload; where there are frames, of their sums alone.
         payload_sum: [u8; SUM_LEN] = 40,
         /// Owner hint for repair: the dataset (0: the pool).
         owner_dataset: DatasetId = 72,
@@ -42,7 +48,7 @@ layout! {
         owner_offset: u64 = 88,
         /// Owner hint: the first key's kind of a node.
         owner_kind: u8 = 96,
-        /// log2 of the bytes of content that are summed, and sealed, by themselves; 0 when all is one piece. Reserved.
+        /// log2 of the bytes of content that are summed by themselves: [`FRAME_SHIFT`], or 0 when all is one piece.
         frame: u8 = 97,
         /// Cipher: key that sealed the payload; 0 is none. Reserved.
         key: u32 = 100,
@@ -124,6 +130,8 @@ pub struct BlockInfo {
     pub codec: CodecKind,
     /// How the payload is summed.
     pub checksum: ChecksumKind,
+    /// Whether the payload begins with sums of the content's frames.
+    pub framed: bool,
     /// A node's height above the leaves.
     pub level: u8,
     /// Bytes of the plain content.
@@ -173,7 +181,7 @@ pub fn encode_header(
         owner_object: info.object,
         owner_offset: info.offset,
         owner_kind: info.key_kind,
-        frame: 0,
+        frame: if info.framed { FRAME_SHIFT } else { 0 },
         key: 0,
         nonce: [0; 12],
         tag: [0; 16],
@@ -204,6 +212,29 @@ pub fn encode(
     BLOCK_OVERHEAD + payload.len() as u32
 }
 
+/// Bytes of the sums of frames of `logical` bytes of content.
+pub fn frame_sums_len(logical: u32) -> u32 {
+    logical.div_ceil(FRAME) * FRAME_SUM
+}
+
+/// The sums of the frames of `content`, as they are stored.
+pub fn frame_sums(sums: &Sums, content: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(content.len().div_ceil(FRAME as usize) * FRAME_SUM as usize);
+    for frame in content.chunks(FRAME as usize) {
+        stored.extend_from_slice(&checksum::fast64(sums, frame).to_le_bytes());
+    }
+    stored
+}
+
+/// Verifies the frames that `content` is, against as many of their sums.
+pub fn check_frames(sums: &Sums, stored: &[u8], content: &[u8]) -> Result<(), Corrupt> {
+    let count = content.len().div_ceil(FRAME as usize);
+    let mut each = stored.chunks_exact(FRAME_SUM as usize).zip(content.chunks(FRAME as usize));
+    let is_right = |(sum, frame): (&[u8], &[u8])| checksum::fast64(sums, frame).to_le_bytes() == sum;
+    ensure(stored.len() == count * FRAME_SUM as usize, "frames of a block", Reason::Range)?;
+    ensure(each.all(is_right), "block payload", Reason::Checksum)
+}
+
 /// A block whose header has been verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedHeader {
@@ -229,7 +260,16 @@ impl CheckedHeader {
         let sum = checksum::fast64(sums, &bytes[..BlockHeader::SIZE - 8]);
         ensure(sum == header.header_sum, WHAT, Reason::Checksum)?;
         ensure(header.key == 0, "a cipher of blocks", Reason::Feature)?;
-        ensure(header.frame == 0, "frames in blocks", Reason::Feature)?;
+        let framed = header.frame != 0;
+        if framed {
+            let is_known = header.frame == FRAME_SHIFT
+                && header.kind == BlockKind::Record as u8
+                && header.codec == CodecKind::Off as u8
+                && header.checksum == ChecksumKind::Fast as u8;
+            ensure(is_known, "such frames in blocks", Reason::Feature)?;
+            let whole = header.logical.checked_add(frame_sums_len(header.logical));
+            ensure(header.logical > 0 && whole == Some(header.payload), WHAT, Reason::Range)?;
+        }
         Ok(Self {
             id: header.id,
             incarnation: header.incarnation,
@@ -238,6 +278,7 @@ impl CheckedHeader {
                 kind: BlockKind::from_byte(header.kind)?,
                 codec: CodecKind::from_byte(header.codec)?,
                 checksum: ChecksumKind::from_byte(header.checksum)?,
+                framed,
                 level: header.level,
                 logical: header.logical,
                 dataset: header.owner_dataset,
@@ -255,6 +296,26 @@ impl CheckedHeader {
         BLOCK_OVERHEAD.saturating_add(self.payload)
     }
 
+    /// Bytes before the content: the header, and the sums of frames.
+    pub fn before_content(&self) -> u32 {
+        BLOCK_OVERHEAD + if self.info.framed { frame_sums_len(self.info.logical) } else { 0 }
+    }
+
+    /// The sums of the frames of the block that begins with `bytes`, verified; none when it has none.
+    pub fn frame_sums<'a>(&self, sums: &Sums, bytes: &'a [u8]) -> Result<&'a [u8], Corrupt> {
+        let stored = bytes.get(BlockHeader::SIZE..self.before_content() as usize);
+        let stored = stored.ok_or(Corrupt::new("block", Reason::Short))?;
+        if self.info.framed {
+            self.check_sum(sums, stored)?;
+        }
+        Ok(stored)
+    }
+
+    fn check_sum(&self, sums: &Sums, summed: &[u8]) -> Result<(), Corrupt> {
+        let sum = checksum::payload_sum(self.info.checksum, sums, summed);
+        ensure(sum == self.payload_sum, "block payload", Reason::Checksum)
+    }
+
     /// Bytes the block takes in its column.
     pub fn footprint(&self) -> u64 {
         u64::from(self.stored()).next_multiple_of(u64::from(BLOCK_STEP))
@@ -262,19 +323,24 @@ impl CheckedHeader {
 }
 
 /// Verifies the whole block at the start of `bytes` and that it is block `id`; returns its header and
-/// its payload, still encoded.
+/// its content, still encoded.
 pub fn check<'a>(sums: &Sums, id: BlockId, bytes: &'a [u8]) -> Result<(CheckedHeader, &'a [u8]), Corrupt> {
-    let (header, payload) = check_any(sums, bytes)?;
+    let (header, content) = check_any(sums, bytes)?;
     ensure(header.id == id, "block", Reason::Identity)?;
-    Ok((header, payload))
+    Ok((header, content))
 }
 
-/// Verifies the whole block at the start of `bytes`, whichever it is.
+/// Verifies the whole block at the start of `bytes`, whichever it is; returns its header and its content, still
+/// encoded.
 pub fn check_any<'a>(sums: &Sums, bytes: &'a [u8]) -> Result<(CheckedHeader, &'a [u8]), Corrupt> {
     let header = CheckedHeader::check(sums, bytes)?;
-    let payload =
-        bytes.get(BlockHeader::SIZE..header.stored() as usize).ok_or(Corrupt::new("block", Reason::Short))?;
-    let sum = checksum::payload_sum(header.info.checksum, sums, payload);
-    ensure(sum == header.payload_sum, "block payload", Reason::Checksum)?;
-    Ok((header, payload))
+    let stored = header.frame_sums(sums, bytes)?;
+    let content = bytes.get(header.before_content() as usize..header.stored() as usize);
+    let content = content.ok_or(Corrupt::new("block", Reason::Short))?;
+    if header.info.framed {
+        check_frames(sums, stored, content)?;
+    } else {
+        header.check_sum(sums, content)?;
+    }
+    Ok((header, content))
 }

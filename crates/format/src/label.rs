@@ -139,10 +139,12 @@ pub struct Features {
 impl Features {
     /// Incompatible: blocks may have several places, of which who knows none but the first frees only that.
     pub const COPIES: u64 = 1;
+    /// Incompatible: records may begin with the sums of their frames.
+    pub const FRAMES: u64 = 2;
 
     /// What this build may not even read.
     pub fn unknown(self) -> u64 {
-        self.incompatible & !Self::COPIES
+        self.incompatible & !(Self::COPIES | Self::FRAMES)
     }
 
     /// Refuses what this build may not even read.

@@ -430,6 +430,15 @@ pub struct Root {
 }
 
 impl Root {
+    /// The import that wrote its commit. An import's first root repeats the one before it: who lacks it holds what the
+    /// import before wrote.
+    pub fn writer(&self) -> Incarnation {
+        match &self.history[..] {
+            [import, before, ..] if import.first == self.commit => before.incarnation,
+            _ => self.incarnation,
+        }
+    }
+
     /// The record's bytes, at most [`RING_SLOT`]; `None` when the pool has too many open segments.
     pub fn encode(&self, sums: &Sums) -> Option<Vec<u8>> {
         let mut out = vec![0; RootHead::SIZE];

@@ -465,6 +465,7 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
             kind: BlockKind::Record,
             codec: CodecKind::Off,
             checksum: ChecksumKind::Fast,
+            framed: false,
             level: 0,
             logical: 4,
             dataset: DatasetId::new(1),
@@ -476,13 +477,98 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         let mut bytes = vec![0; BlockHeader::SIZE + 4];
         let sum = checksum::payload_sum(ChecksumKind::Fast, &sums(), b"data");
         block::encode(&sums(), &stamp, &info, sum, b"data", &mut bytes);
-        bytes[at] = 12;
+        bytes[at] = 13;
         let sum = checksum::fast64(&sums(), &bytes[..BlockHeader::SIZE - 8]);
         bytes[BlockHeader::SIZE - 8..BlockHeader::SIZE].copy_from_slice(&sum.to_le_bytes());
         told(block::check_any(&sums(), &bytes))
     };
-    assert_eq!(block(97), "frames in blocks: unsupported feature");
+    assert_eq!(block(97), "such frames in blocks: unsupported feature");
     assert_eq!(block(100), "a cipher of blocks: unsupported feature");
+}
+
+/// A record with frames and this content, changed and its header and its frames' sums summed anew.
+fn framed(content: &[u8], change: impl Fn(&mut BlockInfo, &mut Vec<u8>)) -> Vec<u8> {
+    let mut info = BlockInfo {
+        kind: BlockKind::Record,
+        codec: CodecKind::Off,
+        checksum: ChecksumKind::Fast,
+        framed: true,
+        level: 0,
+        logical: content.len() as u32,
+        dataset: DatasetId::new(1),
+        object: 2,
+        offset: 0,
+        key_kind: 0,
+    };
+    let stamp = Stamp { id: BlockId::new(5), incarnation: Incarnation::new(8), birth: CommitId::new(2) };
+    let frames = block::frame_sums(&sums(), content);
+    let mut payload = [&frames[..], content].concat();
+    change(&mut info, &mut payload);
+    let mut bytes = vec![0; BlockHeader::SIZE + payload.len()];
+    let sum = checksum::payload_sum(info.checksum, &sums(), &payload[..frames.len().min(payload.len())]);
+    block::encode(&sums(), &stamp, &info, sum, &payload, &mut bytes);
+    bytes
+}
+
+fn with_frame(mut bytes: Vec<u8>, frame: u8) -> Vec<u8> {
+    bytes[97] = frame;
+    let sum = checksum::fast64(&sums(), &bytes[..BlockHeader::SIZE - 8]);
+    bytes[BlockHeader::SIZE - 8..BlockHeader::SIZE].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn frames_are_of_one_size_of_plain_records_and_as_many_as_the_content_has() {
+    let content: Vec<u8> = (0..20_000u32).map(|i| ((i * i) >> 7) as u8).collect();
+    let same = |_: &mut BlockInfo, _: &mut Vec<u8>| {};
+    let sound = framed(&content, same);
+    let (header, found) = block::check_any(&sums(), &sound).unwrap();
+    assert!(found == content && header.before_content() == 144 + 5 * 8);
+    for len in [1, 4095, 4096, 4097, 8192] {
+        let (_, found) =
+            block::check_any(&sums(), &framed(&content[..len], same)).map(|(h, f)| (h, f.to_vec())).unwrap();
+        assert!(found == content[..len]);
+    }
+    let refused = |bytes: &[u8]| block::check_any(&sums(), bytes).unwrap_err().to_string();
+    let unknown = "such frames in blocks: unsupported feature";
+    for frame in [1, 11, 13, 63, 64, 255] {
+        assert_eq!(refused(&with_frame(sound.clone(), frame)), unknown);
+    }
+    assert_eq!(refused(&framed(&content, |info, _| info.codec = CodecKind::Lz4)), unknown);
+    assert_eq!(refused(&framed(&content, |info, _| info.checksum = ChecksumKind::Blake3)), unknown);
+    for kind in [BlockKind::Node, BlockKind::Table, BlockKind::Run, BlockKind::Log, BlockKind::CommitRecord] {
+        assert_eq!(refused(&framed(&content, |info, _| info.kind = kind)), unknown);
+    }
+    for logical in [0, 1, 19_999, 20_001, 20_480, 20_481, u32::MAX - 1, u32::MAX] {
+        let reason = Reason::Range;
+        let bytes = framed(&content, |info, _| info.logical = logical);
+        assert_eq!(block::check_any(&sums(), &bytes).unwrap_err().reason, reason, "{logical}");
+    }
+    // Sums that are longer than the payload.
+    let short = framed(&content, |info, payload| {
+        info.logical = 20_000;
+        payload.truncate(16);
+    });
+    assert_eq!(block::check_any(&sums(), &short).unwrap_err().reason, Reason::Range);
+    // What is cut off, wrong in any frame, or wrong in any sum, though that is summed.
+    for len in [0, 143, 144, 183, 184, 5000, sound.len() - 1] {
+        assert_eq!(block::check_any(&sums(), &sound[..len]).unwrap_err().reason, Reason::Short);
+        assert!(len > 183 || header.frame_sums(&sums(), &sound[..len]).is_err());
+    }
+    for at in (144..sound.len()).step_by(1009).chain([183, 184, sound.len() - 1]) {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 1;
+        assert_eq!(block::check_any(&sums(), &bytes).unwrap_err().reason, Reason::Checksum, "{at}");
+        assert_eq!(header.frame_sums(&sums(), &bytes).is_err(), at < 184, "{at}");
+    }
+    let forged = framed(&content, |_, payload| payload[8] ^= 1);
+    assert_eq!(block::check_any(&sums(), &forged).unwrap_err().reason, Reason::Checksum);
+    // Sums say nothing of another number of frames.
+    let stored = header.frame_sums(&sums(), &sound).unwrap();
+    block::check_frames(&sums(), &stored[8..24], &content[4096..12_288]).unwrap();
+    for (from, to) in [(0, 16), (8, 16), (8, 32)] {
+        block::check_frames(&sums(), &stored[from..to], &content[4096..12_288]).unwrap_err();
+    }
 }
 
 #[test]

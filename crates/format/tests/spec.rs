@@ -246,6 +246,9 @@ fn coded_constants() -> BTreeMap<String, u128> {
         acl::MAX_ACL_ENTRIES,
         block::BLOCK_MAGIC,
         block::BLOCK_OVERHEAD,
+        block::FRAME,
+        block::FRAME_SHIFT,
+        block::FRAME_SUM,
         checksum::KEY_LEN,
         checksum::SUM_LEN,
         ids::BLOCK_STEP,
@@ -318,6 +321,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
     ];
     let mut found: BTreeMap<_, _> = list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     found.insert("label::COPIES".into(), label::Features::COPIES.into());
+    found.insert("label::FRAMES".into(), label::Features::FRAMES.into());
     found.insert("items::HAS_XATTRS".into(), items::Inode::HAS_XATTRS.into());
     found.insert("items::HAS_TAIL".into(), items::Inode::HAS_TAIL.into());
     found.insert("items::BY_CONTENT".into(), items::Inode::BY_CONTENT.into());

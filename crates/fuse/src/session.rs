@@ -5,6 +5,7 @@ use crate::wire::abi::{self, init};
 use crate::wire::{Data, Init, Operation, Request, Response};
 use crate::{classic, ring};
 use rustix::io::Errno;
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -140,12 +141,12 @@ impl Session {
     /// Returns when the mount is gone and no request is under way.
     ///
     /// # Errors
-    /// What ended a thread, if it was not the mount's end.
-    ///
-    /// # Panics
-    /// When the [`Service`] has.
+    /// What ended a thread, if it was not the mount's end; a panic of the [`Service`] is told as one.
     pub fn join(self) -> io::Result<()> {
-        let ends = self.threads.into_iter().map(|thread| thread.join().expect("a service does not panic"));
+        let ends = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| Err(panicked(&*panic))));
         ends.fold(Ok(()), io::Result::and)
     }
 }
@@ -202,6 +203,12 @@ fn drops_pages_after_writes(release: &str) -> bool {
     let mut numbers = release[..end].split('.').map(|number| number.parse().unwrap_or(0u32));
     let mut next = || numbers.next().unwrap_or(0);
     (next(), next(), next()) >= (6, 18, 3)
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> io::Error {
+    let text =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    io::Error::other(format!("a thread of FUSE has panicked: {}", text.unwrap_or("it does not say why")))
 }
 
 fn no_io_uring() -> io::Error {
@@ -293,7 +300,10 @@ mod tests {
     impl Service for Listener {
         type Data = Vec<u8>;
         fn serve(&self, _: &Request<'_>) -> Response<Vec<u8>> {
-            Response::Done
+            panic!("as it was planted")
+        }
+        fn panicked(&self) {
+            self.0.lock().unwrap().push("a panic".to_owned());
         }
         fn ended(&self, error: &io::Error) {
             self.0.lock().unwrap().push(error.to_string());
@@ -301,15 +311,18 @@ mod tests {
         fn refused(&self, _: u64, _: &Response<Vec<u8>>) {}
     }
 
-    #[test]
-    fn a_thread_that_the_device_gives_an_error_tells_the_service_before_it_ends() {
+    fn request(opcode: u32, nodeid: u64, body: &[u8]) -> Vec<u8> {
+        let len = (size_of::<abi::InHeader>() + body.len()) as u32;
+        let header = abi::InHeader { len, opcode, unique: 1, nodeid, ..Default::default() };
+        [header.as_bytes(), body].concat()
+    }
+
+    /// A session with one thread, and the kernel's end of its device.
+    fn served(listener: &Arc<Listener>) -> (Session, OwnedFd) {
         let (ours, kernels) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let begun = abi::InitIn { major: abi::MAJOR, minor: 40, max_readahead: 4096, flags: 0 };
-        let len = (size_of::<abi::InHeader>() + size_of::<abi::InitIn>()) as u32;
-        let header = abi::InHeader { len, opcode: 26, unique: 1, nodeid: 0, ..Default::default() };
-        rustix::io::write(&kernels, &[header.as_bytes(), begun.as_bytes()].concat()).unwrap();
-        let listener = Arc::new(Listener::default());
+        rustix::io::write(&kernels, &request(26, 0, begun.as_bytes())).unwrap();
         let options = Options {
             transport: Some(Transport::Classic),
             threads: 1,
@@ -317,11 +330,28 @@ mod tests {
             max_readahead: PAGE,
             max_background: 16,
         };
-        let session = serve(ours, Arc::clone(&listener), &options).unwrap();
+        (serve(ours, Arc::clone(listener), &options).unwrap(), kernels)
+    }
+
+    #[test]
+    fn a_thread_that_the_device_gives_an_error_tells_the_service_before_it_ends() {
+        let listener = Arc::new(Listener::default());
+        let (session, kernels) = served(&listener);
         // With the answer unread in it, the other end is told that the connection was reset.
         drop(kernels);
         assert!(session.join().is_err());
         assert_eq!(listener.0.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_panic_of_the_service_is_an_error_of_who_joins() {
+        let listener = Arc::new(Listener::default());
+        let (session, kernels) = served(&listener);
+        // STATFS has no body.
+        rustix::io::write(&kernels, &request(17, 1, &[])).unwrap();
+        let error = session.join().unwrap_err().to_string();
+        assert!(error.ends_with("as it was planted"), "{error}");
+        assert_eq!(*listener.0.lock().unwrap(), ["a panic"]);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use crate::{Decoder, samples};
 use larder_format::acl::Acl;
-use larder_format::block::{self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind};
+use larder_format::block::{
+    self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind, FRAME, check_frames, frame_sums, frame_sums_len,
+};
 use larder_format::checksum::{ChecksumKind, KEY_LEN, PoolKey, Sums, fast64, payload_sum, plain64};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
@@ -132,7 +134,14 @@ fn seal_row(bytes: &mut [u8]) {
 
 fn seal_block(bytes: &mut [u8]) {
     let Some(head) = BlockHeader::get(bytes) else { return };
-    let end = BlockHeader::SIZE.saturating_add(head.payload as usize).min(bytes.len());
+    let mut end = BlockHeader::SIZE.saturating_add(head.payload as usize).min(bytes.len());
+    let content = BlockHeader::SIZE.saturating_add(frame_sums_len(head.logical) as usize);
+    if head.frame != 0 && content <= end {
+        let sums = frame_sums(&SUMS, &bytes[content..end]);
+        let len = sums.len().min(content - BlockHeader::SIZE);
+        bytes[BlockHeader::SIZE..][..len].copy_from_slice(&sums[..len]);
+        end = content;
+    }
     if let Ok(kind) = ChecksumKind::from_byte(head.checksum) {
         let sum = payload_sum(kind, &SUMS, &bytes[BlockHeader::SIZE..end]);
         sum.store(&mut bytes[at(BlockHeader::FIELDS, "payload_sum")..]);
@@ -200,8 +209,16 @@ fn whole_block(bytes: &[u8]) -> bool {
     if let Ok(header) = CheckedHeader::check(&SUMS, bytes) {
         assert!(header.footprint() >= u64::from(header.stored()));
     }
-    let Ok((header, payload)) = block::check_any(&SUMS, bytes) else { return false };
-    assert_eq!(payload.len(), header.payload as usize);
+    let Ok((header, content)) = block::check_any(&SUMS, bytes) else { return false };
+    assert_eq!(content.len() as u32, header.stored() - header.before_content());
+    let sums = header.frame_sums(&SUMS, &bytes[..header.before_content() as usize]).expect("it was checked");
+    assert_eq!(sums.is_empty(), !header.info.framed);
+    if let Some((rest, sum)) = sums.split_last_chunk::<8>() {
+        // The last frame by itself, and nothing else for it.
+        let last = &content[(rest.len() / 8) * FRAME as usize..];
+        check_frames(&SUMS, rest, &content[..content.len() - last.len()]).expect("all but the last");
+        check_frames(&SUMS, sum, last).expect("the last");
+    }
     same(header, block::check(&SUMS, header.id, bytes).map(|(header, _)| header))
 }
 

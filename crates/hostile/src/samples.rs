@@ -197,6 +197,7 @@ pub fn blocks() -> Vec<Vec<u8>> {
             kind: BlockKind::Record,
             codec: CodecKind::Off,
             checksum,
+            framed: false,
             level: 0,
             logical: payload.len() as u32,
             dataset: DatasetId::new(1),
@@ -210,7 +211,29 @@ pub fn blocks() -> Vec<Vec<u8>> {
         out
     };
     let payloads = [vec![], b"plain".to_vec(), vec![7; 1000]];
-    payloads.into_iter().zip(sums).map(encode).collect()
+    let framed = [1, 9000].map(|len| framed_block(&vec![5; len]));
+    payloads.into_iter().zip(sums).map(encode).chain(framed).collect()
+}
+
+fn framed_block(content: &[u8]) -> Vec<u8> {
+    let stamp = Stamp { id: BlockId::new(78), incarnation: Incarnation::new(1), birth: CommitId::new(2) };
+    let info = BlockInfo {
+        kind: BlockKind::Record,
+        codec: CodecKind::Off,
+        checksum: ChecksumKind::Fast,
+        framed: true,
+        level: 0,
+        logical: content.len() as u32,
+        dataset: DatasetId::new(1),
+        object: 2,
+        offset: 3,
+        key_kind: 0,
+    };
+    let frames = block::frame_sums(&SUMS, content);
+    let payload = [&frames[..], content].concat();
+    let mut out = vec![0; block::BLOCK_OVERHEAD as usize + payload.len()];
+    block::encode(&SUMS, &stamp, &info, payload_sum(ChecksumKind::Fast, &SUMS, &frames), &payload, &mut out);
+    out
 }
 
 /// Bytes that a block with this payload takes.
@@ -225,6 +248,7 @@ pub fn put_block(id: u64, payload: &[u8], out: &mut [u8]) {
         kind: BlockKind::Record,
         codec: CodecKind::Off,
         checksum: ChecksumKind::Fast,
+        framed: false,
         level: 0,
         logical: payload.len() as u32,
         dataset: DatasetId::new(1),

@@ -367,8 +367,8 @@ impl Pool {
 
     /// Brings the pool's own properties into effect.
     pub(crate) fn apply_pool_properties(&self) {
-        let properties = self.properties.read();
-        let number = |name: &str| properties.get(name).and_then(|value| value.parse::<u64>().ok());
+        let number =
+            |name: &str| self.properties.read().get(name).and_then(|value| value.parse::<u64>().ok());
         if let Some(memory) = number("memory") {
             self.cache.set_memory(memory);
             self.duplicates.set_memory(memory);
@@ -376,7 +376,6 @@ impl Pool {
         if let Some(percent) = number("metadata_share") {
             self.cache.set_metadata_percent(percent);
         }
-        drop(properties);
         self.apply_device_timeout();
     }
 

@@ -141,6 +141,11 @@ impl Cache {
         self.memory() / 100 * TRACE_SHARE_PERCENT
     }
 
+    /// The most bytes of records.
+    pub(crate) fn record_limit(&self) -> u64 {
+        self.limits().0
+    }
+
     fn limits(&self) -> (u64, u64) {
         let part = self.memory() / 100;
         let lent = self.lent.load(Ordering::Relaxed).min(part * LENT_SHARE_PERCENT);

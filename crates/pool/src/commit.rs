@@ -328,6 +328,10 @@ impl Pool {
         let tables = self.seal_tables(commit)?;
         let time = self.world.clock.now();
         let mut core = self.core.lock();
+        if let Some(segment) = core.miscounted {
+            let text = format!("the tables count less in segment {segment} than was freed of it");
+            return Err(PoolError::Invalid(text));
+        }
         core.free_dead_segments(commit, true, &[]);
         core.block_lease = BlockId::new(core.next_block.get() + LEASE);
         core.segment_lease = SegmentId::new(core.next_segment.get() + LEASE);
@@ -432,9 +436,9 @@ impl Pool {
 
     /// Changed segments go into the tables, and the tables' dirty nodes become blocks.
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
+        let unfinished = self.unnamed_pages();
         let mut tables = self.tables.lock();
         self.seal_damage(&mut tables);
-        let unfinished = self.unnamed_pages();
         let (gone, changed) = {
             let mut core = self.core.lock();
             core.free_dead_segments(commit, false, &unfinished);
@@ -583,11 +587,7 @@ impl Pool {
         let commit = root.commit;
         self.still_ours(Look::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
-        // An import's first root repeats the one before it: who lacks it holds what the import before wrote.
-        let writer = match &root.history[..] {
-            [import, before, ..] if import.first == commit => before.incarnation,
-            _ => root.incarnation,
-        };
+        let writer = root.writer();
         self.members.iter().for_each(|member| member.completed(commit, writer));
         (root.devices, root.next_device) = self.members.to_root(commit, writer);
         let Some(bytes) = root.encode(&self.sums) else {

@@ -1,9 +1,6 @@
 //! What of the pool changes with every write, under one lock: segments, free slots, ids.
 //!
-//! Locking order, outermost first: the turn to change who is a member, a step of scrub, healing, resilver or trace,
-//! commit lock, removals, gate, intent log, dataset trees, snapshots, dedup index, tables, block map, near, rows in
-//! flight, core; the books of quotas, what is to be freed and what is noted of free slots alone, at last. The core's
-//! lock is never held over I/O.
+//! That lock is never held over I/O.
 
 use crate::error::Result;
 use crate::heat::Clock;
@@ -51,6 +48,8 @@ pub struct Core {
     pub(crate) features: Features,
     /// Data may open segments down to the last slot: it is what the log holds, which was promised.
     pub(crate) spend_reserve: bool,
+    /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
+    pub(crate) miscounted: Option<SegmentId>,
 }
 
 impl Core {
@@ -114,19 +113,18 @@ impl Core {
         self.release_many(place.segment, 1, u64::from(place.footprint()));
     }
 
-    /// As [`Core::release`], for `blocks` blocks of `bytes` together.
+    /// As [`Core::release`], for `blocks` blocks of `bytes` together. What the tables do not count cannot be freed.
     pub(crate) fn release_many(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
         let dead = self.entries.change(segment, |entry| {
-            assert!(
-                entry.live_blocks >= blocks && entry.live_bytes >= bytes,
-                "segment {segment} is freed more than was written to it"
-            );
-            entry.live_blocks -= blocks;
-            entry.live_bytes -= bytes;
-            entry.dirty = true;
-            entry.live_blocks == 0 && entry.is_complete()
+            let blocks = entry.live_blocks.checked_sub(blocks);
+            let (blocks, bytes) = blocks.zip(entry.live_bytes.checked_sub(bytes))?;
+            (entry.live_blocks, entry.live_bytes, entry.dirty) = (blocks, bytes, true);
+            Some(blocks == 0 && entry.is_complete())
         });
-        if planted(Bug::EarlyReuse) && dead == Some(true) {
+        if dead == Some(None) {
+            self.miscounted.get_or_insert(segment);
+        }
+        if planted(Bug::EarlyReuse) && dead == Some(Some(true)) {
             self.give_slots_back(segment);
             self.gone.push(segment);
         }
@@ -135,12 +133,14 @@ impl Core {
     /// Blocks of `segment` are live.
     pub(crate) fn count_live(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
         let counted = self.entries.change(segment, |entry| {
-            entry.live_blocks += blocks;
-            entry.live_bytes += bytes;
-            entry.placed += bytes;
-            entry.dirty = true;
+            let sums = entry.live_bytes.checked_add(bytes).zip(entry.placed.checked_add(bytes));
+            let (blocks, sums) = entry.live_blocks.checked_add(blocks).zip(sums)?;
+            (entry.live_blocks, (entry.live_bytes, entry.placed), entry.dirty) = (blocks, sums, true);
+            Some(())
         });
-        counted.expect("what was written has a segment");
+        if counted.expect("what was written has a segment").is_none() {
+            self.miscounted.get_or_insert(segment);
+        }
     }
 
     /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
@@ -236,5 +236,46 @@ impl Pool {
         }
         let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
         self.map.lock().apply(Update::Put { id: ptr.id, places });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::PoolError;
+    use crate::{ROOT_DATASET, bed};
+    use larder_format::ByteLen;
+    use larder_format::items::EXTENT;
+    use larder_format::node::Key;
+    use larder_format::segment::SegmentKind;
+    use larder_sim::SimWorld;
+
+    #[test]
+    fn tables_that_count_less_than_is_freed_suspend_the_pool_and_no_root_follows() {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let pool = bed::pool(sim.devices(), "single");
+        let put = |pool: &crate::Pool, value: &[u8]| {
+            let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
+            let key = Key::new(9, EXTENT, 0);
+            let put = dataset.update(&op, |tree| tree.insert(key, value));
+            put.unwrap();
+        };
+        let long: Vec<u8> = (0..1000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        put(&pool, &long);
+        pool.commit().unwrap();
+        let nodes = pool.core.lock().entries.select(|entry| entry.segment.kind == SegmentKind::Node);
+        for &id in &nodes {
+            pool.core.lock().entries.change(id, |entry| {
+                (entry.live_blocks, entry.live_bytes, entry.dirty) = (1, 8, true);
+            });
+        }
+        pool.commit().unwrap();
+        drop(pool);
+        let pool = bed::import(sim.devices()).unwrap();
+        let before = pool.durable_commit();
+        put(&pool, b"short");
+        let error = pool.commit().unwrap_err();
+        assert!(matches!(error, PoolError::Suspended(_)), "{error}");
+        assert!(error.to_string().contains(&format!("segment {}", nodes[0])), "{error}");
+        assert!(!pool.may_resume() && pool.durable_commit() == before);
     }
 }

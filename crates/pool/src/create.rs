@@ -293,6 +293,7 @@ impl Pool {
             gone: Vec::new(),
             features: Features::default(),
             spend_reserve: false,
+            miscounted: None,
         };
         let parts = Parts {
             sums,
@@ -389,10 +390,12 @@ impl Pool {
             healing: Default::default(),
             bad_slots: Default::default(),
             scrub: Default::default(),
+            trim: Default::default(),
             cleaning: Mutex::new(None),
             stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             misses: Default::default(),
+            parts: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),
             secret: OnceLock::new(),

@@ -196,9 +196,14 @@ impl Pool {
                 }
                 (found.device, found.label)
             }
-            None => member.device().zip(member.label()).ok_or_else(|| {
-                PoolError::Invalid(format!("{name} is not there: attach it, or replace it by another"))
-            })?,
+            None => {
+                if let Some(held) = member.holds() {
+                    (known.good_through, known.incarnation) = held;
+                }
+                member.device().zip(member.label()).ok_or_else(|| {
+                    PoolError::Invalid(format!("{name} is not there: attach it, or replace it by another"))
+                })?
+            }
         };
         if member.group == NO_GROUP {
             // Its label may be for a place that it did not get: a cut came before the boundary.

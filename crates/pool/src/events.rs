@@ -82,6 +82,10 @@ pub enum Class {
     ResilverStart,
     /// A resilver ended.
     ResilverFinish,
+    /// A trim of a device began, or goes on.
+    TrimStart,
+    /// It ended.
+    TrimFinish,
     /// A trace began.
     TraceStart,
     /// A trace ended.
@@ -120,6 +124,8 @@ impl fmt::Display for Class {
             Self::ScrubFinish => "scrub_finish",
             Self::ResilverStart => "resilver_start",
             Self::ResilverFinish => "resilver_finish",
+            Self::TrimStart => "trim_start",
+            Self::TrimFinish => "trim_finish",
             Self::TraceStart => "trace_start",
             Self::TraceFinish => "trace_finish",
         })

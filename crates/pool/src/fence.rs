@@ -7,6 +7,9 @@
 //! Then this import suspends, and each later try finds the same. A host that sees that it stood still, by either
 //! clock, looks before it takes or acknowledges anything.
 //!
+//! A heartbeat has one place on each device. One that does not take it there stays in use, and in its stead both imports
+//! look at the roots each time: at the place of the next, and whether that of the newest is still this import's.
+//!
 //! A device's heartbeat counts only where this import has put its own before: one that was away comes with an old one.
 //! Of older imports of this history it is no sign either: a device may lose writes. What cannot be read says nothing.
 //!
@@ -14,11 +17,13 @@
 //! write too many.
 
 use crate::error::Result;
+use crate::events::{Class, Event};
+use crate::member::Written;
 use crate::pool::Pool;
 use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
 use larder_format::root::{Root, ring_slot};
-use larder_format::{ByteLen, Incarnation};
+use larder_format::{ByteLen, CommitId, Incarnation};
 use larder_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +37,7 @@ const STOOD_STILL: Duration = Duration::from_secs(10);
 pub(crate) enum Look {
     /// Heartbeats.
     Briefly,
-    /// And the places where the next root goes.
+    /// And the places of the next root and the newest.
     Closely,
 }
 
@@ -75,9 +80,14 @@ impl Pool {
                 (member.write(at, Arc::clone(&data)), member)
             })
             .collect();
-        for (write, member) in writes {
-            if write.is_some() && member.settle(write) {
-                member.claim();
+        for (write, member) in writes.into_iter().filter(|(write, _)| write.is_some()) {
+            match member.settle_write(write) {
+                Written::Done => member.claim(),
+                Written::Refused(error) if member.is_mute_now() => {
+                    let text = format!("does not take the pool's heartbeat: {error}");
+                    self.event(Event::new(Class::Io).device(member.guid, member.name()).text(text));
+                }
+                Written::Refused(_) | Written::Lost => {}
             }
         }
         Ok(())
@@ -92,18 +102,21 @@ impl Pool {
             .map(|member| {
                 let area = member.label_areas()[0];
                 let beat = || member.read(area + ByteLen::new(HEARTBEAT_OFFSET), LABEL_LEN);
-                let root = || member.read(ring_slot(area, next), RING_SLOT);
-                let beat = member.is_claimed().then(beat).flatten();
-                (beat, (look == Look::Closely).then(root).flatten(), member)
+                let root = |commit| Some((commit, member.read(ring_slot(area, commit), RING_SLOT)?));
+                let closely = look == Look::Closely || member.is_mute();
+                let newest = CommitId::new(next.get().saturating_sub(1));
+                let roots: Vec<_> = [next, newest].into_iter().filter(|_| closely).filter_map(root).collect();
+                (member.is_claimed().then(beat).flatten(), roots, member)
             })
             .collect();
+        // Before the history is locked: a commit that is sealed has the core's lock then.
+        let own = self.incarnation();
         let ours: Vec<Incarnation> = {
             let history = self.history.lock();
-            let own = self.incarnation();
             std::iter::once(own).chain(history.iter().map(|import| import.incarnation)).collect()
         };
         let mut other = None;
-        for (beat, root, member) in reads {
+        for (beat, roots, member) in reads {
             // What a device does not give is found out by whoever writes it.
             let bytes = |read: Option<_>| read.and_then(|read| member.wait(read).ok());
             let beat = bytes(beat).and_then(|bytes| Heartbeat::check(&bytes).ok());
@@ -112,9 +125,11 @@ impl Pool {
             {
                 other = Some(format!("the host {}", beat.host_name));
             }
-            let root = bytes(root).and_then(|bytes| Root::check(&self.sums, &bytes).ok());
-            if root.is_some_and(|root| root.commit >= next && !ours.contains(&root.incarnation)) {
-                other.get_or_insert_with(|| "another host".into());
+            for (commit, root) in roots {
+                let root = bytes(Some(root)).and_then(|bytes| Root::check(&self.sums, &bytes).ok());
+                if root.is_some_and(|root| root.commit >= commit && !ours.contains(&root.incarnation)) {
+                    other.get_or_insert_with(|| "another host".into());
+                }
             }
         }
         self.looked.note(self);

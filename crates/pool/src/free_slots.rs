@@ -32,6 +32,21 @@ impl FreeSlots {
         self.around(slot).is_some()
     }
 
+    /// The first free slot from `slot` on.
+    pub(crate) fn next(&self, slot: u32) -> Option<u32> {
+        let inside = self.contains(slot).then_some(slot);
+        inside.or_else(|| self.ranges.range(slot..).next().map(|(&start, _)| start))
+    }
+
+    /// Free slots from `slot` on.
+    pub(crate) fn count_from(&self, slot: u32) -> u64 {
+        self.ranges
+            .values()
+            .zip(self.ranges.keys())
+            .map(|(end, start)| u64::from(end.saturating_sub(*start.max(&slot))))
+            .sum()
+    }
+
     /// Takes a slot; false when it was not free.
     pub(crate) fn take(&mut self, slot: u32) -> bool {
         let Some((start, end)) = self.around(slot) else { return false };
@@ -82,6 +97,8 @@ mod tests {
             }
             assert_eq!(slots.len(), model.len() as u64);
             assert!((0..60).all(|slot| slots.contains(slot) == model.contains(&slot)));
+            assert!((0..60).all(|slot| slots.count_from(slot) == model.range(slot..).count() as u64));
+            assert!((0..60).all(|slot| slots.next(slot) == model.range(slot..).next().copied()));
             let touch = slots.ranges.values().any(|end| slots.ranges.contains_key(end));
             assert!(!touch, "{:?}", slots.ranges);
         }

@@ -147,7 +147,7 @@ impl Pool {
             |group| root.groups.iter().find(|it| it.index == group).map_or(MIN_SLOT, |it| it.slot_size);
         let (mut members, mut spares) = (Vec::new(), Vec::new());
         for (candidate, known) in plan.devices.into_iter().zip(&root.devices) {
-            let mut known = known.clone();
+            let mut holds_less = None;
             let state = match candidate.standing {
                 Standing::Current | Standing::Spare => MemberState::Online,
                 Standing::Rebuilding => MemberState::Rebuilding,
@@ -160,11 +160,14 @@ impl Pool {
                 && through < known.good_through
             {
                 let held = candidate.found.as_ref().and_then(|found| found.root.as_ref());
-                known.incarnation = held.map_or(Incarnation::new(0), |held| holds(&root.history, held).1);
-                known.good_through = through;
+                let writer = held.map_or(Incarnation::new(0), |held| holds(&root.history, held).1);
+                holds_less = Some((through, writer));
             }
             let present = candidate.found.map(|found| (found.device, found.label));
-            let member = Member::new(&known, slot_size(known.group), present, state, &world.clock);
+            let mut member = Member::new(known, slot_size(known.group), present, state, &world.clock);
+            if let Some(holds) = holds_less {
+                member = member.of_older_copy(holds);
+            }
             if known.state == DeviceState::Spare { spares.push(member) } else { members.push(member) }
         }
         let members = Members::new(members, spares, root.next_device);
@@ -195,6 +198,7 @@ impl Pool {
             gone: Vec::new(),
             features: root.features,
             spend_reserve: false,
+            miscounted: None,
         };
         let parts = Parts {
             sums: Sums::new(plan.guid, plan.key),
@@ -506,23 +510,11 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::{GroupSpec, PoolSpec, rule_for};
-    use crate::open::{Scan, assemble, scan};
-    use larder_device::{Inline, SeededEntropy};
+    use crate::bed;
+    use larder_format::ByteLen;
     use larder_format::run::{Footprint, PageRef, RunId};
     use larder_format::tables::pieces;
-    use larder_format::{ByteLen, HostId};
-    use larder_sim::{SimClock, SimWorld};
-
-    fn world(seed: u64) -> World {
-        World {
-            clock: Arc::new(SimClock::new()),
-            entropy: Arc::new(SeededEntropy::new(seed)),
-            workers: Arc::new(Inline),
-            host: HostId::new(1),
-            host_name: "sim".into(),
-        }
-    }
+    use larder_sim::SimWorld;
 
     #[test]
     fn a_run_of_thousands_of_segments_comes_back_from_its_pieces() {
@@ -562,8 +554,7 @@ mod tests {
     #[test]
     fn datasets_whose_parents_form_a_circle_are_refused() {
         let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
-        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let pool = bed::pool(sim.devices(), "single");
         let above = pool.create_dataset("tank/above", BTreeMap::new()).unwrap();
         let below = pool.create_dataset("tank/above/below", BTreeMap::new()).unwrap();
         {
@@ -573,25 +564,19 @@ mod tests {
         }
         pool.commit().unwrap();
         drop(pool);
-        let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
-        let plan = assemble(vec![*found]).remove(0);
-        let error = Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal");
+        let error = bed::import(sim.devices()).err().expect("a refusal");
         assert_eq!(error.to_string(), "corrupt dataset table: entries out of order");
     }
 
     #[test]
     fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
         let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
-        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let pool = bed::pool(sim.devices(), "single");
         pool.tables.lock().insert(&TableNodes(&pool), Table::Holds.key(3), b"a hold").unwrap();
         pool.commit().unwrap();
         drop(pool);
-        let Scan::Member(found) = scan(&sim.devices()[0]) else { panic!("a pool's device") };
-        let plan = assemble(vec![*found]).remove(0);
         let before = sim.images();
-        let error =
-            Pool::import(world(2), plan, &ImportOptions::default()).err().expect("a refusal").to_string();
+        let error = bed::import(sim.devices()).err().expect("a refusal").to_string();
         assert!(error.contains("the pool has holds of snapshots") && error.contains("newer"), "{error}");
         assert!(sim.images() == before, "a refused import wrote");
     }

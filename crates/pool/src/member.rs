@@ -103,10 +103,15 @@ pub struct Member {
     pub slot_count: u32,
     /// Bytes of a slot; the group's.
     pub slot_size: u32,
+    /// What its device is, as the root says.
+    kind: DeviceKind,
     /// The member whose place it is to take when it is rebuilt.
     pub stands_for: Option<DeviceIndex>,
     good_through: AtomicU64,
     good_incarnation: AtomicU64,
+    /// What the device holds where that is less: another copy of it came than the pool wrote to last. The root goes
+    /// on telling of that one, until this one is in use.
+    holds: Option<(CommitId, Incarnation)>,
     since: AtomicU64,
     cursor: AtomicU64,
     partial: AtomicBool,
@@ -125,10 +130,14 @@ pub struct Member {
     abandoned: AtomicBool,
     /// It has a heartbeat of this import.
     claimed: AtomicBool,
+    /// It refused one.
+    mute: AtomicBool,
     /// Slots that refused a write since it was opened or cleared.
     refusals: AtomicU64,
     /// Why it was faulted.
     fault: Mutex<Option<String>>,
+    /// It refused a discard: it is asked for none until it is opened anew.
+    no_discards: AtomicBool,
     /// It was faulted because the file system that its file lies on is full.
     full: AtomicBool,
     /// It may lack something that counts as stored since it was faulted; if not, it can be used again as it is.
@@ -158,9 +167,11 @@ impl Member {
             guid: root.guid,
             slot_count: root.slot_count,
             slot_size,
+            kind: root.kind,
             stands_for: root.stands_for,
             good_through: AtomicU64::new(root.good_through.get()),
             good_incarnation: AtomicU64::new(root.incarnation.get()),
+            holds: None,
             since: AtomicU64::new(root.since.get()),
             cursor: AtomicU64::new(root.cursor.get()),
             partial: AtomicBool::new(root.partial),
@@ -173,8 +184,10 @@ impl Member {
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
             abandoned: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
             refusals: AtomicU64::new(0),
             fault: Mutex::default(),
+            no_discards: AtomicBool::new(false),
             full: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             current: AtomicBool::new(false),
@@ -211,6 +224,17 @@ impl Member {
         Self::new(&root, slot_size, Some((device, label)), state, clock)
     }
 
+    /// The same, whose device is an older copy: it holds no more than that commit.
+    pub(crate) fn of_older_copy(mut self, holds: (CommitId, Incarnation)) -> Self {
+        self.holds = Some(holds);
+        self
+    }
+
+    /// The last commit that its device holds and the import that wrote it, where that is less than the root says.
+    pub(crate) fn holds(&self) -> Option<(CommitId, Incarnation)> {
+        self.holds
+    }
+
     /// What the root of `commit`, which import `incarnation` writes, says of it.
     pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> RootDevice {
         let state = match self.state() {
@@ -238,7 +262,7 @@ impl Member {
             since: self.since(),
             cursor: self.cursor(),
             incarnation,
-            kind: DeviceKind::Unknown,
+            kind: self.kind,
         }
     }
 
@@ -412,7 +436,18 @@ impl Member {
 
     /// Notes that.
     pub(crate) fn claim(&self) {
+        self.mute.store(false, Ordering::Release);
         self.claimed.store(true, Ordering::Release);
+    }
+
+    /// Whether it refused the last heartbeat.
+    pub(crate) fn is_mute(&self) -> bool {
+        self.mute.load(Ordering::Acquire)
+    }
+
+    /// Notes that; whether it was not known.
+    pub(crate) fn is_mute_now(&self) -> bool {
+        !self.mute.swap(true, Ordering::AcqRel)
     }
 
     /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member
@@ -454,6 +489,28 @@ impl Member {
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         self.start(RequestKind::Write, Request::Write { offset, data })
+    }
+
+    /// Whether it takes discards, as far as is known.
+    pub fn discards(&self) -> bool {
+        !self.no_discards.load(Ordering::Relaxed)
+    }
+
+    /// Starts a discard; `None` when the member is not written, or takes none. It is in no statistics.
+    pub(crate) fn discard(&self, offset: DeviceOffset, len: ByteLen) -> Option<Pending<Outcome>> {
+        let asked = self.is_written() && self.discards();
+        asked.then(|| Some(self.device.as_ref()?.submit(Request::Discard { offset, len }))).flatten()
+    }
+
+    /// As [`Member::settle`], of a discard: that the device refuses it is no error of the device, which is asked for no
+    /// more.
+    pub(crate) fn settle_discard(&self, pending: Pending<Outcome>) -> bool {
+        let is_refusal = |error: &DeviceError| {
+            let refused = matches!(error, DeviceError::Unsupported | DeviceError::Io { .. });
+            self.no_discards.fetch_or(refused, Ordering::Relaxed);
+            refused
+        };
+        self.settle_unless(Some(pending), || {}, is_refusal)
     }
 
     /// Starts a flush; `None` when the member is not written.
@@ -522,6 +579,7 @@ impl Member {
         let may_refuse = |error: &DeviceError| {
             let is_refusal = matches!(error, DeviceError::Io { .. }) && !error.is_full() && self.is_written();
             refused = is_refusal.then(|| error.clone());
+            self.counters.write_errors.fetch_add(u64::from(is_refusal), Ordering::Relaxed);
             is_refusal
         };
         match (self.settle_unless(pending, || {}, may_refuse), refused) {
@@ -555,7 +613,7 @@ impl Member {
         self.settle_unless(pending, failed, |_| false)
     }
 
-    /// As [`Member::settle`]; an error that `is_borne` is counted and no more.
+    /// As [`Member::settle`]; an error that `is_borne` is left to who bears it.
     fn settle_unless(
         &self,
         pending: Option<Pending<Outcome>>,
@@ -566,9 +624,7 @@ impl Member {
         let timeout = self.timeout();
         match self.outwait(pending, timeout) {
             Ok(Ok(_)) => return self.is_written(),
-            Ok(Err(ref error)) if is_borne(error) => {
-                self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-            }
+            Ok(Err(ref error)) if is_borne(error) => {}
             Ok(Err(error)) => {
                 failed();
                 // What comes back in its place is another: what the device had not flushed is gone.

@@ -469,17 +469,15 @@ pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnati
 /// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest
 /// import first.
 pub(crate) fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
-    let joined = known.since <= known.good_through;
     // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being
     // rebuilt got every root.
-    let oldest = joined.then_some(known.incarnation);
-    let ahead = joined && held.commit.get() > known.good_through.get().saturating_add(1);
-    ahead || !contains(history, oldest, held)
+    let joined = known.since <= known.good_through;
+    !contains(history, joined.then_some((known.good_through, known.incarnation)), held)
 }
 
-/// Whether a history contains the state that `other` names; of states older than the history those count that were
-/// written by import `oldest`, or all.
-fn contains(history: &[RootImport], oldest: Option<Incarnation>, other: &Root) -> bool {
+/// Whether a history contains the state that `other` names; of states older than the history those count that are
+/// no newer than `last`, a commit and the import that wrote it, and were written by that, or all.
+fn contains(history: &[RootImport], last: Option<(CommitId, Incarnation)>, other: &Root) -> bool {
     // An import's first root repeats the one before it, and no log follows it: when a cut left only that
     // of an import on a device, the device holds nothing of its own.
     let first = |import: &RootImport| import.incarnation == other.incarnation && import.first == other.commit;
@@ -490,8 +488,10 @@ fn contains(history: &[RootImport], oldest: Option<Incarnation>, other: &Root) -
     let Some(at) = history.iter().position(|import| [mine, other.incarnation].contains(&import.incarnation))
     else {
         return history.len() == MAX_HISTORY
-            && history.last().is_some_and(|last| other.commit < last.first)
-            && oldest.is_none_or(|import| [mine, other.incarnation].contains(&import));
+            && history.last().is_some_and(|oldest| other.commit < oldest.first)
+            && last.is_none_or(|(commit, import)| {
+                [mine, other.incarnation].contains(&import) && through <= commit.get()
+            });
     };
     // The import that came after took over at its first commit; what was written later is a branch.
     at.checked_sub(1).is_none_or(|next| through < history[next].first.get())
@@ -525,6 +525,7 @@ impl Importable {
     /// Has those devices take these places, for an import that could not be without: what could not be had of the
     /// devices that they stand for is lost.
     pub fn accept_loss(&mut self) {
+        let writer = self.root.writer();
         for (new, old) in self.bereft() {
             let Root { devices: known, commit, .. } = &mut self.root;
             let at = |known: &[RootDevice], index| known.iter().position(|device| device.index == index);
@@ -535,6 +536,7 @@ impl Importable {
                 partial: false,
                 state: DeviceState::Current,
                 good_through: *commit,
+                incarnation: writer,
                 ..known[from].clone()
             };
             let found = self.devices[from].found.take();

@@ -37,6 +37,8 @@ pub enum Bug {
     HeightNotTold,
     /// Payloads are not verified when read.
     UncheckedPayload,
+    /// Frames are not verified when a part of a record is read.
+    UncheckedFrames,
     /// What a snapshot may hold is freed when its head drops it.
     FloorIgnored,
     /// A second reference does not set the mark.
@@ -77,6 +79,10 @@ pub enum Bug {
     LogCopyMissed,
     /// What looks like a block in a window that was read goes into the cache, wherever it lies.
     LooksBelieved,
+    /// Slots are discarded before they are free.
+    TrimTooEarly,
+    /// Slots are given to others before the flush after their discard.
+    TrimNotFlushed,
     /// The root does not name segments of which a column lies elsewhere since the tables were written.
     SlotMoveNotTold,
     /// The log goes on in segments that no durable root names.
@@ -95,11 +101,13 @@ pub enum Bug {
     LocksCrossed,
     /// Operations do not keep a commit out.
     GateOpen,
+    /// Slots are given to others while they are being discarded.
+    TrimNotHeld,
 }
 
 impl Bug {
     /// All that one thread is enough for.
-    pub const ALL: [Bug; 35] = [
+    pub const ALL: [Bug; 38] = [
         Bug::DataNotFlushed,
         Bug::RootBeforeData,
         Bug::RootNotFlushed,
@@ -114,6 +122,7 @@ impl Bug {
         Bug::MapNotTold,
         Bug::HeightNotTold,
         Bug::UncheckedPayload,
+        Bug::UncheckedFrames,
         Bug::FloorIgnored,
         Bug::SharedNotMarked,
         Bug::QueueLost,
@@ -135,10 +144,12 @@ impl Bug {
         Bug::LogCopyMissed,
         Bug::LooksBelieved,
         Bug::SlotMoveNotTold,
+        Bug::TrimTooEarly,
+        Bug::TrimNotFlushed,
     ];
 
     /// Those that take several threads.
-    pub const OF_SCHEDULES: [Bug; 8] = [
+    pub const OF_SCHEDULES: [Bug; 9] = [
         Bug::LogNotNamed,
         Bug::RemovalNotCovered,
         Bug::RestNotStored,
@@ -147,6 +158,7 @@ impl Bug {
         Bug::DurableTooSoon,
         Bug::LocksCrossed,
         Bug::GateOpen,
+        Bug::TrimNotHeld,
     ];
 }
 

@@ -9,6 +9,7 @@ use crate::cache::{Cache, CacheStats};
 use crate::clean::Cleaning;
 use crate::commit::Sealed;
 use crate::core::Core;
+use crate::create::DEFAULT_ASHIFT;
 use crate::dataset::{Dataset, Settings};
 use crate::dedup::{Dedup, Duplicates};
 use crate::error::{PoolError, Result};
@@ -17,6 +18,7 @@ use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
 use crate::map::{BlockMap, Changes};
 use crate::members::Members;
+use crate::part::Parts;
 use crate::planted::{Bug, planted};
 use crate::quota::Books;
 use crate::segments::Readable;
@@ -135,9 +137,12 @@ impl Room<'_> {
     }
     /// Gives back what is not needed beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
-        let surplus = self.bytes.saturating_sub(bytes);
-        self.dirty.building.fetch_sub(surplus, Ordering::Relaxed);
-        self.bytes -= surplus;
+        self.resize(bytes.min(self.bytes));
+    }
+    /// It is `bytes` now, whatever others have left: they get less.
+    pub fn resize(&mut self, bytes: u64) {
+        self.dirty.building.fetch_add(bytes, Ordering::Relaxed);
+        self.dirty.building.fetch_sub(std::mem::replace(&mut self.bytes, bytes), Ordering::Relaxed);
     }
 }
 
@@ -244,11 +249,13 @@ pub struct Pool {
     pub(crate) stored: AtomicU64,
     pub(crate) moved: AtomicU64,
     pub(crate) misses: Misses,
+    pub(crate) parts: Parts,
     pub(crate) trace: crate::trace::Slot,
     pub(crate) healing: crate::heal::Healing,
     /// Slots that are out of use.
     pub(crate) bad_slots: crate::badslots::BadSlots,
     pub(crate) scrub: crate::scrub::Slot,
+    pub(crate) trim: crate::trim::Trims,
     pub(crate) bell: OnceLock<Bell>,
     pub(crate) freeing: Mutex<Freeing>,
     /// The key of fingerprints.
@@ -570,6 +577,12 @@ impl Pool {
         groups.collect()
     }
 
+    /// log2 of the alignment of rows: the greatest of its groups', which a new one gets.
+    pub fn ashift(&self) -> u8 {
+        let core = self.core.lock();
+        core.groups.values().map(|group| group.ashift).max().unwrap_or(DEFAULT_ASHIFT)
+    }
+
     /// Bytes of dead blocks in segments that are kept for what else lives in them, over all columns:
     /// free space that only cleaning brings back.
     pub fn dead_space(&self) -> u64 {
@@ -611,5 +624,26 @@ impl Pool {
             xattr: true,
             dedup: Dedup::Off,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dirty;
+
+    #[test]
+    fn what_a_batch_takes_beyond_its_room_others_have_not() {
+        let dirty = Dirty::default();
+        let mut first = dirty.room(100, 1);
+        first.resize(20);
+        let second = dirty.room(100, 1);
+        assert_eq!((first.bytes(), second.bytes()), (20, 80));
+        drop(second);
+        first.resize(130);
+        assert_eq!(dirty.room(100, 1).bytes(), 1);
+        first.resize(40);
+        assert_eq!(dirty.room(100, 1).bytes(), 60);
+        drop(first);
+        assert_eq!(dirty.room(100, 1).bytes(), 100);
     }
 }

@@ -276,6 +276,9 @@ pub static POOL: &[Property] = &[
         "when scrubs by schedule run, by the host's clock; one that is not over waits for the next day"),
     settable("scan_rate", Kind::Limit, Some("0"), false, LIMIT,
         "the most that scrubs and resilvers go through in a second; takes effect at once"),
+    settable("autotrim", SWITCH, Some("off"), false, "on | off",
+        "whether devices are told of space as it gets free, so that an SSD or a sparse file can give it up; takes effect \
+         at once"),
     told("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
     told("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
     told("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),

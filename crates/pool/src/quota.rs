@@ -31,7 +31,6 @@ use crate::property::{LIMIT_MAX, format_size};
 use crate::row;
 use crate::space::GroupSpace;
 use larder_format::DatasetId;
-use larder_format::block::BLOCK_OVERHEAD;
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -99,7 +98,7 @@ pub(crate) fn parse_limit(name: &str, exact: &str) -> Result<u64> {
 
 /// What a record of `len` plain bytes takes at most, bytes, before replication.
 pub fn record_claim(len: u32) -> u64 {
-    if len == 0 { 0 } else { u64::from(row::footprint((len + BLOCK_OVERHEAD) as usize)) }
+    if len == 0 { 0 } else { u64::from(row::footprint_of_record(len)) }
 }
 
 #[derive(Debug)]
@@ -184,6 +183,8 @@ impl Books {
 
     /// Opens the accounts of all datasets of a pool.
     pub(crate) fn open_all(&self, all: impl Iterator<Item = (DatasetId, Account)>) {
+        // Before the lock: they look into datasets, whose changes post to accounts.
+        let all: Vec<_> = all.collect();
         let mut accounts = self.accounts.write();
         accounts.extend(all);
         self.count(&accounts);
@@ -215,6 +216,7 @@ impl Books {
 
     /// Datasets' records are of these sizes now, bytes.
     pub(crate) fn resize_records(&self, sizes: impl Iterator<Item = (DatasetId, u32)>) {
+        let sizes: Vec<_> = sizes.collect();
         let mut accounts = self.accounts.write();
         for (id, size) in sizes {
             if let Some(account) = accounts.get_mut(&id) {

@@ -12,7 +12,7 @@ use crate::segments::Segment;
 use crate::tree::NodeStore;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
-use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, CheckedHeader, CodecKind};
+use larder_format::block::{self, BlockKind, CheckedHeader, CodecKind};
 use larder_format::items::MAX_RECORD;
 use larder_format::node::{NODE_MAX, Node};
 use larder_format::root::RootImport;
@@ -72,7 +72,7 @@ pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -
     if logical > max_logical(kind) {
         return Err(wrong(Reason::Range));
     }
-    let payload = bytes.slice(BLOCK_OVERHEAD as usize..);
+    let payload = bytes.slice(header.before_content() as usize..);
     if header.info.codec == CodecKind::Off && payload.len() == logical {
         return Ok(payload);
     }
@@ -88,6 +88,11 @@ impl Pool {
         if let Some(record) = self.cache.record(ptr.id) {
             return Ok(record);
         }
+        self.read_whole(ptr)
+    }
+
+    /// The plain content of a record that the cache lacks, from now on in the cache.
+    pub(crate) fn read_whole(&self, ptr: BlockPtr) -> Result<Record> {
         let (_, record) = self.read_missed(ptr, BlockKind::Record)?;
         self.cache.keep_record(ptr.id, record.clone());
         Ok(record)
@@ -192,6 +197,7 @@ impl Pool {
             Err(failed @ PoolError::Unreadable { .. }) => failed,
             read => return read,
         };
+        // Where the map cannot be read either, the first error is told, not this one.
         let known = Core::look_up(self, ptr.id).unwrap_or_default();
         let others = known.into_iter().filter(|other| *other != place);
         for place in others.collect::<Vec<_>>() {
@@ -232,8 +238,13 @@ impl Pool {
             Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(&self.sums, bytes).ok()?,
             Err(_) => return None,
         };
-        let whole = header.stored() as usize == bytes.len();
-        (whole && is_of_history(&self.history.lock(), header.birth, header.incarnation)).then_some(header)
+        let stored = u32::try_from(bytes.len()).ok()?;
+        self.is_ours(&header, stored).then_some(header)
+    }
+
+    /// Whether a verified header is that of a block of `stored` bytes that this pool wrote.
+    pub(crate) fn is_ours(&self, header: &CheckedHeader, stored: u32) -> bool {
+        header.stored() == stored && is_of_history(&self.history.lock(), header.birth, header.incarnation)
     }
 
     /// A block's header and stored bytes, verified, from whatever can give them.

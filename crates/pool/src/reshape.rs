@@ -16,7 +16,7 @@ use crate::member::{Member, MemberState};
 use crate::pool::Pool;
 use crate::space::GroupSpace;
 use larder_device::Device;
-use larder_format::label::{GroupRule, GroupWord, Label, MIN_ASHIFT, MIN_DEVICE};
+use larder_format::label::{GroupRule, GroupWord, Label, MIN_DEVICE};
 use larder_format::root::NO_GROUP;
 use larder_format::segment::Layout;
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
@@ -121,11 +121,11 @@ impl Pool {
     /// When a device is too small, or fails.
     pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
         let _mine = self.change_turn();
-        let (number, ashift, features) = {
+        let (number, features) = {
             let core = self.core.lock();
-            let ashift = core.groups.values().next().map_or(MIN_ASHIFT, |group| group.ashift);
-            (GroupIndex::new(core.groups.next()), ashift, core.features)
+            (GroupIndex::new(core.groups.next()), core.features)
         };
+        let ashift = self.ashift();
         if number >= NO_GROUP {
             let text = "this pool has had as many groups as it has numbers for. Nothing was changed";
             return Err(PoolError::Invalid(text.into()));

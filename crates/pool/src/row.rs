@@ -9,7 +9,7 @@ use crate::planted::{Bug, planted};
 use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
-use larder_format::block::BLOCK_OVERHEAD;
+use larder_format::block::{BLOCK_OVERHEAD, frame_sums_len};
 use larder_format::checksum::{Fast128, Sums};
 use larder_format::segment::{Layout, RowHeader, row_header_len};
 use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place};
@@ -24,8 +24,8 @@ const TILE: usize = 32 << 10;
 pub enum Encoded {
     /// Header and payload, as they were read or made.
     Whole(Bytes),
-    /// Header, and a payload that others may share; the two meet in the row.
-    Parts([u8; BLOCK_OVERHEAD as usize], Bytes),
+    /// Header, the sums of frames if there are any, and content that others may share; they meet in the row.
+    Parts([u8; BLOCK_OVERHEAD as usize], Bytes, Bytes),
 }
 
 impl Encoded {
@@ -34,15 +34,15 @@ impl Encoded {
     pub fn len(&self) -> usize {
         match self {
             Self::Whole(bytes) => bytes.len(),
-            Self::Parts(header, payload) => header.len() + payload.len(),
+            Self::Parts(header, frames, content) => header.len() + frames.len() + content.len(),
         }
     }
 
     /// Its bytes, one after the other.
-    fn pieces(&self) -> [&[u8]; 2] {
+    fn pieces(&self) -> [&[u8]; 3] {
         match self {
-            Self::Whole(bytes) => [bytes, &[]],
-            Self::Parts(header, payload) => [header, payload],
+            Self::Whole(bytes) => [bytes, &[], &[]],
+            Self::Parts(header, frames, content) => [header, frames, content],
         }
     }
 }
@@ -50,6 +50,15 @@ impl Encoded {
 /// What a stored block takes of its column.
 pub fn footprint(stored: usize) -> u32 {
     (stored as u32).next_multiple_of(BLOCK_STEP)
+}
+
+/// Bytes from which on a record that no codec shrank has frames, so that a part of it can be read.
+pub const FRAMED_FROM: u32 = 16 << 10;
+
+/// What a record of `len` bytes that no codec shrinks takes of its column.
+pub fn footprint_of_record(len: u32) -> u32 {
+    let frames = if len >= FRAMED_FROM { frame_sums_len(len) } else { 0 };
+    footprint((BLOCK_OVERHEAD + frames + len) as usize)
 }
 
 /// Which blocks make a row, and where in it they lie.
@@ -129,8 +138,11 @@ pub fn build(
     let height = plan.height as usize;
     let mut contents = vec![Content::default(); layout.k()];
     for (&(column, at), block) in plan.spots.iter().zip(blocks) {
-        let [head, rest] = block.pieces();
-        contents[column].pieces.extend([(at as usize, head), (at as usize + head.len(), rest)]);
+        let mut at = at as usize;
+        for piece in block.pieces() {
+            contents[column].pieces.push((at, piece));
+            at += piece.len();
+        }
     }
     // The rest is overwritten below, but what is put of the header need not be all of it.
     let stale = |_| {

@@ -115,6 +115,7 @@ impl Pool {
 /// What the header says of a block that is no record.
 pub(crate) fn own_info(kind: BlockKind, dataset: DatasetId) -> BlockInfo {
     BlockInfo {
+        framed: false,
         kind,
         codec: CodecKind::Off,
         checksum: ChecksumKind::Fast,
@@ -130,13 +131,12 @@ pub(crate) fn own_info(kind: BlockKind, dataset: DatasetId) -> BlockInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::rule_for;
+    use crate::bed;
     use crate::map::{Location, Update};
-    use crate::{GroupSpec, PoolSpec, World};
-    use larder_device::{Device, Inline, Outcome, Pending, Request, SeededEntropy};
+    use larder_device::{Device, Outcome, Pending, Request};
     use larder_format::run::Places;
-    use larder_format::{ByteLen, GroupIndex, HostId, Place, SegmentId};
-    use larder_sim::{SimClock, SimWorld};
+    use larder_format::{ByteLen, GroupIndex, Place, SegmentId};
+    use larder_sim::SimWorld;
     use std::sync::Weak;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -169,19 +169,11 @@ mod tests {
     /// A pool whose map has eight runs that are too large to be merged at once, and none of their pages in memory.
     fn pool_with_runs() -> (Arc<Pool>, Arc<Watched>) {
         let sim = SimWorld::new(&[ByteLen::new(96 << 20)]);
-        let world = World {
-            clock: Arc::new(SimClock::new()),
-            entropy: Arc::new(SeededEntropy::new(1)),
-            workers: Arc::new(Inline),
-            host: HostId::new(1),
-            host_name: "sim".into(),
-        };
         let (reads, held) = (AtomicU64::new(0), AtomicU64::new(0));
         let watched =
             Arc::new(Watched { device: sim.devices().remove(0), pool: Mutex::default(), reads, held });
         let devices: Vec<Arc<dyn Device>> = vec![Arc::clone(&watched) as _];
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices }];
-        let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let pool = bed::pool(devices, "single");
         pool.map.lock().set_resident_limit(0);
         for run in 0..8 {
             for n in 0..12_000 {

@@ -3,11 +3,10 @@
 use crate::free_slots::FreeSlots;
 use crate::row;
 use crate::segments::{ColumnSlot, Segment};
-use larder_format::block::BLOCK_OVERHEAD;
 use larder_format::label::GroupRule;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
 use larder_format::{DeviceIndex, GroupIndex, SegmentId, SlotIndex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows are closed when every column has this many bytes: large enough for a disk to stream, small
 /// enough to keep several in memory.
@@ -39,6 +38,10 @@ pub struct GroupSpace {
     retired: BTreeMap<DeviceIndex, bool>,
     /// Slots that are not given to anybody, and whether a segment is still there ([`crate::badslots`]).
     bad: BTreeMap<Slot, bool>,
+    /// Free slots that are given to nobody while their devices are told that they are of no use ([`crate::trim`]).
+    held: BTreeSet<Slot>,
+    /// Slots that were given back since they were last trimmed; some of them have been taken again.
+    untrimmed: BTreeMap<DeviceIndex, FreeSlots>,
 }
 
 impl GroupSpace {
@@ -59,6 +62,8 @@ impl GroupSpace {
             slots: devices.iter().copied().collect(),
             retired: BTreeMap::new(),
             bad: BTreeMap::new(),
+            held: BTreeSet::new(),
+            untrimmed: BTreeMap::new(),
         }
     }
 
@@ -66,6 +71,7 @@ impl GroupSpace {
     pub fn join(&mut self, device: DeviceIndex, slots: u32) {
         self.retired.remove(&device);
         self.bad.retain(|slot, _| slot.device != device);
+        self.forget_trims(device);
         self.free.insert(device, FreeSlots::all(slots));
         self.slots.insert(device, slots);
     }
@@ -76,6 +82,7 @@ impl GroupSpace {
         self.free.remove(&device);
         self.slots.remove(&device);
         self.bad.retain(|slot, _| slot.device != device);
+        self.forget_trims(device);
         self.retired.insert(device, gone);
     }
 
@@ -137,6 +144,76 @@ impl GroupSpace {
         }
         let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
         assert!(fresh, "slot {slot:?} was given back twice");
+        self.untrimmed.entry(slot.device).or_default().give_back(slot.index.get());
+    }
+
+    fn forget_trims(&mut self, device: DeviceIndex) {
+        self.held.retain(|slot| slot.device != device);
+        self.untrimmed.remove(&device);
+    }
+
+    /// Free slots of a device that can be held: what writes may need stays.
+    fn holdable(&self, device: DeviceIndex, most: usize) -> usize {
+        let free = self.free.get(&device).map_or(0, FreeSlots::len);
+        usize::try_from(free.saturating_sub(self.enough())).unwrap_or(usize::MAX).min(most)
+    }
+
+    /// Holds at most `most` free slots of a device, from `first` on.
+    pub fn hold(&mut self, device: DeviceIndex, first: u32, most: usize) -> Vec<SlotIndex> {
+        let (mut held, mut at) = (Vec::new(), first);
+        for _ in 0..self.holdable(device, most) {
+            let Some(slot) = self.free.get(&device).and_then(|free| free.next(at)) else { break };
+            held.push(self.hold_one(device, slot));
+            at = slot + 1;
+        }
+        held
+    }
+
+    /// As [`GroupSpace::hold`], of those that were given back since they were last trimmed.
+    pub fn hold_untrimmed(&mut self, device: DeviceIndex, most: usize) -> Vec<SlotIndex> {
+        let (mut held, most) = (Vec::new(), self.holdable(device, most));
+        while held.len() < most
+            && let Some(slot) = self.untrimmed.get_mut(&device).and_then(FreeSlots::take_first)
+        {
+            if self.is_free(Slot { device, index: SlotIndex::new(slot) }) {
+                held.push(self.hold_one(device, slot));
+            }
+        }
+        held
+    }
+
+    fn hold_one(&mut self, device: DeviceIndex, slot: u32) -> SlotIndex {
+        let taken = self.free.get_mut(&device).is_some_and(|free| free.take(slot));
+        assert!(taken, "it was just found");
+        if let Some(known) = self.untrimmed.get_mut(&device) {
+            known.take(slot);
+        }
+        let index = SlotIndex::new(slot);
+        self.held.insert(Slot { device, index });
+        index
+    }
+
+    /// Whether a slot of a device waits to be trimmed, and can be held.
+    pub fn is_untrimmed(&self, device: DeviceIndex) -> bool {
+        self.untrimmed.get(&device).is_some_and(|known| known.len() > 0) && self.holdable(device, 1) > 0
+    }
+
+    /// A slot that was held can be given to anybody again.
+    pub fn let_go(&mut self, slot: Slot) {
+        if self.held.remove(&slot) {
+            let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
+            assert!(fresh, "slot {slot:?} was held and free");
+        }
+    }
+
+    /// Bytes of the free slots of a device from `first` on.
+    pub fn free_bytes(&self, device: DeviceIndex, first: u32) -> u64 {
+        self.free.get(&device).map_or(0, |free| free.count_from(first)) * u64::from(self.slot_size)
+    }
+
+    /// Slots of a device that are held.
+    fn held(&self, device: DeviceIndex) -> u64 {
+        self.held.iter().filter(|slot| slot.device == device).count() as u64
     }
 
     /// Slots for a segment of `layout`, one of the group's own or its replicated form.
@@ -241,20 +318,21 @@ impl GroupSpace {
         let total: u64 = self.slots.values().map(|&count| u64::from(count)).sum();
         let total = total - self.bad.values().filter(|is_taken| !**is_taken).count() as u64;
         let free: u64 = self.free.values().map(FreeSlots::len).sum();
-        (total - free, total)
+        (total - free - self.held.len() as u64, total)
     }
 
     /// The devices, with slots in use and slots in all.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, u64, u64)> + '_ {
         self.slots.iter().map(|(&device, &count)| {
-            let free = self.free.get(&device).map_or(0, FreeSlots::len);
+            let free = self.free.get(&device).map_or(0, FreeSlots::len) + self.held(device);
             (device, u64::from(count) - free, u64::from(count))
         })
     }
 
-    /// Whether a slot is free.
+    /// Whether a slot is free, held or not.
     pub fn is_free(&self, slot: Slot) -> bool {
-        self.free.get(&slot.device).is_some_and(|free| free.contains(slot.index.get()))
+        self.held.contains(&slot)
+            || self.free.get(&slot.device).is_some_and(|free| free.contains(slot.index.get()))
     }
 
     /// Bytes of incompressible records of `record` bytes that `room` bytes of each data column take,
@@ -286,7 +364,7 @@ impl GroupSpace {
         let raw = u64::from(self.slot_size) * columns;
         let metadata = data / u64::from(record) * RECORD_METADATA * layout.quorum() as u64;
         let dead = dead / columns * layout.k() as u64;
-        let footprint = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
+        let footprint = u64::from(row::footprint_of_record(record));
         let won = u128::from(dead) * u128::from(record) / u128::from(footprint);
         let data = u128::from(segments) * u128::from(data) + won;
         (data * u128::from(raw) / u128::from(raw + metadata)) as u64
@@ -301,7 +379,7 @@ impl GroupSpace {
 /// Records of `record` bytes, incompressible, that fit in `room` bytes of one column: full rows, and what follows them.
 fn records_in_column(layout: Layout, step: u32, room: u64, record: u32) -> u64 {
     let header = u64::from(row_header_len(layout.columns()));
-    let block = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
+    let block = u64::from(row::footprint_of_record(record));
     let per_row = u64::from(ROW_TARGET).div_ceil(block).max(1);
     let used = header + per_row * block;
     let row = used.next_multiple_of(u64::from(step));
@@ -335,7 +413,7 @@ mod tests {
     /// Row by row, as they are filled.
     fn fill(layout: Layout, step: u32, mut room: u64, record: u32) -> u64 {
         let header = u64::from(row_header_len(layout.columns()));
-        let block = u64::from(row::footprint((record + BLOCK_OVERHEAD) as usize));
+        let block = u64::from(row::footprint_of_record(record));
         let mut records = 0;
         while room >= header + block {
             let mut row = header;

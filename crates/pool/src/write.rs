@@ -17,13 +17,14 @@ use crate::heat;
 use crate::member::{Member, MemberState, Written};
 use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
-use crate::row::{self, Encoded, RowPlan};
+use crate::row::{self, Encoded, FRAMED_FROM, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
 use crate::space::ROW_TARGET;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
 use larder_format::checksum::{ChecksumKind, SUM_LEN, Sums, payload_sum};
+use larder_format::label::Features;
 use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
@@ -77,6 +78,8 @@ struct Stream {
 /// A block's parts before it has an id.
 pub(crate) struct Draft {
     info: BlockInfo,
+    /// Sums of frames.
+    frames: Bytes,
     payload: Bytes,
     sum: [u8; SUM_LEN],
 }
@@ -89,14 +92,20 @@ pub(crate) fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes
         None => (block::CodecKind::Off, plain),
     };
     info.codec = kind;
-    let sum = payload_sum(info.checksum, sums, &payload);
-    Draft { info, payload, sum }
+    info.framed = info.kind == BlockKind::Record
+        && kind == block::CodecKind::Off
+        && info.checksum == ChecksumKind::Fast
+        && info.logical >= FRAMED_FROM;
+    let frames = if info.framed { block::frame_sums(sums, &payload).into() } else { Bytes::new() };
+    let sum = payload_sum(info.checksum, sums, if info.framed { &frames } else { &payload });
+    Draft { info, frames, payload, sum }
 }
 
 /// Frames a draft as block `stamp.id`.
 pub(crate) fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
-    let Draft { info, payload, sum } = draft;
-    Encoded::Parts(block::encode_header(sums, stamp, &info, sum, payload.len() as u32), payload)
+    let Draft { info, frames, payload, sum } = draft;
+    let len = (frames.len() + payload.len()) as u32;
+    Encoded::Parts(block::encode_header(sums, stamp, &info, sum, len), frames, payload)
 }
 
 /// A row that was submitted, and what must be waited for.
@@ -300,6 +309,9 @@ impl Core {
                     continue;
                 };
                 let replicated = layout.replicated();
+                // Where copies take every parity device, those are what gets short; who wins space back takes no more
+                // of them.
+                let pad = pad || purse == Purse::Moved && layout.r() > 1;
                 if kind == SegmentKind::Data
                     && !pad
                     && replicated != layout
@@ -362,6 +374,7 @@ impl Pool {
             kind: BlockKind::Record,
             codec: block::CodecKind::Off,
             checksum: record.checksum,
+            framed: false,
             level: 0,
             logical: 0,
             dataset: record.dataset,
@@ -394,10 +407,14 @@ impl Pool {
             .collect();
         let made = self.world.workers.map(unknown.len(), |i| self.draft_record(unknown[i]));
         let mut made = made.into_iter();
-        let framed = |(i, draft): (usize, Option<Draft>)| {
-            let draft = draft.or_else(|| made.next()).expect("those that were unknown were made");
-            frame(&self.sums, &Stamp { id: nth(ids, i), incarnation, birth }, draft)
-        };
+        let known = drafts.into_iter().map(|draft| draft.or_else(|| made.next()));
+        let drafts: Vec<Draft> =
+            known.map(|draft| draft.expect("those that were unknown were made")).collect();
+        if drafts.iter().any(|draft| draft.info.framed) {
+            // The commit that has the first of them waits for this operation, and its root says so.
+            self.core.lock().features.incompatible |= Features::FRAMES;
+        }
+        let framed = |(i, draft)| frame(&self.sums, &Stamp { id: nth(ids, i), incarnation, birth }, draft);
         let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
         let places = self.append_by_class(&classes, &blocks, Purse::Accepted)?;

@@ -118,6 +118,34 @@ fn no_power_cut_loses_what_went_elsewhere() {
     }
 }
 
+#[test]
+fn a_heartbeat_that_is_refused_costs_no_device() {
+    for (word, count) in LAYOUTS {
+        let sim = SimWorld::new(&vec![SIZE; count]);
+        let pool = create(&sim, word);
+        let bad = HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512;
+        sim.device(0).inject(Fault::FailWrites(bad.clone()));
+        let mut model = Model::new();
+        for round in 1..20 {
+            pool.beat().unwrap();
+            commit(&pool, &mut model, &files(10, 3, round));
+        }
+        assert!(all_online(&pool) && pool.bad_slots().is_empty(), "{word}");
+        assert_eq!(write_errors(&pool), 19, "{word}");
+        let events = pool.events(0);
+        let told = events.iter().filter(|(_, event)| event.text.contains("heartbeat"));
+        assert_eq!(told.count(), 1, "{word}");
+        drop(pool);
+        let next = SimWorld::from_images(sim.images());
+        next.device(0).inject(Fault::FailWrites(bad));
+        let pool = open(&next, 2);
+        assert!(all_online(&pool), "{word}");
+        verify(&pool, &model);
+        work(&pool, &mut model, 30);
+        assert_whole(&pool, word);
+    }
+}
+
 /// Flips a byte of a row on a device, and gives its place on it.
 fn rot(sim: &SimWorld, pool: &Pool, device: usize) -> u64 {
     let ids = pool.segments();

@@ -125,7 +125,7 @@ fn the_cleaner_moves_each_place_by_itself() {
 fn the_root_says_that_blocks_have_several_places_from_the_first_one_on() {
     let sim = SimWorld::new(&[SIZE; 1]);
     let pool = create(&sim, "single");
-    commit(&pool, &mut Model::new(), &files(10, 3, 1));
+    commit(&pool, &mut Model::new(), &[(10, 1, 90_000), (11, 1, 300)]);
     let of_root = || plan(sim.devices()).root.features.incompatible;
     assert_eq!(of_root(), 0);
     copy_all(&pool, 1);

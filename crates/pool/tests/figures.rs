@@ -36,7 +36,7 @@ impl Device for Slow {
     fn submit(&self, request: Request) -> Pending<Outcome> {
         self.clock.advance(match request {
             Request::Read { .. } => self.read,
-            Request::Write { .. } => self.write,
+            Request::Write { .. } | Request::Discard { .. } => self.write,
             Request::Flush => self.flush,
         });
         self.inner.submit(request)

@@ -1,9 +1,10 @@
-//! How a pool comes back: from devices in any order, among copies, old images, strangers and halves that
-//! were written apart.
+//! How a pool comes back: from devices in any order, among copies, old images and strangers. What was written apart
+//! is in `apart.rs`.
 
 mod common;
 
 use common::*;
+use larder_device::{AlignedBuf, Device, Request};
 use larder_format::checksum::Sums;
 use larder_format::label::{
     FORMAT_VERSION, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, RING_OFFSET, RING_SLOT, RING_SLOTS,
@@ -19,34 +20,6 @@ use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATA
 use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
 use std::sync::Arc;
 use std::time::Duration;
-
-const SIZE: ByteLen = ByteLen::new(64 << 20);
-
-/// A pool of some commits, closed without an export.
-fn written(word: &str, count: usize) -> (SimWorld, Model) {
-    let sim = SimWorld::new(&vec![SIZE; count]);
-    let pool = create(&sim, word);
-    let mut model = Model::new();
-    for version in 1..4 {
-        commit(&pool, &mut model, &[(10, version, 50_000), (10 + version, version, 3_000)]);
-    }
-    drop(pool);
-    (sim, model)
-}
-
-fn refused(result: Result<Arc<Pool>, PoolError>) -> String {
-    result.err().expect("a refusal").to_string()
-}
-
-/// A plan that is refused in words that hold all of `words`, with nothing written.
-fn assert_refused(sim: &SimWorld, words: &[&str]) {
-    let before = sim.images();
-    let text = refused(import(sim, 9));
-    for word in words {
-        assert!(text.contains(word), "{word:?} is not in: {text}");
-    }
-    assert!(sim.images() == before, "a refused import wrote");
-}
 
 fn remark(plan: &Importable, words: &[&str]) {
     let told = plan.remarks.iter().any(|remark| words.iter().all(|word| remark.contains(word)));
@@ -202,39 +175,6 @@ fn a_device_that_was_replaced_is_told_and_left_alone() {
     assert!(sim.device(2).image() == replaced);
 }
 
-#[test]
-fn halves_of_a_mirror_that_were_written_apart_are_refused() {
-    // Each half goes its own way, one of them further than the other, or not.
-    for (left, right) in [(1, 1), (1, 4), (4, 1)] {
-        let (sim, _) = written("mirror", 2);
-        for (half, commits) in [(0, left), (1, right)] {
-            let pool = import_from(vec![sim.devices()[half].clone()], 20 + half as u64).unwrap();
-            for version in 0..commits {
-                commit(&pool, &mut Model::new(), &[(10, 100 + version, 5_000)]);
-            }
-        }
-        assert_refused(&sim, &["written apart", "histories", "Nothing was changed", "-d"]);
-        // Each of them alone is still a pool.
-        for half in 0..2 {
-            import_from(vec![sim.devices()[half].clone()], 30).unwrap();
-        }
-    }
-}
-
-#[test]
-fn an_import_that_was_cut_short_on_one_device_is_no_branch() {
-    let (sim, mut model) = written("mirror", 2);
-    // The first import reaches device 0 only, and power fails before anything is written.
-    drop(import_from(vec![sim.devices()[0].clone()], 20).unwrap());
-    let pool = import_from(vec![sim.devices()[1].clone()], 21).unwrap();
-    commit(&pool, &mut model, &[(10, 100, 5_000)]);
-    drop(pool);
-    let plan = plan(sim.devices());
-    assert_eq!(plan.refusal, None);
-    assert!(matches!(plan.devices[0].standing, Standing::Stale(_)));
-    verify(&Pool::import(world(22), plan, &ImportOptions::default()).unwrap(), &model);
-}
-
 fn on_host(host: u64, seed: u64) -> World {
     World { host: HostId::new(host), host_name: format!("host-{host}"), ..world(seed) }
 }
@@ -330,6 +270,45 @@ fn of_two_who_import_at_once_one_gives_up() {
     assert!(text.contains("has imported the pool"), "{text}");
     pool.commit().unwrap();
     assert_whole(&pool, "the first");
+}
+
+#[test]
+fn imports_whose_heartbeats_are_refused_find_each_other_by_their_roots() {
+    let bad = HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512;
+    let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
+    for (word, count) in LAYOUTS {
+        for commits in [0, 1, 14, 15, 16] {
+            let (sim, mut model) = written(word, count);
+            (0..count).for_each(|device| sim.device(device).inject(Fault::FailWrites(bad.clone())));
+            let sleeper = open(&sim, 2);
+            let late = plan(sim.devices());
+            let pool = taken_over(&sim);
+            (0..commits).for_each(|version| commit(&pool, &mut model, &[(20, version, 3_000)]));
+            let PoolError::Suspended(_) = sleeper.commit().unwrap_err() else { panic!("{word}, {commits}") };
+            // Who looked before the other's first root, and imports after it, gives up as well.
+            let text = refused(Pool::import(on_host(3, 4), late, &gone));
+            assert!(text.contains("has imported the pool"), "{word}, {commits}: {text}");
+            commit(&pool, &mut model, &[(21, 1, 3_000)]);
+            drop(pool);
+            let pool = Pool::import(on_host(3, 4), plan(sim.devices()), &gone).unwrap();
+            verify(&pool, &model);
+        }
+    }
+}
+
+#[test]
+fn of_two_first_roots_in_one_place_the_one_that_is_gone_gives_up() {
+    let (sim, _) = written("single", 1);
+    sim.device(0).inject(Fault::FailWrites(HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512));
+    let first = open(&sim, 2);
+    // Another import that had looked before writes its first root over that of this one.
+    let place = ring_slot(label_areas(SIZE)[0], first.durable_commit());
+    let mut root = Root::check(first.sums(), &sim.device(0).image().read(place, RING_SLOT)).unwrap();
+    root.incarnation = Incarnation::new(77);
+    root.history[0].incarnation = root.incarnation;
+    let bytes = Arc::new(AlignedBuf::padded(&root.encode(first.sums()).unwrap()));
+    sim.device(0).submit(Request::Write { offset: place, data: bytes }).wait().unwrap();
+    let PoolError::Suspended(_) = first.commit().unwrap_err() else { panic!("it goes on") };
 }
 
 #[test]
@@ -535,137 +514,6 @@ fn a_device_that_fell_out_stays_out_after_it_is_back() {
 }
 
 #[test]
-fn an_fsync_that_a_copy_missed_is_told_by_a_root_so_that_the_copy_never_wins() {
-    for fault in [Fault::FailWrites(0..u64::MAX), Fault::FailFlushes] {
-        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
-        let pool = create(&sim, "mirror");
-        let mut model = Model::new();
-        commit(&pool, &mut model, &files(10, 5, 1));
-        let before = pool.durable_commit();
-        sync(&pool, &mut model, &files(10, 5, 2));
-        assert_eq!(pool.durable_commit(), before, "the log does as long as all have it");
-        sim.device(1).inject(fault.clone());
-        sync(&pool, &mut model, &files(10, 5, 3));
-        assert!(pool.durable_commit() > before, "{fault:?}");
-        let told = pool.durable_commit();
-        sync(&pool, &mut model, &files(10, 5, 4));
-        assert_eq!(pool.durable_commit(), told, "one root is enough");
-        drop(pool);
-
-        let trace = sim.trace();
-        let mut sweep = trace.sweep();
-        sweep.advance_to(trace.len());
-        let images = sweep.images(larder_sim::Survival::DropAll);
-        // The one that missed it is brought to life alone, and written.
-        let other = SimWorld::from_images(vec![images[1].clone()]);
-        let alone = open(&other, 2);
-        replay(&alone);
-        commit(&alone, &mut Model::new(), &files(20, 5, 1));
-        drop(alone);
-        let apart = SimWorld::from_images(vec![images[0].clone(), other.images()[0].clone()]);
-        let refused = plan(apart.devices()).refusal;
-        assert!(refused.as_ref().is_some_and(|text| text.contains("apart")), "{fault:?}: {refused:?}");
-
-        let together = open(&SimWorld::from_images(images), 3);
-        replay(&together);
-        verify(&together, &model);
-    }
-}
-
-#[test]
-fn halves_that_were_written_apart_are_refused_however_often_one_was_imported() {
-    for written in [false, true] {
-        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
-        let pool = create(&sim, "mirror");
-        let mut model = Model::new();
-        commit(&pool, &mut model, &files(10, 5, 1));
-        drop(pool);
-        let mut halves = sim.images();
-        if written {
-            let other = SimWorld::from_images(vec![halves[1].clone()]);
-            let pool = open(&other, 2);
-            commit(&pool, &mut Model::new(), &files(20, 5, 1));
-            drop(pool);
-            halves[1] = other.images().remove(0);
-        }
-        for import in 0..40 {
-            let one = SimWorld::from_images(vec![halves[0].clone()]);
-            let pool = open(&one, 100 + import);
-            commit(&pool, &mut model, &files(30, 2, import));
-            drop(pool);
-            halves[0] = one.images().remove(0);
-        }
-        let both = SimWorld::from_images(halves);
-        if written {
-            assert_refused(&both, &["written apart", "Nothing was changed"]);
-            continue;
-        }
-        let pool = open(&both, 999);
-        while pool.resilver_step(u64::MAX).unwrap() {}
-        verify(&pool, &model);
-        assert_whole(&pool, "one half was away for long");
-    }
-}
-
-#[test]
-fn an_old_copy_that_was_written_apart_is_refused_however_often_the_pool_was_imported() {
-    for written in [false, true] {
-        let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
-        let pool = create(&sim, "mirror");
-        let mut model = Model::new();
-        commit(&pool, &mut model, &files(10, 5, 1));
-        let old = sim.images().remove(1);
-        for version in 2..20 {
-            commit(&pool, &mut model, &files(10, 5, version));
-        }
-        drop(pool);
-        let mut halves = sim.images();
-        if written {
-            // It stays behind what the pool knows that this device held.
-            let other = SimWorld::from_images(vec![old]);
-            let pool = open(&other, 2);
-            commit(&pool, &mut Model::new(), &files(20, 5, 1));
-            drop(pool);
-            halves[1] = other.images().remove(0);
-        }
-        for import in 0..40 {
-            let one = SimWorld::from_images(vec![halves[0].clone()]);
-            let pool = open(&one, 100 + import);
-            commit(&pool, &mut model, &files(30, 2, import));
-            drop(pool);
-            halves[0] = one.images().remove(0);
-        }
-        let both = SimWorld::from_images(halves);
-        if written {
-            assert_refused(&both, &["written apart", "Nothing was changed"]);
-        } else {
-            verify(&open(&both, 999), &model);
-        }
-    }
-}
-
-#[test]
-fn a_device_that_the_first_root_of_an_import_did_not_reach_is_no_branch_however_long_it_is_away() {
-    let (sim, mut model) = written("mirror", 2);
-    let away = sim.images().remove(1);
-    // Power fails when the import's first root is on one device, which says that the other has it too.
-    drop(open(&sim, 2));
-    let mut half = sim.images().remove(0);
-    for import in 0..40 {
-        let one = SimWorld::from_images(vec![half]);
-        let pool = open(&one, 100 + import);
-        commit(&pool, &mut model, &files(30, 2, import));
-        drop(pool);
-        half = one.images().remove(0);
-    }
-    let both = SimWorld::from_images(vec![half, away]);
-    let plan = plan(both.devices());
-    assert_eq!(plan.refusal, None);
-    assert!(matches!(plan.devices[1].standing, Standing::Stale(_)));
-    verify(&open(&both, 999), &model);
-}
-
-#[test]
 fn a_spare_whose_label_was_rewritten_for_a_place_that_it_did_not_get_comes_back_as_a_spare() {
     let sim = SimWorld::new(&[SIZE; 3]);
     let devices = sim.devices();
@@ -752,36 +600,6 @@ fn numbers_of_devices_and_groups_are_not_given_twice() {
 }
 
 /// The ends of the leases of block and of segment ids.
-fn leases(devices: Vec<Arc<dyn larder_device::Device>>) -> [u64; 2] {
-    let root = plan(devices).root;
-    [root.block_lease.get(), root.segment_lease.get()]
-}
-
-#[test]
-fn halves_that_are_written_apart_give_no_id_twice() {
-    for (seed, exported) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let sim = SimWorld::new(&[SIZE; 2]);
-        let pool = create(&sim, "mirror");
-        commit(&pool, &mut Model::new(), &[(10, 1, 50_000)]);
-        if exported {
-            pool.commit_export().unwrap();
-        }
-        drop(pool);
-        let given = [0, 1].map(|half| {
-            let devices = || sim.devices()[half..][..1].to_vec();
-            let pool = import_from(devices(), 100 + 2 * seed + half as u64).unwrap();
-            let first = leases(devices());
-            (2..5).for_each(|version| commit(&pool, &mut Model::new(), &files(20, 9, version)));
-            let end = leases(devices());
-            [0, 1].map(|kind| first[kind]..end[kind])
-        });
-        // Segments: few are opened, but the next one of each half is another, too.
-        for (a, b) in given[0].iter().zip(&given[1]) {
-            assert!(a.end < b.start || b.end < a.start, "{a:?} and {b:?} meet, seed {seed}");
-        }
-    }
-}
-
 #[test]
 fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
     let (sim, mut model) = written("single", 1);
@@ -814,58 +632,6 @@ fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
     );
     // Ids are few, and where they begin is not.
     assert!(clock.unwrap() < 20_000 && root.block_lease.get() > 1 << 40, "{clock:?}, {}", root.block_lease);
-}
-
-#[test]
-fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pools() {
-    let sim = SimWorld::new(&[SIZE; 2]);
-    let pool = create(&sim, "mirror");
-    let mut model = Model::new();
-    commit(&pool, &mut model, &files(10, 8, 1));
-    let before = sim.trace().len();
-    commit(&pool, &mut model, &files(30, 20, 2));
-    drop(pool);
-    // The last commit's rows reach both devices, its root the first one only.
-    let trace = sim.trace();
-    let (left, right) = (trace.crash_images(trace.len(), Survival::KeepAll).remove(0), {
-        let is_root = |event: &larder_sim::Event| matches!(event, larder_sim::Event::Write { device: 1, offset, .. } if offset.get() < LABEL_AREA);
-        let root = (before..trace.len()).rev().find(|at| is_root(&trace.events()[*at])).expect("a root");
-        let first = (before..=root).find(|at| is_root(&trace.events()[*at])).expect("a root");
-        trace.crash_images(first, Survival::KeepAll).remove(1)
-    });
-    // Somebody imports that one alone, and stores much without a commit.
-    let alone = SimWorld::from_images(vec![right]);
-    let pool = open(&alone, 50);
-    let dataset = pool.dataset(ROOT_DATASET).unwrap();
-    put(&pool, &dataset, &files(100, 60, 3));
-    pool.members().flush_all();
-    drop(pool);
-    for swapped in [false, true] {
-        let mut images = vec![left.clone(), alone.images().remove(0)];
-        if swapped {
-            images.swap(0, 1);
-        }
-        // Which of the two newest roots is found first decides nothing.
-        let both = SimWorld::from_images(images);
-        let plan = plan(both.devices());
-        assert_eq!(plan.refusal, None);
-        let standing = plan.devices[1].standing.clone();
-        assert!(matches!(standing, Standing::Stale(_)), "{standing:?}");
-        let pool = Pool::import(world(51), plan, &ImportOptions::default()).unwrap();
-        // Taken back, it gets what it lacks, and holds all without the other.
-        let index = DeviceIndex::new(1);
-        let Scan::Member(found) = scan(&both.devices()[if swapped { 0 } else { 1 }]) else {
-            panic!("a member")
-        };
-        if !pool.members().get(index).is_written() {
-            pool.online(index, Some(*found)).unwrap();
-        }
-        while pool.resilver_step(u64::MAX).unwrap() {}
-        verify(&pool, &model);
-        drop(pool);
-        let second = both.images().remove(if swapped { 0 } else { 1 });
-        verify(&open(&SimWorld::from_images(vec![second]), 52), &model);
-    }
 }
 
 /// The device's label as a newer build would have written it.

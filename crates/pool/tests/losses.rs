@@ -185,7 +185,7 @@ fn assert_promised(pool: &Pool, promised: &Model, case: &str) {
         let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap();
         let extent =
             Extent::decode(&value.unwrap_or_else(|| panic!("{case}: file {inode} is lost"))).unwrap();
-        let plain = pool.read(extent.ptr).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let plain = read_twice(pool, &extent).unwrap_or_else(|error| panic!("{case}: {error}"));
         let found = version_of(&plain);
         assert!(
             plain.len() < 8 || found >= version,

@@ -4,6 +4,8 @@
 mod common;
 #[path = "sweep/elsewhere.rs"]
 mod elsewhere;
+#[path = "trim/exact.rs"]
+mod exact;
 mod forge;
 #[path = "reclaim/model.rs"]
 mod model;
@@ -46,6 +48,7 @@ fn run(bug: Bug, seed: u64) -> Result<usize, String> {
             elsewhere::run(word, count, sector, 3)
         }
         Bug::ParityNotScrubbed | Bug::MendsUnproven => scrubbed(seed),
+        Bug::TrimTooEarly | Bug::TrimNotFlushed => exact::run(seed),
         _ => {
             let (word, count) = common::LAYOUTS[seed as usize % common::LAYOUTS.len()];
             sweep::run(word, count, seed, 120, 7)

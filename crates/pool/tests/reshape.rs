@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use larder_device::Device;
+use larder_format::root::DeviceKind;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::{MAX_DEVICES, rule_for};
 use larder_pool::member::MemberState;
@@ -120,6 +121,45 @@ fn another_group_takes_data_and_survives_on_its_own() {
     pool.commit_export().unwrap();
     drop(pool);
     assert_readable_from(&sim, &[0, 2, 4], &model, "one device of each group lost");
+}
+
+#[test]
+fn another_group_has_the_widest_sectors_of_the_pool() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let rule = rule_for("single", 1).unwrap();
+    let group = |device| GroupSpec { rule, devices: vec![device] };
+    let groups = sim.devices().into_iter().map(group).collect();
+    let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+    drop(pool);
+    let mut plan = plan(sim.devices());
+    plan.root.groups[1].ashift = 13;
+    let pool = Pool::import(world(2), plan, &ImportOptions::default()).unwrap();
+    pool.add_group(group(Arc::new(sim.add_device(SIZE)))).unwrap();
+    assert_eq!(pool.groups().iter().map(|group| group.ashift).collect::<Vec<_>>(), [12, 13, 13]);
+    assert_eq!(pool.members().get(device(2)).label().unwrap().ashift, 13);
+}
+
+#[test]
+fn what_a_device_is_stays_known() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let pool = create(&sim, "mirror");
+    drop(pool);
+    let mut before = plan(sim.devices());
+    before.root.devices[0].kind = DeviceKind::Ssd;
+    let pool = Pool::import(world(2), before, &ImportOptions::default()).unwrap();
+    pool.offline(device(0), false).unwrap();
+    pool.online(device(0), None).unwrap();
+    while pool.resilver_step(u64::MAX).unwrap() {}
+    drop(pool);
+    let kinds = || plan(sim.devices()).root.devices.iter().map(|device| device.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(), [DeviceKind::Ssd, DeviceKind::Unknown]);
+    // Another device in its place is what it is itself.
+    let pool = open(&sim, 3);
+    pool.replace(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
+    while pool.resilver_step(u64::MAX).unwrap() {}
+    drop(pool);
+    let root = plan(sim.devices().split_off(1)).root;
+    assert_eq!(root.devices.iter().map(|device| device.kind).collect::<Vec<_>>(), [DeviceKind::Unknown; 2]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use larder_format::node::Key;
 use larder_format::{ByteLen, DatasetId};
 use larder_pool::trace::{Findings, Outcome, Phase};
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
-use larder_sim::{SimWorld, Survival};
+use larder_sim::{Fault, SimWorld, Survival};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -397,12 +397,42 @@ fn a_trace_that_is_cut_again_and_again_goes_on_where_it_had_judged() {
     let found = pool.trace_findings().unwrap();
     assert_eq!((found.missing, found.lost, found.unreachable.blocks), (0, 0, 0), "{found:?}");
     assert!(found.dead.blocks >= dead, "all lives are told of: {found:?}");
+    assert!(found.from.get() > 0, "the last life looked at the rest only, and says so");
     pool.set_pool_property("memory", "64000000").unwrap();
     settle(&pool);
     assert_whole(&pool, "in the end");
     verify(&pool, &model);
-    let left = trace(&pool).dead.blocks;
+    let found = trace(&pool);
+    let left = found.dead.blocks;
     assert!(left <= lives, "nothing but what was copied and replaced since: {left}");
+    assert_eq!(found.from.get(), 0, "the next one looks at all");
+}
+
+#[test]
+fn a_trace_after_one_that_failed_says_that_it_looked_at_the_rest_only() {
+    let sim = world_of(64);
+    let mut model = Model::new();
+    let pool = crowded(&sim, &mut model);
+    assert!(pool.trace_start().unwrap());
+    while pool.trace_progress().unwrap().phase == Phase::Walk {
+        assert!(pool.trace_step(1).unwrap());
+    }
+    (0..8).for_each(|_| assert!(pool.trace_step(1).unwrap()));
+    pool.commit().unwrap();
+    pool.drop_caches();
+    sim.device(0).inject(Fault::FailReads(0..u64::MAX));
+    assert!(pool.trace_step(64).is_err() && pool.trace_progress().is_none());
+    sim.device(0).clear_faults();
+    let found = trace(&pool);
+    let last = || {
+        let mut texts = pool.events(0).into_iter().map(|(_, event)| event.text);
+        texts.rfind(|text| text.contains("errors")).unwrap()
+    };
+    assert!(found.from.get() > 0 && found.errors() == 0, "{found:?}");
+    assert_eq!(last(), format!("0 errors in blocks from {} on", found.from));
+    let found = trace(&pool);
+    assert_eq!((found.from.get(), found.errors()), (0, 0));
+    assert_eq!(last(), "0 errors");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The rule: a write is there if a flush of its device covers it, that is, if its outcome was taken before
 //! the flush was submitted, and the flush's outcome was taken before the cut. Of every other write, all,
 //! nothing or any of its sectors is there, whatever became of the writes around it. Where such writes
-//! overlap, either may have come last.
+//! overlap, either may have come last. A discard is a write of what the device likes.
 //!
 //! A sweep carries the durable state forward event by event, and beside it, for each device, the writes
 //! that no flush covers yet. An image is then a copy-on-write clone of the durable state plus some of
@@ -12,7 +12,7 @@
 use crate::dice::Dice;
 use crate::image::DeviceImage;
 use crate::trace::{Event, Trace};
-use larder_device::AlignedBuf;
+use larder_device::{ALIGN, AlignedBuf};
 use larder_format::{ByteLen, DeviceOffset};
 
 /// What becomes of the writes that were not flushed when the power failed.
@@ -55,7 +55,7 @@ impl<'t> CrashSweep<'t> {
         assert!(cut >= self.cut, "a sweep goes forward: from {} to {cut}", self.cut);
         for (number, event) in self.trace.events[..cut].iter().enumerate().skip(self.cut) {
             match event {
-                Event::Write { device, .. } | Event::Rot { device, .. } => {
+                Event::Write { device, .. } | Event::Discard { device, .. } | Event::Rot { device, .. } => {
                     self.unflushed[*device].push((number, event));
                 }
                 Event::Flush { device, before, in_flight } => {
@@ -109,15 +109,16 @@ impl<'t> CrashSweep<'t> {
 }
 
 fn is_write(event: &Event) -> bool {
-    matches!(event, Event::Write { .. })
+    matches!(event, Event::Write { .. } | Event::Discard { .. })
 }
 
 fn apply(event: &Event, image: &mut DeviceImage) {
     match event {
         Event::Write { offset, data, .. } => image.write(*offset, data),
+        Event::Discard { offset, len, seed, .. } => image.discard(*offset, *len, *seed),
         Event::Rot { offset, len, seed, .. } => image.flip_bits(*offset, *len, *seed),
         Event::Flush { .. } | Event::Swap { .. } | Event::Mark(_) => {
-            unreachable!("only writes and rot wait for a flush")
+            unreachable!("only writes, discards and rot wait for a flush")
         }
     }
 }
@@ -146,10 +147,10 @@ fn survive(unflushed: &[&Event], dice: &Dice, image: &mut DeviceImage) {
     let mut order: Vec<usize> = (0..unflushed.len()).collect();
     dice.shuffle(&mut order);
     for i in order {
-        let Event::Write { offset, data, .. } = unflushed[i] else {
+        if !is_write(unflushed[i]) {
             apply(unflushed[i], image);
             continue;
-        };
+        }
         let (kept, torn) = match mood {
             Mood::All => (true, false),
             Mood::Nothing => (false, false),
@@ -157,10 +158,15 @@ fn survive(unflushed: &[&Event], dice: &Dice, image: &mut DeviceImage) {
             Mood::OnlyOne(one) => (i == one, i == one && dice.below(2) == 0),
             Mood::EachForItself => (dice.below(2) == 0, dice.below(3) == 0),
         };
-        if torn {
-            tear(*offset, data, dice, image);
-        } else if kept {
-            image.write(*offset, data);
+        match unflushed[i] {
+            Event::Write { offset, data, .. } if torn => tear(*offset, data, dice, image),
+            Event::Discard { offset, len, seed, .. } if torn => {
+                let pages = len.get() / ALIGN as u64;
+                let part = ByteLen::new(dice.below(pages as usize + 1) as u64 * ALIGN as u64);
+                image.discard(*offset, part, *seed);
+            }
+            event if kept => apply(event, image),
+            _ => {}
         }
     }
 }

@@ -48,6 +48,8 @@ pub enum Fault {
     },
     /// Flushes are acknowledged and do nothing.
     LieOnFlush,
+    /// Discards are not supported.
+    NoDiscards,
     /// Reads give what was there when the fault was injected.
     StaleReads(Range<u64>),
 }
@@ -69,6 +71,10 @@ impl Fault {
                 | Self::MisdirectWrites { from: range, .. },
                 Request::Write { offset, data },
             ) => touches(range, *offset, data.len() as u64),
+            (Self::FailWrites(range) | Self::LoseWrites(range), Request::Discard { offset, len }) => {
+                touches(range, *offset, len.get())
+            }
+            (Self::NoDiscards, Request::Discard { .. }) => true,
             (Self::FailFlushes | Self::LieOnFlush, Request::Flush) => true,
             (Self::Full, Request::Write { .. }) => true,
             _ => false,
@@ -89,6 +95,8 @@ pub struct Counters {
     pub bytes_read: u64,
     /// Bytes handed over by writes.
     pub bytes_written: u64,
+    /// Bytes discarded.
+    pub bytes_discarded: u64,
 }
 
 struct Injected {
@@ -112,6 +120,10 @@ struct Media {
     hung: Vec<(Ticket, Request, Promise<Outcome>)>,
     /// Writes whose outcome nobody has taken, with their event numbers.
     in_flight: Vec<(Ticket, usize)>,
+    /// Discards whose outcome nobody has taken.
+    open: Vec<Ticket>,
+    /// Discards that have been acknowledged and not been done.
+    late: Vec<(Ticket, DeviceOffset, ByteLen)>,
     /// Flushes whose outcome nobody has taken, with the events that they will be.
     flushing: Vec<(Ticket, Event)>,
     counters: Counters,
@@ -195,6 +207,8 @@ impl Media {
             faults: Vec::new(),
             hung: Vec::new(),
             in_flight: Vec::new(),
+            open: Vec::new(),
+            late: Vec::new(),
             flushing: Vec::new(),
             counters: Counters::default(),
         }
@@ -226,6 +240,7 @@ impl Counters {
                 self.writes += 1;
                 self.bytes_written += data.len() as u64;
             }
+            Request::Discard { len, .. } => self.bytes_discarded += len.get(),
             Request::Flush => self.flushes += 1,
         }
     }
@@ -242,9 +257,11 @@ impl State {
         if matches!(fault, Some((Fault::Gone, _))) {
             return Err(DeviceError::Gone);
         }
-        let image = &mut self.media[device].image;
+        let image = &self.media[device].image;
         let end = match request {
-            Request::Read { offset, len } => offset.get().checked_add(len.get()),
+            Request::Read { offset, len } | Request::Discard { offset, len } => {
+                offset.get().checked_add(len.get())
+            }
             Request::Write { offset, data } => offset.get().checked_add(data.len() as u64),
             Request::Flush => Some(0),
         };
@@ -252,6 +269,8 @@ impl State {
             return Err(DeviceError::Range);
         }
         let done = || Ok(AlignedBuf::zeroed(0));
+        self.land(device, matches!(request, Request::Flush));
+        let image = &self.media[device].image;
         match (request, fault) {
             (_, Some((Fault::FailReads(_) | Fault::FailWrites(_) | Fault::FailFlushes, _))) => {
                 Err(DeviceError::Io { errno: EIO })
@@ -260,7 +279,7 @@ impl State {
             (_, Some((Fault::LoseWrites(_) | Fault::LieOnFlush, _))) => done(),
             (Request::Read { offset, len }, fault) => {
                 // Of the faults that let a read through, only stale reads are left.
-                let seen = fault.as_ref().map_or(&*image, |(_, then)| then);
+                let seen = fault.as_ref().map_or(image, |(_, then)| then);
                 // Other media may stand under the device since then.
                 if end > Some(seen.size().get()) {
                     return Err(DeviceError::Range);
@@ -285,6 +304,13 @@ impl State {
                 self.write(device, ticket, *offset, Arc::clone(data));
                 done()
             }
+            (_, Some((Fault::NoDiscards, _))) => Err(DeviceError::Unsupported),
+            (Request::Discard { offset, len }, _) => {
+                self.media[device].open.push(ticket);
+                self.media[device].late.push((ticket, *offset, *len));
+                self.land(device, false);
+                done()
+            }
             (Request::Flush, _) => {
                 let media = &mut self.media[device];
                 let in_flight = media.in_flight.iter().map(|(_, number)| *number).collect();
@@ -302,10 +328,31 @@ impl State {
         self.trace.events.push(Event::Write { device, offset, data });
     }
 
+    /// Does discards that were acknowledged: some, or all of them.
+    fn land(&mut self, device: usize, all: bool) {
+        let late = std::mem::take(&mut self.media[device].late);
+        for (ticket, offset, len) in late {
+            let number = self.trace.events.len();
+            let dice = Dice::new(&[ticket, number as u64]);
+            let media = &mut self.media[device];
+            if all || dice.below(4) == 0 {
+                let seed = ticket;
+                media.image.discard(offset, len, seed);
+                if media.open.contains(&ticket) {
+                    media.in_flight.push((ticket, number));
+                }
+                self.trace.events.push(Event::Discard { device, offset, len, seed });
+            } else {
+                media.late.push((ticket, offset, len));
+            }
+        }
+    }
+
     /// The caller knows now that this request is done.
     fn taken(&mut self, device: usize, ticket: Ticket) {
         let media = &mut self.media[device];
         media.in_flight.retain(|(flying, _)| *flying != ticket);
+        media.open.retain(|open| *open != ticket);
         if let Some(at) = media.flushing.iter().position(|(flushing, _)| *flushing == ticket) {
             self.trace.events.push(media.flushing.remove(at).1);
         }
@@ -360,6 +407,7 @@ impl SimDevice {
     pub fn swap_media(&self, image: DeviceImage) {
         let mut state = self.world.0.lock();
         state.media[self.index].image = image.clone();
+        state.media[self.index].late.clear();
         state.trace.events.push(Event::Swap { device: self.index, image });
     }
 
@@ -432,7 +480,7 @@ fn tear(data: &[u8], dice: &Dice, media: &mut [u8]) {
 /// Real direct I/O would refuse what this refuses.
 fn assert_aligned(request: &Request) {
     let (offset, len) = match request {
-        Request::Read { offset, len } => (offset.get(), len.get()),
+        Request::Read { offset, len } | Request::Discard { offset, len } => (offset.get(), len.get()),
         Request::Write { offset, data } => (offset.get(), data.len() as u64),
         Request::Flush => return,
     };

@@ -13,6 +13,9 @@ const PAGE: usize = 4096;
 const LEAF_PAGES: usize = 256;
 const LEAF: u64 = (PAGE * LEAF_PAGES) as u64;
 
+/// Keeps the seeds of discards apart from others.
+const DISCARDED: u64 = 0x6469_7363_6172_6400;
+
 type Page = [u8; PAGE];
 
 /// Pages that were never written are absent and read as zeros.
@@ -64,6 +67,30 @@ impl DeviceImage {
                     [piece.start..piece.start + piece.len]
                     .copy_from_slice(bytes),
             }
+        }
+    }
+
+    /// Forgets what is at `offset`, both multiples of 4096. By seed, zeros, what was there or something else is there
+    /// then, as devices do: the same everywhere, or another in each page.
+    pub fn discard(&mut self, offset: DeviceOffset, len: ByteLen, seed: u64) {
+        let entropy = SeededEntropy::new(seed ^ DISCARDED);
+        let mood = entropy.next_u64() % 4;
+        let garbage: Page = std::array::from_fn(|at| (seed as u8).wrapping_mul(at as u8 | 1) ^ 0xa5);
+        let garbage = Arc::new(garbage);
+        for piece in self.pieces(offset.get(), usize::try_from(len.get()).expect("fits memory")) {
+            assert_eq!(piece.len, PAGE, "a discard is of whole pages");
+            let fate = if mood == 3 { entropy.next_u64() % 3 } else { mood };
+            let page = match fate {
+                0 => None,
+                1 => Some(Arc::clone(&garbage)),
+                _ => continue,
+            };
+            if page.is_none() && !self.leaves.contains_key(&piece.leaf) {
+                continue;
+            }
+            let leaf =
+                self.leaves.entry(piece.leaf).or_insert_with(|| Arc::new(Leaf([const { None }; LEAF_PAGES])));
+            Arc::make_mut(leaf).0[piece.page] = page;
         }
     }
 

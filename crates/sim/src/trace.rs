@@ -3,13 +3,13 @@
 use crate::cut::{CrashSweep, Survival};
 use crate::image::DeviceImage;
 use larder_device::AlignedBuf;
-use larder_format::DeviceOffset;
+use larder_format::{ByteLen, DeviceOffset};
 use std::fmt;
 use std::sync::Arc;
 
 /// One step of a world's history. Requests that a fault kept from the media leave no event, and a
 /// misdirected write stands where it landed. A write stands where it was submitted, a flush where its
-/// outcome was taken.
+/// outcome was taken, a discard where it was done.
 #[derive(Clone)]
 pub enum Event {
     /// A device took a write; it is durable after the next [`Event::Flush`] that covers it.
@@ -20,6 +20,17 @@ pub enum Event {
         offset: DeviceOffset,
         /// What.
         data: Arc<AlignedBuf>,
+    },
+    /// A device forgot what it held, as late as it liked; durable after the next [`Event::Flush`] that covers it.
+    Discard {
+        /// The device's number in its world.
+        device: usize,
+        /// Where.
+        offset: DeviceOffset,
+        /// How much.
+        len: ByteLen,
+        /// What is there now.
+        seed: u64,
     },
     /// A device made writes durable, and its caller knows.
     Flush {
@@ -57,6 +68,9 @@ impl fmt::Debug for Event {
         match self {
             Self::Write { device, offset, data } => {
                 write!(f, "write(device {device}, at {}, {} bytes)", offset.get(), data.len())
+            }
+            Self::Discard { device, offset, len, .. } => {
+                write!(f, "discard(device {device}, at {}, {} bytes)", offset.get(), len.get())
             }
             Self::Flush { device, .. } => write!(f, "flush(device {device})"),
             Self::Rot { device, offset, len, seed } => {

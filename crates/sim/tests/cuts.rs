@@ -314,3 +314,90 @@ proptest! {
         prop_assert_eq!(trace.crash_images(trace.len(), Survival::KeepAll), world.images());
     }
 }
+
+/// What pages of a device that was full of 7 hold after a discard, and a write of 9 to the first of them.
+fn after_discard(flushed: bool, survival: Survival) -> Vec<u8> {
+    let world = world(1, 8);
+    let device = world.device(0);
+    write(&device, 0, 8, 7);
+    flush(&device);
+    let discard = Request::Discard { offset: DeviceOffset::new(PAGE), len: ByteLen::new(4 * PAGE) };
+    device.submit(discard).wait().unwrap();
+    if flushed {
+        flush(&device);
+    }
+    write(&device, 1, 1, 9);
+    flush(&device);
+    let trace = world.trace();
+    let image = &trace.crash_images(trace.len(), survival)[0];
+    assert_eq!(*image, world.images()[0]);
+    (0..8).map(|page| image.read(DeviceOffset::new(page * PAGE + 1), 1)[0]).collect()
+}
+
+#[test]
+fn a_discard_spoils_its_pages_alone_and_what_is_written_after_a_flush_stays() {
+    for survival in seeds(0..20) {
+        let pages = after_discard(true, survival);
+        assert_eq!((pages[0], pages[1], &pages[5..]), (7, 9, &[7; 3][..]));
+        let pages = after_discard(false, survival);
+        assert_eq!((pages[0], &pages[5..]), (7, &[7; 3][..]));
+    }
+}
+
+#[test]
+fn a_discard_comes_as_late_as_the_next_flush_and_leaves_zeros_old_bytes_or_others() {
+    let (mut late, mut seen) = (false, HashSet::new());
+    for before in 0..200 {
+        let world = world(1, 3);
+        let device = world.device(0);
+        write(&device, 0, 3, 7);
+        // Each has other dice.
+        (0..before).for_each(|_| drop(read(&device)));
+        device
+            .submit(Request::Discard { offset: DeviceOffset::new(0), len: ByteLen::new(2 * PAGE) })
+            .wait()
+            .unwrap();
+        write(&device, 0, 1, 9);
+        flush(&device);
+        let image = &world.images()[0];
+        let byte = |page: u64| image.read(DeviceOffset::new(page * PAGE + 1), 1)[0];
+        late |= byte(0) != 9;
+        seen.insert(match byte(1) {
+            0 => "zeros",
+            7 => "old",
+            _ => "others",
+        });
+        assert_eq!(byte(2), 7);
+    }
+    assert!(late, "none came after the write");
+    assert_eq!(seen.len(), 3, "{seen:?}");
+}
+
+fn read(device: &SimDevice) -> Outcome {
+    device.submit(Request::Read { offset: DeviceOffset::new(0), len: ByteLen::new(PAGE) }).wait()
+}
+
+#[test]
+fn a_power_cut_before_the_flush_leaves_a_discard_done_in_part_or_not_at_all() {
+    let mut done = HashSet::new();
+    for seed in 0..200 {
+        let world = world(1, 4);
+        let device = world.device(0);
+        write(&device, 0, 4, 7);
+        flush(&device);
+        // Each has other dice.
+        (0..seed).for_each(|_| drop(read(&device)));
+        device
+            .submit(Request::Discard { offset: DeviceOffset::new(0), len: ByteLen::new(4 * PAGE) })
+            .wait()
+            .unwrap();
+        // It is done at some request.
+        (0..40).for_each(|_| drop(read(&device)));
+        let trace = world.trace();
+        let image = &trace.crash_images(trace.len(), Survival::Random { seed })[0];
+        let old = (0..4).filter(|page| image.read(DeviceOffset::new(page * PAGE + 1), 1)[0] == 7).count();
+        done.insert(old);
+    }
+    let whole = [0, 4].iter().all(|old| done.contains(old));
+    assert!(whole && done.len() > 2, "{done:?}");
+}

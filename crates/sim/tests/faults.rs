@@ -173,7 +173,14 @@ fn counters_count_requests_and_bytes() {
     read(&device, 0).unwrap();
     read(&device, 99).unwrap_err();
     flush(&device).unwrap();
-    let expected = Counters { reads: 2, writes: 1, flushes: 1, bytes_read: 2 * PAGE, bytes_written: PAGE };
+    let expected = Counters {
+        reads: 2,
+        writes: 1,
+        flushes: 1,
+        bytes_read: 2 * PAGE,
+        bytes_written: PAGE,
+        bytes_discarded: 0,
+    };
     assert_eq!(device.counters(), expected);
     device.reset_counters();
     assert_eq!(device.counters(), Counters::default());

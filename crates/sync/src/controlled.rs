@@ -1,5 +1,6 @@
 //! parking_lot's locks, taken in the order that a schedule has decided, where the thread is a task of one.
 
+use crate::order;
 use crate::schedule::{Want, me};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -26,6 +27,7 @@ impl<G> Held<G> {
     }
     fn give_back(&mut self) {
         self.guard = None;
+        order::given_back(self.key);
         if let Some(me) = me() {
             me.given_back(self.key);
         }
@@ -82,45 +84,69 @@ guard!(
 macro_rules! lock {
     ($(#[$doc:meta])* $name:ident { $($(#[$verb_doc:meta])* $verb:ident, $attempt:ident, $want:ident -> $guard:ident;)* }) => {
         $(#[$doc])*
-        #[derive(Debug, Default)]
-        pub struct $name<T: ?Sized>(parking_lot::$name<T>);
+        pub struct $name<T: ?Sized> {
+            made: &'static Location<'static>,
+            lock: parking_lot::$name<T>,
+        }
         impl<T> $name<T> {
             /// A lock around `value`.
+            #[track_caller]
             pub const fn new(value: T) -> Self {
-                Self(parking_lot::$name::new(value))
+                Self { made: Location::caller(), lock: parking_lot::$name::new(value) }
             }
             /// What it guarded.
             pub fn into_inner(self) -> T {
-                self.0.into_inner()
+                self.lock.into_inner()
+            }
+        }
+        impl<T: Default> Default for $name<T> {
+            #[track_caller]
+            fn default() -> Self {
+                Self::new(T::default())
+            }
+        }
+        impl<T: ?Sized + fmt::Debug> fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.lock.fmt(f)
             }
         }
         impl<T: ?Sized> $name<T> {
+            fn kind(&self) -> order::Kind {
+                order::Kind { made: self.made, of: std::any::type_name::<Self>() }
+            }
             /// Whether anybody has it.
             pub fn is_locked(&self) -> bool {
-                self.0.is_locked()
+                self.lock.is_locked()
             }
             /// What it guards; nobody else has the lock.
             pub fn get_mut(&mut self) -> &mut T {
-                self.0.get_mut()
+                self.lock.get_mut()
             }
             $(
                 $(#[$verb_doc])*
                 #[track_caller]
                 pub fn $verb(&self) -> $guard<'_, T> {
+                    let at = Location::caller();
+                    order::wait(key(self), self.kind(), at);
                     let guard = match me() {
-                        Some(me) => me.acquire(key(self), Want::$want, Location::caller(), || self.0.$attempt()),
-                        None => self.0.$verb(),
+                        Some(me) => me.acquire(key(self), Want::$want, at, || self.lock.$attempt()),
+                        None => self.lock.$verb(),
                     };
+                    order::taken(key(self), self.kind(), at);
                     $guard(Held { guard: Some(guard), key: key(self) })
                 }
                 /// The same, if nobody has to be waited for.
+                #[track_caller]
                 pub fn $attempt(&self) -> Option<$guard<'_, T>> {
                     crate::schedule::step();
-                    self.0.$attempt().map(|guard| $guard(Held { guard: Some(guard), key: key(self) }))
+                    let guard = self.lock.$attempt()?;
+                    order::taken(key(self), self.kind(), Location::caller());
+                    Some($guard(Held { guard: Some(guard), key: key(self) }))
                 }
             )*
         }
         impl<T> From<T> for $name<T> {
+            #[track_caller]
             fn from(value: T) -> Self {
                 Self::new(value)
             }
@@ -147,7 +173,7 @@ lock!(
 impl<T: ?Sized> RwLock<T> {
     /// Whether somebody has it alone.
     pub fn is_locked_exclusive(&self) -> bool {
-        self.0.is_locked_exclusive()
+        self.lock.is_locked_exclusive()
     }
 }
 lock!(

@@ -8,6 +8,8 @@
 #[cfg(debug_assertions)]
 mod controlled;
 #[cfg(debug_assertions)]
+mod order;
+#[cfg(debug_assertions)]
 pub mod schedule;
 
 #[cfg(debug_assertions)]

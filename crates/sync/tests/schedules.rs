@@ -47,14 +47,15 @@ fn a_sum_that_is_read_and_written_under_two_locks_is_seen_to_lose_one() {
 #[test]
 fn locks_taken_in_two_orders_are_seen_to_deadlock() {
     let deadlocks = |plan: &Plan| {
-        let (a, b) = (Mutex::new(()), RwLock::new(()));
+        // Of one kind, or their order would be told before anybody waits.
+        let [a, b] = [(); 2].map(RwLock::new);
         let one = || {
-            let _a = a.lock();
+            let _a = a.write();
             drop(b.write());
         };
         let other = || {
             let _b = b.read();
-            drop(a.lock());
+            drop(a.write());
         };
         run(plan, vec![task("one", one), task("other", other)])
     };

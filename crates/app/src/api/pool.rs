@@ -271,8 +271,39 @@ pub struct Vdev {
     pub io: Io,
     /// How long requests took since import; told only when [`super::figures::Iostat`] asks.
     pub waits: Waits,
+    /// How its last trim stands; nothing of groups, spares and what is not in use.
+    pub trim: Option<Trim>,
     /// What it is made of.
     pub children: Vec<Vdev>,
+}
+
+/// How the trim of a device stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrimState {
+    /// Nobody asked for it, or it was cancelled.
+    Untrimmed,
+    /// It goes on.
+    Active,
+    /// It waits until it is started again.
+    Suspended,
+    /// It went through all that was free.
+    Complete,
+    /// The device does not support it.
+    Unsupported,
+}
+
+/// The last trim of a device that somebody asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trim {
+    /// How it stands.
+    pub state: TrimState,
+    /// When it began; of one that is complete, when it ended. Seconds since 1970.
+    pub time: Option<i64>,
+    /// Bytes trimmed.
+    pub trimmed: u64,
+    /// Bytes to be trimmed, estimated.
+    pub total: u64,
 }
 
 /// Counters since import.
@@ -425,6 +456,8 @@ pub enum Activity {
     Resilver,
     /// No trace is under way.
     Trace,
+    /// No device is being trimmed.
+    Trim,
 }
 
 /// Returns when activities are over.

@@ -125,6 +125,31 @@ pub struct Told {
     pub notes: Vec<String>,
 }
 
+/// What to do about trims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrimAction {
+    /// Begin, or go on with those that are suspended.
+    Start,
+    /// Wait until it is started again.
+    Suspend,
+    /// End it.
+    Cancel,
+}
+
+/// Tells devices what is free.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trim {
+    /// The pool.
+    pub name: String,
+    /// Its devices; none for all to which it applies.
+    pub devices: Vec<String>,
+    /// What to do.
+    pub action: TrimAction,
+    /// The most of each device that is gone through in a second, bytes; 0 for no limit.
+    pub rate: u64,
+}
+
 /// What to do about a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

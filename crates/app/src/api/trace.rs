@@ -34,6 +34,9 @@ pub struct TraceStatus {
     pub state: TraceState,
     /// Why it failed.
     pub failure: Option<String>,
+    /// Blocks below this id were judged by one that was cut short or failed, and were not looked at again; 0 when all
+    /// were.
+    pub from: u64,
     /// Seconds since 1970.
     pub started: i64,
     /// Seconds since 1970; nothing while it runs.

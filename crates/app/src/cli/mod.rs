@@ -28,6 +28,7 @@ mod pool_iostat;
 mod pool_rebuild_index;
 mod pool_scrub;
 mod pool_trace;
+mod pool_trim;
 mod sampling;
 mod vdevs;
 
@@ -290,6 +291,12 @@ mod tests {
             "zpool scrub -s tank other",
             "zpool scrub -p tank",
             "zpool resilver tank",
+            "zpool trim tank",
+            "zpool trim -w -r 200M tank a b",
+            "zpool trim -c tank",
+            "zpool trim -s tank a",
+            "zpool status -t tank",
+            "zpool wait -t trim tank",
             "zpool status -gP tank",
             "larder pool scrub -wj --since 30d tank",
             "zfs list -H -o name -r tank",

@@ -3,7 +3,7 @@
 use super::args::{self, Force, Form, Json};
 use super::{
     Session, items, out, pool_check, pool_create, pool_dedup, pool_devices, pool_events, pool_history,
-    pool_import, pool_iostat, pool_rebuild_index, pool_scrub, pool_trace,
+    pool_import, pool_iostat, pool_rebuild_index, pool_scrub, pool_trace, pool_trim,
 };
 use crate::api::{Result, pool};
 use crate::render::items::{Field, VdevForm};
@@ -84,6 +84,8 @@ Examples:
     Clear(pool_devices::Clear),
     /// Verifies everything that pools hold, and repairs what is wrong
     Scrub(pool_scrub::Args),
+    /// Tells devices which space is free, so that SSDs and sparse files can give it up
+    Trim(pool_trim::Args),
     /// Starts rebuilding what devices lack from the beginning
     Resilver(pool_scrub::ResilverArgs),
     /// Shows what happened to pools
@@ -141,6 +143,9 @@ pub struct Status {
     /// Only pools that something is wrong with
     #[arg(short = 'x')]
     unhealthy: bool,
+    /// How far devices are trimmed, and when that was
+    #[arg(short = 't')]
+    trim: bool,
     /// Full paths of devices
     #[arg(short = 'P')]
     paths: bool,
@@ -224,6 +229,8 @@ enum Activity {
     Resilver,
     /// No trace is under way
     Trace,
+    /// No device is being trimmed
+    Trim,
 }
 
 /// Runs a verb.
@@ -261,6 +268,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Remove(args) => pool_devices::remove(args, session),
         Verb::Clear(args) => pool_devices::clear(args, session),
         Verb::Scrub(args) => pool_scrub::run(args, session),
+        Verb::Trim(args) => pool_trim::run(args, session),
         Verb::Resilver(args) => pool_scrub::resilver(args, session),
         Verb::Events(args) => pool_events::run(args, session),
         Verb::History(args) => pool_history::run(args, session),
@@ -349,6 +357,7 @@ fn status(args: Status, session: &Session) -> Result<u8> {
         paths: args.paths,
         guids: args.guids,
         exact: args.exact,
+        trim: args.trim,
     };
     let text = pools.iter().map(|pool| {
         let dedup = if args.dedup { render::dedup::status(pool) } else { String::new() };
@@ -391,6 +400,7 @@ fn wait(args: Wait, session: &Session) -> Result<u8> {
         Activity::Scrub => pool::Activity::Scrub,
         Activity::Resilver => pool::Activity::Resilver,
         Activity::Trace => pool::Activity::Trace,
+        Activity::Trim => pool::Activity::Trim,
     });
     session.client.call(pool::Wait { name: args.name, activities: activities.collect() })?;
     Ok(0)

@@ -11,7 +11,7 @@
 //! goes around. The kernel tells of the last close(2) after it has returned, so who opens a file to map it waits for
 //! that a moment.
 
-use parking_lot::{Condvar, Mutex};
+use larder_sync::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! What keeps a pool whole by itself: it mends what reads found wrong, resilvers (which takes devices back that missed
-//! commits), scrubs, has spares take places, and opens devices anew that were away.
+//! commits), scrubs, trims, has spares take places, and opens devices anew that were away.
 //!
 //! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
 //! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose
@@ -20,7 +20,7 @@ use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{self, Found};
 use larder_pool::property::{self, Window};
 use larder_pool::{Pool, Result, ScrubOutcome, ScrubProgress, ScrubSince};
-use parking_lot::Mutex;
+use larder_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,6 +48,8 @@ const STEP_MOST: u64 = 512 << 20;
 /// While others are busy: of so many parts of the time, a step takes one.
 const RESILVER_PARTS: u32 = 2;
 const SCRUB_PARTS: u32 = 4;
+/// Of the time, a trim takes no more than one of so many parts, whoever is busy: devices do it beside the rest.
+const TRIM_PARTS: u32 = 2;
 /// The stretch over which a rate is told, and the least from which an end can be told.
 const STRETCH: Duration = Duration::from_secs(30);
 const STRETCH_LEAST: Duration = Duration::from_secs(3);
@@ -109,6 +111,8 @@ struct Healer<'a> {
     used: u64,
     /// What the last step was, to rest from it.
     last: Option<Step>,
+    /// When the next step of a trim may begin.
+    trim_at: Duration,
     /// Groups changed their shape, and something may have to move.
     moves: bool,
     wait_for_room: bool,
@@ -189,6 +193,7 @@ impl<'a> Healer<'a> {
             step: STEP_FIRST,
             used: 0,
             last: None,
+            trim_at: Duration::ZERO,
             moves: false,
             wait_for_room: false,
             vain: HashMap::new(),
@@ -256,6 +261,7 @@ impl<'a> Healer<'a> {
     fn turn(&mut self) -> Result<Option<Duration>> {
         let pool = self.pool;
         let mended = pool.heal_step()? > 0;
+        let trimmed = self.trim()?;
         let rate = number(pool, "scan_rate");
         let now = pool.clock().monotonic();
         if let Some(last) = self.last {
@@ -267,7 +273,7 @@ impl<'a> Healer<'a> {
         let bytes = if rate > 0 { self.step.min((rate / 4).max(STEP_LEAST_LIMITED)) } else { self.step };
         let Some((examined, parts)) = self.scan(bytes)? else {
             self.last = None;
-            return Ok(mended.then_some(Duration::ZERO));
+            return Ok((mended || trimmed).then_some(Duration::ZERO));
         };
         let ended = pool.clock().monotonic();
         let took = ended.saturating_sub(now);
@@ -276,6 +282,19 @@ impl<'a> Healer<'a> {
         self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
         self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
         Ok(Some(if std::mem::take(&mut self.wait_for_room) { FOR_ROOM } else { Duration::ZERO }))
+    }
+
+    /// A step of trims, beside whatever scan is under way; whether there was one.
+    fn trim(&mut self) -> Result<bool> {
+        let clock = self.pool.clock();
+        let began = clock.monotonic();
+        if began < self.trim_at || self.pool.is_read_only() {
+            return Ok(false);
+        }
+        let trimmed = self.pool.trim_step()?.is_some();
+        let ended = clock.monotonic();
+        self.trim_at = ended + ended.saturating_sub(began) * (TRIM_PARTS - 1);
+        Ok(trimmed)
     }
 
     /// A step of the scan that goes first: bytes examined, and its part of the time while others are busy.
@@ -414,6 +433,13 @@ impl Live {
     /// Returns when no scrub is moving, or the pool is exported.
     pub fn wait_for_scrub(&self) {
         while self.pool.scrub_progress().is_some_and(|progress| !progress.paused) && !self.is_ending() {
+            super::pause(WAIT);
+        }
+    }
+
+    /// Returns when no device is being trimmed because somebody asked for it, or the pool is exported.
+    pub fn wait_for_trim(&self) {
+        while self.pool.is_trimming() && !self.is_ending() {
             super::pause(WAIT);
         }
     }

@@ -15,7 +15,7 @@ use larder_files::Mount;
 use larder_format::DeviceGuid;
 use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
-use parking_lot::{Condvar, Mutex};
+use larder_sync::{Condvar, Mutex};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

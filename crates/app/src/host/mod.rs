@@ -7,10 +7,9 @@
 //! `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties and names, `files` those
 //! about single files, `error` is the one place where errors of the layers below become what people read.
 //!
-//! Locking, outermost first: a pool's `admin` (one change of its devices at a time, its export included), its
-//! `mounts`, `live` (held for look-ups only). No lock is held over several pools, so that one which hangs, or waits
-//! for somebody who is in its mounts, holds up nobody else's; names of pools on their way in are in `coming`. Verbs
-//! that only look take none of the first two: status is told while an import or export is under way.
+//! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
+//! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`
+//! nor its `mounts`: status is told while an import or export is under way.
 
 mod advice;
 mod chronicle;
@@ -38,14 +37,14 @@ use crate::api::dedup::RebuildIndex;
 use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
-use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told};
+use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
 use devices::Remembered;
 use larder_pool::World;
+use larder_sync::{Mutex, RwLock};
 use live::Live;
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -171,6 +170,9 @@ impl Engine for Host {
         if wanted(pool::Activity::Trace) {
             live.wait_for_trace();
         }
+        if wanted(pool::Activity::Trim) {
+            live.wait_for_trim();
+        }
         Ok(Done {})
     }
     fn pool_trace(&self, request: Trace) -> Result<Done> {
@@ -195,6 +197,9 @@ impl Engine for Host {
     }
     fn pool_scrub(&self, request: Scrub) -> Result<Done> {
         self.scrub(&request)
+    }
+    fn pool_trim(&self, request: Trim) -> Result<Done> {
+        self.trim(&request)
     }
     fn pool_resilver(&self, request: Resilver) -> Result<Done> {
         self.resilver(&request)

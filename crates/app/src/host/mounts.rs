@@ -16,7 +16,7 @@ use larder_files::{FsError, Mount, NodeId, View};
 use larder_format::DatasetId;
 use larder_format::items::ROOT_INODE;
 use larder_pool::{Dataset, Pool};
-use parking_lot::RwLock;
+use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

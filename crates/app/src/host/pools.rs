@@ -4,7 +4,6 @@ use super::live::Live;
 use super::status::fragmentation;
 use crate::api::{Item, ItemKind, Properties, PropertyValue, Result, Source};
 use larder_format::label::FORMAT_VERSION;
-use larder_pool::create::DEFAULT_ASHIFT;
 use larder_pool::property::{self, Access};
 
 /// A pool with the properties asked for, all when none is.
@@ -55,7 +54,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
     let local = pool.pool_properties().remove(known.name);
     let source = if local.is_some() { Source::Local } else { Source::Default };
     let value = match known.name {
-        "ashift" => pool.groups().first().map_or(DEFAULT_ASHIFT, |group| group.ashift).to_string(),
+        "ashift" => pool.ashift().to_string(),
         _ => local.or_else(|| known.default.map(str::to_owned)).unwrap_or_else(|| "-".to_owned()),
     };
     Some(PropertyValue { name: known.name.to_owned(), value, source })

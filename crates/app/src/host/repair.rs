@@ -1,4 +1,4 @@
-//! The verbs about a pool's devices, scrubs and resilvers: what is asked is looked at, then the pool does it.
+//! The verbs about a pool's devices, scrubs, resilvers and trims: what is asked is looked at, then the pool does it.
 //!
 //! New devices are opened and looked at as those of a new pool are. Nothing is written before everything has been
 //! looked at; a dry run ends there.
@@ -9,17 +9,17 @@ use super::live::Live;
 use super::{Host, chronicle, error, healer, roster};
 use crate::api::pool::{Group, Word};
 use crate::api::repair::{
-    Change, Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, ScrubAction, Shape, Told,
+    Change, Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, ScrubAction, Shape, Told, Trim,
+    TrimAction,
 };
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use larder_device::{Device, OpenMode};
 use larder_format::label::{GroupRule, LABEL_AREA};
 use larder_format::{DeviceIndex, GroupIndex};
-use larder_pool::create::DEFAULT_ASHIFT;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Found, Scan, scan};
 use larder_pool::property::format_size;
-use larder_pool::{GroupSpec, Pool, PoolError, PoolSpec, ScrubSince};
+use larder_pool::{GroupSpec, Pool, PoolError, PoolSpec, ScrubSince, TrimState};
 use std::fs;
 use std::sync::Arc;
 
@@ -295,9 +295,8 @@ impl Host {
                     let columns = group.devices.iter().map(column).collect();
                     after.groups.push(Part { index: None, word: group.word, columns });
                 }
-                let ashift = pool.groups().first().map_or(DEFAULT_ASHIFT, |group| group.ashift);
                 if !specs.is_empty() {
-                    let spec = PoolSpec { name: pool.name(), groups: specs.clone(), ashift };
+                    let spec = PoolSpec { name: pool.name(), groups: specs.clone(), ashift: pool.ashift() };
                     after.usable += spec.available(RECORD);
                 }
                 let mut waiting = Vec::new();
@@ -402,6 +401,25 @@ impl Host {
         Ok(Done {})
     }
 
+    /// Starts, suspends or cancels trims.
+    pub(super) fn trim(&self, request: &Trim) -> Result<Done> {
+        let live = self.writable(&request.name)?;
+        let _admin = live.admin.lock();
+        self.still_here(&live)?;
+        let doing = match request.action {
+            TrimAction::Start => "cannot trim",
+            TrimAction::Suspend => "cannot suspend trimming",
+            TrimAction::Cancel => "cannot cancel trimming",
+        };
+        let what = match request.devices.is_empty() {
+            true => request.name.clone(),
+            false => request.devices.join(", "),
+        };
+        trim_some(&live.pool, request)
+            .map_err(|error| error.within(format!("{doing} {what}")).of_pool(&request.name))?;
+        Ok(Done {})
+    }
+
     /// Starts resilvers from the beginning.
     pub(super) fn resilver(&self, request: &Resilver) -> Result<Done> {
         for name in &request.names {
@@ -419,6 +437,43 @@ impl Host {
         }
         Ok(Done {})
     }
+}
+
+fn trim_some(pool: &Pool, request: &Trim) -> Result<()> {
+    let devices: Vec<DeviceIndex> = match request.devices.is_empty() {
+        true => {
+            // Those to which it applies.
+            let state = |member: &Member| pool.trim_of(member).map(|trim| trim.state);
+            let applies = |member: &Arc<Member>| match request.action {
+                TrimAction::Start => member.discards() && state(member) != Some(TrimState::Active),
+                TrimAction::Suspend => state(member) == Some(TrimState::Active),
+                TrimAction::Cancel => {
+                    matches!(state(member), Some(TrimState::Active | TrimState::Suspended))
+                }
+            };
+            let members = pool.members().iter().filter(|member| member.is_written() && applies(member));
+            members.map(|member| member.index).collect()
+        }
+        false => {
+            let found = request.devices.iter().map(|text| Ok(roster::find(pool, text)?.index));
+            found.collect::<Result<_>>()?
+        }
+    };
+    if devices.is_empty() {
+        return Err(match request.action {
+            TrimAction::Start if pool.is_trimming() => ApiError::new(ErrorKind::Busy, "currently trimming")
+                .hint("larder pool wait -t trim POOL waits for it, larder pool trim -c POOL cancels it"),
+            TrimAction::Start => ApiError::new(ErrorKind::Unsupported, "no device in use supports trim"),
+            _ => ApiError::new(ErrorKind::NotFound, "there is no active trim"),
+        }
+        .safe(NOTHING_CHANGED));
+    }
+    match request.action {
+        TrimAction::Start => pool.trim_start(&devices, request.rate),
+        TrimAction::Suspend => pool.trim_suspend(&devices),
+        TrimAction::Cancel => pool.trim_cancel(&devices),
+    }
+    .map_err(refused)
 }
 
 fn scrub_one(live: &Live, request: &Scrub) -> Result<()> {

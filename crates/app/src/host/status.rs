@@ -6,7 +6,7 @@ use super::live::Live;
 use super::{Host, chronicle, healer, roster, tracer};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
-use crate::api::pool::{Io, PoolStatus, State, Vdev};
+use crate::api::pool::{Io, PoolStatus, State, Trim, TrimState, Vdev};
 use larder_format::label::GroupRule;
 use larder_format::root::{NO_GROUP, RootDevice};
 use larder_format::{DeviceGuid, GroupIndex, HostId};
@@ -193,8 +193,28 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
             written_bytes: load(&counters.written_bytes),
         },
         waits: Waits::default(),
+        trim: group.and_then(|_| trim(pool, member)),
         children: Vec::new(),
     }
+}
+
+/// How the trim of a device in use stands.
+fn trim(pool: &Pool, member: &Member) -> Option<Trim> {
+    let known = pool.trim_of(member);
+    let state = match known.map(|trim| trim.state) {
+        _ if !member.is_written() => return None,
+        _ if !member.discards() => TrimState::Unsupported,
+        None => TrimState::Untrimmed,
+        Some(larder_pool::TrimState::Active) => TrimState::Active,
+        Some(larder_pool::TrimState::Suspended) => TrimState::Suspended,
+        Some(larder_pool::TrimState::Done) => TrimState::Complete,
+    };
+    Some(Trim {
+        state,
+        time: known.map(|trim| trim.time.secs),
+        trimmed: known.map_or(0, |trim| trim.trimmed),
+        total: known.map_or(0, |trim| trim.total),
+    })
 }
 
 /// How many of a device's slots are out of use.
@@ -272,6 +292,7 @@ fn sum(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
             written_bytes: total(|child| child.io.written_bytes),
         },
         waits: Waits::default(),
+        trim: None,
         children,
     }
 }

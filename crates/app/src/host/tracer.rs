@@ -152,6 +152,7 @@ fn told(pool: &Pool, found: Findings) -> TraceStatus {
     TraceStatus {
         state,
         failure,
+        from: found.from.get(),
         started: found.started.secs,
         finished: Some(found.finished.secs),
         total,

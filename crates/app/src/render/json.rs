@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 4;
+const MINOR: u32 = 5;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -144,6 +144,7 @@ fn vdev(vdev_: &Vdev) -> Value {
         "read_errors": vdev_.read_errors,
         "write_errors": vdev_.write_errors,
         "checksum_errors": vdev_.checksum_errors,
+        "trim": vdev_.trim,
     });
     if !vdev_.children.is_empty() {
         value["vdevs"] = below(vdev_);

@@ -3,7 +3,7 @@
 use super::scan::{self, duration};
 use super::{date_to_second, short_path};
 use crate::api::dedup::DedupStatus;
-use crate::api::pool::{PoolStatus, State, Vdev};
+use crate::api::pool::{PoolStatus, State, Trim, TrimState, Vdev};
 use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
 use std::borrow::Cow;
@@ -20,6 +20,8 @@ pub struct Form {
     pub guids: bool,
     /// Exact counts.
     pub exact: bool,
+    /// Say how trims stand.
+    pub trim: bool,
 }
 
 /// A pool's health; as a number, the exit code of `pool check`.
@@ -197,6 +199,10 @@ pub fn trace_line(trace: &TraceStatus) -> String {
                     text += &format!("\n\t{count} {what}");
                 }
             }
+            if trace.from > 0 {
+                text += "\n\tit took up where one was cut short: the errors are those from there on; the next one looks at \
+                         everything";
+            }
             text
         }
     }
@@ -261,6 +267,9 @@ fn config(pool: &PoolStatus, form: Form) -> String {
         if let Some(note) = &vdev.note {
             write!(out, "  {note}").expect("strings take all");
         }
+        if let Some(trim) = vdev.trim.as_ref().and_then(|trim| trim_note(trim, form.trim)) {
+            write!(out, "  {trim}").expect("strings take all");
+        }
         out.push('\n');
     });
     if !pool.spares.is_empty() {
@@ -272,6 +281,22 @@ fn config(pool: &PoolStatus, form: Form) -> String {
         writeln!(out, "\t{name:<width$}  {}{note}", spare.state).expect("strings take all");
     }
     out
+}
+
+/// How a trim stands, in zpool's words; of one that goes on, also when it is not asked for.
+fn trim_note(trim: &Trim, asked: bool) -> Option<String> {
+    // All of nothing is all.
+    let percent = (trim.trimmed * 100).checked_div(trim.total).unwrap_or(100);
+    let at = || trim.time.map(date_to_second).unwrap_or_default();
+    Some(match trim.state {
+        TrimState::Active if !asked => "(trimming)".to_owned(),
+        _ if !asked => return None,
+        TrimState::Untrimmed => "(untrimmed)".to_owned(),
+        TrimState::Active => format!("({percent}% trimmed, started at {})", at()),
+        TrimState::Suspended => format!("({percent}% trimmed, suspended, started at {})", at()),
+        TrimState::Complete => format!("(100% trimmed, completed at {})", at()),
+        TrimState::Unsupported => "(trim unsupported)".to_owned(),
+    })
 }
 
 fn name(vdev: &Vdev, form: Form) -> Cow<'_, str> {
@@ -344,8 +369,25 @@ pub mod tests {
             fragmentation: 0,
             io: Io::default(),
             waits: Waits::default(),
+            trim: None,
             children,
         }
+    }
+
+    #[test]
+    fn a_trim_is_told_when_it_is_asked_for_and_while_it_goes_on() {
+        let trim = |state, trimmed, total| Trim { state, time: Some(1_800_000_000), trimmed, total };
+        let asked = |trim: Trim| trim_note(&trim, true).unwrap();
+        let active = trim(TrimState::Active, 42, 100);
+        assert!(asked(active).starts_with("(42% trimmed, started at "), "{}", asked(active));
+        assert_eq!(trim_note(&active, false).as_deref(), Some("(trimming)"));
+        let suspended = asked(trim(TrimState::Suspended, 1, 3));
+        assert!(suspended.starts_with("(33% trimmed, suspended, started at "), "{suspended}");
+        let done = trim(TrimState::Complete, 0, 0);
+        assert!(asked(done).starts_with("(100% trimmed, completed at "), "{}", asked(done));
+        assert_eq!(trim_note(&done, false), None);
+        assert_eq!(asked(trim(TrimState::Untrimmed, 0, 0)), "(untrimmed)");
+        assert_eq!(asked(trim(TrimState::Unsupported, 0, 0)), "(trim unsupported)");
     }
 
     /// A mirror of which one device is missing.
@@ -454,6 +496,11 @@ pub mod tests {
         assert!(trace_line(&trace).ends_with("\n\t25 of 100 blocks looked at, 25.00% done"));
         (trace.state, trace.finished, trace.live.blocks) = (TraceState::Done, Some(61), 7);
         assert!(trace_line(&trace).starts_with("found 7 blocks in 00:01:01 with 0 errors on "));
+        assert!(!trace_line(&trace).contains("cut short"));
+        let rest = trace_line(&TraceStatus { from: 9, ..trace.clone() });
+        assert!(
+            rest.contains(" with 0 errors on ") && rest.contains("\n\tit took up where one was cut short")
+        );
         (trace.dead.blocks, trace.dead.bytes, trace.missing) = (2, 8192, 3);
         let text = trace_line(&trace);
         assert!(

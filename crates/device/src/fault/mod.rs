@@ -341,7 +341,7 @@ impl Shared {
 fn sort(request: &Request) -> Sort {
     match request {
         Request::Read { .. } => Sort::Read,
-        Request::Write { .. } => Sort::Write,
+        Request::Write { .. } | Request::Discard { .. } => Sort::Write,
         Request::Flush => Sort::Flush,
     }
 }
@@ -349,7 +349,7 @@ fn sort(request: &Request) -> Sort {
 /// The bytes that a request touches.
 fn span(request: &Request) -> Option<Range<u64>> {
     let (offset, len) = match request {
-        Request::Read { offset, len } => (offset.get(), len.get()),
+        Request::Read { offset, len } | Request::Discard { offset, len } => (offset.get(), len.get()),
         Request::Write { offset, data } => (offset.get(), data.len() as u64),
         Request::Flush => return None,
     };

@@ -6,7 +6,8 @@
 //! A line hits the requests that its kind is about, those of the one sort that it names, those that touch the bytes
 //! `at=FROM..TO`. Of these it lets the first `after=N` pass, strikes a share `rate=0.01` of the others, chosen by
 //! `seed=N`, and ends after `count=N` strikes. Where several lines strike a request, delays add up, and of the rest
-//! the first counts; rot and old data come on top. Sizes are bytes, or have a K, M, G or T behind them.
+//! the first counts; rot and old data come on top. Discards count as writes. Sizes are bytes, or have a K, M, G or T
+//! behind them.
 
 use std::fmt;
 use std::ops::Range;

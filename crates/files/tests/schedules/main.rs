@@ -6,13 +6,15 @@
 #[allow(dead_code)]
 mod bed;
 mod cuts;
+mod members;
 mod order;
 mod whole;
 mod worker;
 
-use bed::{Bed, READ_WRITE, ROOT};
+use bed::{Bed, READ_WRITE};
 use larder_device::{Device, Entropy, SeededEntropy};
-use larder_files::{Handle, Ops};
+use larder_files::{Handle, NodeId, Ops};
+use larder_format::items::ROOT_INODE;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::open::{Scan, scan};
 use larder_pool::planted::Bug;
@@ -57,7 +59,10 @@ fn make(world: World) -> Vec<DeviceImage> {
 /// Fills a pool but for a little, and overwrites some of it, so that what is free lies here and there.
 fn age(bed: &Bed) {
     const RECORD: u64 = 128 << 10;
-    let ballast = bed.file(ROOT, "ballast");
+    let properties = [("recordsize".into(), RECORD.to_string())];
+    let dataset = bed.pool.create_dataset("tank/ballast", properties.into()).unwrap();
+    let shown = bed.mount.attach(dataset, Some((ROOT_DATASET, b"ballast".into()))).unwrap();
+    let ballast = bed.file(NodeId::pack(shown.id(), ROOT_INODE), "ballast");
     // False when it is full.
     let write = |at: u64, letter: u64| {
         let record = content(letter, RECORD as usize);
@@ -95,10 +100,11 @@ impl Schedule {
             large: one_in(3),
             by_content: one_in(4),
             datasets: one_in(4),
-            full: one_in(8),
+            full: one_in(16),
         };
-        // A few files of large records would be all that fits.
-        world.full &= !world.large;
+        // What a full pool holds is large, and kept for the next schedule.
+        world.by_content &= !world.full;
+        world.datasets &= !world.full;
         Self { seed, entropy, panics, world }
     }
 
@@ -127,6 +133,15 @@ impl Schedule {
             Err(error) if self.world.full && error.to_string() == PoolError::NoSpace.to_string() => None,
             Err(error) => panic!("{what}: {error}"),
         }
+    }
+
+    /// Checks a pool whole, one in four: that takes longer than all the rest.
+    fn check(&self, bed: &Bed) -> Result<(), String> {
+        if self.below(4) > 0 {
+            return Ok(());
+        }
+        let problems = bed.pool.check().map_err(|error| error.to_string())?.problems;
+        problems.into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Rests for a while.
@@ -205,6 +220,16 @@ impl Schedule {
                     Ok(true)
                 })
             }),
+            7 => Box::new(move || {
+                self.expect("autotrim", pool.set_pool_property("autotrim", "on"));
+                let all: Vec<_> = pool.members().iter().map(|member| member.index).collect();
+                // One may be out of use.
+                match pool.trim_start(&all, 0) {
+                    Err(PoolError::Invalid(_)) => {}
+                    begun => drop(self.expect("trim", begun)),
+                }
+                again("trim", 30, &|| pool.trim_step().map(|_| true));
+            }),
             _ => Box::new(move || {
                 let index = DeviceIndex::new(0);
                 again("offline", 1, &|| pool.offline(index, false).map(|()| true));
@@ -216,7 +241,8 @@ impl Schedule {
                 again("resilver", 60, &|| pool.resilver_step(1 << 20));
             }),
         };
-        (["commit", "clean", "trace", "scrub", "reap", "snapshot", "read", "outage"][index].into(), body)
+        let names = ["commit", "clean", "trace", "scrub", "reap", "snapshot", "read", "trim", "outage"];
+        (names[index].into(), body)
     }
 }
 
@@ -276,7 +302,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
         ));
     }
     let redundant = LAYOUTS[world.layout].1 > 1;
-    for index in 0..7 + usize::from(redundant) {
+    for index in 0..8 + usize::from(redundant) {
         if schedule.below(2) == 0 {
             tasks.push(schedule.upkeep(&bed, index));
         }
@@ -291,17 +317,18 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
         return told(&format!("{task} failed: {said}"));
     }
     if outcome.panicked.is_none() {
+        world.attach(&bed, WORKERS);
         for (number, diary) in diaries.iter().enumerate() {
             let (last, found) = (diary.lock().unwrap().last(), found(&bed, number as u64));
             if last != found {
                 return told(&format!("worker {number}: a live file is not as it was written"));
             }
         }
-        let checked = bed.pool.trace_stop().and_then(|()| bed.pool.commit()).and_then(|_| bed.pool.check());
-        match checked {
-            Ok(report) if report.problems.is_empty() => {}
-            Ok(report) => return told(&format!("live: {}", report.problems[0])),
-            Err(error) => return told(&format!("live: {error}")),
+        if let Err(error) = bed.pool.trace_stop().and_then(|()| bed.pool.commit()) {
+            return told(&format!("live: {error}"));
+        }
+        if let Err(problem) = schedule.check(&bed) {
+            return told(&format!("live: {problem}"));
         }
     }
     let trace = bed.sim.trace();
@@ -319,8 +346,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
         };
         let bed = import(sweep.images(survival), 1_000 + seed);
         done.cuts += 1;
-        let problems = bed.pool.check().map_err(|error| error.to_string())?.problems;
-        if let Some(problem) = problems.first() {
+        if let Err(problem) = schedule.check(&bed) {
             return told(&format!("cut {cut} of {} ({survival:?}): {problem}", trace.len()));
         }
         for (number, diary) in diaries.iter().enumerate() {

@@ -67,8 +67,15 @@ pub struct Diary {
     promises: Vec<Promise>,
     /// The pool failed it; the last change may be there or not.
     pub cut_short: bool,
-    /// The pool is so full that it may commit what fits: what was removed is not in order with what was written.
-    pub unordered: bool,
+    /// The pool is so full that it may commit what fits: what was removed is not in order with what was written, and
+    /// of a write there may be a part.
+    pub full: bool,
+}
+
+/// Whether each byte of `found` is of one of these versions.
+fn is_mixed(found: &[u8], versions: &[Version]) -> bool {
+    let held = |version: &Version, at| version.content.get(at).copied().unwrap_or(0);
+    found.iter().enumerate().all(|(at, byte)| versions.iter().any(|version| held(version, at) == *byte))
 }
 
 /// What stands in a worker's folders.
@@ -117,7 +124,9 @@ impl Diary {
             let least = promised.get(&file).copied().unwrap_or(0);
             let versions = &self.versions[file];
             let is = |version: &Version| *version.content == found[name];
-            let Some(which) = versions[least..].iter().position(is) else {
+            let some = versions[least..].iter().position(is);
+            let part = || (self.full && is_mixed(&found[name], &versions[least..])).then_some(0);
+            let Some(which) = some.or_else(part) else {
                 let which = versions.iter().position(is);
                 let last = versions.len() - 1;
                 return Err(format!("{name} holds version {which:?} of {last}, and {least} was promised"));
@@ -129,12 +138,13 @@ impl Diary {
             Removal::Names(change) => change <= number,
             Removal::Content(file, version) => oldest.get(&file).is_some_and(|&oldest| oldest >= version),
         };
-        let durable = self.removals.iter().filter(|(removal, _)| !self.unordered && is_durable(*removal));
+        let durable = self.removals.iter().filter(|(removal, _)| !self.full && is_durable(*removal));
         let by_then = durable.map(|(_, at)| *at).max().unwrap_or(0);
         for (name, &file) in names {
             let versions = &self.versions[file];
             let least = versions.iter().rposition(|version| version.at < by_then).unwrap_or(0);
-            if !versions[least..].iter().any(|version| *version.content == found[name]) {
+            let whole = versions[least..].iter().any(|version| *version.content == found[name]);
+            if !whole && !self.full {
                 return Err(format!(
                     "{name} holds version {}, and {least} came before a removal",
                     oldest[&file]
@@ -217,18 +227,23 @@ impl World {
         }
     }
 
-    /// Shows the datasets that are there.
+    /// Shows the datasets that are there and not shown.
     pub fn attach(self, bed: &Bed, workers: u64) {
-        (0..workers).filter(|_| self.datasets).for_each(|worker| self.attach_one(bed, worker));
+        (0..workers).filter(|_| self.datasets).for_each(|worker| self.attach_one(bed, worker).unwrap());
     }
 
-    fn attach_one(self, bed: &Bed, worker: u64) {
-        if let Ok(dataset) = bed.pool.dataset_by_name(&Self::dataset(worker)) {
+    /// Fails when something still goes on in the dataset, or the pool takes nothing more.
+    fn attach_one(self, bed: &Bed, worker: u64) -> Result<()> {
+        let dataset = bed.pool.dataset_by_name(&Self::dataset(worker));
+        if let Ok(dataset) = dataset
+            && bed.mount.volume(dataset.id()).is_none()
+        {
             let place = (ROOT_DATASET, format!("worker-{worker}-b").into_bytes());
-            bed.mount.attach(dataset, Some(place)).unwrap();
+            bed.mount.attach(dataset, Some(place))?;
             // Else its first inode would take this commit.
-            bed.pool.commit().unwrap();
+            bed.pool.commit()?;
         }
+        Ok(())
     }
 }
 
@@ -253,7 +268,7 @@ impl<'a> Worker<'a> {
     pub fn new(bed: &'a Bed, number: u64, diary: &'a Mutex<Diary>, seed: u64, world: World) -> Self {
         let folder = |name| bed.find(&format!("worker-{number}-{name}")).unwrap().node;
         diary.lock().unwrap().names.push(Names::new());
-        diary.lock().unwrap().unordered = world.full;
+        diary.lock().unwrap().full = world.full;
         let entropy = SeededEntropy::new(seed * 64 + number);
         let folders = [folder("a"), folder("b")];
         let (nodes, names) = (Vec::new(), Names::new());
@@ -488,8 +503,11 @@ impl<'a> Worker<'a> {
         match self.change_names(names, true, destroy) {
             // It has a snapshot.
             Err(FsError::Busy) => {
-                self.world.attach_one(self.bed, self.number);
-                Ok(())
+                match self.world.attach_one(self.bed, self.number) {
+                    // It is shown again when all is over.
+                    Err(FsError::Busy) => Ok(()),
+                    attached => attached,
+                }
             }
             done => done,
         }

@@ -204,6 +204,46 @@ fn rotten_records_give_errors_alone_and_are_named_until_they_are_overwritten() {
 }
 
 #[test]
+fn what_is_sound_of_a_damaged_record_is_served_and_the_file_is_named_once_somebody_looked() {
+    const LARGE: u64 = 128 << 10;
+    let properties = [("recordsize", "131072"), ("compression", "off"), ("atime", "off")];
+    let bed = Bed::with_layout("single", &[SIZE], &properties);
+    let wanted = content(1, 2 * LARGE / RECORD);
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &wanted);
+    let bed = bed.reopen(2);
+    let first = blocks(&bed, BlockKind::Record).into_iter().find(|block| block.first.offset == 0).unwrap();
+    // In the middle of the record, somewhere in a piece of 4 KiB.
+    let rotten = LARGE / 2 / RECORD * RECORD;
+    let before = first.len as u64 - LARGE;
+    bed.sim.device(0).flip_bits(DeviceOffset::new(first.at + before + rotten + 50), 9, 1);
+    let piece = |at: u64| bed.mount.read(node, Handle(0), at, RECORD as u32).map(|data| data.to_vec());
+    let right = |at: u64| wanted[at as usize..][..RECORD as usize].to_vec();
+    assert_eq!(piece(0).unwrap(), right(0));
+    assert_eq!(named(&bed), BTreeSet::new(), "nobody looked there");
+    for at in (0..2 * LARGE).step_by(RECORD as usize) {
+        if at == rotten {
+            assert!(is_eio(piece(at)));
+        } else {
+            assert_eq!(piece(at).unwrap(), right(at), "{at}");
+        }
+    }
+    assert!(is_eio(bed.mount.read(node, Handle(0), 0, LARGE as u32)));
+    let ahead = rotten - 3 * RECORD;
+    let more = bed.mount.read(node, Handle(0), ahead, 3 * RECORD as u32).unwrap().to_vec();
+    assert_eq!(more, &wanted[ahead as usize..rotten as usize], "up to where it is rotten");
+    assert_eq!(named(&bed), ["/a".to_owned()].into());
+    assert_eq!(bed.mount.damaged()[0].ranges, vec![0..LARGE; 1]);
+    // A part cannot be written, all of it can.
+    assert!(is_eio(bed.mount.write(node, Handle(0), 5, &[9; 10], false)));
+    bed.write(node, 0, &wanted[..LARGE as usize]);
+    bed.pool.commit().unwrap();
+    assert_eq!(bed.read(node, 0, LARGE as u32), &wanted[..LARGE as usize]);
+    assert_eq!(named(&bed), BTreeSet::new());
+    check(&bed);
+}
+
+#[test]
 fn what_was_removed_is_named_no_more_however_long_that_takes() {
     let bed = bed();
     let node = bed.file(ROOT, "a");

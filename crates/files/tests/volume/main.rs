@@ -19,4 +19,5 @@ mod panics;
 mod quota;
 mod semantics;
 mod share;
+mod synced;
 mod threads;

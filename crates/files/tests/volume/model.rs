@@ -839,6 +839,10 @@ fn a_mount_shows_what_the_model_does_without_compression() {
     for seed in 200..206 {
         run(seed, 1200, &[("recordsize", "8192"), ("compression", "off"), ("atime", "relatime")]);
     }
+    // So large that parts of them are read.
+    for seed in 206..212 {
+        run(seed, 1200, &[("recordsize", "131072"), ("compression", "off")]);
+    }
 }
 
 #[test]

@@ -36,8 +36,7 @@
 //! While no dataset has `dedup` on, there is no index in memory, and nothing is read or written for it.
 //!
 //! # Locks
-//! Of this module, outermost first: the index; near, under the map's. The index is never locked under the map's lock,
-//! and never over I/O, but while it is opened.
+//! The index is never locked over I/O, but while it is opened.
 
 mod absent;
 mod check;

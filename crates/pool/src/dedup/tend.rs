@@ -241,27 +241,18 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::rule_for;
     use crate::map::Update;
-    use crate::{GroupSpec, PoolSpec, ROOT_DATASET, World};
-    use larder_device::{Entropy, Inline, SeededEntropy};
+    use crate::{ROOT_DATASET, bed};
+    use larder_device::{Entropy, SeededEntropy};
     use larder_format::run::Places;
-    use larder_format::{ByteLen, GroupIndex, HostId, Place};
-    use larder_sim::{SimClock, SimWorld};
+    use larder_format::{ByteLen, GroupIndex, Place};
+    use larder_sim::SimWorld;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     fn pool() -> Arc<Pool> {
         let sim = SimWorld::new(&[ByteLen::new(96 << 20)]);
-        let world = World {
-            clock: Arc::new(SimClock::new()),
-            entropy: Arc::new(SeededEntropy::new(1)),
-            workers: Arc::new(Inline),
-            host: HostId::new(1),
-            host_name: "sim".into(),
-        };
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
-        let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let pool = bed::pool(sim.devices(), "single");
         pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
         pool
     }

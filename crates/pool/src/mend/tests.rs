@@ -1,33 +1,19 @@
 //! What a device lacks is written to a blank one, from as few others as can give it.
 
 use super::*;
-use crate::create::{GroupSpec, PoolSpec, ROOT_DATASET, rule_for};
+use crate::bed;
+use crate::create::{ROOT_DATASET, rule_for};
 use crate::member::MemberState;
-use crate::pool::World;
 use crate::write::NewRecord;
-use larder_device::{Inline, SeededEntropy};
 use larder_format::checksum::ChecksumKind;
 use larder_format::label::Label;
 use larder_format::segment::SegmentState;
-use larder_format::{ByteLen, DeviceIndex, HostId};
-use larder_sim::{SimClock, SimWorld};
+use larder_format::{ByteLen, DeviceIndex};
+use larder_sim::SimWorld;
 
 const LAYOUTS: [(&str, usize); 7] =
     [("mirror", 2), ("mirror", 3), ("raidz1", 3), ("raidz2", 6), ("raidz3", 7), ("raid10", 4), ("raid14", 5)];
 const SIZE: ByteLen = ByteLen::new(64 << 20);
-
-fn pool(sim: &SimWorld, word: &str) -> Arc<Pool> {
-    let world = World {
-        clock: Arc::new(SimClock::new()),
-        entropy: Arc::new(SeededEntropy::new(1)),
-        workers: Arc::new(Inline),
-        host: HostId::new(1),
-        host_name: "sim".into(),
-    };
-    let groups =
-        vec![GroupSpec { rule: rule_for(word, sim.devices().len()).unwrap(), devices: sim.devices() }];
-    Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
-}
 
 /// Stores and commits records that nothing refers to; that is all the same here.
 fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
@@ -95,7 +81,7 @@ fn a_blank_device_gets_byte_for_byte_what_the_lost_one_held() {
         for lost in 0..count {
             let case = format!("{word} of {count}, device {lost}");
             let sim = SimWorld::new(&vec![SIZE; count]);
-            let pool = pool(&sim, word);
+            let pool = bed::pool(sim.devices(), word);
             store(&pool, 10, (1..30).map(|i| i * 9_000));
             store(&pool, 50, (1..4).map(|i| i * 300));
             let of = DeviceIndex::new(lost as u16);
@@ -118,7 +104,7 @@ fn a_blank_device_gets_byte_for_byte_what_the_lost_one_held() {
 #[test]
 fn a_healthy_device_that_is_replaced_is_copied() {
     let sim = SimWorld::new(&[SIZE; 6]);
-    let pool = pool(&sim, "raidz2");
+    let pool = bed::pool(sim.devices(), "raidz2");
     store(&pool, 10, (1..30).map(|i| i * 9_000));
     let of = DeviceIndex::new(2);
     let (number, target) = blank(&pool, &sim, of);
@@ -134,7 +120,7 @@ fn a_device_that_missed_commits_gets_their_rows_alone() {
     for (word, count) in LAYOUTS {
         let case = format!("{word} of {count}");
         let sim = SimWorld::new(&vec![SIZE; count]);
-        let pool = pool(&sim, word);
+        let pool = bed::pool(sim.devices(), word);
         let of = DeviceIndex::new(1);
         let (number, target) = blank(&pool, &sim, of);
         store(&pool, 10, (1..20).map(|i| i * 9_000));
@@ -158,7 +144,7 @@ fn a_source_that_is_rotten_is_read_around() {
         for rotten in (0..count).filter(|&i| i != 1) {
             let case = format!("{word} of {count}, {rotten} rotten");
             let sim = SimWorld::new(&vec![SIZE; count]);
-            let pool = pool(&sim, word);
+            let pool = bed::pool(sim.devices(), word);
             store(&pool, 10, (1..30).map(|i| i * 9_000));
             let of = DeviceIndex::new(1);
             let member = pool.members.get(DeviceIndex::new(rotten as u16));

@@ -1,7 +1,7 @@
 //! What a trace found, and how it is kept with the pool.
 
 use larder_format::node::MAX_VALUE;
-use larder_format::{CommitId, DatasetId, Timestamp};
+use larder_format::{BlockId, CommitId, DatasetId, Timestamp};
 use std::fmt::Write;
 
 /// Blocks, and bytes that they take before replication and parity.
@@ -131,6 +131,9 @@ pub struct Findings {
     pub outcome: Outcome,
     /// The commit whose roots were walked.
     pub commit: CommitId,
+    /// It looked at blocks from this id on for what is missing or cannot be read: one that takes up from where another
+    /// was cut short, or failed, adds what that found dead, and looks no further down.
+    pub from: BlockId,
     /// When it began.
     pub started: Timestamp,
     /// When it ended.
@@ -221,6 +224,7 @@ impl Findings {
         let mut put = |name: &str, value: &dyn std::fmt::Display| {
             let before = out.len();
             // Writing to a string does not fail.
+            // A string takes whatever is written to it.
             let _ = write!(out, "{name}={value} ");
             if out.len() > ENCODED_MAX {
                 out.truncate(before);
@@ -228,6 +232,7 @@ impl Findings {
         };
         put("outcome", &outcome);
         put("commit", &self.commit.get());
+        put("from", &self.from.get());
         put("started", &self.started.secs);
         put("finished", &self.finished.secs);
         for (name, amount) in [
@@ -255,7 +260,8 @@ impl Findings {
         if let Outcome::Failed(why) = &self.outcome {
             let room = ENCODED_MAX.saturating_sub(out.len() + "why= ".len());
             let end = (0..=room.min(why.len())).rev().find(|&end| why.is_char_boundary(end));
-            let _ = write!(out, "why={}", &why[..end.unwrap_or(0)]);
+            out.push_str("why=");
+            out.push_str(&why[..end.unwrap_or(0)]);
         }
         out.truncate(out.trim_end().len());
         out
@@ -281,6 +287,7 @@ impl Findings {
                     }
                 }
                 "commit" => findings.commit = CommitId::new(number()?),
+                "from" => findings.from = BlockId::new(number()?),
                 "started" => findings.started = time()?,
                 "finished" => findings.finished = time()?,
                 "live" => findings.live = amount()?,
@@ -333,6 +340,7 @@ mod tests {
         let mut findings = Findings {
             outcome: Outcome::Failed("the disk = gone".into()),
             commit: CommitId::new(9),
+            from: BlockId::new(5),
             started: Timestamp { secs: 1, nanos: 0 },
             finished: Timestamp { secs: 2, nanos: 0 },
             live: Amount { blocks: 3, bytes: 4 },

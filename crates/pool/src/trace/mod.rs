@@ -39,7 +39,8 @@
 //! begins anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps
 //! the id through which it has judged. The next trace takes up from there: it pins anew, with a horizon of its own,
 //! and leaves alone all ids below. No tree needs to be walked for those: what a node names was there before it, so
-//! that nodes below that id name nothing above it. What was found before is kept beside it, but for missing blocks.
+//! that nodes below that id name nothing above it. What was found before is kept beside it, but for missing blocks: what
+//! it finds says from which id on it looked ([`Findings::from`]). One that failed is taken up in the same way.
 //!
 //! # Memory
 //! [`crate::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what is
@@ -263,10 +264,10 @@ impl Trace {
     fn new(mut pinned: Pinned, before: Option<Findings>, memory: u64) -> Self {
         let memory = memory as usize;
         let sets = Sets::new(memory);
-        let (commit, started) = (pinned.commit, pinned.started);
+        let (commit, from, started) = (pinned.commit, pinned.from, pinned.started);
         let findings = before.map_or_else(
-            || Findings { commit, started, ..Findings::default() },
-            |before| Findings { commit, ..before },
+            || Findings { commit, from, started, ..Findings::default() },
+            |before| Findings { commit, from, ..before },
         );
         let walk = Walk::new(std::mem::take(&mut pinned.members), pinned.from, memory / 4, false);
         let of = |dataset: &DatasetId| {
@@ -629,7 +630,8 @@ impl Pool {
         let Some(Trace { mut findings, sharing, .. }) = slot.take() else { return Ok(()) };
         self.note_lost_in(&findings.lost_in);
         let text = match &outcome {
-            Outcome::Done => format!("{} errors", findings.errors()),
+            Outcome::Done if findings.from == BlockId::new(0) => format!("{} errors", findings.errors()),
+            Outcome::Done => format!("{} errors in blocks from {} on", findings.errors(), findings.from),
             Outcome::Failed(why) => format!("failed: {why}"),
             _ => "stopped".to_owned(),
         };

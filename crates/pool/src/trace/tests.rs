@@ -2,12 +2,11 @@
 
 use super::spill::{Counted, Merged, PAGE, PUSHED_BYTES, Spill, Tag};
 use super::*;
-use crate::create::rule_for;
-use crate::{GroupSpec, PoolSpec, ROOT_DATASET, World};
-use larder_device::{Entropy, Inline, SeededEntropy};
+use crate::{ROOT_DATASET, bed};
+use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::EXTENT;
-use larder_format::{ByteLen, HostId, Place};
-use larder_sim::{SimClock, SimWorld};
+use larder_format::{ByteLen, Place};
+use larder_sim::SimWorld;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages in memory that counts its bytes.
@@ -174,15 +173,7 @@ fn spilling_is_bounded_and_small() {
 /// A pool whose root dataset has `count` extents, of blocks that are not there: the walk does not read them.
 fn pool_of(count: u64) -> Arc<Pool> {
     let sim = SimWorld::new(&[ByteLen::new(96 << 20)]);
-    let world = World {
-        clock: Arc::new(SimClock::new()),
-        entropy: Arc::new(SeededEntropy::new(1)),
-        workers: Arc::new(Inline),
-        host: HostId::new(1),
-        host_name: "sim".into(),
-    };
-    let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
-    let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+    let pool = bed::pool(sim.devices(), "single");
     name_blocks(&pool, 0..count);
     pool.commit().unwrap();
     pool

@@ -51,6 +51,7 @@ pub fn forged(
         kind: BlockKind::Record,
         codec: CodecKind::Off,
         checksum: ChecksumKind::Fast,
+        framed: false,
         level: 0,
         logical: payload.len() as u32,
         dataset: DatasetId::new(1),

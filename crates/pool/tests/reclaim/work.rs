@@ -1,6 +1,6 @@
 //! Seeded workloads in which space dies in every way there is, and what must hold after them and after a power cut.
 
-use crate::common::{LAYOUTS, create, import};
+use crate::common::{LAYOUTS, create, import, read_twice};
 use crate::model::{Blocks, Files, Piece, State, Tree, Trees};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
@@ -114,7 +114,7 @@ impl Bed {
     }
 
     fn step(&mut self) -> &'static str {
-        match self.next(52) {
+        match self.next(56) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -157,8 +157,19 @@ impl Bed {
                 self.pool().tend().unwrap();
                 "tend"
             }
+            52..=55 => self.trim(),
             _ => self.put_many(),
         }
+    }
+
+    /// A step of `autotrim`, or of a trim that is asked for.
+    fn trim(&mut self) -> &'static str {
+        let pool = self.pool();
+        if !pool.is_trimming() && self.next(6) == 0 {
+            let members: Vec<_> = pool.members().iter().map(|member| member.index).collect();
+            pool.trim_start(&members, 0).unwrap();
+        }
+        if pool.trim_step().unwrap().is_some() { "trim" } else { "nothing to trim" }
     }
 
     fn switch_dedup(&mut self) -> &'static str {
@@ -513,7 +524,7 @@ fn files(pool: &Pool, look: &dyn Look, blocks: &Blocks) -> Result<Files, String>
         let Some(&version) = blocks.by_id.get(&id) else {
             return Err(format!("block {id} was never stored"));
         };
-        let plain = pool.read(extent.ptr).map_err(|error| format!("block {id}: {error}"))?;
+        let plain = read_twice(pool, &extent).map_err(|error| format!("block {id}: {error}"))?;
         if plain.len() != extent.logical as usize || !is_content(blocks.letters[version], &plain) {
             return Err(format!("block {id} holds something else"));
         }
@@ -706,6 +717,8 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     pool.set_pool_property("memory", &memory.to_string()).unwrap();
     let mut state = State::default();
     state.trees.insert("tank".into(), Tree::default());
+    let autotrim = ["on", "on", "off"][entropy.next_u64() as usize % 3];
+    pool.set_pool_property("autotrim", autotrim).unwrap();
     // Datasets inherit it until it is switched for one.
     let dedup = ["off", "on", "on", "verify"][entropy.next_u64() as usize % 4];
     pool.set_property(larder_pool::ROOT_DATASET, "dedup", dedup).unwrap();

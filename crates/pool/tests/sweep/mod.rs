@@ -21,6 +21,7 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<State>, seed: u64, ste
         let (mut model, mut datasets) = states.last().unwrap().clone();
         // Commits find trees of destroyed datasets at every stage.
         pool.destroy_step(1 + next(3) as usize).unwrap();
+        pool.trim_step().unwrap();
         if next(6) == 0 {
             change_datasets(pool, &mut datasets, &next);
             states.push((model, datasets));
@@ -149,6 +150,7 @@ fn after_cut(
 pub fn run(word: &str, count: usize, seed: u64, steps: usize, stride: usize) -> Result<usize, String> {
     let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
     let pool = create(&sim, word);
+    pool.set_pool_property("autotrim", if seed.is_multiple_of(3) { "off" } else { "on" }).unwrap();
     let created = sim.trace().len();
     let mut states = vec![State::default()];
     workload(&pool, &sim, &mut states, seed, steps);

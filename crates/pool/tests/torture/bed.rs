@@ -9,7 +9,7 @@
 //! there is at that moment; then nothing may be lost, whatever happens in detail. Places come and go as groups change
 //! their shape.
 
-use crate::common::{Model, assert_whole, content, plan, world};
+use crate::common::{Model, assert_whole, content, plan, read_twice, world};
 use crate::seeds::setting;
 use crate::shape::Shape;
 use larder_device::{Device, Entropy, SeededEntropy};
@@ -99,6 +99,7 @@ impl Bed {
         if seed % 5 == 4 {
             pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
         }
+        pool.set_pool_property("autotrim", if seed.is_multiple_of(3) { "off" } else { "on" }).unwrap();
         let seats = (0..shape.devices()).map(seat).collect();
         let states = vec![Model::new()];
         let pool = Some(pool);
@@ -312,8 +313,8 @@ impl Bed {
 /// Every file of a pool is what it must be.
 pub fn verify(pool: &Pool, model: &Model) {
     for (&inode, &(version, len)) in model {
-        let ptr = extent(pool, inode).unwrap_or_else(|error| panic!("file {inode}: {error}")).ptr;
-        let read = pool.read(ptr).unwrap_or_else(|error| panic!("file {inode}: {error}"));
+        let extent = extent(pool, inode).unwrap_or_else(|error| panic!("file {inode}: {error}"));
+        let read = read_twice(pool, &extent).unwrap_or_else(|error| panic!("file {inode}: {error}"));
         assert!(read[..] == bytes_of(inode, version, len), "file {inode} is not version {version}");
     }
 }

@@ -2,7 +2,7 @@
 //! ever is.
 
 use crate::bed::{Bed, Change, Coverage, apply, bytes_of, extent};
-use crate::common::plans;
+use crate::common::{assert_parts, plans};
 use crate::flips::{Pattern, flip};
 use crate::seeds::{full, on_two_threads, setting};
 use crate::shape::Shape;
@@ -108,9 +108,11 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
         pool.drop_caches();
         let mut hit = BTreeSet::new();
         for (&inode, &(version, len)) in bed.model() {
-            let ptr = extent(&pool, inode).unwrap().ptr;
+            let extent = extent(&pool, inode).unwrap();
+            let (ptr, wanted) = (extent.ptr, bytes_of(inode, version, len));
+            assert_parts(&pool, &extent, &wanted);
             match pool.read(ptr) {
-                Ok(found) => assert!(found[..] == bytes_of(inode, version, len), "file {inode} is another"),
+                Ok(found) => assert!(found[..] == wanted, "file {inode} is another"),
                 Err(PoolError::Unreadable { .. }) => {
                     let place = pool.whereabouts(ptr.id).unwrap().expect("the map knows it").place;
                     let must = must_be_readable(&pool, &segments[&place.segment], place, is_whole);
@@ -299,8 +301,12 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
         let mut served = 0;
         for (&inode, &(version, len)) in model {
             let Ok(extent) = extent(&pool, inode) else { continue };
+            let wanted = bytes_of(inode, version, len);
+            if extent.logical as usize == len {
+                assert_parts(&pool, &extent, &wanted);
+            }
             if let Ok(found) = pool.read(extent.ptr) {
-                assert!(found[..] == bytes_of(inode, version, len), "file {inode} is another");
+                assert!(found[..] == wanted, "file {inode} is another");
                 served += 1;
             }
         }
@@ -310,7 +316,7 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
     *coverage.entry(format!("served of {kind:?} or all")).or_default() += count;
     // Whatever is asked of it, it answers.
     for _ in 0..8 {
-        drop(match bed.next(9) {
+        drop(match bed.next(10) {
             0 => pool.commit().map(drop),
             1 => pool.log_sync(),
             2 => pool.scrub_start(ScrubSince::All).and_then(|()| pool.scrub_step(1 << 20)).map(drop),
@@ -319,6 +325,10 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
             5 => pool.free_step(4).map(drop),
             6 => pool.heal_step().map(drop),
             7 => pool.check().map(drop),
+            8 => {
+                let all: Vec<_> = pool.members().iter().map(|member| member.index).collect();
+                pool.trim_start(&all, 0).and_then(|()| pool.trim_step()).map(drop)
+            }
             _ => {
                 let change = Change { state: 1, puts: vec![(2000 + bed.next(4), 1, 9_000)], removes: vec![] };
                 apply(&pool, &change, true)

@@ -165,6 +165,22 @@ impl Bed {
         sound && self.is_complete()
     }
 
+    /// Has devices told of some of what is free, because of `autotrim` or because somebody asks for it.
+    pub fn trim(&mut self) {
+        if !self.pool().is_trimming() && self.next(4) == 0 {
+            let pool = self.pool();
+            let members = pool.members().iter();
+            let all: Vec<_> = members
+                .filter(|member| member.is_written() && member.discards())
+                .map(|member| member.index)
+                .collect();
+            self.pool().trim_start(&all, 0).unwrap();
+        }
+        if self.pool().trim_step().unwrap().is_some() {
+            self.count("trim");
+        }
+    }
+
     /// What happens beside a repair; false when something was harmed.
     pub fn beside(&mut self, calm: bool, since: &mut usize) -> bool {
         match self.next(20) {
@@ -199,6 +215,7 @@ impl Bed {
             9 => drop(self.pool().clean_step(true).unwrap()),
             10 => drop(self.pool().free_step(1).unwrap()),
             11 => drop(self.pool().heal_step().unwrap()),
+            14 => self.trim(),
             12 if self.next(8) == 0 => {
                 self.pool().resilver_restart().unwrap();
                 self.count("resilver restarted");

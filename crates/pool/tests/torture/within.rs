@@ -194,7 +194,7 @@ impl Bed {
 
     fn step(&mut self) {
         let pool = self.pool();
-        match self.next(50) {
+        match self.next(52) {
             0..=9 => self.put(),
             10..=11 => self.remove(),
             12..=15 => self.sync(),
@@ -226,6 +226,7 @@ impl Bed {
             44 => self.add_group(),
             45 => self.replace_and_detach(),
             46..=47 => self.reshape_some(),
+            48..=49 => self.trim(),
             _ => {
                 let since = self.sim.trace().len();
                 for _ in 0..self.next(4) {

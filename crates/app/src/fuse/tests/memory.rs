@@ -5,7 +5,7 @@ use larder_files::{
     RenameFlags, Result, Seek, SetAttr, SetTime, StatFs, XattrMode,
 };
 use larder_format::Timestamp;
-use parking_lot::{Condvar, Mutex, RwLock};
+use larder_sync::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -377,10 +377,11 @@ impl Ops for Memory {
             }
             content[from..to].copy_from_slice(data);
         }
+        drop(content);
         let mut tree = self.tree.lock();
         let now = tree.now();
         let node = tree.get(node)?;
-        node.attr.size = content.len() as u64;
+        node.attr.size = node.content.read().len() as u64;
         node.attr.blocks = node.attr.size.div_ceil(512);
         node.attr.mtime = now;
         if kill {
@@ -415,7 +416,9 @@ impl Ops for Memory {
             let to = to.min(content.len());
             content[from.min(to)..to].fill(0);
         }
-        self.tree.lock().get(node)?.attr.size = content.len() as u64;
+        let len = content.len() as u64;
+        drop(content);
+        self.tree.lock().get(node)?.attr.size = len;
         Ok(())
     }
 

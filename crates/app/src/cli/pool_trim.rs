@@ -1,0 +1,66 @@
+//! `larder pool trim`: devices are told which space is free.
+
+use super::Session;
+use crate::api::pool::{self, Activity, Status, TrimState, Vdev};
+use crate::api::repair::{Trim, TrimAction};
+use crate::api::{ApiError, Result};
+use larder_pool::property::parse_size;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Goes through the free space of all devices, or of those that are named, beside all that goes on. It keeps its
+place over exports and crashes; without a flag, one that was suspended goes on. larder pool status -t shows how far it
+is. With -w, the exit code is 1 when no device could be trimmed.
+Example: larder pool trim -w tank"
+)]
+pub struct Args {
+    /// Cancel it
+    #[arg(short = 'c', conflicts_with_all = ["suspend", "wait", "rate"])]
+    cancel: bool,
+    /// Suspend it: it keeps its place
+    #[arg(short = 's', conflicts_with_all = ["wait", "rate"])]
+    suspend: bool,
+    /// Wait for the end
+    #[arg(short = 'w')]
+    wait: bool,
+    /// Bytes of each device that are gone through in a second at most
+    #[arg(short = 'r', value_name = "RATE")]
+    rate: Option<String>,
+    /// Refused: no device is trusted to erase what it is told to forget
+    #[arg(short = 'd', hide = true)]
+    secure: bool,
+    name: String,
+    /// Devices; all of the pool when none is given
+    devices: Vec<String>,
+}
+
+/// Runs it.
+pub fn run(args: Args, session: &Session) -> Result<u8> {
+    if args.secure {
+        let message = "a secure trim (-d) is not supported: whether a device erases what it is told to forget, nobody can tell";
+        return Err(ApiError::usage(message).safe("everything: nothing was changed"));
+    }
+    let action = match (args.cancel, args.suspend) {
+        (true, _) => TrimAction::Cancel,
+        (_, true) => TrimAction::Suspend,
+        _ => TrimAction::Start,
+    };
+    let refused = |text: &str| ApiError::usage(format!("'{text}' is no rate: bytes a second, as 200M"));
+    let rate = args.rate.as_deref().map(|text| {
+        let rate = parse_size(text).filter(|&rate| rate > 0);
+        rate.ok_or_else(|| refused(text))
+    });
+    let rate = rate.transpose()?.unwrap_or(0);
+    session.client.call(Trim { name: args.name.clone(), devices: args.devices, action, rate })?;
+    if !args.wait {
+        return Ok(0);
+    }
+    session.client.call(pool::Wait { name: args.name.clone(), activities: vec![Activity::Trim] })?;
+    let pools = session.client.call(Status { names: vec![args.name] })?.pools;
+    Ok(u8::from(!pools.iter().all(|pool| was_trimmed(&pool.root))))
+}
+
+fn was_trimmed(vdev: &Vdev) -> bool {
+    vdev.trim.is_some_and(|trim| trim.state == TrimState::Complete) || vdev.children.iter().any(was_trimmed)
+}

@@ -1,0 +1,146 @@
+//! What was synced is there after a power cut, whatever devices come and go beside it: attached, detached, replaced,
+//! added as spares or as groups. It is also on the one device that stays, if that can be imported alone.
+
+use crate::bed::{Bed, ROOT};
+use crate::cuts::{committing, rest, task};
+use crate::setting;
+use larder_device::{Device, Entropy, SeededEntropy};
+use larder_format::{ByteLen, DeviceIndex};
+use larder_pool::create::rule_for;
+use larder_pool::open::{Scan, assemble, scan};
+use larder_pool::{GroupSpec, PoolError};
+use larder_sim::{DeviceImage, SimClock, SimWorld, Survival};
+use larder_sync::schedule::{self, Plan, Switching, Task};
+use std::sync::Arc;
+
+const SIZE: ByteLen = ByteLen::new(64 << 20);
+const FILES: u64 = 2;
+const VERSIONS: u64 = 12;
+/// What comes and goes, and which device stays a member all the time.
+const WAYS: [(&str, usize); 4] = [("attach", 0), ("replace", 1), ("spare", 0), ("group", 0)];
+
+fn changing<'a>(bed: &'a Bed, way: &'a str) -> Task<'a> {
+    task(way, move || {
+        let device = |index| Arc::new(bed.sim.device(index)) as Arc<dyn Device>;
+        let to_the_end = |step: &dyn Fn() -> Result<bool, PoolError>| {
+            while step().unwrap() {
+                rest(5);
+            }
+        };
+        let pool = &bed.pool;
+        match way {
+            "attach" => {
+                pool.attach(DeviceIndex::new(0), device(2)).unwrap();
+                to_the_end(&|| pool.reshape_step(1 << 20));
+                pool.detach(DeviceIndex::new(1)).unwrap();
+                to_the_end(&|| pool.reshape_step(1 << 20));
+            }
+            "replace" => {
+                pool.replace(DeviceIndex::new(0), device(2)).unwrap();
+                to_the_end(&|| pool.resilver_step(1 << 20));
+            }
+            "spare" => {
+                let spare = pool.add_spare(device(2)).unwrap();
+                rest(60);
+                pool.remove(spare).unwrap();
+            }
+            _ => {
+                let devices = vec![device(2), device(3)];
+                pool.add_group(GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }).unwrap();
+            }
+        }
+    })
+}
+
+fn writing(bed: &Bed, seed: u64, file: u64) -> Task<'_> {
+    task("writer", move || {
+        let entropy = SeededEntropy::new(seed ^ (file + 1) << 32);
+        let node = bed.find(&format!("file{file}")).unwrap().node;
+        for version in 1..=VERSIONS {
+            bed.write(node, 0, &[version as u8; 5_000]);
+            bed.fsync(node);
+            bed.sim.mark(file << 32 | version);
+            rest(entropy.next_u64() % 40);
+        }
+    })
+}
+
+/// Whether a pool has what was promised.
+fn has(bed: &Bed, promised: [u64; FILES as usize]) -> Result<(), String> {
+    for (file, version) in promised.into_iter().enumerate() {
+        let content = bed.content(bed.find(&format!("file{file}")).unwrap().node);
+        if content != vec![content[0]; 5_000] || u64::from(content[0]) < version {
+            return Err(format!("file {file} has {} and not {version}", content[0]));
+        }
+    }
+    Ok(())
+}
+
+/// Whether these devices make a pool that nothing is known to lack.
+fn is_a_pool(images: &[DeviceImage]) -> bool {
+    let found =
+        SimWorld::from_images(images.to_vec()).devices().into_iter().filter_map(|device| {
+            match scan(&device) {
+                Scan::Member(found) => Some(*found),
+                _ => None,
+            }
+        });
+    let plans = assemble(found.collect());
+    plans.first().is_some_and(|plan| plan.complete && plan.refusal.is_none() && plan.only_reading.is_none())
+}
+
+#[test]
+fn an_fsync_is_kept_beside_devices_that_come_and_go() {
+    let made = Bed::with_layout("mirror", &[SIZE; 2], &[("recordsize", "16384")]);
+    for file in 0..FILES {
+        made.write(made.file(ROOT, &format!("file{file}")), 0, &[0; 5_000]);
+    }
+    made.pool.commit().unwrap();
+    let mut images = made.sim.images();
+    images.extend([DeviceImage::blank(SIZE), DeviceImage::blank(SIZE)]);
+    drop(made);
+    let (count, first) = (setting("LARDER_SCHEDULES", 60), setting("LARDER_SEED", 0));
+    let (mut cuts, mut alone) = (0, 0);
+    for seed in first..first + count {
+        let entropy = SeededEntropy::new(seed);
+        let (way, stays) = WAYS[(seed % WAYS.len() as u64) as usize];
+        let clock = Arc::new(SimClock::new());
+        let bed = Bed::import(SimWorld::from_images(images.clone()), Arc::clone(&clock), seed);
+        let start = bed.sim.trace().len();
+        let switching = Switching::Random { one_in: [2, 20, 200][(entropy.next_u64() % 3) as usize] };
+        let mut tasks = vec![changing(&bed, way), committing(&bed, 4, 80)];
+        tasks.extend((0..FILES).map(|file| writing(&bed, seed, file)));
+        let outcome = schedule::run(&Plan { seed, switching, panic_at: None }, tasks);
+        assert!(outcome.stuck.is_none() && outcome.failed.is_empty(), "seed {seed}, {way}: {outcome:?}");
+        let trace = bed.sim.trace();
+        drop(bed);
+        let any = |_| start + (entropy.next_u64() % (trace.len() - start + 1) as u64) as usize;
+        let mut at: Vec<usize> = (0..4).map(any).chain([trace.len()]).collect();
+        at.sort_unstable();
+        let mut sweep = trace.sweep();
+        for cut in at {
+            sweep.advance_to(cut);
+            let left = sweep.images(Survival::DropAll);
+            let mut promised = [0; FILES as usize];
+            for mark in trace.marks_before(cut) {
+                promised[(mark >> 32) as usize] = mark & 0xffff_ffff;
+            }
+            let one = vec![left[stays].clone()];
+            let alone_too = is_a_pool(&one);
+            alone += u64::from(alone_too);
+            cuts += 1;
+            for images in [Some(left), alone_too.then_some(one)].into_iter().flatten() {
+                let devices = images.len();
+                let world = SimWorld::from_images(images);
+                let bed = Bed::import(world, Arc::clone(&clock), 5_000 + seed);
+                let found = has(&bed, promised);
+                assert!(
+                    found.is_ok(),
+                    "seed {seed}, {way}, cut {cut}, {devices} devices: {}",
+                    found.unwrap_err()
+                );
+            }
+        }
+    }
+    assert!(count < 8 || alone > cuts / 4, "{alone} of {cuts} cuts left a device that is a pool alone");
+}

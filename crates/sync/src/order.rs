@@ -1,0 +1,122 @@
+//! The order in which locks are taken, held by all of them together.
+//!
+//! Locks of one type that were made at one place of the source are of one kind. A thread that waits for a lock while it has others
+//! says that theirs come before it; who says the opposite of what was said before, whichever thread said it and however
+//! long ago, panics, though this time nobody had to wait. So one run of a path is enough, not the run in which two
+//! threads meet. (As lockdep of the Linux kernel does it.) Of locks of one kind nothing is said.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Mutex, PoisonError};
+
+/// Locks of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind {
+    /// Where they are made.
+    pub made: &'static Location<'static>,
+    /// Their type; a derived `Default` makes several at one place.
+    pub of: &'static str,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.made.fmt(f)
+    }
+}
+
+type At = &'static Location<'static>;
+
+/// A kind that was waited for with another one held: where that one was taken, and where this one was.
+type After = BTreeMap<Kind, (At, At)>;
+
+/// All that was said.
+static BEFORE: Mutex<BTreeMap<Kind, After>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    static HELD: RefCell<Vec<(usize, Kind, At)>> = const { RefCell::new(Vec::new()) };
+    /// What this thread has said.
+    static SAID: RefCell<HashSet<(Kind, Kind)>> = RefCell::default();
+}
+
+/// The calling thread is about to wait for a lock.
+///
+/// # Panics
+/// When locks that it has are taken after this one elsewhere.
+pub(crate) fn wait(key: usize, kind: Kind, at: At) {
+    if std::thread::panicking() {
+        return;
+    }
+    let crossed = HELD.with_borrow(|held| {
+        // Whoever has it already takes it once more, where that is allowed.
+        if held.iter().any(|(of, ..)| *of == key) {
+            return None;
+        }
+        let others = held.iter().filter(|(_, other, _)| *other != kind);
+        others.copied().find_map(|(_, other, taken)| say(other, taken, kind, at))
+    });
+    assert!(crossed.is_none(), "{}", crossed.unwrap_or_default());
+}
+
+/// Enters that `before` comes before `kind`; what was said to the contrary.
+fn say(before: Kind, taken: At, kind: Kind, at: At) -> Option<String> {
+    if SAID.with_borrow(|said| said.contains(&(before, kind))) {
+        return None;
+    }
+    let mut all = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(chain) = chain(&all, kind, before) {
+        let mut told =
+            format!("locks cross: {at} waits for the one of {kind} with that of {before} (from {taken})");
+        for (one, other, (taken, at)) in chain {
+            told.push_str(&format!("; {at} waited for the one of {other} with that of {one} (from {taken})"));
+        }
+        return Some(told);
+    }
+    all.entry(before).or_default().entry(kind).or_insert((taken, at));
+    drop(all);
+    SAID.with_borrow_mut(|said| said.insert((before, kind)));
+    None
+}
+
+/// That one kind was waited for with another one held.
+type Link = (Kind, Kind, (At, At));
+
+/// What leads from one kind to another.
+fn chain(all: &BTreeMap<Kind, After>, from: Kind, to: Kind) -> Option<Vec<Link>> {
+    let mut reached = BTreeMap::from([(from, None)]);
+    let mut next = vec![from];
+    while let Some(one) = next.pop() {
+        for (&other, &places) in all.get(&one).into_iter().flatten() {
+            if reached.contains_key(&other) {
+                continue;
+            }
+            reached.insert(other, Some((one, places)));
+            next.push(other);
+        }
+    }
+    let mut chain = Vec::new();
+    let mut last = to;
+    while let Some((one, places)) = *reached.get(&last)? {
+        chain.push((one, last, places));
+        last = one;
+    }
+    chain.reverse();
+    Some(chain)
+}
+
+/// The calling thread has a lock.
+pub(crate) fn taken(key: usize, kind: Kind, at: At) {
+    HELD.with_borrow_mut(|held| held.push((key, kind, at)));
+}
+
+/// The calling thread has it no more.
+pub(crate) fn given_back(key: usize) {
+    // A thread that ends may give back after what it held is forgotten.
+    let _gone = HELD.try_with(|held| {
+        let mut held = held.borrow_mut();
+        if let Some(at) = held.iter().rposition(|(of, ..)| *of == key) {
+            held.remove(at);
+        }
+    });
+}
