@@ -4,7 +4,8 @@
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::run::{Places, RunDescriptor};
 use larder_format::{BlockId, BlockPtr, Corrupt, Place, SegmentId};
-use larder_pool::map::{BlockMap, Changes, PageReader, PageWriter, Update};
+use larder_sorted::map::{BlockMap, Changes, Update};
+use larder_sorted::{PageReader, PageWriter};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

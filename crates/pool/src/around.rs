@@ -14,8 +14,6 @@
 //! once ([`Pool::prefetch`]) has neighbours fetched together as well.
 
 use crate::cache::Record;
-use crate::map::Entry;
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::{decode_node, plain_of};
 use crate::runs::RunIo;
@@ -26,6 +24,8 @@ use larder_format::block::{BlockKind, CheckedHeader};
 use larder_format::checksum::Sums;
 use larder_format::segment::{ROW_STEP, RowHeader, row_header_len};
 use larder_format::{BLOCK_STEP, BlockId, BlockPtr, Place, SegmentId};
+use larder_mutants::{Bug, planted};
+use larder_sorted::map::Entry;
 use larder_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -28,16 +28,16 @@
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::{Member, Written};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::segments::Segment;
-use crate::tree::Tree;
 use larder_device::{ALIGN, AlignedBuf, DeviceError};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, Slot, encode_descriptor};
 use larder_format::tables::{BadSlotRecord, Table};
 use larder_format::{DeviceGuid, DeviceIndex, SegmentId, SlotIndex};
+use larder_mutants::{Bug, planted};
+use larder_sorted::tree::Tree;
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -11,7 +11,6 @@
 use crate::clean::hint_is_stale;
 use crate::core::Core;
 use crate::error::Result;
-use crate::map::Entry;
 use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Tag, Verdict, Visitor, Walk};
@@ -26,6 +25,7 @@ use larder_format::segment::{
     row_header_len,
 };
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
+use larder_sorted::map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Memory for what the walk has waiting and for ids before they are packed, bytes.

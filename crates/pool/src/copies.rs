@@ -7,7 +7,6 @@
 
 use crate::error::{PoolError, Result};
 use crate::heat;
-use crate::map::Update;
 use crate::pool::Pool;
 use crate::row::Encoded;
 use crate::write::{Appender, Purse};
@@ -15,6 +14,7 @@ use larder_format::block::BlockKind;
 use larder_format::label::Features;
 use larder_format::run::{MAX_PLACES, Places};
 use larder_format::{BlockId, BlockPtr};
+use larder_sorted::map::Update;
 
 impl Pool {
     /// Stores a record or a node once more, at a further place.

@@ -4,8 +4,6 @@
 
 use crate::error::Result;
 use crate::heat::Clock;
-use crate::map::{Location, Update};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
@@ -14,6 +12,8 @@ use larder_format::label::Features;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
+use larder_mutants::{Bug, planted};
+use larder_sorted::map::{Location, Update};
 use std::collections::HashMap;
 use std::sync::Arc;
 

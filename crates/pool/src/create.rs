@@ -8,7 +8,6 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::heat::Clock;
 use crate::intent::{Intent, Notes};
-use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
 use crate::members::Members;
 use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
@@ -16,7 +15,6 @@ use crate::segments::Readable;
 use crate::segments::Segments;
 use crate::space::GroupSpace;
 use crate::spare::Groups;
-use crate::tree::Tree;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
@@ -30,6 +28,8 @@ use larder_format::{
     BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
     OpSeq, PoolGuid, SegmentId,
 };
+use larder_sorted::map::BlockMap;
+use larder_sorted::tree::Tree;
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64};

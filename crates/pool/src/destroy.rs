@@ -15,7 +15,6 @@
 use crate::create::ROOT_DATASET;
 use crate::dataset::{Dataset, Look};
 use crate::error::{PoolError, Result};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::{DatasetNodes, TableNodes};
 use larder_format::items::{EXTENT, Extent};
@@ -23,6 +22,7 @@ use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::Table;
 use larder_format::{BlockPtr, DatasetId};
+use larder_mutants::{Bug, planted};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -14,10 +14,10 @@
 use crate::member::MemberState;
 use crate::pool::Pool;
 use crate::read::TableNodes;
-use crate::tree::Tree;
 use larder_format::ledger::{CommandRecord, EventRecord};
 use larder_format::tables::Table;
 use larder_format::{DatasetId, DeviceGuid, DeviceIndex};
+use larder_sorted::tree::Tree;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{ControlFlow, Range};

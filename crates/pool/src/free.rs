@@ -33,14 +33,14 @@
 
 use crate::clean::hint_is_stale;
 use crate::error::Result;
-use crate::map::{BlockMap, Entry, Finder, Location, Step, Update};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::runs::RunIo;
 use larder_format::run::{Delta, Marks};
 use larder_format::tables::{FreeingRecord, Table};
 use larder_format::{BlockId, BlockPtr, Place};
+use larder_mutants::{Bug, planted};
+use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use std::collections::BTreeSet;
 
 /// Ids that the queue keeps in memory, at most: some 16 MiB.

@@ -12,18 +12,15 @@ use crate::events::{Class, Event};
 use crate::free::Freeing;
 use crate::heat::Clock;
 use crate::intent::{Intent, Notes, read_chain};
-use crate::map::BlockMap;
 use crate::member::{Member, MemberState};
 use crate::members::Members;
 use crate::open::{Importable, Standing, holds};
-use crate::planted::{Bug, planted};
 use crate::pool::{Pool, World};
 use crate::read::TableNodes;
 use crate::runs::RunIo;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
-use crate::tree::Tree;
 use larder_device::{AlignedBuf, Entropy};
 use larder_format::checksum::Sums;
 use larder_format::index::PartDescriptor;
@@ -35,6 +32,9 @@ use larder_format::tables::{
     DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
 };
 use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_COUNT, Reason, SegmentId};
+use larder_mutants::{Bug, planted};
+use larder_sorted::map::BlockMap;
+use larder_sorted::tree::Tree;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;

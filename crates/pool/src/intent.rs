@@ -24,7 +24,6 @@
 use crate::badslots::Retired;
 use crate::error::{PoolError, Result};
 use crate::member::Written;
-use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row;
 use crate::runs::own_info;
@@ -37,6 +36,7 @@ use larder_format::log::{LogRecord, decode_op, encode_op};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
+use larder_mutants::{Bug, planted, point};
 use larder_sync::RwLockReadGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -9,10 +9,10 @@
 use crate::create::room_for_devices;
 use crate::error::{PoolError, Result};
 use crate::member::{Member, Written};
-use crate::planted::point;
 use larder_device::{AlignedBuf, DeviceError};
 use larder_format::root::RootDevice;
 use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation};
+use larder_mutants::point;
 use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;

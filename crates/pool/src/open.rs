@@ -6,7 +6,6 @@
 //! root or the one before it, since its predecessor was flushed to it before; if not, it is an old
 //! image. Devices whose histories do not contain each other were written apart: import refuses.
 
-use crate::planted::{Bug, planted};
 use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
@@ -15,6 +14,7 @@ use larder_format::label::{
 };
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
 use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, Incarnation, PoolGuid, Reason};
+use larder_mutants::{Bug, planted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

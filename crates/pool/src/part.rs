@@ -12,13 +12,13 @@
 
 use crate::cache::Record;
 use crate::error::{PoolError, Result};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::read::stored;
 use crate::segments::Segment;
 use larder_format::block::{self, BLOCK_OVERHEAD, CheckedHeader, FRAME, FRAME_SUM, frame_sums_len};
 use larder_format::items::Extent;
 use larder_format::{BlockId, Place};
+use larder_mutants::{Bug, planted};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,11 +5,9 @@ use crate::cache::Record;
 use crate::codec;
 use crate::core::Core;
 use crate::error::{PoolError, Result};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::race::Race;
 use crate::segments::Segment;
-use crate::tree::NodeStore;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockKind, CheckedHeader, CodecKind};
@@ -20,6 +18,8 @@ use larder_format::run::PAGE_MAX;
 use larder_format::{
     BlockId, BlockPtr, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, Place, Reason,
 };
+use larder_mutants::{Bug, planted};
+use larder_sorted::tree::NodeStore;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,6 @@
 //! that hands out places; building, which copies, sums and computes parity, needs no lock.
 
 use crate::parity;
-use crate::planted::{Bug, planted};
 use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
@@ -13,6 +12,7 @@ use larder_format::block::{BLOCK_OVERHEAD, frame_sums_len};
 use larder_format::checksum::{Fast128, Sums};
 use larder_format::segment::{Layout, RowHeader, row_header_len};
 use larder_format::{BLOCK_STEP, CommitId, Incarnation, Place};
+use larder_mutants::{Bug, planted};
 use std::sync::Arc;
 
 /// Bytes of each column that are filled, given their parity and summed before the next: all of them together stay in a

@@ -2,7 +2,6 @@
 
 use crate::codec::Codec;
 use crate::error::{PoolError, Result};
-use crate::map::{LookUp, PageReader, PageWriter};
 use crate::pool::Pool;
 use crate::read::plain_of;
 use crate::write::Appender;
@@ -11,6 +10,8 @@ use larder_format::block::{BlockInfo, BlockKind, CodecKind};
 use larder_format::checksum::ChecksumKind;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId};
+use larder_sorted::map::LookUp;
+use larder_sorted::{PageReader, PageWriter};
 use larder_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -132,11 +133,11 @@ pub(crate) fn own_info(kind: BlockKind, dataset: DatasetId) -> BlockInfo {
 mod tests {
     use super::*;
     use crate::bed;
-    use crate::map::{Location, Update};
     use larder_device::{Device, Outcome, Pending, Request};
     use larder_format::run::Places;
     use larder_format::{ByteLen, GroupIndex, Place, SegmentId};
     use larder_sim::SimWorld;
+    use larder_sorted::map::{Location, Update};
     use std::sync::Weak;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

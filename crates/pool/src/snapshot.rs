@@ -19,9 +19,9 @@ use crate::dataset::Look;
 use crate::error::{PoolError, Result};
 use crate::pool::Pool;
 use crate::read::TableNodes;
-use crate::tree::Tree;
 use larder_format::tables::{SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
+use larder_sorted::tree::Tree;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -15,7 +15,6 @@ use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::member::{Member, MemberState, Written};
-use crate::planted::{Bug, planted, point};
 use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, FRAMED_FROM, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
@@ -31,6 +30,7 @@ use larder_format::segment::{
 use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId, SlotIndex,
 };
+use larder_mutants::{Bug, planted, point};
 use larder_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

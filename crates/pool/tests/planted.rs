@@ -14,8 +14,8 @@ mod sweep;
 mod work;
 
 use larder_format::{ByteLen, DeviceIndex};
+use larder_mutants::{Bug, plant};
 use larder_pool::open::{Scan, scan};
-use larder_pool::planted::{Bug, plant};
 use larder_pool::trace::Findings;
 use larder_pool::{Pool, ROOT_DATASET, ScrubSince};
 use larder_sim::{Fault, SimWorld};

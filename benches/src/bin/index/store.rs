@@ -5,7 +5,7 @@ use larder_benches::timing;
 use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Outcome, Pending, Request, TIMEOUT};
 use larder_format::run::Footprint;
 use larder_format::{BlockId, BlockPtr, ByteLen, Corrupt, DeviceOffset, Place, SegmentId};
-use larder_pool::map::{PageReader, PageWriter};
+use larder_sorted::{PageReader, PageWriter};
 use rustix::fs::statvfs;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

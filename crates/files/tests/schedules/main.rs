@@ -16,8 +16,8 @@ use larder_device::{Device, Entropy, SeededEntropy};
 use larder_files::{Handle, NodeId, Ops};
 use larder_format::items::ROOT_INODE;
 use larder_format::{ByteLen, DeviceIndex};
+use larder_mutants::Bug;
 use larder_pool::open::{Scan, scan};
-use larder_pool::planted::Bug;
 use larder_pool::{Pool, PoolError, ROOT_DATASET, ScrubSince};
 use larder_sim::{DeviceImage, SimClock, SimWorld, Survival, Trace};
 use larder_sync::schedule::{self, Plan, Switching, Task};
@@ -250,7 +250,7 @@ impl Schedule {
 #[cfg(feature = "planted")]
 fn in_task<'a>(bug: Option<Bug>, body: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send + 'a> {
     Box::new(move || {
-        larder_pool::planted::plant(bug);
+        larder_mutants::plant(bug);
         body();
     })
 }

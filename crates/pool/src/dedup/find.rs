@@ -2,13 +2,13 @@
 
 use super::{Dedup, count};
 use crate::error::Result;
-use crate::map::BlockMap;
-use crate::planted::{Bug, planted};
 use crate::pool::{Op, Pool};
 use crate::runs::RunIo;
 use crate::write::{Draft, NewRecord};
 use larder_format::run::Places;
 use larder_format::{BlockId, BlockPtr, Fingerprint};
+use larder_mutants::{Bug, planted};
+use larder_sorted::map::BlockMap;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -260,12 +260,12 @@ impl Pool {
         let mut near = self.duplicates.near.lock();
         for (&ptr, print) in born.iter().zip(prints) {
             let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
-            map.apply(crate::map::Update::Put { id: ptr.id, places });
+            map.apply(larder_sorted::map::Update::Put { id: ptr.id, places });
             if let Some(mut print) = *print {
                 if planted(Bug::WrongPrint) {
                     print = prints.iter().flatten().next().copied().unwrap_or(print);
                 }
-                map.apply(crate::map::Update::Print { id: ptr.id, print });
+                map.apply(larder_sorted::map::Update::Print { id: ptr.id, print });
                 near.insert(print, ptr);
             }
         }

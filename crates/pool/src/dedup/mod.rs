@@ -2,7 +2,7 @@
 //!
 //! A record's *fingerprint* is 128 bits of the BLAKE3 of its plain bytes, keyed by the pool's secret. So it is the same
 //! in every dataset, with every codec, and tells nobody outside anything. The block map keeps it with the block
-//! ([`crate::map`]); the *index* ([`crate::index`]) leads from a fingerprint to an id that may have it.
+//! ([`larder_sorted::map`]); the *index* ([`larder_sorted::index`]) leads from a fingerprint to an id that may have it.
 //!
 //! # What is believed
 //! The map alone. The index may be stale, incomplete or lost: each id that it names is looked up in the map, and
@@ -47,13 +47,14 @@ mod tend;
 mod tokens;
 
 use crate::error::Result;
-use crate::index::{Index, Limits};
 use crate::pool::Pool;
 use crate::read::TableNodes;
 use larder_format::checksum::fingerprint;
 use larder_format::index::PartDescriptor;
 use larder_format::tables::{SECRET_LEN, Table};
 use larder_format::{BlockId, Fingerprint};
+use larder_mutants::{Bug, planted};
+use larder_sorted::index::{Index, Limits};
 use larder_sync::Mutex;
 use near::Near;
 use rebuild::Rebuild;
@@ -219,7 +220,7 @@ impl Duplicates {
 
     /// A block is gone: the map's lock is held.
     pub(crate) fn forget(&self, id: BlockId) {
-        if !crate::planted::planted(crate::planted::Bug::NearRemembers) {
+        if !planted(Bug::NearRemembers) {
             self.near.lock().forget(id);
         }
     }

@@ -7,13 +7,13 @@
 use super::{Dedup, Indexed};
 use crate::dataset::Look;
 use crate::error::{PoolError, Result};
-use crate::index::{Changes, Index};
-use crate::map::{Entry, Update};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_sorted::index::{Changes, Index};
+use larder_sorted::map::{Entry, Update};
 use std::ops::ControlFlow;
 
 /// Pages that a step reads and writes, about.

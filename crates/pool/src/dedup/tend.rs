@@ -3,13 +3,13 @@
 
 use super::{Dedup, Indexed, count};
 use crate::error::{PoolError, Result};
-use crate::index::{Changes, Index};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::index::PartDescriptor;
 use larder_format::run::Footprint;
 use larder_format::tables::Table;
 use larder_format::{BlockId, Fingerprint, SegmentId};
+use larder_sorted::index::{Changes, Index};
 use std::ops::ControlFlow;
 
 /// Blocks of the map that a step takes up at most, for each page that it may write.
@@ -241,12 +241,12 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Update;
     use crate::{ROOT_DATASET, bed};
     use larder_device::{Entropy, SeededEntropy};
     use larder_format::run::Places;
     use larder_format::{ByteLen, GroupIndex, Place};
     use larder_sim::SimWorld;
+    use larder_sorted::map::Update;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 

@@ -38,7 +38,6 @@ use crate::badslots::{Retired, is_same_descriptor};
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::Member;
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::segments::Segment;
 use crate::space::ROW_TARGET;
@@ -49,6 +48,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, MAX_SLOT, ROW_STEP, RowHeader, SegmentKind, check_descriptor, encode_descriptor,
 };
 use larder_format::{CommitId, Place, SegmentId};
+use larder_mutants::{Bug, planted};
 use larder_sync::Mutex;
 use output::{Run, Writes};
 use row::{Column, Expected, Row, Salvage};

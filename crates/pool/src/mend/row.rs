@@ -7,7 +7,6 @@
 use crate::core::Core;
 use crate::mend::Lost;
 use crate::parity;
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::race::search;
 use crate::read::is_of_history;
@@ -19,6 +18,7 @@ use larder_format::checksum::{Sums, fast128};
 use larder_format::root::RootImport;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Place};
+use larder_mutants::{Bug, planted};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

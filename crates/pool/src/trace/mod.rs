@@ -65,8 +65,6 @@ pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
-use crate::map::{Entry, PageReader, PageWriter};
-use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use crate::watch::CommitTurn;
@@ -76,6 +74,9 @@ use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, Timestamp};
+use larder_mutants::{Bug, planted};
+use larder_sorted::map::Entry;
+use larder_sorted::{PageReader, PageWriter};
 use larder_sync::Mutex;
 use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;

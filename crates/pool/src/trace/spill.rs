@@ -17,9 +17,9 @@
 //! in ten thousand, and as much again for merges. On top of the memory it is given come the addresses of pages,
 //! 32 B for each of 32 KiB: a thousandth of what is spilled.
 
-use crate::map::{PageReader, PageWriter};
 use larder_format::items::MAX_RECORD;
 use larder_format::{BlockId, BlockPtr, Corrupt, Reason, SegmentId};
+use larder_sorted::{PageReader, PageWriter};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::iter::Peekable;

@@ -2,11 +2,12 @@
 
 use super::spill::{Counted, Merged, Spill};
 use crate::error::{PoolError, Result};
-use crate::map::{Entry, PageWriter};
 use crate::pool::Pool;
 use crate::runs::RunIo;
 use larder_format::BlockId;
 use larder_format::run::Marks;
+use larder_sorted::PageWriter;
+use larder_sorted::map::Entry;
 use std::ops::{ControlFlow, RangeInclusive};
 
 /// What is to be said of a block that the map knows.

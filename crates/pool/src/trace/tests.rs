@@ -202,7 +202,7 @@ fn steady_second_references_keep_no_sweep_from_freeing() {
     let dead: Vec<BlockId> = (0..20).map(|_| pool.core.lock().take_ids(1)).collect();
     for id in (1..all).map(BlockId::new).chain(dead.iter().copied()) {
         let places = larder_format::run::Places::new(&[NOWHERE]).unwrap();
-        pool.map.lock().apply(crate::map::Update::Put { id, places });
+        pool.map.lock().apply(larder_sorted::map::Update::Put { id, places });
     }
     pool.note_shared(dead[0]);
     pool.commit().unwrap();

@@ -6,7 +6,8 @@
 
 use super::merge::{MergedRuns, Outcome};
 use super::run::Run;
-use super::{BlockMap, Entry, PageReader};
+use super::{BlockMap, Entry};
+use crate::pages::PageReader;
 use larder_format::BlockId;
 use larder_format::run::{Delta, Marks, RunPage};
 use std::ops::RangeBounds;

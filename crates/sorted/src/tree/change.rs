@@ -3,9 +3,9 @@
 use super::{
     Books, Child, Dirty, DirtyInner, Fence, Loaded, NodeStore, Tree, View, Window, load_checked, slot,
 };
-use crate::planted::point;
 use larder_format::node::{InnerEntry, Key, Leaf, MAX_CHILDREN, MAX_LEVEL, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockId, Corrupt, Reason};
+use larder_mutants::point;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ impl Tree {
 
     /// Takes the committed node `target` out of the tree, with all below it and without reading it; `key` leads to it.
     /// False when it does not, or when it is the root. On an error nothing has changed.
-    pub(crate) fn excise<S: NodeStore + ?Sized>(
+    pub fn excise<S: NodeStore + ?Sized>(
         &mut self,
         store: &S,
         key: &Key,

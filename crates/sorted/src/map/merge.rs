@@ -1,7 +1,7 @@
 //! Reading several runs as one, and writing the result as a new run in bounded steps.
 
 use super::run::{Run, RunWriter};
-use super::{PageReader, PageWriter};
+use crate::pages::{PageReader, PageWriter};
 use larder_format::run::{Delta, Footprint, PAGE_MAX, PageCursor, RunId, RunPage};
 use larder_format::{BlockId, Fingerprint};
 use std::iter::Peekable;

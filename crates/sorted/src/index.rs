@@ -51,7 +51,7 @@ mod young;
 
 pub use probe::Probe;
 
-use crate::map::{PageReader, PageWriter};
+use crate::pages::{PageReader, PageWriter};
 use larder_format::index::{PartDescriptor, PrintEntry};
 use larder_format::run::{Footprint, RunId};
 use larder_format::{BlockId, Fingerprint, SegmentId};

@@ -1,5 +1,6 @@
 use super::*;
 use larder_device::{Entropy, SeededEntropy};
+use larder_format::BlockPtr;
 use larder_format::Place;
 use larder_format::run::{DESCRIPTOR_REFS, PAGE_MAX, REFS_PER_PAGE};
 use proptest::prelude::*;

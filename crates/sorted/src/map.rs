@@ -44,15 +44,15 @@
 
 mod cursor;
 mod merge;
-pub(crate) mod pages;
 mod run;
 #[cfg(test)]
 mod tests;
 
-use crate::planted::point;
+use crate::pages::{PageReader, PageWriter};
 pub use cursor::{Around, Finder, NEIGHBOURS, Neighbourhood, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
-use larder_format::{BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId};
+use larder_format::{BlockId, Corrupt, Fingerprint, Place, Reason, SegmentId};
+use larder_mutants::point;
 pub use merge::Budget;
 use merge::{Merge, MergedRuns, Outcome};
 use run::Run;
@@ -72,27 +72,6 @@ const MIN_SHADOWS: u64 = 4096;
 const RESIDENT_BYTES: u64 = 4 << 20;
 /// What an update in the table takes, bytes: ascending ids leave the tree's nodes six elevenths full.
 const TABLE_ENTRY_BYTES: usize = (size_of::<BlockId>() + size_of::<Delta>()) * 11 / 6;
-
-/// Reads the pages of runs.
-pub trait PageReader {
-    /// What can go wrong.
-    type Error;
-    /// The payload of the block at `ptr`.
-    fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>, Self::Error>;
-    /// The payloads of several blocks, each as [`PageReader::read_page`] gives it: for a reader that can have them
-    /// in flight together.
-    fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>, Self::Error>> {
-        ptrs.iter().map(|ptr| self.read_page(*ptr)).collect()
-    }
-    /// The error for a block that arrived intact and is not the page that was asked for.
-    fn refused(&self, ptr: BlockPtr, why: Corrupt) -> Self::Error;
-}
-
-/// Writes the pages of runs, as blocks of kind `Run`.
-pub trait PageWriter: PageReader {
-    /// Stores `payload` as a new block. It need not be durable before the commit.
-    fn write_page(&mut self, payload: &[u8]) -> Result<BlockPtr, Self::Error>;
-}
 
 /// A change to the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

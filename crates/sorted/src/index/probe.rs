@@ -4,7 +4,7 @@ use super::filter::{Filter, Spots};
 use super::part::{Part, Run};
 use super::table::Table;
 use super::{Counters, Runs};
-use crate::map::PageReader;
+use crate::pages::PageReader;
 use larder_format::index::PrintEntry;
 use larder_format::run::RunId;
 use larder_format::{BlockId, BlockPtr};

@@ -1,8 +1,8 @@
 //! One part of a run of the index, read and written; and the run.
 
 use super::filter::Filter;
-use crate::map::pages::{PagesOut, read_refs};
-use crate::map::{PageReader, PageWriter};
+use crate::pages::{PageReader, PageWriter};
+use crate::pages::{PagesOut, read_refs};
 use larder_format::error::ensure;
 use larder_format::index::{
     FILTER_PER_PAGE, PartDescriptor, PrintEntry, PrintsBuilder, PrintsPage, decode_filter_page,

@@ -33,13 +33,13 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
-use crate::planted::point;
 use larder_format::node::{Inner, Key, Leaf, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockPtr, Corrupt, Reason};
+use larder_mutants::point;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-pub(crate) use survey::{LostNode, Met};
+pub use survey::{LostNode, Met};
 
 /// Where clean nodes come from: a cache in front of the block store.
 pub trait NodeStore {
@@ -354,7 +354,7 @@ impl<'a> Loaded<'a> {
 
 /// What a node must be at its place in the tree. The root may be anything.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Fence {
+pub struct Fence {
     /// Its level.
     level: Option<u8>,
     /// No key is smaller.
@@ -370,12 +370,12 @@ impl Fence {
 
     /// What the `i`-th child of an inner node of this level and with these separators must be, given what the
     /// node itself must be.
-    pub(crate) fn below(&self, level: u8, keys: &[Key], i: usize) -> Fence {
+    pub fn below(&self, level: u8, keys: &[Key], i: usize) -> Fence {
         Fence { level: Some(level - 1), low: Some(keys[i]), high: keys.get(i + 1).copied().or(self.high) }
     }
 
     /// Whether a node belongs there.
-    pub(crate) fn admits(&self, node: &Node) -> bool {
+    pub fn admits(&self, node: &Node) -> bool {
         self.level.is_none_or(|level| {
             node.level() == level
                 && node.keys().first() >= self.low.as_ref()

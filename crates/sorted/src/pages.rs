@@ -1,13 +1,34 @@
 //! What runs of the block map and parts of the dedup index have in common: where their pages are, and the pages that
 //! name pages.
 
-use super::{PageReader, PageWriter};
 use larder_format::run::{
     DESCRIPTOR_REFS, Footprint, PageRef, REFS_PER_PAGE, RunDescriptor, RunId, decode_index_page,
     encode_index_page,
 };
 use larder_format::{BlockPtr, Corrupt, Reason, SegmentId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Reads the pages of runs.
+pub trait PageReader {
+    /// What can go wrong.
+    type Error;
+    /// The payload of the block at `ptr`.
+    fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>, Self::Error>;
+    /// The payloads of several blocks, each as [`PageReader::read_page`] gives it: for a reader that can have them
+    /// in flight together.
+    fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>, Self::Error>> {
+        ptrs.iter().map(|ptr| self.read_page(*ptr)).collect()
+    }
+    /// The error for a block that arrived intact and is not the page that was asked for.
+    fn refused(&self, ptr: BlockPtr, why: Corrupt) -> Self::Error;
+}
+
+/// Writes the pages of runs, as blocks of kind `Run`.
+pub trait PageWriter: PageReader {
+    /// Stores `payload` as a new block. It need not be durable before the commit.
+    fn write_page(&mut self, payload: &[u8]) -> Result<BlockPtr, Self::Error>;
+}
 
 /// Reads the index pages of a run: what names its entry pages.
 pub(crate) fn read_refs<R: PageReader>(

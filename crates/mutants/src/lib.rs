@@ -210,7 +210,7 @@ pub use switch::{panic_at, plant, planted, point};
 /// Whether this bug is planted.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
-pub(crate) const fn planted(_: Bug) -> bool {
+pub const fn planted(_: Bug) -> bool {
     false
 }
 

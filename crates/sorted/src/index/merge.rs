@@ -3,7 +3,7 @@
 use super::part::{Part, PartWriter, Run, Stamp};
 use super::table::Table;
 use super::{Counters, PART_PRINTS};
-use crate::map::{PageReader, PageWriter};
+use crate::pages::{PageReader, PageWriter};
 use larder_format::index::PrintEntry;
 use larder_format::run::Footprint;
 use larder_format::{Corrupt, Reason};

@@ -6,7 +6,7 @@ use larder_format::node::{Key, Leaf};
 
 /// A subtree that cannot be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LostNode {
+pub struct LostNode {
     /// Its root.
     pub ptr: BlockPtr,
     /// No key in it is smaller; none for the whole tree.
@@ -16,7 +16,7 @@ pub(crate) struct LostNode {
 }
 
 /// What a survey meets.
-pub(crate) enum Met<'a> {
+pub enum Met<'a> {
     /// A leaf.
     Leaf(&'a Leaf),
     /// What cannot be loaded.
@@ -26,7 +26,7 @@ pub(crate) enum Met<'a> {
 impl Tree {
     /// Shows the leaf where `from` is or would be and those behind it, `max` of them at most; what cannot be loaded is
     /// shown as lost and counts as one. Returns where to go on, `None` at the tree's end.
-    pub(crate) fn survey<S: NodeStore + ?Sized>(
+    pub fn survey<S: NodeStore + ?Sized>(
         &self,
         store: &S,
         from: Key,
@@ -52,7 +52,7 @@ impl Tree {
 
     /// The committed node on the way to `key` that `is` the one, which need not be readable; none when the way
     /// leads past it, or ends before at another that cannot be loaded.
-    pub(crate) fn on_way<S: NodeStore + ?Sized>(
+    pub fn on_way<S: NodeStore + ?Sized>(
         &self,
         store: &S,
         key: &Key,
@@ -65,7 +65,7 @@ impl Tree {
     }
 
     /// Where the leaf that `key` is in, or would be, ends; none at the tree's end, or when it cannot be loaded.
-    pub(crate) fn leaf_end<S: NodeStore + ?Sized>(&self, store: &S, key: &Key) -> Option<Key> {
+    pub fn leaf_end<S: NodeStore + ?Sized>(&self, store: &S, key: &Key) -> Option<Key> {
         self.way(store, key, |_| false).ok().and_then(|(_, fence)| fence.high)
     }
 

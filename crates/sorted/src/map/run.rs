@@ -1,7 +1,7 @@
 //! One run: read through its page index, written page by page.
 
-use super::pages::{PagesOut, read_refs};
-use super::{PageReader, PageWriter};
+use crate::pages::{PageReader, PageWriter};
+use crate::pages::{PagesOut, read_refs};
 use larder_format::BlockId;
 use larder_format::error::ensure;
 use larder_format::run::{Delta, Footprint, LazyPage, PageBuilder, PageRef, RunDescriptor, RunId, RunPage};
