@@ -17,9 +17,9 @@ use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, PoolGuid, SegmentId,
     SlotIndex,
 };
+use larder_pool::Dedup;
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
-use larder_pool::dedup::Dedup;
 use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::ROW_TARGET;

@@ -20,7 +20,7 @@ use larder_format::items::{self, Extent, FileKind, MAX_FILE};
 use larder_format::{BlockId, InodeId, Timestamp};
 use larder_mutants::point;
 use larder_pool::cache::Record;
-use larder_pool::{Atime, Chunking, Pool, PoolError};
+use larder_pool::{Atime, Chunking, PoolError, Store};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl Volume {
                 // Not all of it need be damaged.
                 let sound = |extent: &Extent, range| {
                     let is_damaged = extent.ptr.id == failed;
-                    let read = if is_damaged { Pool::sound_part_of } else { Pool::part_of };
+                    let read = if is_damaged { Store::sound_part_of } else { Store::part_of };
                     Ok(read(&self.pool, extent, range)?)
                 };
                 return self.put_together(part, &now, sound).map_err(|_| error);

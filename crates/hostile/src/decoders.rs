@@ -27,7 +27,7 @@ use larder_format::segment::{
 use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, PoolGuid, SegmentId};
 use larder_fuse::{Operation, Request};
-use larder_pool::around::walk;
+use larder_store::around::walk;
 use std::fmt::Debug;
 use std::sync::LazyLock;
 

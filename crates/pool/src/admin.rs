@@ -2,14 +2,14 @@
 
 use crate::create::{ROOT_DATASET, check_name, check_record_size};
 use crate::dataset::{Dataset, settings_from};
-use crate::error::{PoolError, Result};
 use crate::pool::Pool;
 use crate::property;
 use crate::quota::{Limits, is_limit, parse_limit};
-use crate::read::TableNodes;
 use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId, Timestamp};
+use larder_store::error::{PoolError, Result};
+use larder_store::read::TableNodes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

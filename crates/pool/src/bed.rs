@@ -1,13 +1,14 @@
 //! A pool on simulated devices, for tests beside the code.
 
 use crate::create::{GroupSpec, PoolSpec, rule_for};
-use crate::error::Result;
 use crate::import::ImportOptions;
 use crate::open::{Scan, assemble, scan};
-use crate::pool::{Pool, World};
+use crate::pool::Pool;
 use larder_device::{Device, Inline, SeededEntropy};
 use larder_format::HostId;
 use larder_sim::SimClock;
+use larder_store::World;
+use larder_store::error::Result;
 use std::sync::Arc;
 
 pub(crate) fn world(seed: u64) -> World {

@@ -9,10 +9,7 @@
 //! 200 B a block.
 
 use crate::clean::hint_is_stale;
-use crate::core::Core;
-use crate::error::Result;
 use crate::pool::Pool;
-use crate::read::TableNodes;
 use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Tag, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
@@ -26,6 +23,9 @@ use larder_format::segment::{
 };
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use larder_sorted::map::Entry;
+use larder_store::core::Core;
+use larder_store::error::Result;
+use larder_store::read::TableNodes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Memory for what the walk has waiting and for ids before they are packed, bytes.
@@ -356,7 +356,7 @@ impl Pool {
         let data: Vec<&[u8]> = data.iter().map(|bytes| &bytes[start..]).collect();
         let mut parity = vec![vec![0; row.height as usize - start]; layout.m()];
         let mut columns: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
-        crate::parity::encode(&data, &mut columns);
+        larder_store::parity::encode(&data, &mut columns);
         stored.iter().zip(&parity).all(|(stored, computed)| stored[start..] == computed[..])
     }
 

@@ -14,21 +14,12 @@
 //!
 //! # When
 //! In the background ([`Pool::tend`]) while fewer segments are free or about to be than
-//! [`crate::space::GroupSpace::enough`], the faster the fewer. Below [`crate::space::GroupSpace::tight`] each write
+//! [`larder_store::space::GroupSpace::enough`], the faster the fewer. Below [`larder_store::space::GroupSpace::tight`] each write
 //! pays with a step, so that writing gets as slow as cleaning is, and nobody meets a wall. Nothing is cleaned before
-//! it has to be: what is left alone dies by itself. Which segment: [`crate::heat`].
+//! it has to be: what is left alone dies by itself. Which segment: [`larder_store::heat`].
 
-use crate::ahead::Ahead;
-use crate::core::Core;
 use crate::dedup::IndexFootprints;
-use crate::error::{PoolError, Result};
-use crate::heat;
-use crate::parity;
 use crate::pool::Pool;
-use crate::row::Encoded;
-use crate::runs::RunIo;
-use crate::segments::{Segment, SegmentEntry};
-use crate::write::{Appender, Purse};
 use bytes::Bytes;
 use larder_device::ALIGN;
 use larder_format::block::CheckedHeader;
@@ -39,6 +30,15 @@ use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentStat
 use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::{Entry, Location, Update};
+use larder_store::ahead::Ahead;
+use larder_store::core::Core;
+use larder_store::error::{PoolError, Result};
+use larder_store::heat;
+use larder_store::parity;
+use larder_store::row::Encoded;
+use larder_store::runs::RunIo;
+use larder_store::segments::{Segment, SegmentEntry};
+use larder_store::write::{Appender, Purse};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -110,51 +110,38 @@ struct Shortage {
     enough: u64,
 }
 
-impl Core {
-    /// The segment that is most worth emptying: the one that gives most at once when it is `urgent`.
-    fn victim(&self, urgent: bool) -> Option<SegmentId> {
-        let now = self.next_block;
-        let worth = |entry: &SegmentEntry| {
-            if urgent {
-                entry.dead_bytes() as f64 / entry.placed.max(1) as f64
-            } else {
-                heat::worth(entry, self.clock.age(entry.closed_at, now))
-            }
-        };
-        let candidates = self.entries.values().filter(|entry| entry.is_worth_cleaning());
-        let best =
-            candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)));
-        best.map(|entry| entry.segment.id)
-    }
+/// The segment that is most worth emptying: the one that gives most at once when it is `urgent`.
+fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
+    let now = core.next_block;
+    let worth = |entry: &SegmentEntry| {
+        if urgent {
+            entry.dead_bytes() as f64 / entry.placed.max(1) as f64
+        } else {
+            heat::worth(entry, core.clock.age(entry.closed_at, now))
+        }
+    };
+    let candidates = core.entries.values().filter(|entry| entry.is_worth_cleaning());
+    let best = candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)));
+    best.map(|entry| entry.segment.id)
+}
 
-    /// A segment that has to go because its group has another shape by now.
-    fn misfit(&self) -> Option<SegmentId> {
-        let movable = |entry: &&SegmentEntry| {
-            entry.is_complete() && entry.is_movable() && !entry.damaged && entry.live_blocks > 0
-        };
-        self.entries.values().filter(movable).map(|entry| entry.segment.id).find(|id| !self.fits(*id))
-    }
+/// A segment that has to go because its group has another shape by now.
+fn misfit(core: &Core) -> Option<SegmentId> {
+    let movable = |entry: &&SegmentEntry| {
+        entry.is_complete() && entry.is_movable() && !entry.damaged && entry.live_blocks > 0
+    };
+    core.entries.values().filter(movable).map(|entry| entry.segment.id).find(|id| !core.fits(*id))
+}
 
-    /// The group that lacks most.
-    fn shortage(&self) -> Shortage {
-        let of = |group: &crate::space::GroupSpace| {
-            let columns = group.rule.layout.columns() as u64;
-            let free = group.free_segments() + self.entries.dead(group.index).waiting_slots / columns;
-            Shortage { free, enough: group.enough() }
-        };
-        let all = self.groups.values().map(of);
-        all.max_by_key(|shortage| shortage.enough.saturating_sub(shortage.free)).expect("a pool has a group")
-    }
-
-    /// Whether so few segments are free that each write should pay.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.groups.values().any(|group| group.free_segments() < group.tight())
-    }
-
-    /// Segments that are free as soon as enough commits are durable.
-    pub(crate) fn waiting_to_be_free(&self) -> bool {
-        self.groups.keys().any(|&group| self.entries.dead(group).waiting_slots > 0)
-    }
+/// The group that lacks most.
+fn shortage(core: &Core) -> Shortage {
+    let of = |group: &larder_store::space::GroupSpace| {
+        let columns = group.rule.layout.columns() as u64;
+        let free = group.free_segments() + core.entries.dead(group.index).waiting_slots / columns;
+        Shortage { free, enough: group.enough() }
+    };
+    let all = core.groups.values().map(of);
+    all.max_by_key(|shortage| shortage.enough.saturating_sub(shortage.free)).expect("a pool has a group")
 }
 
 impl Pool {
@@ -168,7 +155,7 @@ impl Pool {
         self.reap_held();
         let mut allowance = None;
         loop {
-            let Shortage { free, enough } = self.core.lock().shortage();
+            let Shortage { free, enough } = shortage(&self.core.lock());
             if free >= enough {
                 break;
             }
@@ -245,12 +232,12 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn clean_step(&self, urgent: bool) -> Result<Option<u64>> {
-        self.clean_as(|core| core.victim(urgent))
+        self.clean_as(|core| victim(core, urgent))
     }
 
     /// As [`Pool::clean_step`], of segments that do not fit their group any more.
     pub(crate) fn clean_misfits(&self) -> Result<Option<u64>> {
-        self.clean_as(Core::misfit)
+        self.clean_as(misfit)
     }
 
     fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
@@ -324,6 +311,29 @@ impl Pool {
             *cleaning = None;
         }
         Ok(Some(moved))
+    }
+
+    /// Gives back the slots of segments that somebody read when their commits were durable; whether some came back.
+    pub fn reap_held(&self) -> bool {
+        if self.core.lock().held_segments() == 0 {
+            return false;
+        }
+        self.let_go_of_freed();
+        let mut core = self.core.lock();
+        let before = core.held_segments();
+        core.reap_segments(&self.store, self.durable_commit());
+        core.held_segments() < before
+    }
+
+    /// Who may rest in the middle of a segment lets go of it when it has been freed.
+    pub fn let_go_of_freed(&self) {
+        let is_freed = |id: SegmentId| {
+            let core = self.core.lock();
+            core.entries.get(&id).is_none_or(|entry| entry.state == SegmentState::Freed)
+        };
+        self.scrub_lets_go(is_freed);
+        self.resilver_lets_go(is_freed);
+        self.cleaner_lets_go(is_freed);
     }
 
     /// Lets go of a segment that died while it was being emptied, unless a step is being taken.
@@ -660,7 +670,7 @@ impl Pool {
         if self.reap_held() {
             return Ok(true);
         }
-        let Shortage { free, enough } = self.core.lock().shortage();
+        let Shortage { free, enough } = shortage(&self.core.lock());
         if free < enough && self.clean_step(urgent)?.is_some() {
             return Ok(true);
         }

@@ -13,20 +13,10 @@
 //! that it refers to has been overwritten, since slots freed by commit N are given back only when root
 //! N+2 is durable. An error in step 2 suspends the pool: memory and disk have parted.
 
-use crate::codec::Codec;
-use crate::core::LEASE;
 use crate::dataset::is_free_to_die;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
 use crate::fence::Look;
 use crate::free::PAGES_PER_COMMIT;
-use crate::member::Member;
 use crate::pool::{FrontEnd, Op, Pool};
-use crate::read::TableNodes;
-use crate::runs::{RunIo, own_info};
-use crate::segments::SegmentEntry;
-use crate::space::GroupSpace;
-use crate::write::Appender;
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
 use larder_format::root::{Root, RootGroup, ring_slot};
@@ -37,6 +27,16 @@ use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::{Budget, Changes};
 use larder_sorted::tree::{NodeSink, Tree};
+use larder_store::codec::Codec;
+use larder_store::core::LEASE;
+use larder_store::error::{PoolError, Result};
+use larder_store::member::Member;
+use larder_store::read::TableNodes;
+use larder_store::runs::{RunIo, own_info};
+use larder_store::segments::SegmentEntry;
+use larder_store::space::GroupSpace;
+use larder_store::write::Appender;
+use larder_store::{Class, Event};
 use larder_sync::RwLockWriteGuard;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -338,7 +338,7 @@ impl Pool {
         core.open_commit = commit.next();
         let rooted = |kind: SegmentKind| {
             let entries = core.entries.values().filter(move |entry| entry.segment.kind == kind);
-            entries.map(crate::segments::SegmentEntry::to_record)
+            entries.map(larder_store::segments::SegmentEntry::to_record)
         };
         let mut segments: Vec<_> = rooted(SegmentKind::Table).collect();
         // The log's segments in the order in which they are used; those that were freed after them.
@@ -560,7 +560,7 @@ impl Pool {
             self.publish(root)?;
         }
         self.settle_all_rows()?;
-        self.tell_of_moves(root)?;
+        self.tell_of_moves(root, &self.tables)?;
         if !planted(Bug::DataNotFlushed) {
             self.members.flush_all();
         }

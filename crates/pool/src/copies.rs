@@ -5,16 +5,16 @@
 //! cleaner moves them one by one. Freeing asks the map from the first such block on ([`crate::free`]), since
 //! the hint does not tell of the others; the root says so by [`Features::COPIES`].
 
-use crate::error::{PoolError, Result};
-use crate::heat;
 use crate::pool::Pool;
-use crate::row::Encoded;
-use crate::write::{Appender, Purse};
 use larder_format::block::BlockKind;
 use larder_format::label::Features;
 use larder_format::run::{MAX_PLACES, Places};
 use larder_format::{BlockId, BlockPtr};
 use larder_sorted::map::Update;
+use larder_store::error::{PoolError, Result};
+use larder_store::heat;
+use larder_store::row::Encoded;
+use larder_store::write::{Appender, Purse};
 
 impl Pool {
     /// Stores a record or a node once more, at a further place.

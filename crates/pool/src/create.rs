@@ -1,20 +1,10 @@
 //! Making a pool: groups from devices, labels, and the first commit.
 
-use crate::cache::Cache;
-use crate::core::{Core, LEASE};
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
-use crate::heat::Clock;
+use crate::events::EventLog;
 use crate::intent::{Intent, Notes};
-use crate::member::{Member, MemberState};
-use crate::members::Members;
-use crate::pool::{DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT, Pool, World};
-use crate::segments::Readable;
-use crate::segments::Segments;
-use crate::space::GroupSpace;
-use crate::spare::Groups;
+use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
@@ -28,8 +18,19 @@ use larder_format::{
     BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
     OpSeq, PoolGuid, SegmentId,
 };
-use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
+use larder_store::core::{Core, LEASE};
+use larder_store::error::{PoolError, Result};
+use larder_store::heat::Clock;
+use larder_store::member::{Member, MemberState};
+use larder_store::members::Members;
+use larder_store::members::room_for_devices;
+use larder_store::segments::Segments;
+use larder_store::space::GroupSpace;
+use larder_store::spare::Groups;
+use larder_store::store::DEFAULT_MEMORY;
+use larder_store::{Class, Event};
+use larder_store::{EventSink, Store, StoreParts, World};
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -40,8 +41,7 @@ pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
 /// Slots are a device's size divided by this, rounded down to a power of two, within limits: enough of
 /// them for a fine reserve, few enough that their table is small.
 const SLOTS_PER_DEVICE: u64 = 1024;
-/// The default alignment of rows, log2; 512-byte sectors are never believed.
-pub const DEFAULT_ASHIFT: u8 = 12;
+pub use larder_store::store::DEFAULT_ASHIFT;
 
 /// A group to be made.
 #[derive(Clone)]
@@ -67,15 +67,6 @@ pub struct PoolSpec {
 pub const MAX_DEVICES: usize = 384;
 /// With spares, and with devices that are to take the place of others.
 pub(crate) const MAX_WITH_OTHERS: usize = MAX_DEVICES + 32;
-
-/// Refuses more devices than a root can tell of.
-pub(crate) fn room_for_devices(count: usize, most: usize) -> Result<()> {
-    if count <= most {
-        return Ok(());
-    }
-    let text = format!("{count} devices are too many: a pool has at most {most}. Nothing was changed");
-    Err(PoolError::Invalid(text))
-}
 
 /// Refuses a record size that blocks of the pool cannot hold: a block is at most a quarter of a slot.
 pub(crate) fn check_record_size(value: &str, most: u32) -> Result<()> {
@@ -340,18 +331,24 @@ impl Pool {
     /// A pool of its parts, with nothing cached and no datasets yet.
     pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
         let began = world.clock.monotonic();
-        Arc::new_cyclic(|myself| Pool {
+        let log = Arc::new(EventLog::new(Arc::clone(&world.clock)));
+        let store = Store::new(StoreParts {
             sums: parts.sums,
+            world,
+            read_only: parts.read_only,
+            members: parts.members,
+            core: parts.core,
+            history: parts.history,
+            durable: parts.durable,
+            events: Arc::clone(&log) as Arc<dyn EventSink>,
+        });
+        Arc::new_cyclic(|myself| Pool {
+            store,
             began,
             changes: Default::default(),
             resilver: Default::default(),
             name: RwLock::new(parts.name),
             created: parts.created,
-            world,
-            read_only: parts.read_only,
-            members: parts.members,
-            readable: Readable::default(),
-            cache: Cache::new(DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT),
             gate: RwLock::new(()),
             commit_lock: Mutex::new(()),
             intent: Mutex::new(parts.intent),
@@ -361,41 +358,28 @@ impl Pool {
             replay: Mutex::new(Vec::new()),
             is_replaying: AtomicBool::new(false),
             tables: Mutex::new(Tree::empty()),
-            map: Mutex::new(BlockMap::new()),
-            flights: crate::write::Flights::default(),
-            spare: Arc::clone(parts.core.groups.spare()),
-            core: Mutex::new(parts.core),
             datasets: RwLock::new(BTreeMap::new()),
             destroyed: Mutex::default(),
             properties: RwLock::new(BTreeMap::new()),
-            history: Mutex::new(parts.history),
             front: RwLock::new(None),
-            dirty: crate::pool::Dirty::default(),
-            unsealed: Default::default(),
             sealed: AtomicU64::new(0),
             books: crate::quota::Books::default(),
             freeing_told: AtomicU64::new(0),
-            durable: AtomicU64::new(parts.durable.get()),
-            suspended: Mutex::new(None),
             unnoted: Mutex::default(),
             unfinished: Mutex::new(None),
             beats: AtomicU64::new(0),
             looked: Default::default(),
-            log: Mutex::default(),
+            log,
             damage: Default::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             settled: AtomicU64::new(u64::MAX),
             trace: Default::default(),
             healing: Default::default(),
-            bad_slots: Default::default(),
             scrub: Default::default(),
             trim: Default::default(),
             cleaning: Mutex::new(None),
-            stored: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            misses: Default::default(),
-            parts: Default::default(),
             bell: OnceLock::new(),
             freeing: Mutex::default(),
             secret: OnceLock::new(),

@@ -22,13 +22,9 @@
 //! The ledger's is a last one, after the core's: nothing is read under it. The walk's is taken before everything but
 //! the trace.
 
-use crate::core::Core;
 use crate::dataset::Look;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
 use crate::mend::Lost;
 use crate::pool::Pool;
-use crate::read::{DatasetNodes, TableNodes, decode_node};
 use larder_format::block::BlockKind;
 use larder_format::items::{self, ENTRY, EXTENT, Entry, Extent, FileKind, INODE};
 use larder_format::ledger::{DamageKind, DamageRecord};
@@ -37,6 +33,10 @@ use larder_format::segment::SegmentRecord;
 use larder_format::tables::Table;
 use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId};
 use larder_sorted::tree::{LostNode, Met, NodeStore, Tree};
+use larder_store::core::Core;
+use larder_store::error::{PoolError, Result};
+use larder_store::read::{DatasetNodes, TableNodes, decode_node};
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

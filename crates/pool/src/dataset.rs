@@ -1,11 +1,7 @@
 //! Datasets: a tree, what it amounts to, and the properties that apply to it.
 
-use crate::codec::Codec;
 use crate::damage::HEAD;
-use crate::dedup::Dedup;
-use crate::error::{PoolError, Result};
 use crate::pool::{Op, Pool};
-use crate::read::DatasetNodes;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
@@ -13,6 +9,10 @@ use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Bug, planted, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
+use larder_store::codec::Codec;
+use larder_store::error::{PoolError, Result};
+use larder_store::read::DatasetNodes;
+use larder_store::write::Dedup;
 use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};

@@ -14,15 +14,15 @@
 
 use crate::create::ROOT_DATASET;
 use crate::dataset::{Dataset, Look};
-use crate::error::{PoolError, Result};
 use crate::pool::Pool;
-use crate::read::{DatasetNodes, TableNodes};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::Table;
 use larder_format::{BlockPtr, DatasetId};
 use larder_mutants::{Bug, planted};
+use larder_store::error::{PoolError, Result};
+use larder_store::read::{DatasetNodes, TableNodes};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;

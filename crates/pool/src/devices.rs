@@ -16,9 +16,6 @@
 //! one takes its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
 use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
-use crate::member::{Member, MemberState};
 use crate::open::{Found, holds, is_branch, lacks_slots};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -27,6 +24,9 @@ use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, SegmentId};
 use larder_mutants::{Bug, planted};
+use larder_store::error::{PoolError, Result};
+use larder_store::member::{Member, MemberState};
+use larder_store::{Class, Event};
 use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -11,16 +11,19 @@
 //! Errors and states of devices are not told one by one: [`Pool::observe_devices`] compares what the members count
 //! and are with what was told before.
 
-use crate::member::MemberState;
 use crate::pool::Pool;
-use crate::read::TableNodes;
+use larder_device::Clock;
 use larder_format::ledger::{CommandRecord, EventRecord};
 use larder_format::tables::Table;
 use larder_format::{DatasetId, DeviceGuid, DeviceIndex};
 use larder_sorted::tree::Tree;
+use larder_store::member::MemberState;
+use larder_store::read::TableNodes;
+use larder_store::{Class, Event, EventSink};
+use larder_sync::Mutex;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,140 +37,6 @@ const TOGETHER: Duration = Duration::from_secs(60);
 const OPEN_AT_MOST: usize = 256;
 /// Entries that a commit writes, and as many that it takes out.
 const PER_COMMIT: usize = 512;
-
-/// What kind of thing happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// The pool was made.
-    PoolCreate,
-    /// The pool was imported.
-    PoolImport,
-    /// The pool is being exported.
-    PoolExport,
-    /// Writes were refused because there is no room.
-    PoolFull,
-    /// The pool stopped writing.
-    PoolSuspend,
-    /// It goes on writing.
-    PoolResume,
-    /// A thread that served a mount has ended.
-    MountThread,
-    /// Requests of a device failed.
-    Io,
-    /// A device gave bytes that are not what was written to it.
-    Checksum,
-    /// Something could neither be read nor rebuilt.
-    Data,
-    /// What was wrong on a device was written anew.
-    Healed,
-    /// A device takes much longer than others.
-    Delay,
-    /// A slot is not used any more, since its device refused a write to it.
-    SlotRetired,
-    /// A device's state changed.
-    StateChange,
-    /// A device came to the pool.
-    DeviceAdd,
-    /// A device left the pool.
-    DeviceRemove,
-    /// A device took the place of another.
-    DeviceReplace,
-    /// A spare stepped in.
-    SpareUsed,
-    /// A scrub began.
-    ScrubStart,
-    /// A scrub ended.
-    ScrubFinish,
-    /// A resilver began.
-    ResilverStart,
-    /// A resilver ended.
-    ResilverFinish,
-    /// A trim of a device began, or goes on.
-    TrimStart,
-    /// It ended.
-    TrimFinish,
-    /// A trace began.
-    TraceStart,
-    /// A trace ended.
-    TraceFinish,
-}
-
-impl Class {
-    /// Whether repetitions are counted instead of told.
-    fn is_counted(self) -> bool {
-        matches!(self, Self::PoolFull | Self::Io | Self::Checksum | Self::Data | Self::Healed | Self::Delay)
-    }
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PoolCreate => "pool_create",
-            Self::PoolImport => "pool_import",
-            Self::PoolExport => "pool_export",
-            Self::PoolFull => "pool_full",
-            Self::PoolSuspend => "pool_suspend",
-            Self::PoolResume => "pool_resume",
-            Self::MountThread => "mount_thread",
-            Self::Io => "io",
-            Self::Checksum => "checksum",
-            Self::Data => "data",
-            Self::Healed => "healed",
-            Self::Delay => "delay",
-            Self::SlotRetired => "slot_retired",
-            Self::StateChange => "statechange",
-            Self::DeviceAdd => "device_add",
-            Self::DeviceRemove => "device_remove",
-            Self::DeviceReplace => "device_replace",
-            Self::SpareUsed => "spare_used",
-            Self::ScrubStart => "scrub_start",
-            Self::ScrubFinish => "scrub_finish",
-            Self::ResilverStart => "resilver_start",
-            Self::ResilverFinish => "resilver_finish",
-            Self::TrimStart => "trim_start",
-            Self::TrimFinish => "trim_finish",
-            Self::TraceStart => "trace_start",
-            Self::TraceFinish => "trace_finish",
-        })
-    }
-}
-
-/// Something to be told; see [`Pool::event`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    class: Class,
-    device: Option<(DeviceGuid, String)>,
-    file: Option<(DatasetId, u64)>,
-    text: String,
-    count: u64,
-}
-
-impl Event {
-    /// An event about the pool.
-    pub fn new(class: Class) -> Self {
-        Self { class, device: None, file: None, text: String::new(), count: 1 }
-    }
-    /// About this device, known by this name.
-    #[must_use]
-    pub fn device(self, guid: DeviceGuid, name: String) -> Self {
-        Self { device: Some((guid, name)), ..self }
-    }
-    /// About a file.
-    #[must_use]
-    pub fn file(self, dataset: DatasetId, inode: u64) -> Self {
-        Self { file: Some((dataset, inode)), ..self }
-    }
-    /// With something more to say.
-    #[must_use]
-    pub fn text(self, text: impl Into<String>) -> Self {
-        Self { text: text.into(), ..self }
-    }
-    /// It happened so often.
-    #[must_use]
-    pub fn times(self, count: u64) -> Self {
-        Self { count, ..self }
-    }
-}
 
 /// A table of numbered entries: what of it is not written yet, and which numbers there are.
 struct Ring<T> {
@@ -241,7 +110,7 @@ struct Known {
 }
 
 /// See the module's text. Its lock is taken last of all, but for the devices' own.
-pub(crate) struct Log {
+struct Log {
     events: Ring<EventRecord>,
     commands: Ring<CommandRecord>,
     /// Events that repetitions are counted in.
@@ -266,7 +135,7 @@ impl Default for Log {
 
 impl Log {
     /// Import: such an entry is in the tables.
-    pub(crate) fn met(&mut self, table: Table, number: u64) {
+    fn met(&mut self, table: Table, number: u64) {
         match table {
             Table::Events => self.events.met(number),
             _ => self.commands.met(number),
@@ -274,17 +143,33 @@ impl Log {
     }
 }
 
-impl Pool {
-    /// Tells of something that happened. Cheap; may be called from anywhere.
-    pub fn event(&self, event: Event) {
+/// The log, as the store's sink of events.
+pub(crate) struct EventLog {
+    clock: Arc<dyn Clock>,
+    log: Mutex<Log>,
+}
+
+impl EventSink for EventLog {
+    fn event(&self, event: Event) {
         if let (Class::Checksum, Some((device, _))) = (event.class, &event.device) {
             *self.log.lock().told.entry(*device).or_default() += event.count;
         }
-        self.keep_event(event);
+        self.keep(event);
+    }
+}
+
+impl EventLog {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, log: Mutex::default() }
     }
 
-    fn keep_event(&self, event: Event) {
-        let now = self.world.clock.now();
+    /// Import: such an entry is in the tables.
+    pub(crate) fn met(&self, table: Table, number: u64) {
+        self.log.lock().met(table, number);
+    }
+
+    fn keep(&self, event: Event) {
+        let now = self.clock.now();
         let Event { class, device, file, text, count } = event;
         let (device, device_name) = device.map_or((None, String::new()), |(guid, name)| (Some(guid), name));
         let kin = (class, device, file);
@@ -312,7 +197,9 @@ impl Pool {
             log.open.push((kin, number, record));
         }
     }
+}
 
+impl Pool {
     /// Events with numbers above `after`, oldest first; at most [`EVENTS_AT_MOST`]. What happens again and again
     /// keeps its number while it is counted.
     pub fn events(&self, after: u64) -> Vec<(u64, EventRecord)> {
@@ -328,7 +215,7 @@ impl Pool {
     ) -> Vec<(u64, T)> {
         let tables = self.tables.lock();
         let (table, (waiting, counts)) = {
-            let log = self.log.lock();
+            let log = self.log.log.lock();
             (ring(&log).table, ring(&log).beside(after))
         };
         let mut found = BTreeMap::new();
@@ -347,7 +234,7 @@ impl Pool {
 
     /// Forgets all events.
     pub fn clear_events(&self) {
-        let log = &mut *self.log.lock();
+        let log = &mut *self.log.log.lock();
         log.events.waiting.clear();
         log.open.clear();
         log.events.floor = log.events.next;
@@ -357,7 +244,7 @@ impl Pool {
     pub fn log_command(&self, text: &str, uid: u32, user: &str) {
         let (time, host) = (self.world.clock.now(), self.world.host_name.clone());
         let (user, text) = (user.to_owned(), text.to_owned());
-        self.log.lock().commands.add(CommandRecord { time, uid, user, host, text });
+        self.log.log.lock().commands.add(CommandRecord { time, uid, user, host, text });
     }
 
     /// The commands that changed the pool, oldest first: the first of all, and the newest [`COMMANDS_AT_MOST`].
@@ -368,7 +255,7 @@ impl Pool {
 
     /// Whether a commit would write events or commands.
     pub(crate) fn has_news(&self) -> bool {
-        let log = self.log.lock();
+        let log = self.log.log.lock();
         log.events.is_dirty() || log.commands.is_dirty()
     }
 
@@ -386,7 +273,7 @@ impl Pool {
         encode: impl Fn(&T) -> Vec<u8>,
     ) {
         let (table, (due, old)) = {
-            let mut log = self.log.lock();
+            let mut log = self.log.log.lock();
             let ring = ring(&mut log);
             (ring.table, ring.due())
         };
@@ -394,7 +281,7 @@ impl Pool {
             if tables.insert(&TableNodes(self), table.key(number), &encode(&entry)).is_err() {
                 return;
             }
-            let mut log = self.log.lock();
+            let mut log = self.log.log.lock();
             let waiting = &mut ring(&mut log).waiting;
             // It may have been counted again meanwhile.
             if waiting.get(&number) == Some(&entry) {
@@ -405,7 +292,7 @@ impl Pool {
             let keys = table.key(old.start)..table.key(old.end);
             let removed = tables.remove_range(&TableNodes(self), keys, PER_COMMIT, |_, _| {});
             if removed.is_ok_and(|removed| removed < PER_COMMIT) {
-                ring(&mut self.log.lock()).first = old.end;
+                ring(&mut self.log.log.lock()).first = old.end;
             }
         }
     }
@@ -422,7 +309,7 @@ impl Pool {
                 checksum: load(&counters.checksum_errors),
             };
             let (before, told) = {
-                let mut log = self.log.lock();
+                let mut log = self.log.log.lock();
                 (log.devices.insert(member.index, now), log.told.remove(&member.guid).unwrap_or(0))
             };
             // What was wrong when the pool was imported is no change.
@@ -435,7 +322,7 @@ impl Pool {
             }
             let wrong = now.checksum.saturating_sub(before.checksum).saturating_sub(told);
             if wrong > 0 {
-                self.keep_event(about(Class::Checksum).times(wrong));
+                self.log.keep(about(Class::Checksum).times(wrong));
             }
             if now.state != before.state {
                 let (is, was) = (now.state, before.state);
@@ -452,10 +339,10 @@ mod tests {
     use crate::ImportOptions;
     use crate::create::{GroupSpec, PoolSpec, rule_for};
     use crate::open::{Scan, assemble, scan};
-    use crate::pool::World;
     use larder_device::{Inline, SeededEntropy};
     use larder_format::{ByteLen, HostId};
     use larder_sim::{SimClock, SimWorld};
+    use larder_store::World;
     use std::sync::Arc;
 
     struct Bed {

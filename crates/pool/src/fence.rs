@@ -16,14 +16,14 @@
 //! Between a look and what is written after it no device decides: a host that is stopped right there still does one
 //! write too many.
 
-use crate::error::Result;
-use crate::events::{Class, Event};
-use crate::member::Written;
 use crate::pool::Pool;
 use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
 use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, CommitId, Incarnation};
+use larder_store::error::Result;
+use larder_store::member::Written;
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -32,15 +32,15 @@
 //! together, with the trees that dropped the references. A cut leaves a block named by a tree, or marked, or free.
 
 use crate::clean::hint_is_stale;
-use crate::error::Result;
 use crate::pool::Pool;
-use crate::read::TableNodes;
-use crate::runs::RunIo;
 use larder_format::run::{Delta, Marks};
 use larder_format::tables::{FreeingRecord, Table};
 use larder_format::{BlockId, BlockPtr, Place};
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
+use larder_store::error::Result;
+use larder_store::read::TableNodes;
+use larder_store::runs::RunIo;
 use std::collections::BTreeSet;
 
 /// Ids that the queue keeps in memory, at most: some 16 MiB.

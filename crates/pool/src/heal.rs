@@ -1,20 +1,12 @@
 //! Healing what reads met: rows with a column that was wrong, and segments that the cleaner cannot empty.
 //!
-//! A read that had to go to a twin or to parity has its answer at once, and leaves the place here; whoever has time
-//! ([`Pool::heal_step`]) has the row mended. What waits is bounded: when it is more, what is left out is the next
-//! scrub's, and [`Pool::advises_scrub`] says so. All of it is in memory: after a crash the next read, or the scrub,
-//! finds again what was not mended.
+//! Whoever has time ([`Pool::heal_step`]) has rows mended that reads left with the store's suspects.
 
-use crate::error::{PoolError, Result};
 use crate::mend::{self, Lost, Mend, Targets};
 use crate::pool::Pool;
-use larder_format::SegmentId;
+use larder_store::error::{PoolError, Result};
 use larder_sync::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Places that wait at most.
-const PLACES: usize = 4096;
 /// Places that one step looks at.
 const PLACES_PER_STEP: usize = 64;
 /// Bytes of a segment that is mended whole, a step.
@@ -25,53 +17,12 @@ const LOST: usize = 4096;
 /// The pool's place for what waits to be healed.
 #[derive(Default)]
 pub(crate) struct Healing {
-    waiting: Mutex<Waiting>,
     /// A segment that is mended whole. Held for a step, outermost of all locks.
     whole: Mutex<Option<Mend>>,
-    /// More was found than could be kept.
-    overrun: AtomicBool,
     lost: Mutex<Vec<Lost>>,
 }
 
-#[derive(Default)]
-struct Waiting {
-    /// Columns whose errors have been counted, by bit, by where in a segment something was wrong.
-    places: BTreeMap<(SegmentId, u32), u64>,
-    segments: BTreeSet<SegmentId>,
-}
-
 impl Pool {
-    /// Has the row at `offset` of a segment mended; errors of the columns `counted`, by bit, have been counted.
-    pub(crate) fn heal_later(&self, segment: SegmentId, offset: u32, counted: u64) {
-        let mut waiting = self.healing.waiting.lock();
-        if waiting.places.len() >= PLACES && !waiting.places.contains_key(&(segment, offset)) {
-            self.healing.overrun.store(true, Ordering::Relaxed);
-            return;
-        }
-        *waiting.places.entry((segment, offset)).or_default() |= counted;
-    }
-
-    /// Has a whole segment mended.
-    pub(crate) fn heal_segment_later(&self, segment: SegmentId) {
-        self.healing.waiting.lock().segments.insert(segment);
-    }
-
-    /// Whether more was found wrong than could be remembered: a scrub would find it again.
-    pub fn advises_scrub(&self) -> bool {
-        self.healing.overrun.load(Ordering::Relaxed)
-    }
-
-    /// A scrub went through everything.
-    pub(crate) fn scrub_is_done(&self) {
-        self.healing.overrun.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether [`Pool::heal_step`] has something to do.
-    pub fn has_to_heal(&self) -> bool {
-        let waiting = self.healing.waiting.lock();
-        !waiting.places.is_empty() || !waiting.segments.is_empty()
-    }
-
     /// Mends rows that reads found wrong; how many. None when there are none, or when they are in no durable commit
     /// yet: then they wait.
     ///
@@ -83,16 +34,11 @@ impl Pool {
             checked => checked?,
         }
         let mut whole = self.healing.whole.lock();
-        let mut places = {
-            let mut waiting = self.healing.waiting.lock();
-            let rest = waiting.places.keys().nth(PLACES_PER_STEP).copied();
-            let rest = rest.map(|first| waiting.places.split_off(&first)).unwrap_or_default();
-            std::mem::replace(&mut waiting.places, rest)
-        };
+        let mut places = self.store.take_suspects(PLACES_PER_STEP);
         let mut rows = 0;
         while let Some(((id, offset), mut counted)) = places.pop_first() {
             // Gone, with what was in it.
-            let Some(segment) = self.readable.get(id) else { continue };
+            let Some(segment) = self.store.readable.get(id) else { continue };
             let Some(row) = mend::find_row(self, &segment, offset) else { continue };
             let end = row.offset + row.height;
             // Whatever else was met in the same row.
@@ -100,7 +46,7 @@ impl Pool {
                 counted |= entry.remove();
             }
             if row.commit > self.durable_commit() {
-                self.heal_later(id, offset, counted);
+                self.store.heal_later(id, offset, counted);
                 continue;
             }
             let mut mend = Mend::of_rows(segment, row.offset..end, counted);
@@ -119,7 +65,7 @@ impl Pool {
     /// Goes on with a segment that is mended whole.
     fn heal_whole(&self, whole: &mut Option<Mend>) -> Result<u64> {
         if whole.is_none() {
-            let Some(id) = self.healing.waiting.lock().segments.pop_first() else { return Ok(0) };
+            let Some(id) = self.store.take_suspect_segment() else { return Ok(0) };
             let core = self.core.lock();
             let entry = core.entries.get(&id);
             *whole = entry.map(|entry| Mend::new(entry.segment.clone(), entry.height, Targets::All));

@@ -4,23 +4,12 @@
 //! new incarnation, fresh leases of ids, and the devices as they are. So ids never come back, however
 //! often an import is cut short; the log stays that of the import before until it is replayed.
 
-use crate::core::{Core, LEASE};
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
 use crate::free::Freeing;
-use crate::heat::Clock;
 use crate::intent::{Intent, Notes, read_chain};
-use crate::member::{Member, MemberState};
-use crate::members::Members;
 use crate::open::{Importable, Standing, holds};
-use crate::pool::{Pool, World};
-use crate::read::TableNodes;
-use crate::runs::RunIo;
-use crate::segments::{SegmentEntry, Segments};
-use crate::space::GroupSpace;
-use crate::spare::Groups;
+use crate::pool::Pool;
 use larder_device::{AlignedBuf, Entropy};
 use larder_format::checksum::Sums;
 use larder_format::index::PartDescriptor;
@@ -35,6 +24,18 @@ use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_C
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
+use larder_store::World;
+use larder_store::core::{Core, LEASE};
+use larder_store::error::{PoolError, Result};
+use larder_store::heat::Clock;
+use larder_store::member::{Member, MemberState};
+use larder_store::members::Members;
+use larder_store::read::TableNodes;
+use larder_store::runs::RunIo;
+use larder_store::segments::{SegmentEntry, Segments};
+use larder_store::space::GroupSpace;
+use larder_store::spare::Groups;
+use larder_store::{Class, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -264,7 +265,7 @@ impl Pool {
                     Table::Secret if key.offset == 0 => secret = value.try_into().ok(),
                     Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
                     Table::Snapshots => snapshots.push(SnapshotRecord::decode(value)?),
-                    Table::Events | Table::Commands => self.log.lock().met(table, key.offset),
+                    Table::Events | Table::Commands => self.log.met(table, key.offset),
                     Table::Damage => self.adopt_damage(key.offset, value),
                     Table::BadSlots => self.adopt_bad_slot(key.offset, value),
                     Table::Freeing => freeing = FreeingRecord::decode(value)?,

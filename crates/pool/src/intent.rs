@@ -21,14 +21,7 @@
 //! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
 //! they are logged or their commit is durable.
 
-use crate::badslots::Retired;
-use crate::error::{PoolError, Result};
-use crate::member::Written;
 use crate::pool::{Op, Pool};
-use crate::row;
-use crate::runs::own_info;
-use crate::segments::{RowImage, Segment};
-use crate::write::{draft, frame};
 use larder_device::ALIGN;
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
 use larder_format::checksum::{Sums, fast64};
@@ -37,6 +30,13 @@ use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
 use larder_mutants::{Bug, planted, point};
+use larder_store::badslots::Retired;
+use larder_store::error::{PoolError, Result};
+use larder_store::member::Written;
+use larder_store::row;
+use larder_store::runs::own_info;
+use larder_store::segments::{RowImage, Segment};
+use larder_store::write::{draft, frame};
 use larder_sync::RwLockReadGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -333,7 +333,7 @@ impl Pool {
         let block = frame(
             &self.sums,
             &stamp,
-            draft(&self.sums, info, crate::codec::Codec::Off, payload.clone().into()),
+            draft(&self.sums, info, larder_store::codec::Codec::Off, payload.clone().into()),
         );
         let footprint = row::footprint(block.len());
         let (segment, offset, plan) = loop {

@@ -3,79 +3,61 @@
 //! Read [`write`] for the way down, [`read`] for the way up, [`commit`] for what makes it durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
-pub mod account;
 pub mod admin;
-mod ahead;
-pub mod around;
-mod badslots;
 #[cfg(test)]
 mod bed;
-pub mod cache;
 pub mod check;
 pub mod clean;
-pub mod codec;
 pub mod commit;
 pub mod copies;
-mod core;
 pub mod create;
 pub mod damage;
 pub mod dataset;
 pub mod dedup;
 mod destroy;
 pub mod devices;
-pub mod error;
 pub mod events;
 mod fence;
 pub mod foreign;
 mod free;
-mod free_slots;
 mod heal;
-mod heat;
 mod import;
 pub mod intent;
-pub mod member;
-pub mod members;
 pub mod mend;
 pub mod open;
-pub mod parity;
-mod part;
 pub mod pool;
 pub mod property;
 pub mod quota;
-mod race;
-pub mod read;
 mod reshape;
 pub mod resilver;
-pub mod row;
-pub mod runs;
 pub mod scrub;
-pub mod segments;
-mod slow;
 mod snapshot;
-pub mod space;
-mod spare;
 mod suspend;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 pub mod trim;
-pub mod watch;
-mod whereabouts;
-pub mod write;
+mod turn;
 
-pub use account::Account;
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Chunking, Dataset, Look, Settings, Update, Usage, View};
-pub use dedup::{Dedup, DedupFigures};
-pub use error::{PoolError, Result};
-pub use events::{Class, Event};
+pub use dedup::DedupFigures;
 pub use import::ImportOptions;
+pub use larder_store::account::Account;
+pub use larder_store::admission::Space;
+pub use larder_store::store::GroupUse;
+pub use larder_store::whereabouts::Whereabouts;
+pub use larder_store::write::{Dedup, NewRecord};
+pub use larder_store::{
+    Class, Event, EventSink, PoolError, Result, Store, Watch, World, cache, codec, member, members,
+    note_panics, parity, row, segments, space,
+};
 pub use mend::{Lost, Tally};
 pub use open::Importable;
-pub use pool::{FrontEnd, GroupUse, Op, Pool, Space, World};
+pub use pool::{FrontEnd, Op, Pool};
 pub use quota::{Limits, Share};
 pub use resilver::{ResilverProgress, ResilverResult};
 pub use scrub::{ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
 pub use snapshot::SnapshotView;
 pub use trim::{Trim, TrimState};
-pub use whereabouts::Whereabouts;
-pub use write::NewRecord;

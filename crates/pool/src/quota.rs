@@ -25,12 +25,13 @@
 //! opened from committed state.
 
 use crate::dataset::Dataset;
-use crate::error::{PoolError, Result};
-use crate::pool::{Pool, Space};
+use crate::pool::Pool;
 use crate::property::{LIMIT_MAX, format_size};
-use crate::row;
-use crate::space::GroupSpace;
 use larder_format::DatasetId;
+use larder_store::admission::Space;
+use larder_store::error::{PoolError, Result};
+use larder_store::row;
+use larder_store::space::GroupSpace;
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};

@@ -10,16 +10,16 @@
 
 use crate::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
 use crate::devices::Place;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
-use crate::member::{Member, MemberState};
 use crate::pool::Pool;
-use crate::space::GroupSpace;
 use larder_device::Device;
 use larder_format::label::{GroupRule, GroupWord, Label, MIN_DEVICE};
 use larder_format::root::NO_GROUP;
 use larder_format::segment::Layout;
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
+use larder_store::error::{PoolError, Result};
+use larder_store::member::{Member, MemberState};
+use larder_store::space::GroupSpace;
+use larder_store::{Class, Event};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -233,7 +233,7 @@ impl Pool {
         let core = self.core.lock();
         let groups = &core.groups;
         let misfit =
-            |entry: &crate::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
+            |entry: &larder_store::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
         core.entries.select(misfit).into_iter().collect()
     }
 

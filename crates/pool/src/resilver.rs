@@ -15,14 +15,14 @@
 //! of which something was not to be had, and gets what is left of it; it waits at the end if the other one is in use.
 
 use crate::admin::NoteReader;
-use crate::error::Result;
-use crate::events::{Class, Event};
-use crate::member::{Member, MemberState};
 use crate::mend::{Lost, Mend, Missing, Targets};
 use crate::pool::Pool;
-use crate::segments::{Segment, SegmentEntry};
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{DeviceIndex, SegmentId, Timestamp};
+use larder_store::error::Result;
+use larder_store::member::{Member, MemberState};
+use larder_store::segments::{Segment, SegmentEntry};
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

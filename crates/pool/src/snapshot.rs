@@ -16,12 +16,12 @@
 
 use crate::create::check_name;
 use crate::dataset::Look;
-use crate::error::{PoolError, Result};
 use crate::pool::Pool;
-use crate::read::TableNodes;
 use larder_format::tables::{SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
+use larder_store::error::{PoolError, Result};
+use larder_store::read::TableNodes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

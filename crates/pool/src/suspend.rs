@@ -4,7 +4,7 @@
 //! way on. Two are not.
 //!
 //! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes,
-//! and the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member that was
+//! and the rows that found too few devices, which stay in the queue of rows ([`larder_store::write`]). A member that was
 //! faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
 //! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses
 //! such members again, writes those rows once more, finishes the commit that they refused, and commits. Log records
@@ -13,131 +13,16 @@
 //! When a commit cannot read a node of the tables, what it has not put there yet is still noted, and the next commit
 //! finds it.
 
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
-use crate::member::Member;
 use crate::pool::Pool;
-use larder_format::GroupIndex;
-use std::sync::Arc;
-
-/// Why a pool is suspended.
-#[derive(Debug, Clone)]
-pub(crate) struct Suspension {
-    reason: String,
-    /// Nothing but an import helps.
-    lasting: bool,
-    /// It is for want of room on the file system under the devices.
-    full: bool,
-}
-
-impl Suspension {
-    fn error(&self) -> PoolError {
-        if self.full {
-            PoolError::HostFull(self.reason.clone())
-        } else {
-            PoolError::Suspended(self.reason.clone())
-        }
-    }
-}
+use larder_store::error::{PoolError, Result};
 
 impl Pool {
-    /// Refuses when nothing may be written.
-    ///
-    /// # Errors
-    /// [`PoolError::ReadOnly`], [`PoolError::Suspended`] or [`PoolError::HostFull`].
-    pub fn check_writable(&self) -> Result<()> {
-        if self.read_only {
-            return Err(PoolError::ReadOnly);
-        }
-        self.suspended.lock().as_ref().map_or(Ok(()), |suspension| Err(suspension.error()))
-    }
-
-    /// Stops all writing: nothing more is acknowledged before the next import. The first reason stays.
-    pub fn suspend(&self, reason: String) -> PoolError {
-        self.suspend_as(Suspension { reason, lasting: true, full: false })
-    }
-
-    /// Stops all writing: `error` came between while a commit was being sealed. Nothing was taken that it has not put
-    /// where it belongs, so what could not be read is read again by [`Pool::resume`].
-    pub(crate) fn suspend_sealing(&self, error: &PoolError) -> PoolError {
-        let lasting = !matches!(error, PoolError::Unreadable { .. });
-        let reason = format!("a commit could not be written: {error}");
-        self.suspend_as(Suspension { reason, lasting, full: false })
-    }
-
-    /// Stops all writing since too many of `columns` are out of use. When it is for what they refused, and they are
-    /// there again, [`Pool::resume`] goes on.
-    pub(crate) fn suspend_without(&self, columns: &[Arc<Member>], why: &str) -> PoolError {
-        let lost: Vec<_> = columns.iter().filter(|member| !member.is_online()).collect();
-        lost.iter().for_each(|member| member.read_all_the_same());
-        let full: Vec<_> =
-            lost.iter().filter(|member| member.is_full()).map(|member| member.name()).collect();
-        let reason = match full.is_empty() {
-            true => why.to_owned(),
-            false => format!("the file system under {} is full", full.join(", ")),
-        };
-        self.suspend_as(Suspension { reason, lasting: false, full: !full.is_empty() })
-    }
-
-    /// Suspends the pool when a group has lost more devices than its layout survives.
-    pub(crate) fn check_tolerance(&self) -> Result<()> {
-        let groups: Vec<_> = self.core.lock().groups.values().map(|group| group.index).collect();
-        groups.into_iter().try_for_each(|group| self.check_tolerance_of(group))
-    }
-
-    /// As [`Pool::check_tolerance`], of one group.
-    pub(crate) fn check_tolerance_of(&self, group: GroupIndex) -> Result<()> {
-        let rule = self.core.lock().groups[&group].rule;
-        let members: Vec<_> = self.members.of_group(group).collect();
-        if rule.layout.survives(|column| !members[column].is_online()) {
-            return Ok(());
-        }
-        let lost: Vec<_> =
-            members.iter().filter(|member| !member.is_online()).map(|member| member.name()).collect();
-        let why = format!("{} group {group} cannot do without {}", rule.name(), lost.join(", "));
-        Err(self.suspend_without(&members, &why))
-    }
-
-    fn suspend_as(&self, new: Suspension) -> PoolError {
-        let mut suspended = self.suspended.lock();
-        let told = match suspended.take() {
-            None => new,
-            Some(old) if new.lasting && !old.lasting => {
-                Suspension { reason: format!("{}; then: {}", old.reason, new.reason), ..new }
-            }
-            Some(old) => return suspended.insert(old).error(),
-        };
-        self.event(Event::new(Class::PoolSuspend).text(told.reason.as_str()));
-        suspended.insert(told).error()
-    }
-
-    /// Why nothing is written any more.
-    pub fn suspended(&self) -> Option<String> {
-        self.suspended.lock().as_ref().map(|suspension| suspension.reason.clone())
-    }
-
-    /// Whether [`Pool::resume`] may bring it back.
-    pub fn may_resume(&self) -> bool {
-        self.suspended.lock().as_ref().is_some_and(|suspension| !suspension.lasting)
-            && self.has_enough_unharmed()
-    }
-
-    /// Whether each group survives without those that are neither in use nor unharmed.
-    fn has_enough_unharmed(&self) -> bool {
-        let groups: Vec<_> =
-            self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
-        groups.into_iter().all(|(index, rule)| {
-            let columns: Vec<_> = self.members.of_group(index).collect();
-            rule.layout.survives(|column| !columns[column].is_online() && !columns[column].is_unharmed())
-        })
-    }
-
     /// Of a suspended pool: the bytes that were accepted and that no commit holds, at most. None when there are none.
     pub fn at_stake(&self) -> Option<u64> {
-        self.suspended()?;
-        let rows = self.rows_in_flight();
+        self.store.suspended()?;
+        let rows = self.store.rows_in_flight();
         let undone = self.is_changed() || self.unfinished.lock().is_some() || rows > 0;
-        undone.then(|| self.dirty.get() + self.noted_bytes() as u64 + self.unsealed() + rows)
+        undone.then(|| self.store.dirty.get() + self.noted_bytes() as u64 + self.store.unsealed() + rows)
     }
 
     /// Goes on after devices refused writes: all that was accepted is in memory, and what they refused is written once
@@ -146,25 +31,24 @@ impl Pool {
     /// # Errors
     /// When memory and disk have parted, or the devices still refuse: the pool stays suspended.
     pub fn resume(&self) -> Result<()> {
-        if self.suspended().is_none() {
+        if self.store.suspended().is_none() {
             return Ok(());
         }
         {
             let _nobody_commits = self.commit_turn();
             let _nobody_enters = self.gate.write();
             let _nobody_syncs = self.intent.lock();
-            let Some(suspension) = self.suspended.lock().clone() else { return Ok(()) };
-            if suspension.lasting || !self.has_enough_unharmed() {
+            let Some(suspension) = self.store.suspension() else { return Ok(()) };
+            if suspension.lasting || !self.store.has_enough_unharmed() {
                 return Err(PoolError::Invalid(format!(
                     "the pool is suspended, and what was written since its last commit cannot be completed any more: \
                      {}. What was committed or synced before is not lost. Nothing was changed",
                     suspension.reason
                 )));
             }
-            self.write_rows_again()?;
+            self.store.write_rows_again()?;
             self.finish_kept()?;
-            self.event(Event::new(Class::PoolResume));
-            *self.suspended.lock() = None;
+            self.store.resumed();
         }
         self.commit().map(drop)
     }

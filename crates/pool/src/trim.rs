@@ -2,7 +2,7 @@
 //!
 //! A slot counts as free when it may be given to another segment: the commit that freed the last one is two commits
 //! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still be
-//! imported names it. Slots that are out of use ([`crate::badslots`]) are none of them.
+//! imported names it. Slots that are out of use ([`larder_store::badslots`]) are none of them.
 //!
 //! A step takes some free slots of each device away from writers, has them discarded, flushes, and gives them back. A
 //! discard may come as late as the flush after it and would spoil what was written to the slot between the two: hence
@@ -18,16 +18,16 @@
 //! something, for then it may be somebody else's. What others ask for is behind a short lock of its own.
 
 use crate::admin::NoteReader;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
 use crate::fence::Look;
-use crate::member::Member;
 use crate::pool::Pool;
-use crate::space::GroupSpace;
 use larder_format::root::NO_GROUP;
 use larder_format::segment::{SegmentState, Slot};
 use larder_format::{ByteLen, DeviceGuid, DeviceIndex, GroupIndex, SlotIndex, Timestamp};
 use larder_mutants::{Bug, planted};
+use larder_store::error::{PoolError, Result};
+use larder_store::member::Member;
+use larder_store::space::GroupSpace;
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -375,7 +375,7 @@ impl Pool {
     }
 
     /// With a bug planted, slots that are not free yet.
-    fn freed_too_early(&self, core: &crate::core::Core, device: DeviceIndex) -> Vec<SlotIndex> {
+    fn freed_too_early(&self, core: &larder_store::core::Core, device: DeviceIndex) -> Vec<SlotIndex> {
         if !planted(Bug::TrimTooEarly) {
             return Vec::new();
         }

@@ -55,7 +55,7 @@ use std::time::Duration;
 /// # Errors
 /// When threads cannot be made.
 pub fn start(run_dir: &Path) -> Result<Arc<dyn Engine>> {
-    larder_pool::watch::note_panics();
+    larder_pool::note_panics();
     let world = world::system().map_err(|error| internal("start worker threads", &error))?;
     Ok(Arc::new(Host {
         run_dir: run_dir.to_owned(),

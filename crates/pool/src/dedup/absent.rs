@@ -1,8 +1,8 @@
 //! A large index without the records: for benchmarks.
 
-use crate::error::Result;
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
+use larder_store::error::Result;
 
 /// Fingerprints between two steps of writing and merging, and the pages of a step, with which merges keep up.
 const AT_ONCE: usize = 4096;

@@ -2,10 +2,10 @@
 
 use super::tend::SINCE;
 use crate::check::Report;
-use crate::error::Result;
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use larder_format::{BlockId, Fingerprint};
+use larder_store::error::Result;
+use larder_store::runs::RunIo;
 use std::ops::ControlFlow;
 
 /// Fingerprints that are looked up at once.

@@ -1,14 +1,14 @@
 //! Looking for records that are there already, and storing those that are not.
 
-use super::{Dedup, count};
-use crate::error::Result;
+use super::count;
 use crate::pool::{Op, Pool};
-use crate::runs::RunIo;
-use crate::write::{Draft, NewRecord};
-use larder_format::run::Places;
 use larder_format::{BlockId, BlockPtr, Fingerprint};
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::BlockMap;
+use larder_store::error::Result;
+use larder_store::runs::RunIo;
+use larder_store::write::Dedup;
+use larder_store::write::{Draft, NewRecord};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -52,12 +52,49 @@ impl Drop for Storing<'_> {
 }
 
 impl Pool {
+    /// Encodes records, gives them places and submits them; where [`NewRecord::dedup`] says so, only what is not
+    /// there already. The pointers come in the order of the records. They are readable at once and durable with the
+    /// next commit; the extents that name them must be put into a tree under the same `op`.
+    ///
+    /// # Errors
+    /// [`crate::PoolError::NoSpace`] when the records do not fit: then some may have been written, but none is
+    /// referred to.
+    pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
+        if records.iter().any(|record| record.dedup != Dedup::Off) {
+            return self.store_unless_there(op, records);
+        }
+        let prints = vec![None; records.len()];
+        let drafts = records.iter().map(|_| None).collect();
+        self.store.store_new(records, drafts, &prints)
+    }
+
+    /// As [`larder_store::Store::store_new`]; what has a fingerprint is near from now on.
+    fn store_near(
+        &self,
+        records: Vec<NewRecord>,
+        drafts: Vec<Option<Draft>>,
+        mut prints: Vec<Option<Fingerprint>>,
+    ) -> Result<Vec<BlockPtr>> {
+        if planted(Bug::WrongPrint) {
+            let wrong = prints.iter().flatten().next().copied();
+            prints.iter_mut().flatten().for_each(|print| *print = wrong.unwrap_or(*print));
+        }
+        let born = self.store.store_new(records, drafts, &prints)?;
+        if !planted(Bug::MapNotTold) {
+            let mut near = self.duplicates.near.lock();
+            for (&ptr, print) in born.iter().zip(&prints) {
+                print.iter().for_each(|print| near.insert(*print, ptr));
+            }
+        }
+        Ok(born)
+    }
+
     /// Stores what of the records is not there yet. The pointers come in the order of the records; what they name
     /// is marked as shared where somebody else may name it.
     ///
     /// # Errors
     /// As [`Pool::store`].
-    pub(crate) fn store_unless_there(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
+    fn store_unless_there(&self, _op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         let mut search = self.fingerprint_all(&records);
         self.find_all(&mut search);
         let new: Vec<usize> =
@@ -71,10 +108,10 @@ impl Pool {
         let mut stored = Vec::new();
         let mut records: Vec<Option<NewRecord>> = records.into_iter().map(Some).collect();
         let fresh = new.iter().map(|&i| records[i].take().expect("each index comes once")).collect();
-        let fresh_prints: Vec<_> = new.iter().map(|&i| prints[i]).collect();
+        let fresh_prints = new.iter().map(|&i| prints[i]).collect::<Vec<_>>();
         let fresh_drafts = new.iter().map(|&i| drafts[i].take()).collect();
         drop(drafts);
-        for (&i, ptr) in new.iter().zip(self.store_new(op, fresh, fresh_drafts, &fresh_prints)?) {
+        for (&i, ptr) in new.iter().zip(self.store_near(fresh, fresh_drafts, fresh_prints)?) {
             found[i] = Some(ptr);
             stored.extend(prints[i].map(|print| (print, ptr.id)));
         }
@@ -247,26 +284,6 @@ impl Pool {
                 search.found[i] = None;
                 count(&self.duplicates.counts.refuted, 1);
                 self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Records were stored: the map learns their places and fingerprints, near the latter.
-    pub(crate) fn note_born_records(&self, born: &[BlockPtr], prints: &[Option<Fingerprint>]) {
-        if planted(Bug::MapNotTold) {
-            return;
-        }
-        let mut map = self.map.lock();
-        let mut near = self.duplicates.near.lock();
-        for (&ptr, print) in born.iter().zip(prints) {
-            let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
-            map.apply(larder_sorted::map::Update::Put { id: ptr.id, places });
-            if let Some(mut print) = *print {
-                if planted(Bug::WrongPrint) {
-                    print = prints.iter().flatten().next().copied().unwrap_or(print);
-                }
-                map.apply(larder_sorted::map::Update::Print { id: ptr.id, print });
-                near.insert(print, ptr);
             }
         }
     }

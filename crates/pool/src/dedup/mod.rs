@@ -46,15 +46,15 @@ mod rebuild;
 mod tend;
 mod tokens;
 
-use crate::error::Result;
 use crate::pool::Pool;
-use crate::read::TableNodes;
 use larder_format::checksum::fingerprint;
 use larder_format::index::PartDescriptor;
 use larder_format::tables::{SECRET_LEN, Table};
 use larder_format::{BlockId, Fingerprint};
 use larder_mutants::{Bug, planted};
 use larder_sorted::index::{Index, Limits};
+use larder_store::error::Result;
+use larder_store::read::TableNodes;
 use larder_sync::Mutex;
 use near::Near;
 use rebuild::Rebuild;
@@ -80,30 +80,6 @@ pub fn index_limits(memory: u64) -> Limits {
     Limits {
         filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
         table: (memory / 1000 * TABLE_SHARE_PER_MILLE).min(TABLE_MOST) as usize,
-    }
-}
-
-/// Whether records that are there already are stored again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dedup {
-    /// They are; no fingerprint is computed.
-    #[default]
-    Off,
-    /// They are shared when the fingerprint is the same.
-    On,
-    /// They are shared when every byte is the same.
-    Verify,
-}
-
-impl std::str::FromStr for Dedup {
-    type Err = ();
-    fn from_str(word: &str) -> Result<Self, ()> {
-        match word {
-            "off" => Ok(Self::Off),
-            "on" => Ok(Self::On),
-            "verify" => Ok(Self::Verify),
-            _ => Err(()),
-        }
     }
 }
 

@@ -4,16 +4,17 @@
 //! `dedup` on are gone through for records without a fingerprint, which were stored before it was on: those are read.
 //! In bounded steps beside traffic. A crash leaves an index of what was taken up so far.
 
-use super::{Dedup, Indexed};
+use super::Indexed;
 use crate::dataset::Look;
-use crate::error::{PoolError, Result};
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::index::{Changes, Index};
 use larder_sorted::map::{Entry, Update};
+use larder_store::error::{PoolError, Result};
+use larder_store::runs::RunIo;
+use larder_store::write::Dedup;
 use std::ops::ControlFlow;
 
 /// Pages that a step reads and writes, about.

@@ -1,15 +1,16 @@
 //! The index's life beside the commits: it wakes and sleeps with the property, takes up what the map knows, is written
 //! and merged.
 
-use super::{Dedup, Indexed, count};
-use crate::error::{PoolError, Result};
+use super::{Indexed, count};
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use larder_format::index::PartDescriptor;
 use larder_format::run::Footprint;
 use larder_format::tables::Table;
 use larder_format::{BlockId, Fingerprint, SegmentId};
 use larder_sorted::index::{Changes, Index};
+use larder_store::error::{PoolError, Result};
+use larder_store::runs::RunIo;
+use larder_store::write::Dedup;
 use std::ops::ControlFlow;
 
 /// Blocks of the map that a step takes up at most, for each page that it may write.

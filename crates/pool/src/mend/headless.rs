@@ -8,8 +8,6 @@
 //! known one's: a device that lacks rows up to there gets it once more.
 
 use super::{LARGEST_ROW, Mend, row};
-use crate::core::Core;
-use crate::parity;
 use crate::pool::Pool;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
@@ -17,6 +15,8 @@ use larder_format::block;
 use larder_format::checksum::fast128;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{CommitId, Place};
+use larder_store::core::Core;
+use larder_store::parity;
 use std::ops::Range;
 use std::sync::Arc;
 

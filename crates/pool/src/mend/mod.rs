@@ -33,14 +33,7 @@ mod row;
 #[cfg(test)]
 mod tests;
 
-use crate::ahead::{Ahead, Parts};
-use crate::badslots::{Retired, is_same_descriptor};
-use crate::error::Result;
-use crate::events::{Class, Event};
-use crate::member::Member;
 use crate::pool::Pool;
-use crate::segments::Segment;
-use crate::space::ROW_TARGET;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::root::RootImport;
@@ -49,6 +42,13 @@ use larder_format::segment::{
 };
 use larder_format::{CommitId, Place, SegmentId};
 use larder_mutants::{Bug, planted};
+use larder_store::ahead::{Ahead, Parts};
+use larder_store::badslots::{Retired, is_same_descriptor};
+use larder_store::error::Result;
+use larder_store::member::Member;
+use larder_store::segments::Segment;
+use larder_store::space::ROW_TARGET;
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use output::{Run, Writes};
 use row::{Column, Expected, Row, Salvage};

@@ -3,11 +3,11 @@
 //! Rows lie one behind the other, so what a device lacks does as well: columns of several rows are put next to each
 //! other where they are copied or computed, and go out as one write.
 
-use crate::member::{Member, Written};
 use crate::mend::Tally;
 use crate::mend::row::Row;
 use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::{DeviceIndex, DeviceOffset, SlotIndex};
+use larder_store::member::{Member, Written};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

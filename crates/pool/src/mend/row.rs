@@ -4,13 +4,8 @@
 //! not match its sum. Where too many are wrong as a whole, blocks may still be had one by one: from a copy that is
 //! wrong elsewhere, or by parity over columns that are ([`Salvage`]). What they make up is held against the sum again.
 
-use crate::core::Core;
 use crate::mend::Lost;
-use crate::parity;
 use crate::pool::Pool;
-use crate::race::search;
-use crate::read::is_of_history;
-use crate::segments::Segment;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
 use larder_format::block::{self, BLOCK_MAGIC, BlockKind, CheckedHeader};
@@ -19,6 +14,11 @@ use larder_format::root::RootImport;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Place};
 use larder_mutants::{Bug, planted};
+use larder_store::core::Core;
+use larder_store::parity;
+use larder_store::race::search;
+use larder_store::read::is_of_history;
+use larder_store::segments::Segment;
 use std::collections::BTreeSet;
 use std::ops::Range;
 

@@ -3,13 +3,13 @@
 use super::*;
 use crate::bed;
 use crate::create::{ROOT_DATASET, rule_for};
-use crate::member::MemberState;
-use crate::write::NewRecord;
 use larder_format::checksum::ChecksumKind;
 use larder_format::label::Label;
 use larder_format::segment::SegmentState;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_sim::SimWorld;
+use larder_store::member::MemberState;
+use larder_store::write::NewRecord;
 
 const LAYOUTS: [(&str, usize); 7] =
     [("mirror", 2), ("mirror", 3), ("raidz1", 3), ("raidz2", 6), ("raidz3", 7), ("raid10", 4), ("raid14", 5)];
@@ -23,7 +23,7 @@ fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
         inode: first + i as u64,
         offset: 0,
         plain: (0..len).map(|at| ((at * (i + 3)) >> 3) as u8).collect::<Vec<_>>().into(),
-        codec: crate::codec::Codec::Off,
+        codec: larder_store::codec::Codec::Off,
         checksum: ChecksumKind::Fast,
         dedup: crate::Dedup::Off,
         replaces: None,

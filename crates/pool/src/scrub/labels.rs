@@ -9,10 +9,7 @@
 //! rewritten: a root under way looks torn. First areas are flushed before second ones are written, so a crash leaves
 //! each device at least as good as it was.
 
-use crate::error::Result;
-use crate::events::{Class, Event};
 use crate::fence::Look;
-use crate::member::{Member, Written};
 use crate::open::RingPlace;
 use crate::pool::Pool;
 use larder_device::AlignedBuf;
@@ -21,6 +18,9 @@ use larder_format::label::{
 };
 use larder_format::root::Root;
 use larder_format::{ByteLen, CommitId};
+use larder_store::error::Result;
+use larder_store::member::{Member, Written};
+use larder_store::{Class, Event};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -17,13 +17,13 @@
 mod labels;
 
 use crate::admin::NoteReader;
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
 use crate::mend::{Mend, Targets};
 use crate::pool::Pool;
-use crate::segments::SegmentEntry;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::{SegmentId, Timestamp};
+use larder_store::error::{PoolError, Result};
+use larder_store::segments::SegmentEntry;
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

@@ -43,7 +43,7 @@
 //! it finds says from which id on it looked ([`Findings::from`]). One that failed is taken up in the same way.
 //!
 //! # Memory
-//! [`crate::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what is
+//! [`larder_store::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what is
 //! live, a quarter for the walk, the rest for the other sets.
 
 mod findings;
@@ -63,11 +63,8 @@ pub(crate) mod deep {
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 
-use crate::error::{PoolError, Result};
-use crate::events::{Class, Event};
 use crate::pool::Pool;
-use crate::runs::RunIo;
-use crate::watch::CommitTurn;
+use crate::turn::CommitTurn;
 use findings::SAMPLE;
 use larder_format::items::Extent;
 use larder_format::node::Key;
@@ -77,6 +74,9 @@ use larder_format::{BlockId, BlockPtr, CommitId, Corrupt, DatasetId, SegmentId, 
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::Entry;
 use larder_sorted::{PageReader, PageWriter};
+use larder_store::error::{PoolError, Result};
+use larder_store::runs::RunIo;
+use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;

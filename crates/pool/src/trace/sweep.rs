@@ -1,13 +1,13 @@
 //! The sweep: what the block map knows, in order of id, held against what the walk found.
 
 use super::spill::{Counted, Merged, Spill};
-use crate::error::{PoolError, Result};
 use crate::pool::Pool;
-use crate::runs::RunIo;
 use larder_format::BlockId;
 use larder_format::run::Marks;
 use larder_sorted::PageWriter;
 use larder_sorted::map::Entry;
+use larder_store::error::{PoolError, Result};
+use larder_store::runs::RunIo;
 use std::ops::{ControlFlow, RangeInclusive};
 
 /// What is to be said of a block that the map knows.

@@ -15,15 +15,15 @@
 //!
 //! Nodes are read past the cache: what is there is used, nothing is put there.
 
-use crate::error::{PoolError, Result};
 use crate::pool::Pool;
-use crate::read::{decode_node, plain_of};
 use bytes::Bytes;
 use larder_format::block::BlockKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::{Key, Leaf, MAX_LEVEL, NODE_MAX, Node};
 use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::{Fence, NodeStore, Tree};
+use larder_store::error::{PoolError, Result};
+use larder_store::read::{decode_node, plain_of};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! All members of a pool.
+//! All members of a store.
 //!
 //! Each has a number, which segment records name and which stays with the *place* in the group: a device that takes
 //! the place of another gets its number. Until then it has one of its own and stands for the other: what is written
@@ -6,7 +6,6 @@
 //!
 //! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
 
-use crate::create::room_for_devices;
 use crate::error::{PoolError, Result};
 use crate::member::{Member, Written};
 use larder_device::{AlignedBuf, DeviceError};
@@ -16,6 +15,15 @@ use larder_mutants::point;
 use larder_sync::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Refuses more devices than a root can tell of.
+pub fn room_for_devices(count: usize, most: usize) -> Result<()> {
+    if count <= most {
+        return Ok(());
+    }
+    let text = format!("{count} devices are too many: a pool has at most {most}. Nothing was changed");
+    Err(PoolError::Invalid(text))
+}
 
 /// See the module's text.
 pub struct Members(RwLock<ByIndex>);
@@ -95,7 +103,7 @@ impl Members {
     }
 
     /// Bytes of the smallest slot of them.
-    pub(crate) fn smallest_slot(&self) -> Option<u32> {
+    pub fn smallest_slot(&self) -> Option<u32> {
         self.0.read().members.values().map(|member| member.slot_size).min()
     }
 
@@ -116,7 +124,7 @@ impl Members {
     ///
     /// # Errors
     /// When `more` would make them more than `most`, of which a root can tell; when there is no number left.
-    pub(crate) fn next_index(&self, more: usize, most: usize) -> Result<DeviceIndex> {
+    pub fn next_index(&self, more: usize, most: usize) -> Result<DeviceIndex> {
         let all = self.0.read();
         room_for_devices(all.members.len() + all.spares.len() + more, most)?;
         if usize::from(all.next) + more.max(1) >= usize::from(u16::MAX) {
@@ -128,7 +136,7 @@ impl Members {
     }
 
     /// What the root of `commit`, which this import writes, says of all of them; and the number that comes next.
-    pub(crate) fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> (Vec<RootDevice>, u16) {
+    pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> (Vec<RootDevice>, u16) {
         let all = self.0.read();
         let members = all.members.values().chain(all.spares.values());
         let mut devices: Vec<_> = members.map(|member| member.to_root(commit, incarnation)).collect();
@@ -137,7 +145,7 @@ impl Members {
     }
 
     /// Adds a member, or puts it in the place of the one of its number, which is returned.
-    pub(crate) fn put(&self, member: Arc<Member>) -> Option<Arc<Member>> {
+    pub fn put(&self, member: Arc<Member>) -> Option<Arc<Member>> {
         let mut all = self.0.write();
         if let Some(place) = member.stands_for {
             all.stand_ins.insert(place, Arc::clone(&member));
@@ -147,14 +155,14 @@ impl Members {
     }
 
     /// Adds a spare.
-    pub(crate) fn put_spare(&self, spare: Arc<Member>) -> Option<Arc<Member>> {
+    pub fn put_spare(&self, spare: Arc<Member>) -> Option<Arc<Member>> {
         let mut all = self.0.write();
         all.gave(spare.index);
         all.spares.insert(spare.index, spare)
     }
 
     /// Takes a member or a spare out.
-    pub(crate) fn take(&self, index: DeviceIndex) -> Option<Arc<Member>> {
+    pub fn take(&self, index: DeviceIndex) -> Option<Arc<Member>> {
         let mut all = self.0.write();
         all.stand_ins.retain(|_, member| member.index != index);
         let all = &mut *all;
@@ -174,7 +182,7 @@ impl Members {
 
     /// Writes `data` at the same place, relative to label area `area` (0 or 1), of every member that is written; those
     /// that refuse it there.
-    pub(crate) fn write_labels(
+    pub fn write_labels(
         &self,
         area: usize,
         within: impl Fn(DeviceOffset) -> DeviceOffset,

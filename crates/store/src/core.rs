@@ -4,10 +4,10 @@
 
 use crate::error::Result;
 use crate::heat::Clock;
-use crate::pool::Pool;
 use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
+use crate::store::Store;
 use larder_format::label::Features;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
@@ -18,43 +18,43 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Ids are leased this far ahead: more than any commit can use.
-pub(crate) const LEASE: u64 = 1 << 24;
+pub const LEASE: u64 = 1 << 24;
 
 /// See the module's text.
 pub struct Core {
     /// All segments.
-    pub(crate) entries: Segments,
+    pub entries: Segments,
     /// Free slots by group.
-    pub(crate) groups: Groups,
+    pub groups: Groups,
     /// The open segment of each stream, by what it holds and how long that is expected to live.
-    pub(crate) streams: HashMap<(SegmentKind, u8, GroupIndex), SegmentId>,
+    pub streams: HashMap<(SegmentKind, u8, GroupIndex), SegmentId>,
     /// The commit that changes made now belong to.
-    pub(crate) open_commit: CommitId,
+    pub open_commit: CommitId,
     /// This import.
-    pub(crate) incarnation: Incarnation,
+    pub incarnation: Incarnation,
     /// What the distance of two block ids means.
-    pub(crate) clock: Arc<Clock>,
+    pub clock: Arc<Clock>,
     /// The next block id.
-    pub(crate) next_block: BlockId,
+    pub next_block: BlockId,
     /// Ids below this one may be used: the durable root says so.
-    pub(crate) block_lease: BlockId,
+    pub block_lease: BlockId,
     /// The next segment id.
-    pub(crate) next_segment: SegmentId,
+    pub next_segment: SegmentId,
     /// As for block ids.
-    pub(crate) segment_lease: SegmentId,
+    pub segment_lease: SegmentId,
     /// Segments whose slots were given back, to be taken out of the tables.
-    pub(crate) gone: Vec<SegmentId>,
+    pub gone: Vec<SegmentId>,
     /// What of the format is in use that not every version knows.
-    pub(crate) features: Features,
+    pub features: Features,
     /// Data may open segments down to the last slot: it is what the log holds, which was promised.
-    pub(crate) spend_reserve: bool,
+    pub spend_reserve: bool,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
-    pub(crate) miscounted: Option<SegmentId>,
+    pub miscounted: Option<SegmentId>,
 }
 
 impl Core {
     /// Takes `count` consecutive block ids and returns the first.
-    pub(crate) fn take_ids(&mut self, count: usize) -> BlockId {
+    pub fn take_ids(&mut self, count: usize) -> BlockId {
         let first = self.next_block;
         self.next_block = BlockId::new(first.get() + count as u64);
         assert!(self.next_block <= self.block_lease, "block ids are leased far ahead of their use");
@@ -62,12 +62,12 @@ impl Core {
     }
 
     /// Whether a segment is as its group's rule says, and stays where it is; see [`crate::reshape`].
-    pub(crate) fn fits(&self, id: SegmentId) -> bool {
+    pub fn fits(&self, id: SegmentId) -> bool {
         self.entries.get(&id).is_none_or(|entry| self.groups[&entry.segment.group].fits(&entry.segment))
     }
 
     /// Whether none of a segment's slots has refused a write.
-    pub(crate) fn is_sound(&self, id: SegmentId) -> bool {
+    pub fn is_sound(&self, id: SegmentId) -> bool {
         self.entries.get(&id).is_none_or(|entry| {
             let group = &self.groups[&entry.segment.group];
             !entry.segment.slots.iter().any(|slot| group.is_bad(slot.get()))
@@ -75,7 +75,7 @@ impl Core {
     }
 
     /// Bytes of incompressible records of `record` bytes that open segments of a group have room for.
-    pub(crate) fn open_room(&self, group: &GroupSpace, record: u32) -> u64 {
+    pub fn open_room(&self, group: &GroupSpace, record: u32) -> u64 {
         let open =
             self.streams.iter().filter(|((kind, _, at), _)| (*kind, *at) == (SegmentKind::Data, group.index));
         let room = |id| u64::from(group.slot_size - self.entries[id].height);
@@ -84,7 +84,7 @@ impl Core {
 
     /// Bytes of incompressible records of `record` bytes that can be stored before `floor` segments of each group are
     /// all that is free.
-    pub(crate) fn storable(&self, record: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
+    pub fn storable(&self, record: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
         let room = |group: &GroupSpace| {
             let free = group.free_segments().saturating_sub(floor(group));
             group.available(free, 0, record) + self.open_room(group, record)
@@ -94,7 +94,7 @@ impl Core {
 
     /// What nodes of `bytes` take of the room for records, bytes: they lie as copies on as many devices as a layout
     /// survives losses of, and one.
-    pub(crate) fn footprint_of_nodes(&self, bytes: u64) -> u64 {
+    pub fn footprint_of_nodes(&self, bytes: u64) -> u64 {
         let worst = self
             .groups
             .values()
@@ -104,17 +104,17 @@ impl Core {
     }
 
     /// Bytes of nodes that commits can store, whatever of the reserve is used already.
-    pub(crate) fn room_for_nodes(&self) -> u64 {
+    pub fn room_for_nodes(&self) -> u64 {
         self.groups.values().map(|group| group.room_for_nodes(group.floor_of_changes())).sum()
     }
 
     /// A block's bytes are not live any more.
-    pub(crate) fn release(&mut self, place: Place) {
+    pub fn release(&mut self, place: Place) {
         self.release_many(place.segment, 1, u64::from(place.footprint()));
     }
 
     /// As [`Core::release`], for `blocks` blocks of `bytes` together. What the tables do not count cannot be freed.
-    pub(crate) fn release_many(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
+    pub fn release_many(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
         let dead = self.entries.change(segment, |entry| {
             let blocks = entry.live_blocks.checked_sub(blocks);
             let (blocks, bytes) = blocks.zip(entry.live_bytes.checked_sub(bytes))?;
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// Blocks of `segment` are live.
-    pub(crate) fn count_live(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
+    pub fn count_live(&mut self, segment: SegmentId, blocks: u32, bytes: u64) {
         let counted = self.entries.change(segment, |entry| {
             let sums = entry.live_bytes.checked_add(bytes).zip(entry.placed.checked_add(bytes));
             let (blocks, sums) = entry.live_blocks.checked_add(blocks).zip(sums)?;
@@ -145,7 +145,7 @@ impl Core {
 
     /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
     /// What an unfinished merge wrote is live, though nothing names it yet.
-    pub(crate) fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
+    pub fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
         let dead = self.entries.select(|entry| {
             entry.is_complete()
                 && entry.live_blocks == 0
@@ -162,12 +162,12 @@ impl Core {
     }
 
     /// Gives back the slots of segments freed two commits before `durable` that nobody reads.
-    pub(crate) fn reap_segments(&mut self, pool: &Pool, durable: CommitId) {
+    pub fn reap_segments(&mut self, store: &Store, durable: CommitId) {
         let ripe = |entry: &SegmentEntry| {
             entry.state == SegmentState::Freed && entry.freed.get() + 2 <= durable.get()
         };
         for id in self.entries.select(ripe) {
-            pool.readable.remove(id);
+            store.readable.remove(id);
             if Arc::strong_count(&self.entries[&id].segment) > 1 {
                 self.entries.change(id, |entry| entry.held = true);
                 continue;
@@ -179,12 +179,12 @@ impl Core {
     }
 
     /// Segments that only wait for who reads them.
-    fn held_segments(&self) -> u64 {
+    pub fn held_segments(&self) -> u64 {
         self.groups.keys().map(|&group| self.entries.dead(group).held).sum()
     }
 
     /// A segment goes; its slots are free.
-    pub(crate) fn give_slots_back(&mut self, id: SegmentId) -> SegmentEntry {
+    pub fn give_slots_back(&mut self, id: SegmentId) -> SegmentEntry {
         let entry = self.entries.remove(id).expect("it was just found");
         let space = self.groups.change(entry.segment.group).expect("its group exists");
         entry.segment.slots.iter().for_each(|slot| space.give_back(slot.get()));
@@ -192,90 +192,36 @@ impl Core {
     }
 
     /// Where the block map says that a block is: at each of these places, or nowhere.
-    pub(crate) fn look_up(pool: &Pool, id: BlockId) -> Result<Vec<Place>> {
-        Ok(match pool.look_up(id, |look_up, io| look_up.location(io))? {
+    pub fn look_up(store: &Store, id: BlockId) -> Result<Vec<Place>> {
+        Ok(match store.look_up(id, |look_up, io| look_up.location(io))? {
             Some(Location::Places(places)) => places.to_vec(),
             _ => Vec::new(),
         })
     }
 
+    /// Whether so few segments are free that each write should pay.
+    pub fn is_tight(&self) -> bool {
+        self.groups.values().any(|group| group.free_segments() < group.tight())
+    }
+
+    /// Segments that are free as soon as enough commits are durable.
+    pub fn waiting_to_be_free(&self) -> bool {
+        self.groups.keys().any(|&group| self.entries.dead(group).waiting_slots > 0)
+    }
+
     /// Whether a block may have more than one place.
-    pub(crate) fn has_copies(&self) -> bool {
+    pub fn has_copies(&self) -> bool {
         self.features.incompatible & Features::COPIES != 0
     }
 }
 
-impl Pool {
-    /// Gives back the slots of segments that somebody read when their commits were durable; whether some came back.
-    pub(crate) fn reap_held(&self) -> bool {
-        if self.core.lock().held_segments() == 0 {
-            return false;
-        }
-        self.let_go_of_freed();
-        let mut core = self.core.lock();
-        let before = core.held_segments();
-        core.reap_segments(self, self.durable_commit());
-        core.held_segments() < before
-    }
-
-    /// Who may rest in the middle of a segment lets go of it when it has been freed.
-    pub(crate) fn let_go_of_freed(&self) {
-        let is_freed = |id: SegmentId| {
-            let core = self.core.lock();
-            core.entries.get(&id).is_none_or(|entry| entry.state == SegmentState::Freed)
-        };
-        self.scrub_lets_go(is_freed);
-        self.resilver_lets_go(is_freed);
-        self.cleaner_lets_go(is_freed);
-    }
-
+impl Store {
     /// A block was stored and is referred to by its id: the map learns its place.
-    pub(crate) fn note_born(&self, ptr: BlockPtr) {
+    pub fn note_born(&self, ptr: BlockPtr) {
         if planted(Bug::MapNotTold) {
             return;
         }
         let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
         self.map.lock().apply(Update::Put { id: ptr.id, places });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::error::PoolError;
-    use crate::{ROOT_DATASET, bed};
-    use larder_format::ByteLen;
-    use larder_format::items::EXTENT;
-    use larder_format::node::Key;
-    use larder_format::segment::SegmentKind;
-    use larder_sim::SimWorld;
-
-    #[test]
-    fn tables_that_count_less_than_is_freed_suspend_the_pool_and_no_root_follows() {
-        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
-        let pool = bed::pool(sim.devices(), "single");
-        let put = |pool: &crate::Pool, value: &[u8]| {
-            let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
-            let key = Key::new(9, EXTENT, 0);
-            let put = dataset.update(&op, |tree| tree.insert(key, value));
-            put.unwrap();
-        };
-        let long: Vec<u8> = (0..1000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-        put(&pool, &long);
-        pool.commit().unwrap();
-        let nodes = pool.core.lock().entries.select(|entry| entry.segment.kind == SegmentKind::Node);
-        for &id in &nodes {
-            pool.core.lock().entries.change(id, |entry| {
-                (entry.live_blocks, entry.live_bytes, entry.dirty) = (1, 8, true);
-            });
-        }
-        pool.commit().unwrap();
-        drop(pool);
-        let pool = bed::import(sim.devices()).unwrap();
-        let before = pool.durable_commit();
-        put(&pool, b"short");
-        let error = pool.commit().unwrap_err();
-        assert!(matches!(error, PoolError::Suspended(_)), "{error}");
-        assert!(error.to_string().contains(&format!("segment {}", nodes[0])), "{error}");
-        assert!(!pool.may_resume() && pool.durable_commit() == before);
     }
 }

@@ -67,7 +67,7 @@ impl Codec {
     }
 
     /// Whether it is slow enough that it pays to look first at what may save it.
-    pub(crate) fn is_slow(&self) -> bool {
+    pub fn is_slow(&self) -> bool {
         matches!(self, Self::Gzip(_) | Self::Zstd(3..))
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The groups of a pool, by number. What is noted of their free slots is forgotten whenever one is changed.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub struct Groups {
     groups: BTreeMap<GroupIndex, GroupSpace>,
     /// The number that the next new group gets: none is given twice.
     next: u16,
@@ -63,11 +63,11 @@ impl Deref for Groups {
 
 /// What whole free segments have room for, if that was counted since they last changed.
 #[derive(Debug, Default)]
-pub(crate) struct Spare(Mutex<Option<Noted>>);
+pub struct Spare(Mutex<Option<Noted>>);
 
 /// What they have room for, whatever is written to the segments that are open.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Noted {
+pub struct Noted {
     /// Bytes of a record.
     pub record_size: u32,
     /// Bytes of incompressible records of that size, above the reserve.
@@ -105,8 +105,8 @@ impl Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::rule_for;
-    use larder_format::segment::Slot;
+    use larder_format::label::{GroupRule, GroupWord};
+    use larder_format::segment::{Layout, Slot};
     use larder_format::{DeviceIndex, SegmentId, SlotIndex};
 
     const NOTED: Noted = Noted { record_size: 4096, records: 1000, nodes: 100, node_footprint: 2 };
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_slot_taken_or_given_back_and_another_group_undo_what_was_noted() {
         let index = GroupIndex::new(0);
-        let rule = rule_for("single", 1).unwrap();
+        let rule = GroupRule { word: GroupWord::Single, layout: Layout::new(1, 1, 0).unwrap() };
         let group = |index| GroupSpace::new(index, rule, 1 << 20, 12, &[(DeviceIndex::new(0), 100)]);
         let mut groups = Groups::new(BTreeMap::from([(index, group(index))]), 0);
         let spare = Arc::clone(groups.spare());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Numbers of slots.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FreeSlots {
+pub struct FreeSlots {
     /// First numbers and ends of ranges that neither overlap nor touch.
     ranges: BTreeMap<u32, u32>,
     len: u64,
@@ -13,12 +13,12 @@ pub(crate) struct FreeSlots {
 
 impl FreeSlots {
     /// All of `count` slots.
-    pub(crate) fn all(count: u32) -> Self {
+    pub fn all(count: u32) -> Self {
         let ranges = (count > 0).then_some((0, count)).into_iter().collect();
         Self { ranges, len: count.into() }
     }
 
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.len
     }
 
@@ -28,18 +28,18 @@ impl FreeSlots {
         (slot < end).then_some((start, end))
     }
 
-    pub(crate) fn contains(&self, slot: u32) -> bool {
+    pub fn contains(&self, slot: u32) -> bool {
         self.around(slot).is_some()
     }
 
     /// The first free slot from `slot` on.
-    pub(crate) fn next(&self, slot: u32) -> Option<u32> {
+    pub fn next(&self, slot: u32) -> Option<u32> {
         let inside = self.contains(slot).then_some(slot);
         inside.or_else(|| self.ranges.range(slot..).next().map(|(&start, _)| start))
     }
 
     /// Free slots from `slot` on.
-    pub(crate) fn count_from(&self, slot: u32) -> u64 {
+    pub fn count_from(&self, slot: u32) -> u64 {
         self.ranges
             .values()
             .zip(self.ranges.keys())
@@ -48,7 +48,7 @@ impl FreeSlots {
     }
 
     /// Takes a slot; false when it was not free.
-    pub(crate) fn take(&mut self, slot: u32) -> bool {
+    pub fn take(&mut self, slot: u32) -> bool {
         let Some((start, end)) = self.around(slot) else { return false };
         self.ranges.remove(&start);
         let rests = [(start, slot), (slot + 1, end)];
@@ -58,13 +58,13 @@ impl FreeSlots {
     }
 
     /// Takes the first.
-    pub(crate) fn take_first(&mut self) -> Option<u32> {
+    pub fn take_first(&mut self) -> Option<u32> {
         let (&first, _) = self.ranges.first_key_value()?;
         self.take(first).then_some(first)
     }
 
     /// Gives a slot back; false when it was free already.
-    pub(crate) fn give_back(&mut self, slot: u32) -> bool {
+    pub fn give_back(&mut self, slot: u32) -> bool {
         if self.contains(slot) {
             return false;
         }

@@ -34,7 +34,7 @@ impl ColumnSlot {
     }
 
     /// The column lies in another slot from now on.
-    pub(crate) fn set(&self, index: SlotIndex) {
+    pub fn set(&self, index: SlotIndex) {
         self.index.store(index.get(), Ordering::Release);
     }
 }
@@ -109,17 +109,17 @@ impl Segment {
 
     /// Changes when a column begins to be brought to another slot and when it lies there: what was written to columns
     /// between two readings is where it belongs if both are the same even number.
-    pub(crate) fn moves(&self) -> u64 {
+    pub fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
     }
 
     /// A column is about to be copied to another slot.
-    pub(crate) fn begin_move(&self) {
+    pub fn begin_move(&self) {
         self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
     /// It lies there, or stays where it was.
-    pub(crate) fn end_move(&self) {
+    pub fn end_move(&self) {
         self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -370,7 +370,7 @@ impl Segments {
         self.dead.get(&group).copied().unwrap_or_default()
     }
 
-    /// Records that live in the pool.
+    /// Records that live in the store.
     pub fn records(&self) -> u64 {
         self.records
     }

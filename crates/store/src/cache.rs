@@ -110,7 +110,7 @@ impl Cache {
     }
 
     /// The dedup index takes `bytes` of memory; the cache makes room for some of them.
-    pub(crate) fn lend(&self, bytes: u64) {
+    pub fn lend(&self, bytes: u64) {
         if self.lent.swap(bytes, Ordering::Relaxed) != bytes {
             self.resize();
         }
@@ -142,7 +142,7 @@ impl Cache {
     }
 
     /// The most bytes of records.
-    pub(crate) fn record_limit(&self) -> u64 {
+    pub fn record_limit(&self) -> u64 {
         self.limits().0
     }
 

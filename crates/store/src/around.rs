@@ -11,13 +11,13 @@
 //! segments' ids do not come back.
 //!
 //! Reads at random miss far from each other: each brings just its block. Who asks for several records at
-//! once ([`Pool::prefetch`]) has neighbours fetched together as well.
+//! once ([`Store::prefetch`]) has neighbours fetched together as well.
 
 use crate::cache::Record;
-use crate::pool::Pool;
 use crate::read::{decode_node, plain_of};
 use crate::runs::RunIo;
 use crate::segments::Segment;
+use crate::store::Store;
 use bytes::Bytes;
 use larder_device::ALIGN;
 use larder_format::block::{BlockKind, CheckedHeader};
@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Stored bytes of a block that counts as small.
-pub(crate) const SMALL: u32 = 32 << 10;
+pub const SMALL: u32 = 32 << 10;
 /// Bytes of a column that are read at once; a multiple of [`ALIGN`].
 const WINDOW: u32 = 64 << 10;
 /// Misses in one column that are no further apart than this belong together.
@@ -43,7 +43,7 @@ const GAP: u32 = 16 << 10;
 
 /// Where small blocks were missed of late.
 #[derive(Default)]
-pub(crate) struct Misses(Mutex<VecDeque<(SegmentId, u8, u32)>>);
+pub struct Misses(Mutex<VecDeque<(SegmentId, u8, u32)>>);
 
 impl Misses {
     /// Notes a miss. If there was one near it, tells where blocks begin that are worth reading along: at the first
@@ -69,15 +69,19 @@ impl Misses {
 }
 
 /// A block that is wanted, and where to read it.
-pub(crate) struct Wanted {
+pub struct Wanted {
+    /// The block.
     pub id: BlockId,
+    /// Where it is, pinned.
     pub segment: Arc<Segment>,
+    /// The column to read.
     pub replica: usize,
+    /// Its place.
     pub place: Place,
 }
 
 /// Puts neighbours among small blocks together; each list is for one read.
-pub(crate) fn gather(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+pub fn gather(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
     wanted.sort_by_key(|one| (one.place.segment, one.replica, one.place.offset));
     let mut spans: Vec<Vec<Wanted>> = Vec::new();
     for next in wanted {
@@ -99,15 +103,15 @@ pub(crate) fn gather(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
 }
 
 /// The place that all of a list lie in.
-pub(crate) fn span(wanted: &[Wanted]) -> Place {
+pub fn span(wanted: &[Wanted]) -> Place {
     let (first, last) = (wanted[0].place, wanted[wanted.len() - 1].place);
     Place { stored: last.offset + last.stored - first.offset, ..first }
 }
 
-impl Pool {
+impl Store {
     /// A block that the cache lacks and its neighbours, which go into the cache; `None` when it is not small,
     /// when nothing near it was missed before, and when it is not sound where it should be.
-    pub(crate) fn read_around(&self, segment: &Segment, ptr: BlockPtr) -> Option<(CheckedHeader, Bytes)> {
+    pub fn read_around(&self, segment: &Segment, ptr: BlockPtr) -> Option<(CheckedHeader, Bytes)> {
         let place = ptr.place;
         let layout = segment.layout;
         if place.stored > SMALL || usize::from(place.column) >= layout.k() {
@@ -126,9 +130,9 @@ impl Pool {
         let at = (place.offset - from) as usize;
         let own = Bytes::copy_from_slice(bytes.get(at..at + place.stored as usize)?);
         let header = self.prove(ptr.id, &own)?;
-        if let Some(pool) = self.myself.upgrade() {
+        if let Some(store) = self.myself.upgrade() {
             // Who asks for the next one most likely comes after it is there.
-            self.world.workers.later(Box::new(move || pool.keep_blocks(window, &bytes, place.offset)));
+            self.world.workers.later(Box::new(move || store.keep_blocks(window, &bytes, place.offset)));
         }
         Some((header, own))
     }

@@ -19,7 +19,7 @@
 //! # Crash
 //! The old slot holds what it held, and is nobody's, until a root names the new one. Rows are waited for after the
 //! tables of a commit were written, so the root itself names segments that have moved since
-//! ([`Pool::tell_of_moves`]); the next commit puts them into the tables. A retired slot is in the tables from the next
+//! ([`Store::tell_of_moves`]); the next commit puts them into the tables. A retired slot is in the tables from the next
 //! commit on; before, it would be found bad once more.
 //!
 //! # Locks
@@ -28,9 +28,9 @@
 use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::{Member, Written};
-use crate::pool::Pool;
 use crate::read::TableNodes;
 use crate::segments::Segment;
+use crate::store::Store;
 use larder_device::{ALIGN, AlignedBuf, DeviceError};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, Slot, encode_descriptor};
@@ -52,7 +52,7 @@ const PIECE: u32 = 64 << 10;
 
 /// What became of a slot that refused a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Retired {
+pub enum Retired {
     /// Its column lies elsewhere now.
     Moved,
     /// It is not given to any segment any more; the column, of the log, is where it was.
@@ -63,7 +63,7 @@ pub(crate) enum Retired {
 
 /// The pool's place for slots that are out of use.
 #[derive(Default)]
-pub(crate) struct BadSlots {
+pub struct BadSlots {
     /// Held while a column is brought elsewhere.
     turn: Mutex<()>,
     known: Mutex<Known>,
@@ -80,7 +80,7 @@ struct Known {
     moved: BTreeSet<SegmentId>,
 }
 
-impl Pool {
+impl Store {
     /// Slots that are out of use since a write to them was refused, with what is known of that.
     pub fn bad_slots(&self) -> Vec<(Slot, BadSlotRecord)> {
         self.bad_slots.known.lock().slots.iter().map(|(slot, record)| (*slot, *record)).collect()
@@ -93,7 +93,7 @@ impl Pool {
 
     /// `member` refused a write to slot `refused`, of column `column`: the slot is retired, and the column goes
     /// elsewhere.
-    pub(crate) fn retire_slot(
+    pub fn retire_slot(
         &self,
         segment: &Segment,
         column: usize,
@@ -208,13 +208,13 @@ impl Pool {
 
     /// A root whose rows have all landed gets the slots of now, of segments that it names itself and of those that were
     /// brought elsewhere since the tables were written.
-    pub(crate) fn tell_of_moves(&self, root: &mut Root) -> Result<()> {
+    pub fn tell_of_moves(&self, root: &mut Root, tables: &Mutex<Tree>) -> Result<()> {
         root.segments.retain(|record| record.kind.is_rooted());
         let moved = self.bad_slots.known.lock().moved.clone();
         if moved.is_empty() || planted(Bug::SlotMoveNotTold) {
             return Ok(());
         }
-        let tables = self.tables.lock();
+        let tables = tables.lock();
         for &id in &moved {
             if let Some(record) = tables.get(&TableNodes(self), &Table::segment_key(id))? {
                 root.segments.push(SegmentRecord::decode(&record)?.0);
@@ -230,18 +230,18 @@ impl Pool {
     }
 
     /// The tables are about to have a segment as it is. With the core locked.
-    pub(crate) fn move_is_told(&self, id: SegmentId) {
+    pub fn move_is_told(&self, id: SegmentId) {
         self.bad_slots.known.lock().moved.remove(&id);
     }
 
     /// The tables do not have a segment where it is.
-    pub(crate) fn move_is_untold(&self, id: SegmentId) {
+    pub fn move_is_untold(&self, id: SegmentId) {
         self.core.lock().entries.change(id, |entry| entry.dirty = true);
         self.bad_slots.known.lock().moved.insert(id);
     }
 
     /// Import: the tables have this entry. What says nothing, of a device that is not there any more, goes.
-    pub(crate) fn adopt_bad_slot(&self, entry: u64, value: &[u8]) {
+    pub fn adopt_bad_slot(&self, entry: u64, value: &[u8]) {
         let Some(slot) = Table::bad_slot(entry) else { return };
         if let Ok(record) = BadSlotRecord::decode(value) {
             self.bad_slots.known.lock().slots.insert(slot, record);
@@ -249,7 +249,7 @@ impl Pool {
     }
 
     /// Import: what the tables say of slots holds from here on.
-    pub(crate) fn retire_known_slots(&self) {
+    pub fn retire_known_slots(&self) {
         self.pardon_strangers();
         let mut core = self.core.lock();
         for (slot, _) in self.bad_slots() {
@@ -259,7 +259,7 @@ impl Pool {
     }
 
     /// Slots that a device refused which is a member no more, nor stands for one, are as good as any.
-    pub(crate) fn pardon_strangers(&self) {
+    pub fn pardon_strangers(&self) {
         let is_member = |slot: &Slot, record: &BadSlotRecord| {
             self.members.has(slot.device)
                 && self
@@ -290,7 +290,7 @@ impl Pool {
     }
 
     /// Part of a commit: what is new goes into the tables. What cannot be written waits.
-    pub(crate) fn seal_bad_slots(&self, tables: &mut Tree) {
+    pub fn seal_bad_slots(&self, tables: &mut Tree) {
         // What a device refused that was faulted since is no evidence of single slots.
         let is_written = |guid| self.members.iter().any(|member| member.guid == guid && member.is_written());
         self.pardon(|_, record, proven| proven == Some(false) && !is_written(record.device));
@@ -343,7 +343,7 @@ fn copy_range(
 }
 
 /// Whether a descriptor is that of a column: what it says of the slots of others may be older.
-pub(crate) fn is_same_descriptor(found: &SegmentRecord, right: &SegmentRecord, column: usize) -> bool {
+pub fn is_same_descriptor(found: &SegmentRecord, right: &SegmentRecord, column: usize) -> bool {
     let devices = |record: &SegmentRecord| -> Vec<DeviceIndex> {
         record.slots.iter().map(|slot| slot.device).collect()
     };

@@ -1,8 +1,8 @@
 //! Where blocks lie, told to people. Nobody in the engine asks: places change as blocks are moved.
 
 use crate::error::Result;
-use crate::pool::Pool;
 use crate::segments::ColumnSlot;
+use crate::store::Store;
 use larder_format::run::Marks;
 use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
 
@@ -17,7 +17,7 @@ pub struct Whereabouts {
     pub shared: bool,
 }
 
-impl Pool {
+impl Store {
     /// Where a block lies, by the block map; `None` when that does not know it, as after it was freed.
     ///
     /// # Errors

@@ -11,10 +11,10 @@
 
 use crate::events::{Class, Event};
 use crate::parity;
-use crate::pool::Pool;
 use crate::read::stored;
 use crate::segments::Segment;
 use crate::slow::LATE_MOST;
+use crate::store::Store;
 use bytes::Bytes;
 use larder_device::{Outcome, Pending, wait_any};
 use larder_format::segment::Layout;
@@ -31,8 +31,8 @@ const MAX_SUSPECTS: usize = 3;
 const MAX_WORK: usize = 4 << 30;
 
 /// A block that is looked for everywhere.
-pub(crate) struct Race<'a> {
-    pool: &'a Pool,
+pub struct Race<'a> {
+    store: &'a Store,
     segment: &'a Segment,
     place: Place,
     /// The same range in whole steps of parity.
@@ -60,7 +60,7 @@ struct Flight {
 }
 
 /// Nothing was accepted.
-pub(crate) struct Lost {
+pub struct Lost {
     /// Too few columns are there to rebuild anything.
     pub short: bool,
     /// What some replica holds.
@@ -69,13 +69,13 @@ pub(crate) struct Lost {
 
 impl<'a> Race<'a> {
     /// For the range of `place`, of which nothing has been asked yet.
-    pub(crate) fn new(pool: &'a Pool, segment: &'a Segment, place: Place) -> Self {
+    pub fn new(store: &'a Store, segment: &'a Segment, place: Place) -> Self {
         let layout = segment.layout;
         // Parity works on multiples of its step; blocks start on one.
         let stored =
             if layout.m() > 0 { place.stored.next_multiple_of(parity::STEP as u32) } else { place.stored };
         Self {
-            pool,
+            store,
             segment,
             place,
             wide: Place { stored, ..place },
@@ -88,26 +88,26 @@ impl<'a> Race<'a> {
     }
 
     /// Column `column` was read and did not do.
-    pub(crate) fn without(mut self, column: usize) -> Self {
+    pub fn without(mut self, column: usize) -> Self {
         self.asked[column] = true;
         self
     }
 
     /// Replica `column` was read and is not what was written.
-    pub(crate) fn with_wrong(mut self, column: usize) -> Self {
+    pub fn with_wrong(mut self, column: usize) -> Self {
         self.asked[column] = true;
         self.count_wrong(column);
         self
     }
 
     fn count_wrong(&mut self, column: usize) {
-        let member = self.pool.members.get(self.segment.slots[column].device);
+        let member = self.store.members.get(self.segment.slots[column].device);
         member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
         self.wrong |= 1 << column;
     }
 
     /// Column `column` was asked for and is late.
-    pub(crate) fn with_late(mut self, column: usize, pending: Pending<Outcome>, from: usize) -> Self {
+    pub fn with_late(mut self, column: usize, pending: Pending<Outcome>, from: usize) -> Self {
         self.asked[column] = true;
         self.flying.push(Flight { column, pending, from, fresh: false });
         self
@@ -115,7 +115,7 @@ impl<'a> Race<'a> {
 
     /// The first content that `accept` makes something of. When some replica was wrong, that is told with the file
     /// that `owner` knows, and its row is mended later.
-    pub(crate) fn run<T>(
+    pub fn run<T>(
         mut self,
         accept: impl Fn(Bytes) -> Option<T>,
         owner: impl Fn(&T) -> Option<(DatasetId, u64)>,
@@ -123,16 +123,16 @@ impl<'a> Race<'a> {
         let found = self.find(accept);
         let columns = (0..self.asked.len()).filter(|&column| self.wrong & 1 << column != 0);
         for column in columns {
-            let member = self.pool.members.get(self.segment.slots[column].device);
+            let member = self.store.members.get(self.segment.slots[column].device);
             let event = Event::new(Class::Checksum).device(member.guid, member.name());
             let file = found.as_ref().ok().and_then(&owner);
-            self.pool.event(match file {
+            self.store.event(match file {
                 Some((dataset, inode)) => event.file(dataset, inode),
                 None => event,
             });
         }
         if found.is_ok() && self.wrong != 0 {
-            self.pool.heal_later(self.segment.id, self.place.offset, self.wrong);
+            self.store.heal_later(self.segment.id, self.place.offset, self.wrong);
         }
         found
     }
@@ -162,12 +162,12 @@ impl<'a> Race<'a> {
     }
 
     fn is_prompt(&self, column: usize) -> bool {
-        self.pool.is_prompt(self.segment, column)
+        self.store.is_prompt(self.segment, column)
     }
 
     fn ask(&mut self, column: usize) {
         self.asked[column] = true;
-        if let Some((pending, from)) = self.pool.start_read(self.segment, column, self.wide) {
+        if let Some((pending, from)) = self.store.start_read(self.segment, column, self.wide) {
             self.flying.push(Flight { column, pending, from, fresh: true });
         }
     }
@@ -222,7 +222,7 @@ impl<'a> Race<'a> {
 
     /// As long as the most patient of those that are waited for.
     fn patience(&self) -> Duration {
-        let members = &self.pool.members;
+        let members = &self.store.members;
         let each = self.flying.iter().map(|flight| {
             let member = members.get(self.segment.slots[flight.column].device);
             member.patience()
@@ -235,7 +235,7 @@ impl<'a> Race<'a> {
             flight.fresh = false;
             flight.pending.note_late();
             if whole {
-                let member = self.pool.members.get(self.segment.slots[flight.column].device);
+                let member = self.store.members.get(self.segment.slots[flight.column].device);
                 member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -247,11 +247,11 @@ impl<'a> Race<'a> {
     fn arrived<T>(&mut self, flight: Flight, accept: &impl Fn(Bytes) -> Option<T>) -> Option<T> {
         let Flight { column, pending, from, .. } = flight;
         let layout = self.segment.layout;
-        let member = self.pool.members.get(self.segment.slots[column].device);
+        let member = self.store.members.get(self.segment.slots[column].device);
         let Ok(bytes) = pending.wait() else {
             member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
             // A sector that is written anew may be read again.
-            self.pool.heal_later(self.segment.id, self.place.offset, 0);
+            self.store.heal_later(self.segment.id, self.place.offset, 0);
             return None;
         };
         let bytes = stored(bytes, from, self.wide);
@@ -335,7 +335,7 @@ fn vary<'v, T>(
 /// by number as parity counts them. Some of those `suspicious` may be rotten: as long as nothing is accepted, other
 /// versions are taken and up to [`MAX_SUSPECTS`] columns are left out, within [`MAX_WORK`]. All are `len` bytes long,
 /// a multiple of [`parity::STEP`]. The error is true when too few columns are there.
-pub(crate) fn search<T>(
+pub fn search<T>(
     layout: Layout,
     versions: &[Vec<Bytes>],
     column: usize,

@@ -1,6 +1,6 @@
 //! What every slot of a group is used for; together they are all of its slots.
 
-use crate::pool::Pool;
+use crate::store::Store;
 use larder_format::GroupIndex;
 use larder_format::segment::{SegmentKind, SegmentState};
 
@@ -25,7 +25,7 @@ pub struct Account {
     pub metadata_bytes: u64,
 }
 
-impl Pool {
+impl Store {
     /// The account of every group.
     pub fn accounts(&self) -> Vec<Account> {
         let core = self.core.lock();

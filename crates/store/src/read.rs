@@ -5,9 +5,9 @@ use crate::cache::Record;
 use crate::codec;
 use crate::core::Core;
 use crate::error::{PoolError, Result};
-use crate::pool::Pool;
 use crate::race::Race;
 use crate::segments::Segment;
+use crate::store::Store;
 use bytes::Bytes;
 use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockKind, CheckedHeader, CodecKind};
@@ -37,7 +37,7 @@ fn max_logical(kind: BlockKind) -> usize {
 }
 
 /// The node that a verified block holds.
-pub(crate) fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<Node>> {
+pub fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<Node>> {
     let node = Node::decode(plain)?;
     if node.level() != header.info.level {
         return Err(Corrupt::new("tree node", Reason::Identity).into());
@@ -53,7 +53,7 @@ const TABLE_TRIES: usize = 3;
 const SHARE_FROM: usize = 48 << 10;
 
 /// The stored bytes of `place`, which begin at `from` of what was read.
-pub(crate) fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
+pub fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
     let range = from..from + place.stored as usize;
     if range.len() < SHARE_FROM {
         Bytes::copy_from_slice(&bytes[range])
@@ -63,7 +63,7 @@ pub(crate) fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
 }
 
 /// The plain content of a verified block that must be of `kind`.
-pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -> Result<Bytes> {
+pub fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -> Result<Bytes> {
     let wrong = |reason| PoolError::Corrupt(Corrupt::new("block", reason));
     if header.info.kind != kind {
         return Err(wrong(Reason::Identity));
@@ -79,7 +79,7 @@ pub(crate) fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -
     Ok(codec::decompress(header.info.codec, &payload, logical)?.into())
 }
 
-impl Pool {
+impl Store {
     /// The plain content of a record, from the cache or the devices.
     ///
     /// # Errors
@@ -92,13 +92,13 @@ impl Pool {
     }
 
     /// The plain content of a record that the cache lacks, from now on in the cache.
-    pub(crate) fn read_whole(&self, ptr: BlockPtr) -> Result<Record> {
+    pub fn read_whole(&self, ptr: BlockPtr) -> Result<Record> {
         let (_, record) = self.read_missed(ptr, BlockKind::Record)?;
         self.cache.keep_record(ptr.id, record.clone());
         Ok(record)
     }
 
-    /// Brings records into the cache that are not there, all at once. What fails is left to [`Pool::read`].
+    /// Brings records into the cache that are not there, all at once. What fails is left to [`Store::read`].
     pub fn prefetch(&self, ptrs: &[BlockPtr]) {
         let missing = ptrs.iter().filter(|ptr| !self.cache.record_ahead(ptr.id));
         for (id, plain) in self.fetch_plain(missing.copied()) {
@@ -107,7 +107,7 @@ impl Pool {
     }
 
     /// The plain content of records that are about to be replaced, all at once and past the cache, where they would
-    /// only be in the way. What fails is left out, and to [`Pool::read`].
+    /// only be in the way. What fails is left out, and to [`Store::read`].
     pub fn read_all(&self, ptrs: &[BlockPtr]) -> HashMap<BlockId, Record> {
         let cached = |ptr: &BlockPtr| self.cache.record(ptr.id).map(|plain| (ptr.id, plain));
         let mut found: HashMap<BlockId, Record> = ptrs.iter().filter_map(cached).collect();
@@ -131,7 +131,7 @@ impl Pool {
 
     /// Stored bytes of blocks, not verified: all reads are in flight together, in the order of places and
     /// neighbours by one. What cannot be had this way is left out.
-    pub(crate) fn fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Bytes)> {
+    pub fn fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Bytes)> {
         let start = |ptr: BlockPtr| {
             let (segment, place) = self.locate(ptr).ok()?;
             let layout = segment.layout;
@@ -179,7 +179,7 @@ impl Pool {
     }
 
     /// A block's header and plain content, past the cache.
-    pub(crate) fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
+    pub fn read_plain(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
         let (header, bytes) = self.read_any_place(ptr)?;
         let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
@@ -211,13 +211,13 @@ impl Pool {
     }
 
     /// The stored bytes of a block from whichever of its places has them, that of `ptr` first.
-    pub(crate) fn read_any_place(&self, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
+    pub fn read_any_place(&self, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
         self.read_where_it_is(ptr, |segment, ptr| self.read_stored(segment, ptr))
     }
 
     /// The segment a block is in, pinned, and its place: the hint while its segment is alive, else what
     /// the block map says.
-    pub(crate) fn locate(&self, ptr: BlockPtr) -> Result<(Arc<Segment>, Place)> {
+    pub fn locate(&self, ptr: BlockPtr) -> Result<(Arc<Segment>, Place)> {
         if let Some(segment) = self.readable.get(ptr.place.segment) {
             return Ok((segment, ptr.place));
         }
@@ -232,7 +232,7 @@ impl Pool {
 
     /// The header of block `id`, when `bytes` are that block, whole and undamaged, as this pool wrote it. Whoever
     /// took the pool apart has two that give out the same ids: what the other one wrote is told by its import.
-    pub(crate) fn prove(&self, id: BlockId, bytes: &[u8]) -> Option<CheckedHeader> {
+    pub fn prove(&self, id: BlockId, bytes: &[u8]) -> Option<CheckedHeader> {
         let header = match block::check(&self.sums, id, bytes) {
             Ok((header, _)) => header,
             Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(&self.sums, bytes).ok()?,
@@ -243,12 +243,12 @@ impl Pool {
     }
 
     /// Whether a verified header is that of a block of `stored` bytes that this pool wrote.
-    pub(crate) fn is_ours(&self, header: &CheckedHeader, stored: u32) -> bool {
+    pub fn is_ours(&self, header: &CheckedHeader, stored: u32) -> bool {
         header.stored() == stored && is_of_history(&self.history.lock(), header.birth, header.incarnation)
     }
 
     /// A block's header and stored bytes, verified, from whatever can give them.
-    pub(crate) fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
+    pub fn read_stored(&self, segment: &Segment, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
         let layout = segment.layout;
         let place = ptr.place;
         let column = usize::from(place.column);
@@ -284,14 +284,14 @@ impl Pool {
     }
 
     /// The replica of data column `column` to read first: of those on devices that are prompt, from number `turn` on.
-    pub(crate) fn prompt_replica(&self, segment: &Segment, column: usize, turn: usize) -> Option<usize> {
+    pub fn prompt_replica(&self, segment: &Segment, column: usize, turn: usize) -> Option<usize> {
         let layout = segment.layout;
         let mut replicas = (0..layout.r()).map(|j| layout.replica(column, (turn + j) % layout.r()));
         replicas.find(|&replica| self.is_prompt(segment, replica))
     }
 
     /// The range of `place` from one column; `None` when its device does not give it, or would be late.
-    pub(crate) fn read_promptly(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
+    pub fn read_promptly(&self, segment: &Segment, column: usize, place: Place) -> Option<Bytes> {
         match self.read_soon(segment, column, place)? {
             Soon::Here(bytes) => Some(bytes),
             Soon::Late(..) => None,
@@ -332,7 +332,7 @@ impl Pool {
 
     /// The range of `place` from one column, for who mends the row and has time, or why the device does not give it;
     /// `None` when it is not online.
-    pub(crate) fn read_part(
+    pub fn read_part(
         &self,
         segment: &Segment,
         column: usize,
@@ -348,7 +348,7 @@ impl Pool {
     }
 
     /// Starts reading the range of `place` from one column; says where in the buffer it will begin.
-    pub(crate) fn start_read(
+    pub fn start_read(
         &self,
         segment: &Segment,
         column: usize,
@@ -379,19 +379,14 @@ impl Pool {
 
     /// The range of `place`, from a replica or computed, whichever `accept` takes; else from the first
     /// replica that is there. Empty when nothing gives it.
-    pub(crate) fn read_range(
-        &self,
-        segment: &Segment,
-        place: Place,
-        accept: impl Fn(&[u8]) -> bool,
-    ) -> Bytes {
+    pub fn read_range(&self, segment: &Segment, place: Place, accept: impl Fn(&[u8]) -> bool) -> Bytes {
         let race = Race::new(self, segment, place);
         let found = race.run(|bytes| accept(&bytes).then_some(bytes), |_| None);
         found.or_else(|lost| lost.first.ok_or(())).unwrap_or_default()
     }
 
     /// A node, from the cache or the devices.
-    pub(crate) fn load_node(&self, ptr: BlockPtr, kind: BlockKind) -> Result<Arc<Node>> {
+    pub fn load_node(&self, ptr: BlockPtr, kind: BlockKind) -> Result<Arc<Node>> {
         if let Some(node) = self.cache.node(ptr.id) {
             return Ok(node);
         }
@@ -404,7 +399,7 @@ impl Pool {
 
 /// Whether what was written for `commit` under `incarnation` belongs to this history of imports, the latest first: it
 /// does when that commit was that import's. What is older than the history reaches is believed.
-pub(crate) fn is_of_history(history: &[RootImport], commit: CommitId, incarnation: Incarnation) -> bool {
+pub fn is_of_history(history: &[RootImport], commit: CommitId, incarnation: Incarnation) -> bool {
     let import = history.iter().find(|import| import.first <= commit);
     import.is_none_or(|import| import.incarnation == incarnation)
 }
@@ -417,7 +412,7 @@ enum Soon {
 }
 
 /// Where a dataset's tree finds its nodes.
-pub(crate) struct DatasetNodes<'a>(pub &'a Pool);
+pub struct DatasetNodes<'a>(pub &'a Store);
 
 impl NodeStore for DatasetNodes<'_> {
     type Error = PoolError;
@@ -427,7 +422,7 @@ impl NodeStore for DatasetNodes<'_> {
 }
 
 /// Where the pool's tables find their nodes.
-pub(crate) struct TableNodes<'a>(pub &'a Pool);
+pub struct TableNodes<'a>(pub &'a Store);
 
 impl NodeStore for TableNodes<'_> {
     type Error = PoolError;

@@ -58,7 +58,7 @@ impl MemberState {
 
 /// What came of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Written {
+pub enum Written {
     /// It is there.
     Done,
     /// The device is there and did not take it: its place may be bad, or the device ([`crate::badslots`]).
@@ -91,7 +91,7 @@ pub struct Counters {
     pub checksum_errors: AtomicU64,
 }
 
-/// A device of the pool.
+/// A device of the store.
 pub struct Member {
     /// Its number.
     pub index: DeviceIndex,
@@ -123,7 +123,8 @@ pub struct Member {
     device: Option<Arc<dyn Device>>,
     /// How long its requests take.
     meter: Arc<Meter>,
-    pub(crate) pace: Pace,
+    /// How its reads go.
+    pub pace: Pace,
     /// For how long it may leave a request unanswered, ms.
     timeout_ms: AtomicU64,
     /// It hung, and nobody waits for it any more.
@@ -198,7 +199,7 @@ impl Member {
     }
 
     /// A member whose device just got its label.
-    pub(crate) fn labelled(
+    pub fn labelled(
         device: Arc<dyn Device>,
         label: Label,
         state: MemberState,
@@ -225,13 +226,13 @@ impl Member {
     }
 
     /// The same, whose device is an older copy: it holds no more than that commit.
-    pub(crate) fn of_older_copy(mut self, holds: (CommitId, Incarnation)) -> Self {
+    pub fn of_older_copy(mut self, holds: (CommitId, Incarnation)) -> Self {
         self.holds = Some(holds);
         self
     }
 
     /// The last commit that its device holds and the import that wrote it, where that is less than the root says.
-    pub(crate) fn holds(&self) -> Option<(CommitId, Incarnation)> {
+    pub fn holds(&self) -> Option<(CommitId, Incarnation)> {
         self.holds
     }
 
@@ -267,7 +268,7 @@ impl Member {
     }
 
     /// Its device, to make another member of it.
-    pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
         self.device.clone()
     }
 
@@ -277,12 +278,12 @@ impl Member {
     }
 
     /// Puts it into another state.
-    pub(crate) fn set_state(&self, state: MemberState) {
+    pub fn set_state(&self, state: MemberState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
     /// Takes it out of use, until the next import only when that is `temporary`.
-    pub(crate) fn take_offline(&self, temporary: bool) {
+    pub fn take_offline(&self, temporary: bool) {
         self.until_import.store(temporary, Ordering::Relaxed);
         self.set_state(MemberState::Offline);
     }
@@ -293,12 +294,12 @@ impl Member {
     }
 
     /// Sends it on its way out.
-    pub(crate) fn set_leaving(&self) {
+    pub fn set_leaving(&self) {
         self.leaving.store(true, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
-    pub(crate) fn joined_after(&self, commit: CommitId) {
+    pub fn joined_after(&self, commit: CommitId) {
         self.since.store(commit.get(), Ordering::Release);
     }
 
@@ -313,7 +314,7 @@ impl Member {
     }
 
     /// Notes that all segments up to `segment` are rebuilt.
-    pub(crate) fn rebuilt_to(&self, segment: SegmentId) {
+    pub fn rebuilt_to(&self, segment: SegmentId) {
         self.cursor.store(segment.get(), Ordering::Release);
     }
 
@@ -323,7 +324,7 @@ impl Member {
     }
 
     /// Notes that.
-    pub(crate) fn set_partial(&self, partial: bool) {
+    pub fn set_partial(&self, partial: bool) {
         self.partial.store(partial, Ordering::Release);
     }
 
@@ -421,7 +422,7 @@ impl Member {
     }
 
     /// Reads what was written to a member that does not count yet; `None` when it is not there.
-    pub(crate) fn read_back(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
+    pub fn read_back(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
         self.is_written()
             .then(|| self.submit(RequestKind::Read, request))
@@ -430,29 +431,29 @@ impl Member {
     }
 
     /// Whether it has a heartbeat of this import.
-    pub(crate) fn is_claimed(&self) -> bool {
+    pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }
 
     /// Notes that.
-    pub(crate) fn claim(&self) {
+    pub fn claim(&self) {
         self.mute.store(false, Ordering::Release);
         self.claimed.store(true, Ordering::Release);
     }
 
     /// Whether it refused the last heartbeat.
-    pub(crate) fn is_mute(&self) -> bool {
+    pub fn is_mute(&self) -> bool {
         self.mute.load(Ordering::Acquire)
     }
 
     /// Notes that; whether it was not known.
-    pub(crate) fn is_mute_now(&self) -> bool {
+    pub fn is_mute_now(&self) -> bool {
         !self.mute.swap(true, Ordering::AcqRel)
     }
 
     /// Reads, in the calling thread where the device allows that, and waits at most `limit`; `None` when the member
     /// is not read, and the request while it is still in flight.
-    pub(crate) fn read_now(
+    pub fn read_now(
         &self,
         offset: DeviceOffset,
         len: usize,
@@ -478,11 +479,7 @@ impl Member {
     }
 
     /// Starts a write that the calling thread is about to wait for; `None` when the member is not written.
-    pub(crate) fn start_write(
-        &self,
-        offset: DeviceOffset,
-        data: Arc<AlignedBuf>,
-    ) -> Option<Pending<Outcome>> {
+    pub fn start_write(&self, offset: DeviceOffset, data: Arc<AlignedBuf>) -> Option<Pending<Outcome>> {
         if !self.is_written() {
             return None;
         }
@@ -497,14 +494,14 @@ impl Member {
     }
 
     /// Starts a discard; `None` when the member is not written, or takes none. It is in no statistics.
-    pub(crate) fn discard(&self, offset: DeviceOffset, len: ByteLen) -> Option<Pending<Outcome>> {
+    pub fn discard(&self, offset: DeviceOffset, len: ByteLen) -> Option<Pending<Outcome>> {
         let asked = self.is_written() && self.discards();
         asked.then(|| Some(self.device.as_ref()?.submit(Request::Discard { offset, len }))).flatten()
     }
 
     /// As [`Member::settle`], of a discard: that the device refuses it is no error of the device, which is asked for no
     /// more.
-    pub(crate) fn settle_discard(&self, pending: Pending<Outcome>) -> bool {
+    pub fn settle_discard(&self, pending: Pending<Outcome>) -> bool {
         let is_refusal = |error: &DeviceError| {
             let refused = matches!(error, DeviceError::Unsupported | DeviceError::Io { .. });
             self.no_discards.fetch_or(refused, Ordering::Relaxed);
@@ -523,7 +520,7 @@ impl Member {
     }
 
     /// Starts a flush that the calling thread is about to wait for; `None` when the member is not written.
-    pub(crate) fn start_flush(&self) -> Option<Pending<Outcome>> {
+    pub fn start_flush(&self) -> Option<Pending<Outcome>> {
         if !self.is_written() {
             return None;
         }
@@ -574,7 +571,7 @@ impl Member {
 
     /// As [`Member::settle`], of a write that can go elsewhere: one that the device refuses, though it is there, is
     /// counted and does not fault it.
-    pub(crate) fn settle_write(&self, pending: Option<Pending<Outcome>>) -> Written {
+    pub fn settle_write(&self, pending: Option<Pending<Outcome>>) -> Written {
         let mut refused = None;
         let may_refuse = |error: &DeviceError| {
             let is_refusal = matches!(error, DeviceError::Io { .. }) && !error.is_full() && self.is_written();
@@ -590,22 +587,22 @@ impl Member {
     }
 
     /// Another of its slots refuses a write: whether that is still for the slot to suffer.
-    pub(crate) fn may_refuse(&self) -> bool {
+    pub fn may_refuse(&self) -> bool {
         self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS
     }
 
     /// Forgets how many slots refused.
-    pub(crate) fn forget_refusals(&self) {
+    pub fn forget_refusals(&self) {
         self.refusals.store(0, Ordering::Relaxed);
     }
 
     /// What it refused found no other place on it.
-    pub(crate) fn refuse(&self, error: &DeviceError) {
+    pub fn refuse(&self, error: &DeviceError) {
         self.fault_because(format!("a write or flush failed: {error}"));
     }
 
     /// As [`Member::settle`], of a flush: when it fails nobody knows what of the writes before it is on the device.
-    pub(crate) fn settle_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
+    pub fn settle_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
         self.settle_or(pending, || self.note_missed())
     }
 
@@ -663,33 +660,33 @@ impl Member {
     }
 
     /// Takes a spare out of use that is of no use.
-    pub(crate) fn fail(&self, why: &dyn std::fmt::Display) {
+    pub fn fail(&self, why: &dyn std::fmt::Display) {
         self.fault_because(why.to_string());
     }
 
     /// Notes that it hung: nothing that it has under way is waited for.
-    pub(crate) fn abandon(&self) {
+    pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
         self.device.iter().for_each(|device| device.abandon());
     }
 
     /// A root is durable on everybody who is in use.
-    pub(crate) fn note_root(&self) {
+    pub fn note_root(&self) {
         self.current.store(self.is_online(), Ordering::Release);
     }
 
     /// Whether it would pass for current if the others were lost, whatever they know of it.
-    pub(crate) fn passes_for_current(&self) -> bool {
+    pub fn passes_for_current(&self) -> bool {
         self.current.load(Ordering::Acquire)
     }
 
     /// Something counts as stored that it lacks, or may lack.
-    pub(crate) fn note_missed(&self) {
+    pub fn note_missed(&self) {
         self.missed.store(true, Ordering::Release);
     }
 
     /// Whether it was faulted and lacks nothing but what was never stored: as it is, it can be used again.
-    pub(crate) fn is_unharmed(&self) -> bool {
+    pub fn is_unharmed(&self) -> bool {
         self.state() == MemberState::Faulted
             && !self.missed.load(Ordering::Acquire)
             && !self.is_given_up()
@@ -697,17 +694,17 @@ impl Member {
     }
 
     /// Whether it was faulted because its file system is full.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.state() == MemberState::Faulted && self.full.load(Ordering::Relaxed)
     }
 
     /// From now on it is read though it was faulted, unless it hung.
-    pub(crate) fn read_all_the_same(&self) {
+    pub fn read_all_the_same(&self) {
         self.last_resort.store(!self.is_given_up(), Ordering::Release);
     }
 
     /// Uses it again; see [`Member::is_unharmed`].
-    pub(crate) fn use_again(&self) {
+    pub fn use_again(&self) {
         self.fault.lock().take();
         self.full.store(false, Ordering::Relaxed);
         self.last_resort.store(false, Ordering::Relaxed);

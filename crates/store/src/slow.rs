@@ -17,8 +17,8 @@
 
 use crate::member::Member;
 use crate::members::Members;
-use crate::pool::Pool;
 use crate::segments::Segment;
+use crate::store::Store;
 use larder_device::{DeviceError, Outcome, Pending};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -28,7 +28,7 @@ const LATE: u32 = 8;
 /// But not sooner than this: threads wait for processors, too.
 const LATE_LEAST: Duration = Duration::from_millis(10);
 /// And not later than this. Reads of many at once wait as long for a device that answers nothing.
-pub(crate) const LATE_MOST: Duration = Duration::from_secs(1);
+pub const LATE_MOST: Duration = Duration::from_secs(1);
 /// A device is slow when its reads take so many times what its peers' do ...
 const SLOW: u32 = 10;
 /// ... and well again below that.
@@ -52,7 +52,7 @@ const ROUNDS: u32 = 4;
 
 /// How a member's reads go, beside its peers'.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// When a read is late, ns.
     late_ns: AtomicU64,
     /// What its peers take for a read, ns; 0 when that is not known.
@@ -92,7 +92,7 @@ fn tell(span: Duration) -> String {
 
 impl Pace {
     /// When a read that is sent now will be late; as late as can be when too many were of late.
-    pub(crate) fn late(&self) -> Duration {
+    pub fn late(&self) -> Duration {
         let rich = self.saved.load(Relaxed) >= HEDGE_SHARE;
         if rich { Duration::from_nanos(self.late_ns.load(Relaxed)) } else { LATE_MOST }
     }
@@ -106,7 +106,7 @@ impl Pace {
     }
 
     /// A read was late and is hedged.
-    pub(crate) fn spend(&self) {
+    pub fn spend(&self) {
         self.saved.store(self.saved.load(Relaxed).saturating_sub(HEDGE_SHARE), Relaxed);
     }
 
@@ -158,9 +158,9 @@ impl Members {
     }
 }
 
-impl Pool {
+impl Store {
     /// Whether a read that can be had otherwise should go to column `column` of a segment.
-    pub(crate) fn is_prompt(&self, segment: &Segment, column: usize) -> bool {
+    pub fn is_prompt(&self, segment: &Segment, column: usize) -> bool {
         let member = self.members.get(segment.slots[column].device);
         match self.members.turn(&member) {
             Turn::Read => true,
@@ -184,7 +184,7 @@ impl Member {
     }
 
     /// Why it is slow, in plain words.
-    pub(crate) fn why_slow(&self) -> Option<String> {
+    pub fn why_slow(&self) -> Option<String> {
         let silence = self.meter().silence();
         if silence > LATE_MOST {
             return Some(format!("has not answered for {}", tell(silence)));
@@ -199,7 +199,7 @@ impl Member {
 
     /// Waits for a request as long as the device does something: gives it back after `silence` in which it was under
     /// way, or nothing else was answered either, and when its device is abandoned meanwhile.
-    pub(crate) fn outwait(
+    pub fn outwait(
         &self,
         mut pending: Pending<Outcome>,
         silence: Duration,
@@ -222,7 +222,7 @@ impl Member {
 
     /// How long a read waits when there is no other way: what is left of the timeout when the device has been
     /// silent already, so that not each of many reads waits it out.
-    pub(crate) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         self.timeout().saturating_sub(self.meter().silence()).max(LATE_LEAST)
     }
 
@@ -230,7 +230,7 @@ impl Member {
     ///
     /// # Errors
     /// What the device says; [`DeviceError::Overdue`].
-    pub(crate) fn wait(&self, pending: Pending<Outcome>) -> Outcome {
+    pub fn wait(&self, pending: Pending<Outcome>) -> Outcome {
         self.wait_at_most(pending, self.patience())
     }
 
@@ -238,7 +238,7 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::wait`].
-    pub(crate) fn wait_in_bulk(&self, pending: Pending<Outcome>) -> Outcome {
+    pub fn wait_in_bulk(&self, pending: Pending<Outcome>) -> Outcome {
         self.wait_at_most(pending, self.patience().min(LATE_MOST.saturating_sub(self.meter().silence())))
     }
 

@@ -3,10 +3,10 @@
 //! Whoever goes through a segment row by row would wait for the device twice a row: for the header, and for what it
 //! describes. Here each column is read in chunks, some of them ahead, so that checking, looking up and writing
 //! of one row overlap with the reading of the next. Bytes are as the device gave them: whoever asks holds them
-//! against their sums, and reads by other ways ([`Pool::read_range`]) what is missing or wrong.
+//! against their sums, and reads by other ways ([`Store::read_range`]) what is missing or wrong.
 
-use crate::pool::Pool;
 use crate::segments::Segment;
+use crate::store::Store;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, Outcome, Pending};
 use larder_format::{DeviceIndex, Place};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Columns of a segment, read from some offset on.
-pub(crate) struct Ahead {
+pub struct Ahead {
     segment: Arc<Segment>,
     /// Nothing is read from here on.
     end: u32,
@@ -48,11 +48,11 @@ impl Chunk {
     }
 
     /// The bytes of `wanted`, which ends in or behind the chunk, as far as they lie in it.
-    fn part(&mut self, pool: &Pool, wanted: &Range<u32>) -> Option<Bytes> {
+    fn part(&mut self, store: &Store, wanted: &Range<u32>) -> Option<Bytes> {
         let lost = Self::Lost(self.range().clone());
         *self = match std::mem::replace(self, lost) {
             Self::Coming(range, device, pending, from) => {
-                match pool.members.get(device).wait_in_bulk(pending) {
+                match store.members.get(device).wait_in_bulk(pending) {
                     Ok(bytes) => {
                         let len = range.len();
                         Self::Here(range, Bytes::from_owner(bytes).slice(from..from + len))
@@ -72,7 +72,7 @@ impl Chunk {
 impl Ahead {
     /// The `columns` of `segment` in `range`, in reads of `chunk` bytes, of which about `ahead` bytes are under way or
     /// here at once, at least two reads of each column.
-    pub(crate) fn new(
+    pub fn new(
         segment: Arc<Segment>,
         columns: impl IntoIterator<Item = usize>,
         range: Range<u32>,
@@ -86,27 +86,27 @@ impl Ahead {
     }
 
     /// How many columns are read.
-    pub(crate) fn lanes(&self) -> usize {
+    pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
     /// The column that is number `lane` of those read.
-    pub(crate) fn column(&self, lane: usize) -> usize {
+    pub fn column(&self, lane: usize) -> usize {
         self.lanes[lane].column
     }
 
     /// Has as much under way as is to be read ahead.
-    pub(crate) fn fill(&mut self, pool: &Pool) {
-        (0..self.lanes.len()).for_each(|lane| self.ask(pool, lane, 0));
+    pub fn fill(&mut self, store: &Store) {
+        (0..self.lanes.len()).for_each(|lane| self.ask(store, lane, 0));
     }
 
     /// Whether all reads were sent.
-    pub(crate) fn is_asked(&self) -> bool {
+    pub fn is_asked(&self) -> bool {
         self.lanes.iter().all(|lane| lane.next >= self.end)
     }
 
     /// Sends reads of a lane up to `until`, and ahead of it.
-    fn ask(&mut self, pool: &Pool, lane: usize, until: u32) {
+    fn ask(&mut self, store: &Store, lane: usize, until: u32) {
         let lane = &mut self.lanes[lane];
         while lane.next < self.end && (lane.chunks.len() < self.depth || lane.next < until) {
             let chunk = lane.next..(lane.next + self.chunk).min(self.end);
@@ -114,7 +114,7 @@ impl Ahead {
             let place = Place { segment: self.segment.id, column: 0, offset: chunk.start, stored };
             lane.next = chunk.end;
             let device = self.segment.slots[lane.column].device;
-            lane.chunks.push_back(match pool.start_read(&self.segment, lane.column, place) {
+            lane.chunks.push_back(match store.start_read(&self.segment, lane.column, place) {
                 Some((pending, from)) => Chunk::Coming(chunk, device, pending, from),
                 None => Chunk::Lost(chunk),
             });
@@ -123,33 +123,33 @@ impl Ahead {
 
     /// The bytes of `range` of the column that is number `lane` of those read; none when the device does not give
     /// them, or they lie before what was asked for last.
-    pub(crate) fn get(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Bytes> {
-        self.parts(pool, lane, range).map(Parts::join)
+    pub fn get(&mut self, store: &Store, lane: usize, range: Range<u32>) -> Option<Bytes> {
+        self.parts(store, lane, range).map(Parts::join)
     }
 
     /// The same, not copied together yet where they come of several reads.
-    pub(crate) fn parts(&mut self, pool: &Pool, lane: usize, range: Range<u32>) -> Option<Parts> {
+    pub fn parts(&mut self, store: &Store, lane: usize, range: Range<u32>) -> Option<Parts> {
         let chunks = &mut self.lanes[lane].chunks;
         while chunks.front().is_some_and(|chunk| chunk.range().end <= range.start) {
             chunks.pop_front();
         }
-        self.ask(pool, lane, range.end);
+        self.ask(store, lane, range.end);
         let lane = &mut self.lanes[lane];
         let first = lane.chunks.front()?.range().start;
         if range.start < first || range.end > lane.next {
             return None;
         }
         let touched = lane.chunks.iter_mut().take_while(|chunk| chunk.range().start < range.end);
-        touched.map(|chunk| chunk.part(pool, &range)).collect::<Option<Vec<Bytes>>>().map(Parts)
+        touched.map(|chunk| chunk.part(store, &range)).collect::<Option<Vec<Bytes>>>().map(Parts)
     }
 }
 
 /// Bytes that lie one behind the other in reads that do.
-pub(crate) struct Parts(Vec<Bytes>);
+pub struct Parts(Vec<Bytes>);
 
 impl Parts {
     /// All of them: copied where they are several.
-    pub(crate) fn join(mut self) -> Bytes {
+    pub fn join(mut self) -> Bytes {
         if self.0.len() == 1 {
             return self.0.remove(0);
         }

@@ -4,7 +4,7 @@ use larder_device::DeviceError;
 use larder_format::{BlockId, Corrupt, DatasetId};
 use thiserror::Error;
 
-/// An error of the pool. Committed data is intact unless a variant says otherwise.
+/// An error of the store. Committed data is intact unless a variant says otherwise.
 #[derive(Debug, Clone, Error)]
 pub enum PoolError {
     /// Free space and try again.

@@ -12,9 +12,9 @@
 
 use crate::cache::Record;
 use crate::error::{PoolError, Result};
-use crate::pool::Pool;
 use crate::read::stored;
 use crate::segments::Segment;
+use crate::store::Store;
 use larder_format::block::{self, BLOCK_OVERHEAD, CheckedHeader, FRAME, FRAME_SUM, frame_sums_len};
 use larder_format::items::Extent;
 use larder_format::{BlockId, Place};
@@ -33,7 +33,7 @@ const ROOM: u64 = 128 << 10;
 
 /// Of which records a part was read, each at a place of its own and its neighbours in the order of ids: old ones make
 /// room for new ones.
-pub(crate) struct Parts(Box<[AtomicU64]>);
+pub struct Parts(Box<[AtomicU64]>);
 
 impl Default for Parts {
     fn default() -> Self {
@@ -49,11 +49,11 @@ impl Parts {
     }
 }
 
-impl Pool {
+impl Store {
     /// The bytes `range` of the plain content of the record that an extent names, from the cache or the devices.
     ///
     /// # Errors
-    /// As [`Pool::read`]; also when the record is shorter than that.
+    /// As [`Store::read`]; also when the record is shorter than that.
     pub fn part_of(&self, extent: &Extent, range: Range<u32>) -> Result<Record> {
         let id = extent.ptr.id;
         let cut = |whole: Record| {
@@ -75,7 +75,7 @@ impl Pool {
         cut(self.read_whole(extent.ptr)?)
     }
 
-    /// As [`Pool::part_of`] of a record that cannot be read as a whole: some of it may be sound.
+    /// As [`Store::part_of`] of a record that cannot be read as a whole: some of it may be sound.
     ///
     /// # Errors
     /// [`PoolError::Unreadable`] when this part is not.

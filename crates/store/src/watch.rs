@@ -6,8 +6,7 @@
 //!
 //! Such a suspension is lasting: memory is not to be trusted any more, the last commit and the log are intact.
 
-use crate::pool::Pool;
-use larder_sync::MutexGuard;
+use crate::store::Store;
 use std::cell::RefCell;
 
 thread_local! {
@@ -28,7 +27,7 @@ pub fn note_panics() {
 
 /// Suspends its pool when it is dropped by a panic.
 pub struct Watch<'a> {
-    pool: &'a Pool,
+    store: &'a Store,
     what: &'static str,
     /// It began in a drop of somebody else's panic.
     unwinding: bool,
@@ -37,33 +36,21 @@ pub struct Watch<'a> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.unwinding && std::thread::panicking() {
-            self.pool.panicked(self.what);
+            self.store.panicked(self.what);
         }
     }
 }
 
-/// The turn to commit, or to do what no commit may come between.
-pub(crate) struct CommitTurn<'a> {
-    _watch: Watch<'a>,
-    _lock: MutexGuard<'a, ()>,
-}
-
-impl Pool {
+impl Store {
     /// For a section that changes the pool; `what` names it in the reason of a suspension. It must be dropped before
     /// the section's locks.
     pub fn watch(&self, what: &'static str) -> Watch<'_> {
-        Watch { pool: self, what, unwinding: std::thread::panicking() }
+        Watch { store: self, what, unwinding: std::thread::panicking() }
     }
 
     /// Suspends the pool for good: `what` panicked.
     pub fn panicked(&self, what: &str) {
         let words = LAST.try_with(|last| last.take()).ok().flatten().unwrap_or_else(|| "panicked".to_owned());
         drop(self.suspend(format!("a bug of Larder: {what} {words}")));
-    }
-
-    /// Waits for the turn to commit.
-    pub(crate) fn commit_turn(&self) -> CommitTurn<'_> {
-        let lock = self.commit_lock.lock();
-        CommitTurn { _watch: self.watch("a commit, or what holds commits back,"), _lock: lock }
     }
 }

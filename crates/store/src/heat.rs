@@ -25,19 +25,19 @@ use larder_format::root::RootImport;
 use larder_format::segment::CLASSES;
 
 /// The class of what is expected to stay.
-pub(crate) const COLDEST: u8 = CLASSES - 1;
+pub const COLDEST: u8 = CLASSES - 1;
 /// Open segments must be few among all: pools of fewer segments a group have fewer classes.
 const SEGMENTS_FOR_ALL_CLASSES: u64 = 512;
 
 /// The class of a record that is expected to live for `interval` ids, in a pool of `records` live ones.
-pub(crate) fn class_of(interval: u64, records: u64) -> u8 {
+pub fn class_of(interval: u64, records: u64) -> u8 {
     let base = (records / 64).max(1);
     let powers = (interval / base).checked_ilog(4).map_or(0, |power| power + 1);
     powers.min(u32::from(COLDEST)) as u8
 }
 
 /// The class that stands for `class` in a group of `segments` segments.
-pub(crate) fn fold(class: u8, segments: u64) -> u8 {
+pub fn fold(class: u8, segments: u64) -> u8 {
     if segments >= SEGMENTS_FOR_ALL_CLASSES {
         class
     } else if segments >= SEGMENTS_FOR_ALL_CLASSES / 2 {
@@ -49,13 +49,14 @@ pub(crate) fn fold(class: u8, segments: u64) -> u8 {
 
 /// Ids as a clock: how many were given out between two of them.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     /// The first id of each import, and how many were skipped below it; the oldest first.
     imports: Vec<(BlockId, u64)>,
 }
 
 impl Clock {
-    pub(crate) fn new(history: &[RootImport]) -> Self {
+    /// By the imports of the pool, the latest first.
+    pub fn new(history: &[RootImport]) -> Self {
         let imports = history.iter().rev().map(|import| (import.first_block, import.skipped));
         Self { imports: imports.collect() }
     }
@@ -68,13 +69,13 @@ impl Clock {
     }
 
     /// How many were given out from `id` on until `now`, the next one.
-    pub(crate) fn age(&self, id: BlockId, now: BlockId) -> u64 {
+    pub fn age(&self, id: BlockId, now: BlockId) -> u64 {
         self.at(now).saturating_sub(self.at(id))
     }
 }
 
 /// What cleaning a segment is worth, given the `age` of the id at which it was closed.
-pub(crate) fn worth(entry: &SegmentEntry, age: u64) -> f64 {
+pub fn worth(entry: &SegmentEntry, age: u64) -> f64 {
     let used = entry.live_bytes as f64 / entry.placed.max(1) as f64;
     let age = age as f64 + 1.0;
     (1.0 - used) * age.powf(2.0 / 3.0) / (used + 0.1)
@@ -111,7 +112,7 @@ mod tests {
             for (older, id) in given[known..].iter().rev().enumerate() {
                 assert_eq!(clock.age(*id, now), older as u64 + 1, "{id} in import {import}");
             }
-            // Older ones are older than all of those, and no older than the pool.
+            // Older ones are older than all of those, and no older than the store.
             let ages = given[..known].iter().map(|id| clock.age(*id, now));
             assert!(
                 ages.clone()

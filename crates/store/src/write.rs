@@ -11,19 +11,19 @@ use crate::badslots::Retired;
 use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
-use crate::dedup::Dedup;
 use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::member::{Member, MemberState, Written};
-use crate::pool::{Op, Pool};
 use crate::row::{self, Encoded, FRAMED_FROM, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
 use crate::space::ROW_TARGET;
+use crate::store::Store;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
 use larder_format::checksum::{ChecksumKind, SUM_LEN, Sums, payload_sum};
 use larder_format::label::Features;
+use larder_format::run::Places;
 use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
@@ -31,6 +31,7 @@ use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId, SlotIndex,
 };
 use larder_mutants::{Bug, planted, point};
+use larder_sorted::map::Update;
 use larder_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,9 +57,33 @@ pub struct NewRecord {
     pub replaces: Option<BlockId>,
 }
 
+/// Whether records that are there already are stored again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dedup {
+    /// They are; no fingerprint is computed.
+    #[default]
+    Off,
+    /// They are shared when the fingerprint is the same.
+    On,
+    /// They are shared when every byte is the same.
+    Verify,
+}
+
+impl std::str::FromStr for Dedup {
+    type Err = ();
+    fn from_str(word: &str) -> Result<Self, ()> {
+        match word {
+            "off" => Ok(Self::Off),
+            "on" => Ok(Self::On),
+            "verify" => Ok(Self::Verify),
+            _ => Err(()),
+        }
+    }
+}
+
 /// For whom segments may be opened, down to how few free ones; see [`crate::space::GroupSpace::floor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purse {
+pub enum Purse {
     /// For what was accepted from users.
     Accepted,
     /// For what the cleaner moves, which frees more than it takes.
@@ -76,7 +101,7 @@ struct Stream {
 }
 
 /// A block's parts before it has an id.
-pub(crate) struct Draft {
+pub struct Draft {
     info: BlockInfo,
     /// Sums of frames.
     frames: Bytes,
@@ -85,7 +110,7 @@ pub(crate) struct Draft {
 }
 
 /// Compresses `plain`, sums that and says what became of it.
-pub(crate) fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
+pub fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
     info.logical = plain.len() as u32;
     let (kind, payload) = match codec::compress(codec, &plain) {
         Some(payload) => (codec.kind(), payload.into()),
@@ -102,14 +127,14 @@ pub(crate) fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes
 }
 
 /// Frames a draft as block `stamp.id`.
-pub(crate) fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
+pub fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
     let Draft { info, frames, payload, sum } = draft;
     let len = (frames.len() + payload.len()) as u32;
     Encoded::Parts(block::encode_header(sums, stamp, &info, sum, len), frames, payload)
 }
 
 /// A row that was submitted, and what must be waited for.
-pub(crate) struct InFlight {
+pub struct InFlight {
     segment: Arc<Segment>,
     row: Arc<RowImage>,
     writes: Vec<RowWrite>,
@@ -171,7 +196,7 @@ impl RowWrite {
 
 /// Rows on their way to the devices.
 #[derive(Default)]
-pub(crate) struct Flights {
+pub struct Flights {
     queue: Mutex<(VecDeque<InFlight>, u64)>,
     /// Held while rows are waited for, so that nobody overtakes a row that another thread has taken out.
     landing: Mutex<()>,
@@ -223,7 +248,7 @@ impl Core {
     }
 
     /// Closes an open segment: it gets no more rows.
-    pub(crate) fn close_segment(&mut self, id: SegmentId) {
+    pub fn close_segment(&mut self, id: SegmentId) {
         let now = self.next_block;
         let closed = self.entries.change(id, |entry| {
             entry.state = SegmentState::Closed;
@@ -235,7 +260,7 @@ impl Core {
     }
 
     /// Closes all open segments of `group` but the log's, which commits see to.
-    pub(crate) fn close_streams(&mut self, group: GroupIndex) {
+    pub fn close_streams(&mut self, group: GroupIndex) {
         let open: Vec<SegmentId> =
             self.streams.iter().filter(|((.., at), _)| *at == group).map(|(_, id)| *id).collect();
         open.into_iter().for_each(|id| self.close_segment(id));
@@ -351,25 +376,9 @@ impl Core {
     }
 }
 
-impl Pool {
-    /// Encodes records, gives them places and submits them; where [`NewRecord::dedup`] says so, only what is not
-    /// there already. The pointers come in the order of the records. They are readable at once and durable with the
-    /// next commit; the extents that name them must be put into a tree under the same `op`.
-    ///
-    /// # Errors
-    /// [`PoolError::NoSpace`] when the records do not fit: then some may have been written, but none is
-    /// referred to.
-    pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
-        if records.iter().any(|record| record.dedup != Dedup::Off) {
-            return self.store_unless_there(op, records);
-        }
-        let prints = vec![None; records.len()];
-        let drafts = records.iter().map(|_| None).collect();
-        self.store_new(op, records, drafts, &prints)
-    }
-
+impl Store {
     /// A record's block before it has an id.
-    pub(crate) fn draft_record(&self, record: &NewRecord) -> Draft {
+    pub fn draft_record(&self, record: &NewRecord) -> Draft {
         let info = BlockInfo {
             kind: BlockKind::Record,
             codec: block::CodecKind::Off,
@@ -385,11 +394,10 @@ impl Pool {
         draft(&self.sums, info, record.codec, record.plain.clone())
     }
 
-    /// As [`Pool::store`], whatever is there already; of each record its draft and its fingerprint, where they are
+    /// As [`Store::store`], whatever is there already; of each record its draft and its fingerprint, where they are
     /// known. Fingerprints are kept with the blocks.
-    pub(crate) fn store_new(
+    pub fn store_new(
         &self,
-        _op: &Op<'_>,
         records: Vec<NewRecord>,
         drafts: Vec<Option<Draft>>,
         prints: &[Option<Fingerprint>],
@@ -428,6 +436,21 @@ impl Pool {
         Ok(pointers)
     }
 
+    /// Records were stored: the map learns their places and fingerprints.
+    fn note_born_records(&self, born: &[BlockPtr], prints: &[Option<Fingerprint>]) {
+        if planted(Bug::MapNotTold) {
+            return;
+        }
+        let mut map = self.map.lock();
+        for (&ptr, print) in born.iter().zip(prints) {
+            let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
+            map.apply(Update::Put { id: ptr.id, places });
+            if let Some(print) = *print {
+                map.apply(Update::Print { id: ptr.id, print });
+            }
+        }
+    }
+
     /// The commit and the import that blocks written now belong to.
     fn stamp_now(&self) -> (CommitId, Incarnation) {
         let core = self.core.lock();
@@ -446,12 +469,7 @@ impl Pool {
 
     /// Appends framed records, each to the stream of its class, all or none; the places come in the order of the
     /// blocks.
-    pub(crate) fn append_by_class(
-        &self,
-        classes: &[u8],
-        blocks: &[Encoded],
-        purse: Purse,
-    ) -> Result<Vec<Place>> {
+    pub fn append_by_class(&self, classes: &[u8], blocks: &[Encoded], purse: Purse) -> Result<Vec<Place>> {
         let mut order: Vec<usize> = (0..blocks.len()).collect();
         order.sort_by_key(|&i| classes[i]);
         let mut places = Vec::with_capacity(blocks.len());
@@ -533,7 +551,7 @@ impl Pool {
     }
 
     /// Waits for the oldest rows until at most `limit` bytes are in flight.
-    pub(crate) fn settle_rows(&self, limit: u64) -> Result<()> {
+    pub fn settle_rows(&self, limit: u64) -> Result<()> {
         if self.flights.queue.lock().1 <= limit {
             return Ok(());
         }
@@ -554,12 +572,12 @@ impl Pool {
     }
 
     /// Bytes of rows that were submitted and not waited for, over all columns.
-    pub(crate) fn rows_in_flight(&self) -> u64 {
+    pub fn rows_in_flight(&self) -> u64 {
         self.flights.queue.lock().1
     }
 
     /// Waits for every row submitted so far.
-    pub(crate) fn settle_all_rows(&self) -> Result<()> {
+    pub fn settle_all_rows(&self) -> Result<()> {
         let _landing = self.flights.landing.lock();
         loop {
             let flight = {
@@ -645,7 +663,7 @@ impl Pool {
 
     /// Uses members again that were faulted and are unharmed, and writes all rows in flight once more. Nobody submits
     /// any meanwhile.
-    pub(crate) fn write_rows_again(&self) -> Result<()> {
+    pub fn write_rows_again(&self) -> Result<()> {
         {
             let _landing = self.flights.landing.lock();
             let mut queue = self.flights.queue.lock();
@@ -663,8 +681,8 @@ impl Pool {
 
 /// Appends the pool's own blocks (nodes, runs, tables) to their stream. Each gets its place at once;
 /// the row they share is submitted when it is full or when asked. One appender a stream at a time.
-pub(crate) struct Appender<'a> {
-    pool: &'a Pool,
+pub struct Appender<'a> {
+    store: &'a Store,
     kind: SegmentKind,
     class: u8,
     /// Whose floor holds; none does for what a commit has to store.
@@ -686,34 +704,35 @@ struct OpenRow {
 }
 
 impl<'a> Appender<'a> {
-    pub(crate) fn new(pool: &'a Pool, kind: SegmentKind) -> Self {
-        Self { pool, kind, class: 0, purse: None, row: None }
+    /// For blocks of one kind, whatever is free.
+    pub fn new(store: &'a Store, kind: SegmentKind) -> Self {
+        Self { store, kind, class: 0, purse: None, row: None }
     }
 
     /// For nodes that outlived their neighbours.
-    pub(crate) fn of_old_nodes(pool: &'a Pool) -> Self {
+    pub fn of_old_nodes(store: &'a Store) -> Self {
         let (kind, purse) = (SegmentKind::Node, Some(Purse::Moved));
-        Self { pool, kind, class: heat::COLDEST, purse, row: None }
+        Self { store, kind, class: heat::COLDEST, purse, row: None }
     }
 
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
     /// named by place and is not.
-    pub(crate) fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
-        let draft = draft(&self.pool.sums, info, codec, Bytes::copy_from_slice(plain));
+    pub fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
+        let draft = draft(&self.store.sums, info, codec, Bytes::copy_from_slice(plain));
         let (id, incarnation, birth) = {
-            let mut core = self.pool.core.lock();
+            let mut core = self.store.core.lock();
             (core.take_ids(1), core.incarnation, core.open_commit)
         };
-        let block = frame(&self.pool.sums, &Stamp { id, incarnation, birth }, draft);
+        let block = frame(&self.store.sums, &Stamp { id, incarnation, birth }, draft);
         let ptr = BlockPtr { id, place: self.push(block)? };
         if self.kind == SegmentKind::Node {
-            self.pool.note_born(ptr);
+            self.store.note_born(ptr);
         }
         Ok(ptr)
     }
 
     /// Appends a framed block.
-    pub(crate) fn push(&mut self, block: Encoded) -> Result<Place> {
+    pub fn push(&mut self, block: Encoded) -> Result<Place> {
         let size = row::footprint(block.len());
         if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.limit - row.used) {
             self.submit()?;
@@ -730,7 +749,7 @@ impl<'a> Appender<'a> {
         row.blocks.push(block);
         // Pages of runs are counted when their run is part of the map.
         if self.kind != SegmentKind::Run {
-            self.pool.core.lock().count_live(row.segment.id, 1, u64::from(size));
+            self.store.core.lock().count_live(row.segment.id, 1, u64::from(size));
         }
         Ok(place)
     }
@@ -738,7 +757,7 @@ impl<'a> Appender<'a> {
     /// A row for a block of `size` bytes at the end of the stream's segment, or of a new one.
     fn begin(&self, size: u32) -> Result<OpenRow> {
         let (kind, class) = (self.kind, self.class);
-        let mut core = self.pool.core.lock();
+        let mut core = self.store.core.lock();
         let mut groups = core.groups_by_room();
         if kind.is_rooted() {
             // The root names all of them: one is open at a time, not one in each group.
@@ -792,12 +811,12 @@ impl<'a> Appender<'a> {
     }
 
     /// Submits the row that is being filled.
-    pub(crate) fn submit(&mut self) -> Result<()> {
+    pub fn submit(&mut self) -> Result<()> {
         let Some(row) = self.row.take() else { return Ok(()) };
         let header = row_header_len(row.segment.layout.columns());
         let height = (header + row.used).next_multiple_of(row.step);
         {
-            let mut core = self.pool.core.lock();
+            let mut core = self.store.core.lock();
             let commit = core.open_commit;
             let grown = core.entries.change(row.segment.id, |entry| {
                 entry.height += height;
@@ -808,13 +827,13 @@ impl<'a> Appender<'a> {
         }
         let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
         let placed = Placed { segment: row.segment, offset: row.offset, plan, fresh: row.fresh };
-        self.pool.submit_row(placed, &row.blocks)
+        self.store.submit_row(placed, &row.blocks)
     }
 }
 
-impl Pool {
+impl Store {
     /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
-    pub(crate) fn open_log_segment(&self) -> Result<Option<SegmentId>> {
+    pub fn open_log_segment(&self) -> Result<Option<SegmentId>> {
         let record = {
             let mut core = self.core.lock();
             let groups = core.groups_by_room();

@@ -1,0 +1,4 @@
+//! Tests of the store that take a whole pool.
+
+mod miscounted;
+mod runs;

@@ -1,0 +1,219 @@
+//! Who may take space: what is promised to whom, and what is left.
+
+use crate::core::Core;
+use crate::space::GroupSpace;
+use crate::spare::Noted;
+use crate::store::Store;
+use larder_format::segment::SegmentState;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Dirty bytes in memory, over all front ends, and what storing them takes.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    written: AtomicU64,
+    needed: AtomicU64,
+    building: AtomicU64,
+}
+
+impl Dirty {
+    /// More was written; tells how much it was before.
+    pub fn add(&self, bytes: u64) -> u64 {
+        self.written.fetch_add(bytes, Ordering::Relaxed)
+    }
+    /// Some was stored or dropped.
+    pub fn sub(&self, bytes: u64) {
+        self.written.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    /// Bytes dirty now.
+    pub fn get(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+    /// Storing what is dirty of a file will take `now` bytes of space and no longer `before`: records are stored
+    /// whole, however little of each was written.
+    pub fn need(&self, before: u64, now: u64) {
+        if now >= before {
+            self.needed.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.needed.fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+    /// Bytes of space that storing all of it takes, at most.
+    pub fn needed(&self) -> u64 {
+        self.needed.load(Ordering::Relaxed)
+    }
+    /// Memory in which whole records are put together from dirty pieces: what others have left of `most` bytes,
+    /// but `least` in any case, so that nobody waits.
+    pub fn room(&self, most: u64, least: u64) -> Room<'_> {
+        let grant = |building: u64| most.saturating_sub(building).max(least);
+        let take = |building| Some(building + grant(building));
+        let (Ok(before) | Err(before)) =
+            self.building.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        Room { dirty: self, bytes: grant(before) }
+    }
+}
+
+/// Memory for records that are being put together, until it is dropped.
+#[derive(Debug)]
+pub struct Room<'a> {
+    dirty: &'a Dirty,
+    bytes: u64,
+}
+
+impl Room<'_> {
+    /// How much, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// Gives back what is not needed beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        self.resize(bytes.min(self.bytes));
+    }
+    /// It is `bytes` now, whatever others have left: they get less.
+    pub fn resize(&mut self, bytes: u64) {
+        self.dirty.building.fetch_add(bytes, Ordering::Relaxed);
+        self.dirty.building.fetch_sub(std::mem::replace(&mut self.bytes, bytes), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+/// Space as statfs wants it, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    /// What an empty pool could hold.
+    pub size: u64,
+    /// What is used of it.
+    pub used: u64,
+    /// What can still be written.
+    pub available: u64,
+}
+
+impl Store {
+    /// Bytes of nodes that the next commit has to store, before they are compressed.
+    pub fn unsealed(&self) -> u64 {
+        self.unsealed.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Space, for records of `record_size` bytes.
+    pub fn space(&self, record_size: u32) -> Space {
+        self.space_above(record_size, GroupSpace::reserve)
+    }
+
+    /// As [`Pool::space`], with that many segments of each group for nobody.
+    pub fn space_above(&self, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
+        self.space_in(&self.core.lock(), record_size, reserve)
+    }
+
+    /// As [`Store::space_above`], with the core at hand.
+    fn space_in(&self, core: &Core, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
+        let record = record_size.min(self.max_record());
+        let mut space = Space::default();
+        for group in core.groups.values() {
+            let (per_segment, reserve) = (group.per_segment(record), reserve(group));
+            space.size += group.total_segments().saturating_sub(reserve) * per_segment;
+            let dead = core.entries.dead(group.index);
+            let free = group.free_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
+            // What the reserve lacks is not there to be written, even where a segment is open for it.
+            let lacks = reserve.saturating_sub(free) * per_segment;
+            let there = group.available(free.saturating_sub(reserve), dead.bytes, record);
+            space.available += (there + core.open_room(group, record)).saturating_sub(lacks);
+        }
+        space.available = space.available.saturating_sub(self.dirty.needed());
+        space.size = space.size.max(space.available);
+        space.used = space.size - space.available;
+        space
+    }
+
+    /// What can be accepted of records of `record_size` bytes before anything is cleaned.
+    pub fn writable_now(&self, core: &Core, record_size: u32) -> u64 {
+        let taken = self.dirty.needed() + core.footprint_of_nodes(self.unsealed());
+        let record = record_size.min(self.max_record());
+        core.storable(record, GroupSpace::floor).saturating_sub(taken)
+    }
+
+    /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written
+    /// now.
+    pub fn has_plenty(&self, needed: u64, bytes: u64, record_size: u32) -> bool {
+        let waits = needed.max(bytes).saturating_add(self.dirty.needed());
+        if self.spare.holds(record_size, waits, self.unsealed()) {
+            return true;
+        }
+        let core = self.core.lock();
+        let plenty = !core.is_tight()
+            && self.space_in(&core, record_size, GroupSpace::reserve).available >= needed
+            && self.writable_now(&core, record_size) >= bytes;
+        if plenty {
+            self.note_spare(&core, record_size);
+        }
+        plenty
+    }
+
+    /// Notes what whole free segments have room for.
+    fn note_spare(&self, core: &Core, record_size: u32) {
+        let record = record_size.min(self.max_record());
+        let room = |group: &GroupSpace| {
+            // The floor, above which data is accepted, lies below the reserve.
+            let free = group.free_segments().saturating_sub(group.reserve());
+            group.available(free, 0, record)
+        };
+        self.spare.note(Noted {
+            record_size,
+            records: core.groups.values().map(room).sum(),
+            nodes: core.room_for_nodes(),
+            node_footprint: core.footprint_of_nodes(1),
+        });
+    }
+
+    /// Bytes of records of `record_size` that lie side by side in the columns of a row: what is stored in multiples of
+    /// that leaves no column short.
+    pub fn abreast(&self, record_size: u32) -> u64 {
+        let core = self.core.lock();
+        let columns = core.groups.values().map(|group| group.rule.layout.k()).max().unwrap_or(1);
+        columns as u64 * u64::from(record_size)
+    }
+
+    /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail
+    /// and be stored for nothing.
+    pub fn storable_now(&self, record_size: u32) -> u64 {
+        let record = record_size.min(self.max_record());
+        self.core.lock().storable(record, GroupSpace::floor_of_accepted)
+    }
+
+    /// Bytes of dead blocks in segments that are kept for what else lives in them, over all columns:
+    /// free space that only cleaning brings back.
+    pub fn dead_space(&self) -> u64 {
+        let core = self.core.lock();
+        let closed = core.entries.values().filter(|entry| entry.state == SegmentState::Closed);
+        let dead = closed.map(|entry| {
+            let layout = entry.segment.layout;
+            let held = u64::from(entry.height) * layout.k() as u64;
+            held.saturating_sub(entry.live_bytes) * layout.columns() as u64 / layout.k() as u64
+        });
+        dead.sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dirty;
+
+    #[test]
+    fn what_a_batch_takes_beyond_its_room_others_have_not() {
+        let dirty = Dirty::default();
+        let mut first = dirty.room(100, 1);
+        first.resize(20);
+        let second = dirty.room(100, 1);
+        assert_eq!((first.bytes(), second.bytes()), (20, 80));
+        drop(second);
+        first.resize(130);
+        assert_eq!(dirty.room(100, 1).bytes(), 1);
+        first.resize(40);
+        assert_eq!(dirty.room(100, 1).bytes(), 60);
+        drop(first);
+        assert_eq!(dirty.room(100, 1).bytes(), 100);
+    }
+}

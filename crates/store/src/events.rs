@@ -1,0 +1,149 @@
+//! What happened, told to whoever keeps it: the store has no tables of its own.
+
+use larder_format::{DatasetId, DeviceGuid};
+use std::fmt;
+
+/// Where events go. Cheap; it may be called from anywhere, with any lock held.
+pub trait EventSink: Send + Sync {
+    /// Something happened.
+    fn event(&self, event: Event);
+}
+
+/// What kind of thing happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// The pool was made.
+    PoolCreate,
+    /// The pool was imported.
+    PoolImport,
+    /// The pool is being exported.
+    PoolExport,
+    /// Writes were refused because there is no room.
+    PoolFull,
+    /// The pool stopped writing.
+    PoolSuspend,
+    /// It goes on writing.
+    PoolResume,
+    /// A thread that served a mount has ended.
+    MountThread,
+    /// Requests of a device failed.
+    Io,
+    /// A device gave bytes that are not what was written to it.
+    Checksum,
+    /// Something could neither be read nor rebuilt.
+    Data,
+    /// What was wrong on a device was written anew.
+    Healed,
+    /// A device takes much longer than others.
+    Delay,
+    /// A slot is not used any more, since its device refused a write to it.
+    SlotRetired,
+    /// A device's state changed.
+    StateChange,
+    /// A device came to the store.
+    DeviceAdd,
+    /// A device left the store.
+    DeviceRemove,
+    /// A device took the place of another.
+    DeviceReplace,
+    /// A spare stepped in.
+    SpareUsed,
+    /// A scrub began.
+    ScrubStart,
+    /// A scrub ended.
+    ScrubFinish,
+    /// A resilver began.
+    ResilverStart,
+    /// A resilver ended.
+    ResilverFinish,
+    /// A trim of a device began, or goes on.
+    TrimStart,
+    /// It ended.
+    TrimFinish,
+    /// A trace began.
+    TraceStart,
+    /// A trace ended.
+    TraceFinish,
+}
+
+impl Class {
+    /// Whether repetitions are counted instead of told.
+    pub fn is_counted(self) -> bool {
+        matches!(self, Self::PoolFull | Self::Io | Self::Checksum | Self::Data | Self::Healed | Self::Delay)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PoolCreate => "pool_create",
+            Self::PoolImport => "pool_import",
+            Self::PoolExport => "pool_export",
+            Self::PoolFull => "pool_full",
+            Self::PoolSuspend => "pool_suspend",
+            Self::PoolResume => "pool_resume",
+            Self::MountThread => "mount_thread",
+            Self::Io => "io",
+            Self::Checksum => "checksum",
+            Self::Data => "data",
+            Self::Healed => "healed",
+            Self::Delay => "delay",
+            Self::SlotRetired => "slot_retired",
+            Self::StateChange => "statechange",
+            Self::DeviceAdd => "device_add",
+            Self::DeviceRemove => "device_remove",
+            Self::DeviceReplace => "device_replace",
+            Self::SpareUsed => "spare_used",
+            Self::ScrubStart => "scrub_start",
+            Self::ScrubFinish => "scrub_finish",
+            Self::ResilverStart => "resilver_start",
+            Self::ResilverFinish => "resilver_finish",
+            Self::TrimStart => "trim_start",
+            Self::TrimFinish => "trim_finish",
+            Self::TraceStart => "trace_start",
+            Self::TraceFinish => "trace_finish",
+        })
+    }
+}
+
+/// Something to be told; see [`Store::event`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What kind.
+    pub class: Class,
+    /// The device, and its name for people.
+    pub device: Option<(DeviceGuid, String)>,
+    /// The file, by dataset and inode.
+    pub file: Option<(DatasetId, u64)>,
+    /// What more there is to say.
+    pub text: String,
+    /// How often.
+    pub count: u64,
+}
+
+impl Event {
+    /// An event about the store.
+    pub fn new(class: Class) -> Self {
+        Self { class, device: None, file: None, text: String::new(), count: 1 }
+    }
+    /// About this device, known by this name.
+    #[must_use]
+    pub fn device(self, guid: DeviceGuid, name: String) -> Self {
+        Self { device: Some((guid, name)), ..self }
+    }
+    /// About a file.
+    #[must_use]
+    pub fn file(self, dataset: DatasetId, inode: u64) -> Self {
+        Self { file: Some((dataset, inode)), ..self }
+    }
+    /// With something more to say.
+    #[must_use]
+    pub fn text(self, text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..self }
+    }
+    /// It happened so often.
+    #[must_use]
+    pub fn times(self, count: u64) -> Self {
+        Self { count, ..self }
+    }
+}

@@ -1,0 +1,261 @@
+//! The store: what knows where blocks lie, and the devices that they lie on.
+
+use crate::admission::Dirty;
+use crate::around::Misses;
+use crate::badslots::BadSlots;
+use crate::cache::{Cache, CacheStats};
+use crate::core::Core;
+use crate::events::{Event, EventSink};
+use crate::members::Members;
+use crate::part::Parts;
+use crate::segments::Readable;
+use crate::spare::Spare;
+use crate::suspects::Suspects;
+use crate::suspend::Suspension;
+use crate::write::Flights;
+use larder_device::{Clock, Entropy, Workers};
+use larder_format::checksum::Sums;
+use larder_format::label::GroupRule;
+use larder_format::root::RootImport;
+use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid};
+use larder_sorted::map::BlockMap;
+use larder_sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The world outside, handed in.
+#[derive(Clone)]
+pub struct World {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Hands for hashing and codecs.
+    pub workers: Arc<dyn Workers>,
+    /// This host.
+    pub host: HostId,
+    /// Its name, for people.
+    pub host_name: String,
+}
+
+/// The default of the `memory` property, bytes.
+pub const DEFAULT_MEMORY: u64 = 512 << 20;
+/// The default share of metadata in the cache, percent.
+pub const DEFAULT_METADATA_PERCENT: u64 = 50;
+
+/// log2 of the alignment of rows where nobody says another.
+pub const DEFAULT_ASHIFT: u8 = 12;
+
+/// A group and what of it is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupUse {
+    /// Its number.
+    pub index: GroupIndex,
+    /// Its rule.
+    pub rule: GroupRule,
+    /// Bytes of a slot.
+    pub slot_size: u32,
+    /// log2 of the alignment of rows.
+    pub ashift: u8,
+    /// Its devices, with slots in use and slots in all.
+    pub devices: Vec<(DeviceIndex, u64, u64)>,
+}
+
+/// See the module's text.
+pub struct Store {
+    /// How the pool sums what it stores.
+    pub sums: Sums,
+    /// The world outside.
+    pub world: World,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// The devices.
+    pub members: Members,
+    /// Segments that can be read.
+    pub readable: Readable,
+    /// What was read and written of late.
+    pub cache: Cache,
+    /// From ids to places.
+    pub map: Mutex<BlockMap>,
+    /// Rows on their way.
+    pub flights: Flights,
+    /// Segments, free slots, ids.
+    pub core: Mutex<Core>,
+    /// What whole free segments have room for.
+    pub spare: Arc<Spare>,
+    /// The imports of the pool, the latest first.
+    pub history: Mutex<Vec<RootImport>>,
+    /// What was accepted and is not stored.
+    pub dirty: Dirty,
+    /// Bytes of nodes of datasets that the next commit has to store.
+    pub unsealed: AtomicI64,
+    /// The newest durable commit.
+    pub durable: AtomicU64,
+    /// Why nothing is written any more.
+    pub suspended: Mutex<Option<Suspension>>,
+    /// What reads met.
+    pub suspects: Suspects,
+    /// Slots that are out of use.
+    pub bad_slots: BadSlots,
+    /// Where small blocks were missed of late.
+    pub misses: Misses,
+    /// Of which records parts were read of late.
+    pub parts: Parts,
+    /// Bytes of records stored since import.
+    pub stored: AtomicU64,
+    /// Where events go.
+    pub events: Arc<dyn EventSink>,
+    /// Itself.
+    pub myself: Weak<Store>,
+}
+
+/// What a store is made of.
+pub struct StoreParts {
+    /// How the pool sums what it stores.
+    pub sums: Sums,
+    /// The world outside.
+    pub world: World,
+    /// Nothing is to be written.
+    pub read_only: bool,
+    /// The devices.
+    pub members: Members,
+    /// Segments, free slots, ids.
+    pub core: Core,
+    /// The imports of the pool, the latest first.
+    pub history: Vec<RootImport>,
+    /// The newest durable commit.
+    pub durable: CommitId,
+    /// Where events go.
+    pub events: Arc<dyn EventSink>,
+}
+
+impl Store {
+    /// A store with nothing cached, whose block map is still to be opened.
+    pub fn new(parts: StoreParts) -> Arc<Self> {
+        Arc::new_cyclic(|myself| Self {
+            sums: parts.sums,
+            world: parts.world,
+            read_only: parts.read_only,
+            members: parts.members,
+            readable: Readable::default(),
+            cache: Cache::new(DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT),
+            map: Mutex::new(BlockMap::new()),
+            flights: Flights::default(),
+            spare: Arc::clone(parts.core.groups.spare()),
+            core: Mutex::new(parts.core),
+            history: Mutex::new(parts.history),
+            dirty: Dirty::default(),
+            unsealed: AtomicI64::new(0),
+            durable: AtomicU64::new(parts.durable.get()),
+            suspended: Mutex::new(None),
+            suspects: Suspects::default(),
+            bad_slots: BadSlots::default(),
+            misses: Misses::default(),
+            parts: Parts::default(),
+            stored: AtomicU64::new(0),
+            events: parts.events,
+            myself: myself.clone(),
+        })
+    }
+
+    /// Tells of something that happened.
+    pub fn event(&self, event: Event) {
+        self.events.event(event);
+    }
+
+    /// The pool's GUID.
+    pub fn guid(&self) -> PoolGuid {
+        self.sums.pool()
+    }
+
+    /// How it sums what it stores; whoever has this can make bytes that pass for the pool's.
+    pub fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    /// Whether it was imported for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Its devices.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// Time.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.world.clock
+    }
+
+    /// The next block id; ids never come back.
+    pub fn next_block(&self) -> BlockId {
+        self.core.lock().next_block
+    }
+
+    /// The newest durable commit.
+    pub fn durable_commit(&self) -> CommitId {
+        CommitId::new(self.durable.load(Ordering::Acquire))
+    }
+
+    /// The commit that changes made now will be part of; stable while an [`Op`] is held.
+    pub fn open_commit(&self) -> CommitId {
+        self.core.lock().open_commit
+    }
+
+    /// What the cache did and holds.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    /// Forgets all cached blocks; for measuring.
+    pub fn drop_caches(&self) {
+        self.cache.clear();
+    }
+
+    /// The pool's groups and what of their devices is in use.
+    pub fn groups(&self) -> Vec<GroupUse> {
+        let core = self.core.lock();
+        let groups = core.groups.values().map(|group| GroupUse {
+            index: group.index,
+            rule: group.rule,
+            slot_size: group.slot_size,
+            ashift: group.ashift,
+            devices: group.devices().collect(),
+        });
+        groups.collect()
+    }
+
+    /// log2 of the alignment of rows: the greatest of its groups', which a new one gets.
+    pub fn ashift(&self) -> u8 {
+        let core = self.core.lock();
+        core.groups.values().map(|group| group.ashift).max().unwrap_or(DEFAULT_ASHIFT)
+    }
+
+    /// Slots in use and in all, bytes over all devices; a group of copies counts once.
+    pub fn raw_space(&self) -> (u64, u64) {
+        let core = self.core.lock();
+        core.groups.values().fold((0, 0), |(used, total), group| {
+            let (taken, all) = group.slots();
+            let unit = u64::from(group.slot_size);
+            let copies = group.rule.layout.r() as u64;
+            (used + taken * unit / copies, total + all * unit / copies)
+        })
+    }
+
+    /// The most bytes of a stored block: a quarter of the smallest slot.
+    pub fn max_block(&self) -> u32 {
+        self.members.smallest_slot().map_or(0, |slot| slot / 4)
+    }
+
+    /// The most bytes of a record: 1 MiB, or the largest power of two that a quarter of the smallest
+    /// slot holds.
+    pub fn max_record(&self) -> u32 {
+        self.max_block().min(1 << 20)
+    }
+
+    /// Dirty bytes in memory.
+    pub fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+}
