@@ -264,7 +264,7 @@ impl Volume {
         let storable = self.pool.storable_now(record_size);
         // What was only looked at has nothing but an inode to store; each inode and each record may lie in another
         // node of the tree.
-        let nodes = self.pool.nodes_storable();
+        let nodes = self.pool.nodes_storable(op.watermark());
         if nodes == 0 {
             return Err(FsError::NoSpace);
         }
@@ -697,7 +697,9 @@ impl Volume {
         }
         let record_size = u64::from(state.live.record_size);
         // The commit that stores what is logged cannot be put off; so not more than it has room for.
-        if record_size > 0 && self.pool.dirty().needed() / record_size > self.pool.nodes_storable() {
+        if record_size > 0
+            && self.pool.dirty().needed() / record_size > self.pool.nodes_storable(self.pool.watermark())
+        {
             return Ok(false);
         }
         let mut ops = Vec::new();

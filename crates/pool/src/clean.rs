@@ -30,6 +30,7 @@ use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentStat
 use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::{Entry, Location, Update};
+use larder_store::Watermark;
 use larder_store::ahead::Ahead;
 use larder_store::core::Core;
 use larder_store::error::{PoolError, Result};
@@ -38,7 +39,7 @@ use larder_store::parity;
 use larder_store::row::Encoded;
 use larder_store::runs::RunIo;
 use larder_store::segments::{Segment, SegmentEntry};
-use larder_store::write::{Appender, Purse};
+use larder_store::write::Appender;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -414,7 +415,7 @@ impl Pool {
             };
             let age = |moved: &Moved| clock.age(moved.ptr.id, now);
             let classes: Vec<u8> = live.iter().map(|moved| heat::class_of(age(moved), records)).collect();
-            self.append_by_class(&classes, &blocks, Purse::Moved)?
+            self.append_by_class(&classes, &blocks, Watermark::Clean)?
         };
         let mut bytes = 0;
         // Two places of one block may have been moved together.
@@ -607,13 +608,12 @@ impl Pool {
     }
 
     /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in
-    /// another node.
-    pub fn nodes_storable(&self) -> u64 {
-        let core = self.core.lock();
-        if core.spend_reserve {
+    /// another node. `mark` is that of the operation, or the pool's.
+    pub fn nodes_storable(&self, mark: Watermark) -> u64 {
+        if mark == Watermark::Promised {
             return u64::MAX;
         }
-        (core.room_for_nodes() / 2).saturating_sub(self.unsealed()) / NODE_MAX as u64
+        (self.core.lock().room_for_nodes() / 2).saturating_sub(self.unsealed()) / NODE_MAX as u64
     }
 
     /// Sees to it that changes of the trees can be committed, those that free space as well, which take some before
@@ -623,7 +623,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] when the reserve is used up and nothing of it can be won back.
     pub fn make_changes_fit(&self) -> Result<()> {
-        if self.changes_fit() || self.core.lock().spend_reserve {
+        if self.changes_fit() || self.watermark() == Watermark::Promised {
             return Ok(());
         }
         let _one_at_a_time = self.reclaiming.lock();
@@ -632,7 +632,7 @@ impl Pool {
 
     /// As [`Pool::make_changes_fit`], unless somebody is at it.
     pub fn make_changes_fit_unless_busy(&self) -> Result<()> {
-        if self.changes_fit() || self.core.lock().spend_reserve {
+        if self.changes_fit() || self.watermark() == Watermark::Promised {
             return Ok(());
         }
         match self.reclaiming.try_lock() {
@@ -650,8 +650,12 @@ impl Pool {
             for _ in 0..=COMMITS_TO_FREE {
                 self.commit_what_fits()?;
             }
-            let last =
-                self.core.lock().groups.values().all(|group| group.free_segments() < group.floor_of_moved());
+            let last = self
+                .core
+                .lock()
+                .groups
+                .values()
+                .all(|group| group.free_segments() < group.left(Watermark::Clean));
             if last && !self.changes_fit() {
                 return Err(PoolError::NoSpace);
             }

@@ -158,10 +158,7 @@ impl Pool {
             let (guard, _nothing_is_removed) = self.close_gate(how, front.as_deref())?;
             let op = self.exclusive(&guard)?;
             if let Some(front) = &front {
-                let before = std::mem::replace(&mut self.core.lock().spend_reserve, true);
-                let flushed = front.flush_logged(&op);
-                self.core.lock().spend_reserve = before;
-                flushed?;
+                front.flush_logged(&op)?;
             }
             let mut sealed = self.seal(&op, how).map_err(|error| self.suspend_sealing(&error))?;
             self.pin_trace(sealed.root.commit);
@@ -574,9 +571,9 @@ impl Pool {
         let applied = if planted(Bug::WindowForgotten) { notes.last() } else { *applied };
         notes.committed(applied);
         drop(notes);
+        self.redoes.store(false, Ordering::Release);
         self.let_go_of_freed();
         let mut core = self.core.lock();
-        core.spend_reserve = false;
         core.reap_segments(self, commit);
         Ok(())
     }

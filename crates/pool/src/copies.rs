@@ -11,10 +11,11 @@ use larder_format::label::Features;
 use larder_format::run::{MAX_PLACES, Places};
 use larder_format::{BlockId, BlockPtr};
 use larder_sorted::map::Update;
+use larder_store::Watermark;
 use larder_store::error::{PoolError, Result};
 use larder_store::heat;
 use larder_store::row::Encoded;
-use larder_store::write::{Appender, Purse};
+use larder_store::write::Appender;
 
 impl Pool {
     /// Stores a record or a node once more, at a further place.
@@ -38,7 +39,7 @@ impl Pool {
             nodes.submit()?;
             further
         } else {
-            self.append_by_class(&[heat::COLDEST], &[block], Purse::Moved)?[0]
+            self.append_by_class(&[heat::COLDEST], &[block], Watermark::Clean)?[0]
         };
         places.push(further);
         // Before the map has it: nothing is freed by a hint from now on.

@@ -30,7 +30,7 @@ use larder_store::space::GroupSpace;
 use larder_store::spare::Groups;
 use larder_store::store::DEFAULT_MEMORY;
 use larder_store::{Class, Event};
-use larder_store::{EventSink, Store, StoreParts, World};
+use larder_store::{EventSink, Store, StoreParts, Watermark, World};
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -102,11 +102,7 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available(
-                space.free_segments().saturating_sub(space.reserve()),
-                0,
-                record_size.min(slot_size / 4),
-            )
+            space.available(space.free_above(Watermark::Available), 0, record_size.min(slot_size / 4))
         });
         groups.sum()
     }
@@ -283,7 +279,6 @@ impl Pool {
             segment_lease: SegmentId::new(LEASE),
             gone: Vec::new(),
             features: Features::default(),
-            spend_reserve: false,
             miscounted: None,
         };
         let parts = Parts {
@@ -357,6 +352,7 @@ impl Pool {
             unlogged_in: AtomicU64::new(0),
             replay: Mutex::new(Vec::new()),
             is_replaying: AtomicBool::new(false),
+            redoes: AtomicBool::new(false),
             tables: Mutex::new(Tree::empty()),
             datasets: RwLock::new(BTreeMap::new()),
             destroyed: Mutex::default(),

@@ -198,7 +198,6 @@ impl Pool {
             segment_lease: SegmentId::new(first_segment + LEASE),
             gone: Vec::new(),
             features: root.features,
-            spend_reserve: false,
             miscounted: None,
         };
         let parts = Parts {
@@ -350,7 +349,7 @@ impl Pool {
                 chain => chain?,
             };
             // Until the commit that ends the replay.
-            self.core.lock().spend_reserve = !ops.is_empty();
+            self.redoes.store(!ops.is_empty(), Ordering::Release);
             self.is_replaying.store(!ops.is_empty(), Ordering::Release);
             *self.replay.lock() = ops;
             *self.notes.lock() = Notes::after(last);

@@ -18,10 +18,10 @@ use larder_mutants::{Bug, planted};
 use larder_sorted::map::Changes;
 use larder_sorted::tree::Tree;
 use larder_store::Store;
-use larder_store::Watch;
 use larder_store::error::{PoolError, Result};
 use larder_store::write::Dedup;
 use larder_store::{Class, Event};
+use larder_store::{Watch, Watermark};
 use larder_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,6 +68,8 @@ pub struct Pool {
     pub(crate) replay: Mutex<Vec<Replayed>>,
     /// The log holds what the trees do not: a commit would drop it.
     pub(crate) is_replaying: AtomicBool,
+    /// What the log held at import is in no commit yet.
+    pub(crate) redoes: AtomicBool,
     pub(crate) tables: Mutex<Tree>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
     /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
@@ -118,6 +120,7 @@ enum Gate<'a> {
 /// A modifying operation under way: everything done under it is in the same commit. Never nest two.
 pub struct Op<'a> {
     pool: &'a Pool,
+    mark: Watermark,
     // Dropped before the gate is left.
     _watch: Watch<'a>,
     _gate: Gate<'a>,
@@ -127,6 +130,10 @@ impl<'a> Op<'a> {
     /// The pool.
     pub fn pool(&self) -> &'a Pool {
         self.pool
+    }
+    /// Down to where it may take space.
+    pub fn watermark(&self) -> Watermark {
+        self.mark
     }
 }
 
@@ -151,12 +158,25 @@ impl Pool {
         let guard = (!planted(Bug::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
         self.check_writable()?;
-        Ok(Op { pool: self, _watch: self.watch("an operation"), _gate: Gate::Shared { _guard: guard } })
+        Ok(Op {
+            pool: self,
+            mark: self.watermark(),
+            _watch: self.watch("an operation"),
+            _gate: Gate::Shared { _guard: guard },
+        })
+    }
+
+    /// Down to where operations may take space: to the last slot while what the log held is done again.
+    pub fn watermark(&self) -> Watermark {
+        if self.redoes.load(Ordering::Acquire) { Watermark::Promised } else { Watermark::Store }
     }
 
     pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Result<Op<'a>> {
         self.check_writable()?;
-        let op = Op { pool: self, _watch: self.watch("a commit"), _gate: Gate::Exclusive { _guard: guard } };
+        // It is for what the log holds, which was promised.
+        let mark = Watermark::Promised;
+        let op =
+            Op { pool: self, mark, _watch: self.watch("a commit"), _gate: Gate::Exclusive { _guard: guard } };
         Ok(op)
     }
     /// The pool's name.

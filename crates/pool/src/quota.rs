@@ -28,10 +28,10 @@ use crate::dataset::Dataset;
 use crate::pool::Pool;
 use crate::property::{LIMIT_MAX, format_size};
 use larder_format::DatasetId;
+use larder_store::Watermark;
 use larder_store::admission::Space;
 use larder_store::error::{PoolError, Result};
 use larder_store::row;
-use larder_store::space::GroupSpace;
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -472,7 +472,7 @@ impl Pool {
         if self.has_plenty(needed, bytes, record_size) {
             return Ok(());
         }
-        let kept = || self.space_above(record_size, GroupSpace::reserve_of_promises).available;
+        let kept = || self.space_above(record_size, Watermark::Reserved).available;
         match self.find_space(needed, record_size) {
             Err(PoolError::NoSpace) if bytes <= mine || replaces() => {
                 // What waits in memory counts in full until it is stored, and what it replaces is dead only then.

@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::space::GroupSpace;
 use crate::spare::Noted;
 use crate::store::Store;
+use crate::watermark::Watermark;
 use larder_format::segment::SegmentState;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,20 +101,20 @@ impl Store {
 
     /// Space, for records of `record_size` bytes.
     pub fn space(&self, record_size: u32) -> Space {
-        self.space_above(record_size, GroupSpace::reserve)
+        self.space_above(record_size, Watermark::Available)
     }
 
-    /// As [`Pool::space`], with that many segments of each group for nobody.
-    pub fn space_above(&self, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
-        self.space_in(&self.core.lock(), record_size, reserve)
+    /// As [`Store::space`], for who may go down to `mark`.
+    pub fn space_above(&self, record_size: u32, mark: Watermark) -> Space {
+        self.space_in(&self.core.lock(), record_size, mark)
     }
 
     /// As [`Store::space_above`], with the core at hand.
-    fn space_in(&self, core: &Core, record_size: u32, reserve: fn(&GroupSpace) -> u64) -> Space {
+    fn space_in(&self, core: &Core, record_size: u32, mark: Watermark) -> Space {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
-            let (per_segment, reserve) = (group.per_segment(record), reserve(group));
+            let (per_segment, reserve) = (group.per_segment(record), group.left(mark));
             space.size += group.total_segments().saturating_sub(reserve) * per_segment;
             let dead = core.entries.dead(group.index);
             let free = group.free_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
@@ -132,7 +133,7 @@ impl Store {
     pub fn writable_now(&self, core: &Core, record_size: u32) -> u64 {
         let taken = self.dirty.needed() + core.footprint_of_nodes(self.unsealed());
         let record = record_size.min(self.max_record());
-        core.storable(record, GroupSpace::floor).saturating_sub(taken)
+        core.storable(record, Watermark::Accept).saturating_sub(taken)
     }
 
     /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written
@@ -144,7 +145,7 @@ impl Store {
         }
         let core = self.core.lock();
         let plenty = !core.is_tight()
-            && self.space_in(&core, record_size, GroupSpace::reserve).available >= needed
+            && self.space_in(&core, record_size, Watermark::Available).available >= needed
             && self.writable_now(&core, record_size) >= bytes;
         if plenty {
             self.note_spare(&core, record_size);
@@ -156,9 +157,8 @@ impl Store {
     fn note_spare(&self, core: &Core, record_size: u32) {
         let record = record_size.min(self.max_record());
         let room = |group: &GroupSpace| {
-            // The floor, above which data is accepted, lies below the reserve.
-            let free = group.free_segments().saturating_sub(group.reserve());
-            group.available(free, 0, record)
+            // Data is accepted below that as well.
+            group.available(group.free_above(Watermark::Available), 0, record)
         };
         self.spare.note(Noted {
             record_size,
@@ -180,7 +180,7 @@ impl Store {
     /// and be stored for nothing.
     pub fn storable_now(&self, record_size: u32) -> u64 {
         let record = record_size.min(self.max_record());
-        self.core.lock().storable(record, GroupSpace::floor_of_accepted)
+        self.core.lock().storable(record, Watermark::Store)
     }
 
     /// Bytes of dead blocks in segments that are kept for what else lives in them, over all columns:

@@ -8,6 +8,7 @@ use crate::segments::{SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
 use crate::store::Store;
+use crate::watermark::Watermark;
 use larder_format::label::Features;
 use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
@@ -46,8 +47,6 @@ pub struct Core {
     pub gone: Vec<SegmentId>,
     /// What of the format is in use that not every version knows.
     pub features: Features,
-    /// Data may open segments down to the last slot: it is what the log holds, which was promised.
-    pub spend_reserve: bool,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
     pub miscounted: Option<SegmentId>,
 }
@@ -82,12 +81,11 @@ impl Core {
         open.map(|(_, id)| group.writable(room(id), record)).sum()
     }
 
-    /// Bytes of incompressible records of `record` bytes that can be stored before `floor` segments of each group are
-    /// all that is free.
-    pub fn storable(&self, record: u32, floor: fn(&GroupSpace) -> u64) -> u64 {
+    /// Bytes of incompressible records of `record` bytes that can be stored before each group is down to
+    /// `mark`.
+    pub fn storable(&self, record: u32, mark: Watermark) -> u64 {
         let room = |group: &GroupSpace| {
-            let free = group.free_segments().saturating_sub(floor(group));
-            group.available(free, 0, record) + self.open_room(group, record)
+            group.available(group.free_above(mark), 0, record) + self.open_room(group, record)
         };
         self.groups.values().map(room).sum()
     }
@@ -105,7 +103,7 @@ impl Core {
 
     /// Bytes of nodes that commits can store, whatever of the reserve is used already.
     pub fn room_for_nodes(&self) -> u64 {
-        self.groups.values().map(|group| group.room_for_nodes(group.floor_of_changes())).sum()
+        self.groups.values().map(|group| group.room_for_nodes(Watermark::Changes)).sum()
     }
 
     /// A block's bytes are not live any more.

@@ -30,6 +30,7 @@ pub mod store;
 pub mod suspects;
 pub mod suspend;
 pub mod watch;
+mod watermark;
 pub mod whereabouts;
 pub mod write;
 
@@ -37,3 +38,4 @@ pub use error::{PoolError, Result};
 pub use events::{Class, Event, EventSink};
 pub use store::{Store, StoreParts, World};
 pub use watch::{Watch, note_panics};
+pub use watermark::{RESERVE_SEGMENTS, Watermark};

@@ -3,6 +3,7 @@
 use crate::free_slots::FreeSlots;
 use crate::row;
 use crate::segments::{ColumnSlot, Segment};
+use crate::watermark::Watermark;
 use larder_format::label::GroupRule;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
 use larder_format::{DeviceIndex, GroupIndex, SegmentId, SlotIndex};
@@ -11,12 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Rows are closed when every column has this many bytes: large enough for a disk to stream, small
 /// enough to keep several in memory.
 pub const ROW_TARGET: u32 = 1 << 20;
-/// The reserve is at least this many segments a group: what open streams, a commit and `rm` need.
-pub const RESERVE_SEGMENTS: u64 = 16;
-/// The reserve is never more than this many bytes a group.
-const RESERVE_BYTES_MAX: u64 = 128 << 30;
-/// Segments that commits may need besides those of nodes, however large the pool is.
-const LEFT_TO_COMMITS: u64 = 8;
 /// What trees and the block map keep of a record, bytes before replication: an extent and its share
 /// of the nodes above (about 70), a map entry and its merges (about 40).
 const RECORD_METADATA: u64 = 110;
@@ -265,52 +260,33 @@ impl GroupSpace {
         self.slots.values().map(|&count| u64::from(count)).min().unwrap_or(0)
     }
 
-    /// Segments that writes must leave free.
-    pub fn reserve(&self) -> u64 {
-        let segment = u64::from(self.slot_size) * self.rule.layout.k() as u64;
-        (self.total_segments() / 32).min(RESERVE_BYTES_MAX / segment).max(RESERVE_SEGMENTS)
+    /// Segments that are left alone by who may go down to `mark`.
+    pub fn left(&self, mark: Watermark) -> u64 {
+        mark.left(self.total_segments(), u64::from(self.slot_size) * self.rule.layout.k() as u64)
     }
 
-    /// Segments that must be free when data is accepted, besides what it takes itself: half of the reserve.
-    pub fn floor(&self) -> u64 {
-        self.reserve() / 2
+    /// Segments that are free above `mark`.
+    pub fn free_above(&self, mark: Watermark) -> u64 {
+        self.free_segments().saturating_sub(self.left(mark))
     }
 
-    /// Segments that must be left when accepted data is stored, which may pack worse than expected. What the log
-    /// has promised may use all.
-    pub fn floor_of_accepted(&self) -> u64 {
-        self.floor() / 2
-    }
-
-    /// Segments that the cleaner must leave: a commit opens one each for runs, tables and the log at most, after the
-    /// nodes, for which [`GroupSpace::floor_of_changes`] leaves one more.
-    pub fn floor_of_moved(&self) -> u64 {
-        (self.floor() * 3 / 8).min(LEFT_TO_COMMITS)
-    }
-
-    /// Segments that must be left when all that changed of the trees has been stored, and before the block map is
-    /// merged.
-    pub fn floor_of_changes(&self) -> u64 {
-        self.floor_of_moved() + 1
-    }
-
-    /// Bytes over all free slots but for those of `floor` segments that nodes of so many bytes take.
-    pub fn room_for_nodes(&self, floor: u64) -> u64 {
+    /// Bytes of nodes that all free slots above `mark` take.
+    pub fn room_for_nodes(&self, mark: Watermark) -> u64 {
         let layout = self.rule.layout;
-        let segments = self.free_segments().saturating_sub(floor);
+        let segments = self.free_above(mark);
         segments * u64::from(self.slot_size) * layout.columns() as u64 / layout.quorum().max(1) as u64
     }
 
     /// Below this many free segments each write pays with a step of cleaning.
     pub fn tight(&self) -> u64 {
-        (self.floor() + self.enough()) / 2
+        (self.left(Watermark::Accept) + self.enough()) / 2
     }
 
     /// The cleaner works while fewer segments than this are free or about to be: as many as the reserve, of which it
-    /// may use the half that is above the floor. It is little on purpose: the longer a segment is left alone, the less
+    /// may use the half above what data is accepted by. It is little on purpose: the longer a segment is left alone, the less
     /// of it has to be moved.
     pub fn enough(&self) -> u64 {
-        self.reserve()
+        self.left(Watermark::Available)
     }
 
     /// Slots in use and in all, over all devices, without those that are bad.
@@ -341,12 +317,6 @@ impl GroupSpace {
         let layout = self.rule.layout;
         let per_column = records_in_column(layout, self.step(), room, record);
         per_column * layout.k() as u64 * u64::from(record)
-    }
-
-    /// Segments that writes must leave free when they are to go where a reservation keeps room. What lies
-    /// between is for what packs worse than AVAIL supposes, and for what is dead and not worth moving.
-    pub fn reserve_of_promises(&self) -> u64 {
-        self.reserve() - self.reserve() / 8
     }
 
     /// Bytes of incompressible records of `record` bytes that a full-width segment takes.

@@ -18,6 +18,7 @@ use crate::row::{self, Encoded, FRAMED_FROM, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
 use crate::space::ROW_TARGET;
 use crate::store::Store;
+use crate::watermark::Watermark;
 use bytes::Bytes;
 use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
@@ -81,21 +82,12 @@ impl std::str::FromStr for Dedup {
     }
 }
 
-/// For whom segments may be opened, down to how few free ones; see [`crate::space::GroupSpace::floor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purse {
-    /// For what was accepted from users.
-    Accepted,
-    /// For what the cleaner moves, which frees more than it takes.
-    Moved,
-}
-
 /// The stream that a row is for.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     kind: SegmentKind,
     class: u8,
-    purse: Purse,
+    mark: Watermark,
     /// Tails may not go elsewhere as copies.
     pad: bool,
 }
@@ -267,13 +259,10 @@ impl Core {
     }
 
     /// Whether records may open a segment on `group`.
-    fn may_open(&self, purse: Purse, group: GroupIndex) -> bool {
+    fn may_open(&self, mark: Watermark, group: GroupIndex) -> bool {
         let space = &self.groups[&group];
-        let floor = match purse {
-            Purse::Accepted => space.floor_of_accepted(),
-            Purse::Moved => space.floor_of_moved(),
-        };
-        self.spend_reserve || space.free_segments() > floor
+        // Copies fit where a full-width segment does not: whether they do is seen when one is opened.
+        mark == Watermark::Promised || space.free_above(mark) > 0
     }
 
     /// The open segment of another class that has room for a block of `size` bytes, the emptiest: where no segment
@@ -301,7 +290,7 @@ impl Core {
     /// Gives a row of the first blocks a place in the stream of `kind`; a stream of data whose tail is
     /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`.
     fn place_row(&mut self, stream: Stream, footprints: &[u32]) -> Result<Option<Placed>> {
-        let Stream { kind, purse, pad, .. } = stream;
+        let Stream { kind, mark, pad, .. } = stream;
         for group in self.groups_by_room() {
             let step = self.groups[&group].step();
             let slot_size = self.groups[&group].slot_size;
@@ -314,7 +303,7 @@ impl Core {
                 let open = self.streams.get(&(kind, class, group)).copied();
                 let open = open.or_else(|| {
                     let record = self
-                        .may_open(purse, group)
+                        .may_open(mark, group)
                         .then(|| self.open_segment(kind, class, group))
                         .flatten()?;
                     self.streams.insert((kind, class, group), record.id);
@@ -336,7 +325,7 @@ impl Core {
                 let replicated = layout.replicated();
                 // Where copies take every parity device, those are what gets short; who wins space back takes no more
                 // of them.
-                let pad = pad || purse == Purse::Moved && layout.r() > 1;
+                let pad = pad || mark == Watermark::Clean && layout.r() > 1;
                 if kind == SegmentKind::Data
                     && !pad
                     && replicated != layout
@@ -401,6 +390,7 @@ impl Store {
         records: Vec<NewRecord>,
         drafts: Vec<Option<Draft>>,
         prints: &[Option<Fingerprint>],
+        mark: Watermark,
     ) -> Result<Vec<BlockPtr>> {
         if records.is_empty() {
             return Ok(Vec::new());
@@ -425,7 +415,7 @@ impl Store {
         let framed = |(i, draft)| frame(&self.sums, &Stamp { id: nth(ids, i), incarnation, birth }, draft);
         let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
-        let places = self.append_by_class(&classes, &blocks, Purse::Accepted)?;
+        let places = self.append_by_class(&classes, &blocks, mark)?;
         self.stored.fetch_add(blocks.iter().map(|block| block.len() as u64).sum(), Ordering::Relaxed);
         let pointers: Vec<BlockPtr> =
             places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
@@ -469,13 +459,13 @@ impl Store {
 
     /// Appends framed records, each to the stream of its class, all or none; the places come in the order of the
     /// blocks.
-    pub fn append_by_class(&self, classes: &[u8], blocks: &[Encoded], purse: Purse) -> Result<Vec<Place>> {
+    pub fn append_by_class(&self, classes: &[u8], blocks: &[Encoded], mark: Watermark) -> Result<Vec<Place>> {
         let mut order: Vec<usize> = (0..blocks.len()).collect();
         order.sort_by_key(|&i| classes[i]);
         let mut places = Vec::with_capacity(blocks.len());
         for same in order.chunk_by(|&a, &b| classes[a] == classes[b]) {
             let blocks: Vec<Encoded> = same.iter().map(|&i| blocks[i].clone()).collect();
-            if let Err(error) = self.append(classes[same[0]], &blocks, purse, &mut places) {
+            if let Err(error) = self.append(classes[same[0]], &blocks, mark, &mut places) {
                 let mut core = self.core.lock();
                 places.into_iter().for_each(|place| core.release(place));
                 return Err(error);
@@ -487,13 +477,13 @@ impl Store {
     }
 
     /// Packs records of one class into rows and submits them; adds the places in the order of the blocks.
-    fn append(&self, class: u8, blocks: &[Encoded], purse: Purse, places: &mut Vec<Place>) -> Result<()> {
+    fn append(&self, class: u8, blocks: &[Encoded], mark: Watermark, places: &mut Vec<Place>) -> Result<()> {
         let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
         let (mut kind, mut pad) = (SegmentKind::Data, false);
         let before = places.len();
         while places.len() - before < blocks.len() {
             let next = places.len() - before;
-            let stream = Stream { kind, class, purse, pad };
+            let stream = Stream { kind, class, mark, pad };
             let placed = self.core.lock().place_row(stream, &footprints[next..]);
             let placed = match placed {
                 Ok(Some(placed)) => placed,
@@ -685,8 +675,8 @@ pub struct Appender<'a> {
     store: &'a Store,
     kind: SegmentKind,
     class: u8,
-    /// Whose floor holds; none does for what a commit has to store.
-    purse: Option<Purse>,
+    /// Down to where segments may be opened.
+    mark: Watermark,
     row: Option<OpenRow>,
 }
 
@@ -706,13 +696,13 @@ struct OpenRow {
 impl<'a> Appender<'a> {
     /// For blocks of one kind, whatever is free.
     pub fn new(store: &'a Store, kind: SegmentKind) -> Self {
-        Self { store, kind, class: 0, purse: None, row: None }
+        Self { store, kind, class: 0, mark: Watermark::Promised, row: None }
     }
 
     /// For nodes that outlived their neighbours.
     pub fn of_old_nodes(store: &'a Store) -> Self {
-        let (kind, purse) = (SegmentKind::Node, Some(Purse::Moved));
-        Self { store, kind, class: heat::COLDEST, purse, row: None }
+        let (kind, mark) = (SegmentKind::Node, Watermark::Clean);
+        Self { store, kind, class: heat::COLDEST, mark, row: None }
     }
 
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
@@ -788,7 +778,7 @@ impl<'a> Appender<'a> {
                 }
                 core.close_segment(id);
             }
-            if self.purse.is_some_and(|purse| !core.may_open(purse, group)) {
+            if !core.may_open(self.mark, group) {
                 continue;
             }
             let Some(record) = core.open_segment(kind, class, group) else { continue };

@@ -65,12 +65,13 @@ impl Pool {
         }
         let prints = vec![None; records.len()];
         let drafts = records.iter().map(|_| None).collect();
-        self.store.store_new(records, drafts, &prints)
+        self.store.store_new(records, drafts, &prints, op.watermark())
     }
 
     /// As [`larder_store::Store::store_new`]; what has a fingerprint is near from now on.
     fn store_near(
         &self,
+        op: &Op<'_>,
         records: Vec<NewRecord>,
         drafts: Vec<Option<Draft>>,
         mut prints: Vec<Option<Fingerprint>>,
@@ -79,7 +80,7 @@ impl Pool {
             let wrong = prints.iter().flatten().next().copied();
             prints.iter_mut().flatten().for_each(|print| *print = wrong.unwrap_or(*print));
         }
-        let born = self.store.store_new(records, drafts, &prints)?;
+        let born = self.store.store_new(records, drafts, &prints, op.watermark())?;
         if !planted(Bug::MapNotTold) {
             let mut near = self.duplicates.near.lock();
             for (&ptr, print) in born.iter().zip(&prints) {
@@ -94,7 +95,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::store`].
-    fn store_unless_there(&self, _op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
+    fn store_unless_there(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         let mut search = self.fingerprint_all(&records);
         self.find_all(&mut search);
         let new: Vec<usize> =
@@ -111,7 +112,7 @@ impl Pool {
         let fresh_prints = new.iter().map(|&i| prints[i]).collect::<Vec<_>>();
         let fresh_drafts = new.iter().map(|&i| drafts[i].take()).collect();
         drop(drafts);
-        for (&i, ptr) in new.iter().zip(self.store_near(fresh, fresh_drafts, fresh_prints)?) {
+        for (&i, ptr) in new.iter().zip(self.store_near(op, fresh, fresh_drafts, fresh_prints)?) {
             found[i] = Some(ptr);
             stored.extend(prints[i].map(|print| (print, ptr.id)));
         }
