@@ -52,7 +52,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 quick: lint
-	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
+	$(CARGO) test --workspace --locked --lib --bins --test golden --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 # The same cases in every run; `quick` and `soak` draw new ones each time.
