@@ -50,6 +50,7 @@ clean-run:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test -p larder-tidy --locked --quiet
 
 quick: lint
 	$(CARGO) test --workspace --locked --lib --bins --test golden --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
