@@ -21,7 +21,8 @@ export LARDER := $(CARGO_TARGET_DIR)/release/larder
 CARGO := cargo
 STEP := scripts/step.sh
 # One command for all that `make test` runs in release: other packages together would be built with other features.
-BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-benches --bin larder --bin twins --bin index
+BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-real -p larder-benches \
+	--bin larder --bin twins --bin crowd --bin races --bin witness --bin index
 SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
