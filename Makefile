@@ -21,7 +21,8 @@ export LARDER := $(CARGO_TARGET_DIR)/release/larder
 CARGO := cargo
 STEP := scripts/step.sh
 # One command for all that `make test` runs in release: other packages together would be built with other features.
-BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-benches --bin larder --bin twins --bin index
+BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-real -p larder-benches \
+	--bin larder --bin twins --bin crowd --bin races --bin witness --bin index
 SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
@@ -50,9 +51,10 @@ clean-run:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test -p larder-tidy --locked --quiet
 
 quick: lint
-	$(CARGO) test --workspace --locked --lib --bins --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
+	$(CARGO) test --workspace --locked --lib --bins --test golden --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
 
 # `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
 # The same cases in every run; `quick` and `soak` draw new ones each time.

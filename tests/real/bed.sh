@@ -149,13 +149,13 @@ dead() {
     done
 }
 
-# compiled NAME: builds NAME.rs of this folder into the bed, and says where it is.
-compiled() {
-    rustc --edition 2024 -O -o "$BED/$1" "$HERE/$1.rs" && echo "$BED/$1"
+# program NAME: where a program is that was built beside the command (NAME.rs of this folder, or twins).
+program() {
+    local path
+    path=$(dirname "$LARDER")/$1
+    [ -x "$path" ] || { echo "$NAME: there is no $path: make real" >&2; exit 1; }
+    echo "$path"
 }
-
-# witness: builds witness.rs; it is $WITNESS then.
-witness() { WITNESS=$(compiled witness); }
 
 # finish: the closing line; fails when anything did.
 finish() {

@@ -1,14 +1,17 @@
 //! A crowd: many programs, many open files, many names; and one who holds files open while their daemon dies.
-//! Compiled by rustc alone.
 //!
 //! ```text
-//! crowd hold DIR           holds files of DIR open, says `ready`, waits for a line, then tries to use them: prints
-//! what each try came to crowd open DIR COUNT     makes COUNT files, has all of them open at once, reads and rewrites
-//! through all crowd work DIR SEED OPS  OPS random operations in a folder of its own, held against a model, and
-//! beside the others on what they share: a counter under flock, a log opened for appending crowd sums DIR PROGRAMS
-//! OPS what PROGRAMS of `work` must have left in what they share crowd names DIR COUNT    COUNT names in one folder:
-//! made, listed, asked for their attributes, removed; prints the times
+//! crowd hold DIR               holds files of DIR open, says `ready`, waits for a line, then tries to use them:
+//!                              prints what each try came to
+//! crowd open DIR COUNT         makes COUNT files, has all of them open at once, reads and rewrites through all
+//! crowd work DIR SEED OPS      OPS random operations in a folder of its own, held against a model, and beside the
+//!                              others on what they share: a counter under flock, a log opened for appending
+//! crowd sums DIR PROGRAMS OPS  what PROGRAMS of `work` must have left in what they share
+//! crowd names DIR COUNT        COUNT names in one folder: made, listed, asked for their attributes, removed;
+//!                              prints the times
 //! ```
+
+#![expect(clippy::disallowed_methods, reason = "a program of its own, on a real machine's clock")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -86,7 +89,10 @@ fn hold(dir: &Path) -> io::Result<()> {
     tell("truncate", writes.set_len(3));
     tell("fsync of the folder", folder.sync_all());
     tell("new file in the working directory", File::create("new").map(drop));
-    tell("list of the working directory", fs::read_dir(".").and_then(|mut list| list.try_for_each(|e| e.map(drop))));
+    tell(
+        "list of the working directory",
+        fs::read_dir(".").and_then(|mut list| list.try_for_each(|e| e.map(drop))),
+    );
     Ok(())
 }
 
@@ -188,9 +194,14 @@ fn work(dir: &Path, seed: u64, ops: u64) -> io::Result<()> {
     }
     // What did not come by chance, so that the sums are known.
     count_up(&dir.join("rounds"))?;
-    OpenOptions::new().append(true).create(true).open(dir.join("rolls"))?.write_all(format!("{seed:08}\n").as_bytes())?;
-    let found: BTreeSet<_> =
-        fs::read_dir(&mine)?.map(|entry| Ok(entry?.file_name().into_string().expect("text"))).collect::<io::Result<_>>()?;
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(dir.join("rolls"))?
+        .write_all(format!("{seed:08}\n").as_bytes())?;
+    let found: BTreeSet<_> = fs::read_dir(&mine)?
+        .map(|entry| Ok(entry?.file_name().into_string().expect("text")))
+        .collect::<io::Result<_>>()?;
     assert_eq!(found, model.keys().cloned().collect());
     for (name, bytes) in &model {
         assert!(fs::read(mine.join(name))? == *bytes, "{name} at the end");
@@ -211,7 +222,8 @@ fn count_up(path: &Path) -> io::Result<()> {
 }
 
 fn sums(dir: &Path, programs: u64, ops: u64) -> io::Result<()> {
-    let number = |name: &str| fs::read_to_string(dir.join(name)).map(|text| text.trim().parse::<u64>().expect(name));
+    let number =
+        |name: &str| fs::read_to_string(dir.join(name)).map(|text| text.trim().parse::<u64>().expect(name));
     assert_eq!(number("rounds")?, programs, "each program counted itself once");
     let rolls = fs::read_to_string(dir.join("rolls"))?;
     let rolls: BTreeSet<u64> = rolls.lines().map(|line| line.parse().expect("a whole line")).collect();
@@ -231,7 +243,8 @@ fn names(dir: &Path, count: u64) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let path = |n: u64| -> PathBuf { dir.join(format!("a name among many {n:07}")) };
     let mut times = Vec::new();
-    let mut timed = |what: &str, start: Instant| times.push(format!("{what} {:.1} s", start.elapsed().as_secs_f64()));
+    let mut timed =
+        |what: &str, start: Instant| times.push(format!("{what} {:.1} s", start.elapsed().as_secs_f64()));
     let start = Instant::now();
     for n in 0..count {
         File::create_new(path(n))?;

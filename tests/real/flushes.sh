@@ -7,10 +7,10 @@
 # a thread does by a ring of its own.
 # FSYNCS: how many (200).
 . "$(dirname "$0")/bed.sh"
-need root fuse rustc strace
+need root fuse strace
 FSYNCS=${FSYNCS:-200}
 make_bed 4 512M
-witness
+WITNESS=$(program witness)
 
 # trial WORD MEMBERS DEVICE...
 trial() {

@@ -4,10 +4,10 @@
 # confirmed is there; nothing is torn, nothing is wrong. At the end the same with as many devices gone as may be.
 # KILLS: how often (20).
 . "$(dirname "$0")/bed.sh"
-need root fuse rustc
+need root fuse
 KILLS=${KILLS:-20}
 make_bed 6 2G
-witness
+WITNESS=$(program witness)
 
 # kill_during VERB...: kills the daemon some milliseconds after `larder pool VERB` began.
 kill_during() {

@@ -58,7 +58,10 @@ fn replaced(dir: &Path) -> bool {
                     }
                     stats.note("stat", fs::metadata(&file));
                     modes.note("chmod", fs::set_permissions(&file, PermissionsExt::from_mode(0o600)));
-                    locks.note("create", OpenOptions::new().write(true).create(true).open(&lock));
+                    locks.note(
+                        "create",
+                        OpenOptions::new().write(true).create(true).truncate(false).open(&lock),
+                    );
                 }
             });
         }

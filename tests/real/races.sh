@@ -2,9 +2,9 @@
 # races.sh: what processes see of each other on a mount: files that are replaced, removed, held without being open,
 # mapped while others write, and changed by strangers.
 . "$(dirname "$0")/bed.sh"
-need root fuse transport rustc
+need root fuse transport
 make_bed 2 512M
-RACES=$(compiled races)
+RACES=$(program races)
 
 "$LARDER" pool create -m "$MNT" tank mirror $(devices)
 mounted

@@ -2,10 +2,10 @@
 # rename.sh: a tree is equal after its pool's devices were renamed, moved to another folder and put in another order.
 # FILES: how many files (30,000).
 . "$(dirname "$0")/bed.sh"
-need root fuse rustc setfattr
+need root fuse setfattr
 FILES=${FILES:-30000}
 make_bed 6 2G
-witness
+WITNESS=$(program witness)
 
 # What find(1) tells of a tree: modes, owners, links, sizes (a directory's is the filesystem's own affair),
 # nanosecond times, targets.

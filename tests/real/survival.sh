@@ -4,7 +4,7 @@
 # COPY_GIB (2) GiB are copied under pressure, NAMES (100,000) names put into one folder. PARTS names parts to run.
 . "$(dirname "$0")/bed.sh"
 packages fio
-need root fuse rustc fio
+need root fuse fio
 room 6
 COPY_GIB=${COPY_GIB:-2} NAMES=${NAMES:-100000}
 PARTS=${PARTS:-death pressure files programs names bytes}
@@ -12,7 +12,7 @@ PARTS=${PARTS:-death pressure files programs names bytes}
 BUDGET_MIB=256 BESIDE_MIB=128
 # The devices bound what is written: nothing here can take more.
 make_bed 4 1200M
-CROWD=$(compiled crowd)
+CROWD=$(program crowd)
 told=""
 APART=$MNT/set/apart
 

@@ -9,8 +9,7 @@ need root fuse mkfs.ext4
 STEPS=${STEPS:-6000} SEEDS=${SEEDS:-1} seed=${FIRST_SEED:-1}
 KINDS=${KINDS:-4K,off 4K,lz4 128K,off 128K,zstd 1M,off 1M,lz4 4K,off,content 16K,lz4,content 128K,zstd,content}
 make_bed 3 4G # for records of 1 MiB
-TWINS=$(dirname "$LARDER")/twins
-[ -x "$TWINS" ] || { echo "$NAME: there is no $TWINS: make real" >&2; exit 1; }
+TWINS=$(program twins)
 
 # The other twin has what a mount has: access times, no devices, no set-user-id; large attributes.
 DISK=$BED/disk

@@ -1,5 +1,5 @@
 //! A witness writes files whose every byte follows from a seed, notes outside of the file system what was
-//! acknowledged, and can tell afterwards whether that is what is there. Compiled by rustc alone.
+//! acknowledged, and can tell afterwards whether that is what is there.
 //!
 //! ```text
 //! witness write  DIR ACKS SEED    writes until an error comes (the daemon was killed); ACKS says what fsync confirmed
@@ -9,6 +9,8 @@
 //! witness flushes STRACE TIMES DIR MEMBERS
 //!                                 each time span has a flush, after a write, on MEMBERS of the devices in DIR
 //! ```
+
+#![expect(clippy::disallowed_methods, reason = "a program of its own, on a real machine's clock")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};

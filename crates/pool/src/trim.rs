@@ -1,12 +1,12 @@
 //! Trim: devices are told which slots are free, so that SSDs and sparse files can give them up.
 //!
 //! A slot counts as free when it may be given to another segment: the commit that freed the last one is two commits
-//! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still be
+//! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can be
 //! imported names it. Slots that are out of use ([`larder_store::badslots`]) are none of them.
 //!
 //! A step takes some free slots of each device away from writers, has them discarded, flushes, and gives them back. A
 //! discard may come as late as the flush after it and would spoil what was written to the slot between the two: hence
-//! the flush. Writers are left as many slots as the cleaner looks after ([`GroupSpace::enough`]), so that nobody is told
+//! the flush. Writers are left as many slots as the cleaner looks after ([`GroupSpace::enough`]), so nobody is told
 //! that there is no room for the sake of a trim; of a pool that is that full, nothing is trimmed.
 //!
 //! `autotrim` goes through the slots that were given back since the import, and not been taken again. A trim that was

@@ -39,7 +39,7 @@
 //! begins anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps
 //! the id through which it has judged. The next trace takes up from there: it pins anew, with a horizon of its own,
 //! and leaves alone all ids below. No tree needs to be walked for those: what a node names was there before it, so
-//! that nodes below that id name nothing above it. What was found before is kept beside it, but for missing blocks: what
+//! that nodes below that id name nothing above it. What was found before is kept with it, but for missing blocks: what
 //! it finds says from which id on it looked ([`Findings::from`]). One that failed is taken up in the same way.
 //!
 //! # Memory
