@@ -23,7 +23,6 @@ use larder_format::segment::{
 };
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use larder_sorted::map::Entry;
-use larder_store::core::Core;
 use larder_store::error::Result;
 use larder_store::read::TableNodes;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -205,7 +204,7 @@ impl Pool {
     /// Where a block is: as its hint says unless the cleaner moved it.
     pub(crate) fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
         if hint_is_stale(&self.core.lock(), ptr.place.segment) {
-            return Ok(Core::look_up(self, ptr.id)?.first().copied().unwrap_or(ptr.place));
+            return Ok(self.places_of(ptr.id)?.first().copied().unwrap_or(ptr.place));
         }
         Ok(ptr.place)
     }

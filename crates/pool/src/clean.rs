@@ -14,9 +14,10 @@
 //!
 //! # When
 //! In the background ([`Pool::tend`]) while fewer segments are free or about to be than
-//! [`larder_store::space::GroupSpace::enough`], the faster the fewer. Below [`larder_store::space::GroupSpace::tight`] each write
-//! pays with a step, so that writing gets as slow as cleaning is, and nobody meets a wall. Nothing is cleaned before
-//! it has to be: what is left alone dies by itself. Which segment: [`larder_store::heat`].
+//! [`larder_store::space::GroupSpace::enough`], the faster the fewer. Below
+//! [`larder_store::space::GroupSpace::tight`] each write pays with a step, so that writing gets as slow as cleaning is,
+//! and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself. Which segment:
+//! [`larder_store::heat`].
 
 use crate::dedup::IndexFootprints;
 use crate::pool::Pool;
@@ -252,7 +253,7 @@ impl Pool {
             Err(error) if !matches!(error, PoolError::Suspended(_) | PoolError::HostFull(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
                     self.core.lock().entries.change(segment, |entry| entry.damaged = true);
-                    self.heal_segment_later(segment);
+                    self.suspects.note_segment(segment);
                 }
                 Ok(Some(0))
             }
@@ -322,7 +323,7 @@ impl Pool {
         self.let_go_of_freed();
         let mut core = self.core.lock();
         let before = core.held_segments();
-        core.reap_segments(&self.store, self.durable_commit());
+        core.reap_segments(&self.store.readable, self.durable_commit());
         core.held_segments() < before
     }
 
@@ -517,7 +518,7 @@ impl Pool {
         let found = read.or_else(elsewhere);
         // What a device does not give as long as it is out is not mended either.
         if wrong && found.is_some() {
-            self.heal_later(segment.id, offset, 0);
+            self.suspects.note(segment.id, offset, 0);
         }
         found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }

@@ -574,7 +574,7 @@ impl Pool {
         self.redoes.store(false, Ordering::Release);
         self.let_go_of_freed();
         let mut core = self.core.lock();
-        core.reap_segments(self, commit);
+        core.reap_segments(&self.store.readable, commit);
         Ok(())
     }
 

@@ -33,9 +33,9 @@ use larder_format::segment::SegmentRecord;
 use larder_format::tables::Table;
 use larder_format::{BlockId, BlockPtr, DatasetId, Place, SegmentId};
 use larder_sorted::tree::{LostNode, Met, NodeStore, Tree};
-use larder_store::core::Core;
+use larder_store::decode::decode_node;
 use larder_store::error::{PoolError, Result};
-use larder_store::read::{DatasetNodes, TableNodes, decode_node};
+use larder_store::read::{DatasetNodes, TableNodes};
 use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -618,8 +618,7 @@ impl Pool {
 
     /// Whether the map knows a block and it can be read.
     fn is_there(&self, ptr: BlockPtr, kind: BlockKind) -> bool {
-        Core::look_up(self, ptr.id).is_ok_and(|places| !places.is_empty())
-            && self.read_plain(ptr, kind).is_ok()
+        self.places_of(ptr.id).is_ok_and(|places| !places.is_empty()) && self.read_plain(ptr, kind).is_ok()
     }
 
     /// Names inodes that were in lost nodes.

@@ -23,6 +23,16 @@ pub(crate) struct Healing {
 }
 
 impl Pool {
+    /// Whether more was found wrong than could be remembered: a scrub would find it again.
+    pub fn advises_scrub(&self) -> bool {
+        self.suspects.overran()
+    }
+
+    /// Whether [`Pool::heal_step`] has something to do.
+    pub fn has_to_heal(&self) -> bool {
+        self.suspects.is_waiting()
+    }
+
     /// Mends rows that reads found wrong; how many. None when there are none, or when they are in no durable commit
     /// yet: then they wait.
     ///
@@ -34,7 +44,7 @@ impl Pool {
             checked => checked?,
         }
         let mut whole = self.healing.whole.lock();
-        let mut places = self.store.take_suspects(PLACES_PER_STEP);
+        let mut places = self.suspects.take(PLACES_PER_STEP);
         let mut rows = 0;
         while let Some(((id, offset), mut counted)) = places.pop_first() {
             // Gone, with what was in it.
@@ -46,7 +56,7 @@ impl Pool {
                 counted |= entry.remove();
             }
             if row.commit > self.durable_commit() {
-                self.store.heal_later(id, offset, counted);
+                self.suspects.note(id, offset, counted);
                 continue;
             }
             let mut mend = Mend::of_rows(segment, row.offset..end, counted);
@@ -65,7 +75,7 @@ impl Pool {
     /// Goes on with a segment that is mended whole.
     fn heal_whole(&self, whole: &mut Option<Mend>) -> Result<u64> {
         if whole.is_none() {
-            let Some(id) = self.store.take_suspect_segment() else { return Ok(0) };
+            let Some(id) = self.suspects.take_segment() else { return Ok(0) };
             let core = self.core.lock();
             let entry = core.entries.get(&id);
             *whole = entry.map(|entry| Mend::new(entry.segment.clone(), entry.height, Targets::All));

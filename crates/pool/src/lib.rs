@@ -37,7 +37,6 @@ mod suspend;
 mod tests;
 pub mod trace;
 pub mod trim;
-mod turn;
 
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};

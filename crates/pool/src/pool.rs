@@ -22,7 +22,7 @@ use larder_store::error::{PoolError, Result};
 use larder_store::write::Dedup;
 use larder_store::{Class, Event};
 use larder_store::{Watch, Watermark};
-use larder_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use larder_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -137,6 +137,12 @@ impl<'a> Op<'a> {
     }
 }
 
+/// The turn to commit, or to do what no commit may come between.
+pub(crate) struct CommitTurn<'a> {
+    _watch: Watch<'a>,
+    _lock: MutexGuard<'a, ()>,
+}
+
 impl std::ops::Deref for Pool {
     type Target = Store;
     fn deref(&self) -> &Store {
@@ -169,6 +175,12 @@ impl Pool {
     /// Down to where operations may take space: to the last slot while what the log held is done again.
     pub fn watermark(&self) -> Watermark {
         if self.redoes.load(Ordering::Acquire) { Watermark::Promised } else { Watermark::Store }
+    }
+
+    /// Waits for the turn to commit.
+    pub(crate) fn commit_turn(&self) -> CommitTurn<'_> {
+        let lock = self.commit_lock.lock();
+        CommitTurn { _watch: self.store.watch("a commit, or what holds commits back,"), _lock: lock }
     }
 
     pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Result<Op<'a>> {

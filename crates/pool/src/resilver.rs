@@ -221,7 +221,7 @@ impl Pool {
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
-            running.lost.iter().for_each(|lost| self.heal_segment_later(lost.segment));
+            running.lost.iter().for_each(|lost| self.suspects.note_segment(lost.segment));
             // What was lost may have come back with a device.
             self.recheck_damage();
         } else {

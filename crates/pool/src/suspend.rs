@@ -4,8 +4,8 @@
 //! way on. Two are not.
 //!
 //! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes,
-//! and the rows that found too few devices, which stay in the queue of rows ([`larder_store::write`]). A member that was
-//! faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
+//! and the rows that found too few devices, which stay in the queue of rows ([`larder_store::write`]). A member that
+//! was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
 //! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses
 //! such members again, writes those rows once more, finishes the commit that they refused, and commits. Log records
 //! that were lost have been acknowledged to nobody.

@@ -29,6 +29,7 @@ use crate::error::Result;
 use crate::events::{Class, Event};
 use crate::member::{Member, Written};
 use crate::read::TableNodes;
+use crate::retired::Retired;
 use crate::segments::Segment;
 use crate::store::Store;
 use larder_device::{ALIGN, AlignedBuf, DeviceError};
@@ -39,7 +40,6 @@ use larder_format::{DeviceGuid, DeviceIndex, SegmentId, SlotIndex};
 use larder_mutants::{Bug, planted};
 use larder_sorted::tree::Tree;
 use larder_sync::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,36 +49,6 @@ const TRIES: usize = 2;
 const CHUNK: u32 = 1 << 20;
 /// Of a chunk that cannot be read, pieces at first; of these, sectors.
 const PIECE: u32 = 64 << 10;
-
-/// What became of a slot that refused a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retired {
-    /// Its column lies elsewhere now.
-    Moved,
-    /// It is not given to any segment any more; the column, of the log, is where it was.
-    Noted,
-    /// Nothing on this device took the column, or too many slots have refused: it is the device.
-    Failed,
-}
-
-/// The pool's place for slots that are out of use.
-#[derive(Default)]
-pub struct BadSlots {
-    /// Held while a column is brought elsewhere.
-    turn: Mutex<()>,
-    known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    slots: BTreeMap<Slot, BadSlotRecord>,
-    /// Not in the tables yet; whether another slot of the device took what this one refused.
-    unsaved: BTreeMap<Slot, bool>,
-    /// To be taken out of the tables.
-    removed: BTreeSet<Slot>,
-    /// Segments that the tables do not have where they are.
-    moved: BTreeSet<SegmentId>,
-}
 
 impl Store {
     /// Slots that are out of use since a write to them was refused, with what is known of that.
@@ -178,7 +148,7 @@ impl Store {
                 return false;
             }
             if unread {
-                self.heal_segment_later(segment.id);
+                self.suspects.note_segment(segment.id);
             }
         }
         true

@@ -2,19 +2,15 @@
 //!
 //! That lock is never held over I/O.
 
-use crate::error::Result;
 use crate::heat::Clock;
-use crate::segments::{SegmentEntry, Segments};
+use crate::segments::{Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::spare::Groups;
-use crate::store::Store;
 use crate::watermark::Watermark;
 use larder_format::label::Features;
-use larder_format::run::Places;
 use larder_format::segment::{SegmentKind, SegmentState};
-use larder_format::{BlockId, BlockPtr, CommitId, GroupIndex, Incarnation, Place, SegmentId};
+use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, Place, SegmentId};
 use larder_mutants::{Bug, planted};
-use larder_sorted::map::{Location, Update};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -160,12 +156,12 @@ impl Core {
     }
 
     /// Gives back the slots of segments freed two commits before `durable` that nobody reads.
-    pub fn reap_segments(&mut self, store: &Store, durable: CommitId) {
+    pub fn reap_segments(&mut self, readable: &Readable, durable: CommitId) {
         let ripe = |entry: &SegmentEntry| {
             entry.state == SegmentState::Freed && entry.freed.get() + 2 <= durable.get()
         };
         for id in self.entries.select(ripe) {
-            store.readable.remove(id);
+            readable.remove(id);
             if Arc::strong_count(&self.entries[&id].segment) > 1 {
                 self.entries.change(id, |entry| entry.held = true);
                 continue;
@@ -189,14 +185,6 @@ impl Core {
         entry
     }
 
-    /// Where the block map says that a block is: at each of these places, or nowhere.
-    pub fn look_up(store: &Store, id: BlockId) -> Result<Vec<Place>> {
-        Ok(match store.look_up(id, |look_up, io| look_up.location(io))? {
-            Some(Location::Places(places)) => places.to_vec(),
-            _ => Vec::new(),
-        })
-    }
-
     /// Whether so few segments are free that each write should pay.
     pub fn is_tight(&self) -> bool {
         self.groups.values().any(|group| group.free_segments() < group.tight())
@@ -210,16 +198,5 @@ impl Core {
     /// Whether a block may have more than one place.
     pub fn has_copies(&self) -> bool {
         self.features.incompatible & Features::COPIES != 0
-    }
-}
-
-impl Store {
-    /// A block was stored and is referred to by its id: the map learns its place.
-    pub fn note_born(&self, ptr: BlockPtr) {
-        if planted(Bug::MapNotTold) {
-            return;
-        }
-        let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
-        self.map.lock().apply(Update::Put { id: ptr.id, places });
     }
 }

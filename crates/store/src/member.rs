@@ -7,7 +7,7 @@
 //! besides, and is otherwise the same. Its device never changes: who opens a device anew makes another member of the
 //! same number.
 
-use crate::slow::Pace;
+use crate::pace::Pace;
 use larder_device::{
     AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind, TIMEOUT,
 };

@@ -11,43 +11,20 @@
 //! be a stream, or what is wanted often.
 
 use crate::cache::Record;
+use crate::decode::stored;
 use crate::error::{PoolError, Result};
-use crate::read::stored;
 use crate::segments::Segment;
 use crate::store::Store;
+use larder_format::Place;
 use larder_format::block::{self, BLOCK_OVERHEAD, CheckedHeader, FRAME, FRAME_SUM, frame_sums_len};
 use larder_format::items::Extent;
-use larder_format::{BlockId, Place};
 use larder_mutants::{Bug, planted};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A part is at most one of so many of its record: of more than that, the whole costs hardly more.
 const PARTS: u32 = 4;
 /// Bytes between the sums and the frames that are read along rather than left out by a second request.
 const GAP: u32 = 16 << 10;
-/// Records that are remembered for a part having been read of them.
-const REMEMBERED: usize = 16 << 10;
-/// Of each, the cache has about so much room: no more are remembered than it would hold.
-const ROOM: u64 = 128 << 10;
-
-/// Of which records a part was read, each at a place of its own and its neighbours in the order of ids: old ones make
-/// room for new ones.
-pub struct Parts(Box<[AtomicU64]>);
-
-impl Default for Parts {
-    fn default() -> Self {
-        Self((0..REMEMBERED).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-impl Parts {
-    /// Notes that a part of `id` is read; whether that is remembered already. A cache of `room` bytes holds the others.
-    fn note(&self, id: BlockId, room: u64) -> bool {
-        let places = (room / ROOM).clamp(64, self.0.len() as u64);
-        self.0[(id.get() % places) as usize].swap(id.get(), Ordering::Relaxed) == id.get()
-    }
-}
 
 impl Store {
     /// The bytes `range` of the plain content of the record that an extent names, from the cache or the devices.
@@ -67,7 +44,7 @@ impl Store {
         let is_small = range.len() <= (extent.logical / PARTS) as usize;
         if is_small
             && is_framed(extent)
-            && !self.parts.note(id, self.cache.record_limit())
+            && !self.part_reads.note(id, self.cache.record_limit())
             && let Some(part) = self.read_frames(extent, range.clone(), true)
         {
             return Ok(part);
@@ -147,22 +124,4 @@ impl Store {
 fn is_framed(extent: &Extent) -> bool {
     let logical = extent.logical;
     extent.ptr.place.stored == BLOCK_OVERHEAD + frame_sums_len(logical) + logical
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_is_remembered_until_the_cache_would_have_let_go_of_it() {
-        let parts = Parts::default();
-        let id = |n: u64| BlockId::new((7 << 40) + n);
-        let note = |n: u64, room: u64| parts.note(id(n), room);
-        assert!((0..1000).all(|n| !note(n, 1 << 30)));
-        assert!((0..1000).all(|n| note(n, 1 << 30)));
-        assert!((0..64).all(|n| !note(5000 + n, 0)));
-        assert!((0..64).all(|n| note(5000 + n, 0)));
-        assert!((0..64).all(|n| !note(6000 + n, 0)));
-        assert!((0..64).all(|n| !note(5000 + n, 0)), "no more than a small cache holds");
-    }
 }

@@ -9,11 +9,11 @@
 //! Columns may be rotten themselves. When all is here and nothing was accepted, other replicas of columns are taken
 //! and up to [`MAX_SUSPECTS`] columns are left out, as many choices as [`MAX_WORK`] allows.
 
+use crate::decode::stored;
 use crate::events::{Class, Event};
+use crate::pace::LATE_MOST;
 use crate::parity;
-use crate::read::stored;
 use crate::segments::Segment;
-use crate::slow::LATE_MOST;
 use crate::store::Store;
 use bytes::Bytes;
 use larder_device::{Outcome, Pending, wait_any};
@@ -132,7 +132,7 @@ impl<'a> Race<'a> {
             });
         }
         if found.is_ok() && self.wrong != 0 {
-            self.store.heal_later(self.segment.id, self.place.offset, self.wrong);
+            self.store.suspects.note(self.segment.id, self.place.offset, self.wrong);
         }
         found
     }
@@ -251,7 +251,7 @@ impl<'a> Race<'a> {
         let Ok(bytes) = pending.wait() else {
             member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
             // A sector that is written anew may be read again.
-            self.store.heal_later(self.segment.id, self.place.offset, 0);
+            self.store.suspects.note(self.segment.id, self.place.offset, 0);
             return None;
         };
         let bytes = stored(bytes, from, self.wide);

@@ -2,22 +2,16 @@
 
 use crate::around::{self, Wanted};
 use crate::cache::Record;
-use crate::codec;
-use crate::core::Core;
+use crate::decode::{decode_node, is_of_history, plain_of, stored};
 use crate::error::{PoolError, Result};
 use crate::race::Race;
 use crate::segments::Segment;
 use crate::store::Store;
 use bytes::Bytes;
-use larder_device::{ALIGN, AlignedBuf, DeviceError, Outcome, Pending};
-use larder_format::block::{self, BlockKind, CheckedHeader, CodecKind};
-use larder_format::items::MAX_RECORD;
-use larder_format::node::{NODE_MAX, Node};
-use larder_format::root::RootImport;
-use larder_format::run::PAGE_MAX;
-use larder_format::{
-    BlockId, BlockPtr, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, Place, Reason,
-};
+use larder_device::{ALIGN, DeviceError, Outcome, Pending};
+use larder_format::block::{self, BlockKind, CheckedHeader};
+use larder_format::node::Node;
+use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use larder_mutants::{Bug, planted};
 use larder_sorted::tree::NodeStore;
 use std::collections::HashMap;
@@ -25,59 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The most plain bytes that a block of a kind can hold; headers that claim more are refused, before room is made for
-/// it.
-fn max_logical(kind: BlockKind) -> usize {
-    match kind {
-        BlockKind::Record => MAX_RECORD as usize,
-        BlockKind::Node | BlockKind::Table => NODE_MAX,
-        BlockKind::Run => PAGE_MAX,
-        BlockKind::Log | BlockKind::CommitRecord => 16 << 20,
-    }
-}
-
-/// The node that a verified block holds.
-pub fn decode_node(header: &CheckedHeader, plain: &[u8]) -> Result<Arc<Node>> {
-    let node = Node::decode(plain)?;
-    if node.level() != header.info.level {
-        return Err(Corrupt::new("tree node", Reason::Identity).into());
-    }
-    Ok(Arc::new(node))
-}
-
 /// How often a node of the tables is tried to be read.
 const TABLE_TRIES: usize = 3;
-
-/// From this many bytes on a block stays in the buffer that it was read into, which is at most a quarter
-/// larger; smaller ones are copied out of it.
-const SHARE_FROM: usize = 48 << 10;
-
-/// The stored bytes of `place`, which begin at `from` of what was read.
-pub fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
-    let range = from..from + place.stored as usize;
-    if range.len() < SHARE_FROM {
-        Bytes::copy_from_slice(&bytes[range])
-    } else {
-        Bytes::from_owner(bytes).slice(range)
-    }
-}
-
-/// The plain content of a verified block that must be of `kind`.
-pub fn plain_of(header: &CheckedHeader, bytes: &Bytes, kind: BlockKind) -> Result<Bytes> {
-    let wrong = |reason| PoolError::Corrupt(Corrupt::new("block", reason));
-    if header.info.kind != kind {
-        return Err(wrong(Reason::Identity));
-    }
-    let logical = header.info.logical as usize;
-    if logical > max_logical(kind) {
-        return Err(wrong(Reason::Range));
-    }
-    let payload = bytes.slice(header.before_content() as usize..);
-    if header.info.codec == CodecKind::Off && payload.len() == logical {
-        return Ok(payload);
-    }
-    Ok(codec::decompress(header.info.codec, &payload, logical)?.into())
-}
 
 impl Store {
     /// The plain content of a record, from the cache or the devices.
@@ -198,7 +141,7 @@ impl Store {
             read => return read,
         };
         // Where the map cannot be read either, the first error is told, not this one.
-        let known = Core::look_up(self, ptr.id).unwrap_or_default();
+        let known = self.places_of(ptr.id).unwrap_or_default();
         let others = known.into_iter().filter(|other| *other != place);
         for place in others.collect::<Vec<_>>() {
             let Some(segment) = self.readable.get(place.segment) else { continue };
@@ -222,7 +165,7 @@ impl Store {
             return Ok((segment, ptr.place));
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let places = Core::look_up(self, ptr.id)?;
+        let places = self.places_of(ptr.id)?;
         if places.is_empty() {
             return Err(unreadable("the block map does not know it"));
         }
@@ -320,7 +263,7 @@ impl Store {
             Ok(Err(_)) => {
                 member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 // A sector that is written anew may be read again.
-                self.heal_later(segment.id, place.offset, 0);
+                self.suspects.note(segment.id, place.offset, 0);
                 None
             }
             Err(late) => {
@@ -395,13 +338,6 @@ impl Store {
         self.cache.keep_node(ptr.id, &node);
         Ok(node)
     }
-}
-
-/// Whether what was written for `commit` under `incarnation` belongs to this history of imports, the latest first: it
-/// does when that commit was that import's. What is older than the history reaches is believed.
-pub fn is_of_history(history: &[RootImport], commit: CommitId, incarnation: Incarnation) -> bool {
-    let import = history.iter().find(|import| import.first <= commit);
-    import.is_none_or(|import| import.incarnation == incarnation)
 }
 
 /// What a read of a column gave in good time.

@@ -1,16 +1,16 @@
 //! How the block map's runs reach the devices: pages are blocks of kind `Run` in segments of their own.
 
 use crate::codec::Codec;
+use crate::decode::plain_of;
 use crate::error::{PoolError, Result};
-use crate::read::plain_of;
 use crate::store::Store;
 use crate::write::Appender;
 use bytes::Bytes;
 use larder_format::block::{BlockInfo, BlockKind, CodecKind};
 use larder_format::checksum::ChecksumKind;
 use larder_format::segment::SegmentKind;
-use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId};
-use larder_sorted::map::LookUp;
+use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId, Place};
+use larder_sorted::map::{Location, LookUp};
 use larder_sorted::{PageReader, PageWriter};
 use larder_sync::Mutex;
 use std::collections::HashMap;
@@ -111,6 +111,17 @@ impl Store {
             }
             begun = fresh;
         }
+    }
+
+    /// Where the block map says that a block is: at each of these places, or nowhere.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn places_of(&self, id: BlockId) -> Result<Vec<Place>> {
+        Ok(match self.look_up(id, |look_up, io| look_up.location(io))? {
+            Some(Location::Places(places)) => places.to_vec(),
+            _ => Vec::new(),
+        })
     }
 }
 

@@ -17,24 +17,13 @@
 
 use crate::member::Member;
 use crate::members::Members;
+use crate::pace::{LATE_LEAST, LATE_MOST};
 use crate::segments::Segment;
 use crate::store::Store;
 use larder_device::{DeviceError, Outcome, Pending};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// A read is late after so many times what the peers take.
-const LATE: u32 = 8;
-/// But not sooner than this: threads wait for processors, too.
-const LATE_LEAST: Duration = Duration::from_millis(10);
-/// And not later than this. Reads of many at once wait as long for a device that answers nothing.
-pub const LATE_MOST: Duration = Duration::from_secs(1);
-/// A device is slow when its reads take so many times what its peers' do ...
-const SLOW: u32 = 10;
-/// ... and well again below that.
-const WELL: u32 = 5;
-/// What is this fast is not slow, whatever its peers are.
-const FAST_ENOUGH: Duration = Duration::from_millis(4);
 /// Of so many reads that avoid a device, one is followed by one that tries it ...
 const PROBE: u32 = 16;
 /// ... with so many bytes, another place each time: a disk keeps at hand what it gave before.
@@ -43,41 +32,8 @@ const PROBE_LEN: u32 = 64 << 10;
 const MOST_OWED: u32 = 4;
 /// Turns from one comparison with the peers to the next.
 const REVIEW: u32 = 64;
-/// One of this many reads may be hedged on the average ...
-const HEDGE_SHARE: u32 = 8;
-/// ... and this many of them in a row.
-const HEDGES_IN_A_ROW: u32 = 32;
 /// Waiting is cut into so many parts; after each it is seen whether the device answered anything.
 const ROUNDS: u32 = 4;
-
-/// How a member's reads go, beside its peers'.
-#[derive(Debug)]
-pub struct Pace {
-    /// When a read is late, ns.
-    late_ns: AtomicU64,
-    /// What its peers take for a read, ns; 0 when that is not known.
-    peers_ns: AtomicU64,
-    slow: AtomicBool,
-    turn: AtomicU32,
-    /// [`HEDGE_SHARE`] of these pay for a hedged read.
-    saved: AtomicU32,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            late_ns: AtomicU64::new(nanos(LATE_MOST)),
-            peers_ns: AtomicU64::new(0),
-            slow: AtomicBool::new(false),
-            turn: AtomicU32::new(0),
-            saved: AtomicU32::new(HEDGE_SHARE * HEDGES_IN_A_ROW),
-        }
-    }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// "1.5 ms", "40 ms", "3.0 s": two digits are enough.
 fn tell(span: Duration) -> String {
@@ -87,38 +43,6 @@ fn tell(span: Duration) -> String {
         ms if ms >= 1e3 => format!("{:.1} s", ms / 1e3),
         ms if ms >= 10.0 => format!("{ms:.0} ms"),
         ms => format!("{ms:.1} ms"),
-    }
-}
-
-impl Pace {
-    /// When a read that is sent now will be late; as late as can be when too many were of late.
-    pub fn late(&self) -> Duration {
-        let rich = self.saved.load(Relaxed) >= HEDGE_SHARE;
-        if rich { Duration::from_nanos(self.late_ns.load(Relaxed)) } else { LATE_MOST }
-    }
-
-    /// A read is about to be sent, here or elsewhere: it saves for hedging.
-    fn save(&self) {
-        let saved = self.saved.load(Relaxed);
-        if saved < HEDGE_SHARE * HEDGES_IN_A_ROW {
-            self.saved.store(saved + 1, Relaxed);
-        }
-    }
-
-    /// A read was late and is hedged.
-    pub fn spend(&self) {
-        self.saved.store(self.saved.load(Relaxed).saturating_sub(HEDGE_SHARE), Relaxed);
-    }
-
-    /// Compares what a read takes here with what it takes at each of the peers.
-    fn review(&self, own: Option<Duration>, mut peers: Vec<Duration>) {
-        peers.sort_unstable();
-        let Some(&peer) = peers.get(peers.len().saturating_sub(1) / 2) else { return };
-        self.peers_ns.store(nanos(peer), Relaxed);
-        self.late_ns.store(nanos((peer * LATE).clamp(LATE_LEAST, LATE_MOST)), Relaxed);
-        let Some(own) = own else { return };
-        let times = if self.slow.load(Relaxed) { WELL } else { SLOW };
-        self.slow.store(own > peer * times && own > FAST_ENOUGH, Relaxed);
     }
 }
 
@@ -253,51 +177,6 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
-    #[test]
-    fn a_device_is_slow_at_ten_times_what_half_of_its_peers_take_and_well_at_five() {
-        let pace = Pace::default();
-        let review = |own, peers: &[u64]| {
-            pace.review(Some(ms(own)), peers.iter().map(|&peer| ms(peer)).collect());
-            pace.slow.load(Relaxed)
-        };
-        assert!(!review(500, &[]), "nobody to compare with");
-        assert!(!review(50, &[5, 5, 5]));
-        assert!(review(51, &[5, 5, 900]));
-        assert!(review(26, &[5]));
-        assert!(!review(25, &[5]));
-        assert!(!review(4, &[0, 0]), "fast enough");
-    }
-
-    #[test]
-    fn reads_are_late_after_a_multiple_of_what_peers_take_within_bounds() {
-        let pace = Pace::default();
-        assert_eq!(pace.late(), LATE_MOST);
-        for (peer, late) in [(0, LATE_LEAST), (8, ms(64)), (500, LATE_MOST)] {
-            pace.review(None, vec![ms(peer)]);
-            assert_eq!(pace.late(), late);
-        }
-    }
-
-    #[test]
-    fn a_few_reads_in_a_row_are_hedged_soon_and_then_one_in_eight() {
-        let pace = Pace::default();
-        pace.review(None, vec![ms(1)]);
-        let hedge = |_: &u32| {
-            pace.save();
-            let soon = pace.late() == LATE_LEAST;
-            if soon {
-                pace.spend();
-            }
-            soon
-        };
-        let hedged = (0..1000).filter(hedge).count();
-        assert!((140..=170).contains(&hedged), "{hedged}");
-    }
 
     #[test]
     fn spans_are_told_in_two_digits() {

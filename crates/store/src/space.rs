@@ -283,8 +283,8 @@ impl GroupSpace {
     }
 
     /// The cleaner works while fewer segments than this are free or about to be: as many as the reserve, of which it
-    /// may use the half above what data is accepted by. It is little on purpose: the longer a segment is left alone, the less
-    /// of it has to be moved.
+    /// may use the half above what data is accepted by. It is little on purpose: the longer a segment is left alone,
+    /// the less of it has to be moved.
     pub fn enough(&self) -> u64 {
         self.left(Watermark::Available)
     }

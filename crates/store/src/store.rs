@@ -1,18 +1,18 @@
 //! The store: what knows where blocks lie, and the devices that they lie on.
 
-use crate::admission::Dirty;
-use crate::around::Misses;
-use crate::badslots::BadSlots;
 use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
+use crate::dirty::Dirty;
 use crate::events::{Event, EventSink};
+use crate::in_flight::Flights;
 use crate::members::Members;
-use crate::part::Parts;
+use crate::misses::Misses;
+use crate::part_reads::PartReads;
+use crate::retired::BadSlots;
 use crate::segments::Readable;
 use crate::spare::Spare;
 use crate::suspects::Suspects;
-use crate::suspend::Suspension;
-use crate::write::Flights;
+use crate::suspension::Suspension;
 use larder_device::{Clock, Entropy, Workers};
 use larder_format::checksum::Sums;
 use larder_format::label::GroupRule;
@@ -100,7 +100,7 @@ pub struct Store {
     /// Where small blocks were missed of late.
     pub misses: Misses,
     /// Of which records parts were read of late.
-    pub parts: Parts,
+    pub part_reads: PartReads,
     /// Bytes of records stored since import.
     pub stored: AtomicU64,
     /// Where events go.
@@ -151,7 +151,7 @@ impl Store {
             suspects: Suspects::default(),
             bad_slots: BadSlots::default(),
             misses: Misses::default(),
-            parts: Parts::default(),
+            part_reads: PartReads::default(),
             stored: AtomicU64::new(0),
             events: parts.events,
             myself: myself.clone(),

@@ -1,10 +1,9 @@
 //! Rows in which reads met something wrong, and segments to be gone through, until somebody has time for them.
 //!
 //! A read that had to go to a replica or to parity has its answer at once, and leaves the place here. What waits is
-//! bounded: when it is more, what is left out is the next scrub's, and [`Store::advises_scrub`] says so. All of it is in
+//! bounded: when it is more, what is left out is the next scrub's, and [`Suspects::overran`] says so. All of it is in
 //! memory: after a crash the next read, or the scrub, finds again what was not put right.
 
-use crate::store::Store;
 use larder_format::SegmentId;
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,47 +24,47 @@ pub struct Suspects {
     overrun: AtomicBool,
 }
 
-impl Store {
+impl Suspects {
     /// Has the row at `offset` of a segment looked at; errors of the columns `counted`, by bit, have been counted.
-    pub fn heal_later(&self, segment: SegmentId, offset: u32, counted: u64) {
-        let mut places = self.suspects.places.lock();
+    pub fn note(&self, segment: SegmentId, offset: u32, counted: u64) {
+        let mut places = self.places.lock();
         if places.len() >= PLACES && !places.contains_key(&(segment, offset)) {
-            self.suspects.overrun.store(true, Ordering::Relaxed);
+            self.overrun.store(true, Ordering::Relaxed);
             return;
         }
         *places.entry((segment, offset)).or_default() |= counted;
     }
 
     /// Has a whole segment looked at.
-    pub fn heal_segment_later(&self, segment: SegmentId) {
-        self.suspects.segments.lock().insert(segment);
+    pub fn note_segment(&self, segment: SegmentId) {
+        self.segments.lock().insert(segment);
     }
 
     /// Whether more was found wrong than could be remembered: a scrub would find it again.
-    pub fn advises_scrub(&self) -> bool {
-        self.suspects.overrun.load(Ordering::Relaxed)
+    pub fn overran(&self) -> bool {
+        self.overrun.load(Ordering::Relaxed)
     }
 
     /// A scrub went through everything.
-    pub fn scrub_is_done(&self) {
-        self.suspects.overrun.store(false, Ordering::Relaxed);
+    pub fn all_seen(&self) {
+        self.overrun.store(false, Ordering::Relaxed);
     }
 
     /// Whether something waits.
-    pub fn has_to_heal(&self) -> bool {
-        !self.suspects.places.lock().is_empty() || !self.suspects.segments.lock().is_empty()
+    pub fn is_waiting(&self) -> bool {
+        !self.places.lock().is_empty() || !self.segments.lock().is_empty()
     }
 
     /// Takes the first places, `most` at most, in their order.
-    pub fn take_suspects(&self, most: usize) -> Places {
-        let mut places = self.suspects.places.lock();
+    pub fn take(&self, most: usize) -> Places {
+        let mut places = self.places.lock();
         let rest = places.keys().nth(most).copied();
         let rest = rest.map(|first| places.split_off(&first)).unwrap_or_default();
         std::mem::replace(&mut places, rest)
     }
 
     /// Takes a segment.
-    pub fn take_suspect_segment(&self) -> Option<SegmentId> {
-        self.suspects.segments.lock().pop_first()
+    pub fn take_segment(&self) -> Option<SegmentId> {
+        self.segments.lock().pop_first()
     }
 }

@@ -17,29 +17,9 @@ use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::Member;
 use crate::store::Store;
+use crate::suspension::Suspension;
 use larder_format::GroupIndex;
 use std::sync::Arc;
-
-/// Why a pool is suspended.
-#[derive(Debug, Clone)]
-pub struct Suspension {
-    /// In words.
-    pub reason: String,
-    /// Nothing but an import helps.
-    pub lasting: bool,
-    /// It is for want of room on the file system under the devices.
-    full: bool,
-}
-
-impl Suspension {
-    fn error(&self) -> PoolError {
-        if self.full {
-            PoolError::HostFull(self.reason.clone())
-        } else {
-            PoolError::Suspended(self.reason.clone())
-        }
-    }
-}
 
 impl Store {
     /// Refuses when nothing may be written.

@@ -14,8 +14,8 @@ pub enum Watermark {
     Store,
     /// All that changed of the trees is stored, before the block map is merged.
     Changes,
-    /// The cleaner moves what lives, and frees more than it takes. What is left is for a commit, which opens one segment
-    /// each for runs, tables and the log at most, after the nodes.
+    /// The cleaner moves what lives, and frees more than it takes. What is left is for a commit, which opens one
+    /// segment each for runs, tables and the log at most, after the nodes.
     Clean,
     /// What was promised already, down to the last slot: what a commit has to store, and what the log holds.
     Promised,

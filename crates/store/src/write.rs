@@ -7,20 +7,21 @@
 //! What does not fill a row goes wherever it costs less: into a lower row, padded, or as copies into a
 //! replicated segment. Nodes, runs, tables and the log are always replicated.
 
-use crate::badslots::Retired;
 use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
 use crate::error::{PoolError, Result};
 use crate::heat;
-use crate::member::{Member, MemberState, Written};
+use crate::in_flight::{InFlight, RowWrite};
+use crate::member::MemberState;
+use crate::retired::Retired;
 use crate::row::{self, Encoded, FRAMED_FROM, RowPlan};
 use crate::segments::{RowImage, Segment, SegmentEntry};
 use crate::space::ROW_TARGET;
 use crate::store::Store;
 use crate::watermark::Watermark;
 use bytes::Bytes;
-use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
+use larder_device::AlignedBuf;
 use larder_format::block::{self, BlockInfo, BlockKind, Stamp};
 use larder_format::checksum::{ChecksumKind, SUM_LEN, Sums, payload_sum};
 use larder_format::label::Features;
@@ -29,12 +30,10 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId, SlotIndex,
+    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId,
 };
 use larder_mutants::{Bug, planted, point};
 use larder_sorted::map::Update;
-use larder_sync::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -123,75 +122,6 @@ pub fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
     let Draft { info, frames, payload, sum } = draft;
     let len = (frames.len() + payload.len()) as u32;
     Encoded::Parts(block::encode_header(sums, stamp, &info, sum, len), frames, payload)
-}
-
-/// A row that was submitted, and what must be waited for.
-pub struct InFlight {
-    segment: Arc<Segment>,
-    row: Arc<RowImage>,
-    writes: Vec<RowWrite>,
-    bytes: u64,
-}
-
-impl InFlight {
-    /// Whether a column is not, or not wholly, on `member`, which has it now.
-    fn is_lost(&self, column: usize, member: &Arc<Member>) -> bool {
-        let mut mine =
-            self.writes.iter().filter(|write| write.column == column && Arc::ptr_eq(&write.member, member));
-        !member.is_online() || mine.next().is_none_or(|first| !first.done) || mine.any(|write| !write.done)
-    }
-}
-
-/// A write of a row, which can be done again as long as the row is in memory.
-struct RowWrite {
-    column: usize,
-    member: Arc<Member>,
-    /// Where, and how far into the slot.
-    slot: SlotIndex,
-    within: u32,
-    data: Arc<AlignedBuf>,
-    pending: Option<Pending<Outcome>>,
-    done: bool,
-    /// The device is there and did not take it.
-    refused: Option<DeviceError>,
-}
-
-impl RowWrite {
-    fn start(
-        column: usize,
-        member: Arc<Member>,
-        slot: SlotIndex,
-        within: u32,
-        data: Arc<AlignedBuf>,
-    ) -> Self {
-        let mut write =
-            Self { column, member, slot, within, data, pending: None, done: false, refused: None };
-        write.start_again(slot);
-        write
-    }
-
-    fn start_again(&mut self, slot: SlotIndex) {
-        (self.slot, self.done, self.refused) = (slot, false, None);
-        self.pending = self.member.write(self.member.slot_offset(slot, self.within), Arc::clone(&self.data));
-    }
-
-    fn settle(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            match self.member.settle_write(Some(pending)) {
-                Written::Done => self.done = true,
-                Written::Refused(error) => self.refused = Some(error),
-                Written::Lost => {}
-            }
-        }
-    }
-}
-
-/// Rows on their way to the devices.
-#[derive(Default)]
-pub struct Flights {
-    queue: Mutex<(VecDeque<InFlight>, u64)>,
-    /// Held while rows are waited for, so that nobody overtakes a row that another thread has taken out.
-    landing: Mutex<()>,
 }
 
 /// A row that has its place and waits to be built.
@@ -424,6 +354,15 @@ impl Store {
             self.cache.keep_record(ptr.id, record.plain);
         }
         Ok(pointers)
+    }
+
+    /// A block was stored and is referred to by its id: the map learns its place.
+    pub fn note_born(&self, ptr: BlockPtr) {
+        if planted(Bug::MapNotTold) {
+            return;
+        }
+        let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
+        self.map.lock().apply(Update::Put { id: ptr.id, places });
     }
 
     /// Records were stored: the map learns their places and fingerprints.

@@ -14,10 +14,8 @@ const KNOWN: &[Known<'_>] = &[
     ("fuse", &[&["classic", "ring", "session"]]),
     ("hostile", &[&["decoders", "samples"]]),
     ("pool", &[&[
-        "admin", "ahead", "around", "badslots", "check", "clean", "commit", "core", "create", "damage",
-        "dataset", "dedup", "devices", "events", "fence", "free", "heal", "intent", "member", "members",
-        "mend", "part", "pool", "quota", "race", "read", "resilver", "runs", "scrub", "slow", "snapshot",
-        "suspend", "trace", "trim", "watch", "write",
+        "admin", "check", "clean", "commit", "create", "damage", "dataset", "dedup", "devices", "events", "fence", "free",
+        "heal", "intent", "mend", "pool", "quota", "resilver", "scrub", "snapshot", "trace", "trim",
     ]]),
     ("sim", &[&["cut", "trace"]]),
 ];

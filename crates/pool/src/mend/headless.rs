@@ -15,7 +15,6 @@ use larder_format::block;
 use larder_format::checksum::fast128;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{CommitId, Place};
-use larder_store::core::Core;
 use larder_store::parity;
 use std::ops::Range;
 use std::sync::Arc;
@@ -109,7 +108,7 @@ impl Mend {
                 stored: header.stored(),
             };
             let mapped = row::holds(self.segment.kind, header.info.kind);
-            let placed = mapped && Core::look_up(pool, header.id).ok()?.contains(&place);
+            let placed = mapped && pool.places_of(header.id).ok()?.contains(&place);
             if !mapped || !placed && header.birth < self.segment.birth {
                 return None;
             }

@@ -14,10 +14,9 @@ use larder_format::root::RootImport;
 use larder_format::segment::{RowHeader, SegmentKind, row_header_len};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Place};
 use larder_mutants::{Bug, planted};
-use larder_store::core::Core;
+use larder_store::decode::is_of_history;
 use larder_store::parity;
 use larder_store::race::search;
-use larder_store::read::is_of_history;
 use larder_store::segments::Segment;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -400,7 +399,7 @@ impl Salvage {
             let (offset, stored) = (start + range.start as u32, range.len() as u32);
             let here = Place { segment: segment.id, column, offset, stored };
             let mapped = matches!(kind, BlockKind::Record | BlockKind::Node);
-            mapped && !Core::look_up(pool, *id).is_ok_and(|places| places.contains(&here))
+            mapped && !pool.places_of(*id).is_ok_and(|places| places.contains(&here))
         };
         let foreign = self.blocks.iter().filter(|block| foreign(block)).map(|(.., range)| range);
         let mut open: Vec<&Range<usize>> = self.gaps.iter().chain(foreign).collect();

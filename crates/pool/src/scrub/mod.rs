@@ -429,7 +429,7 @@ impl Pool {
         work.clear();
         self.scrub.shown.lock().course = None;
         if outcome == ScrubOutcome::Done {
-            self.scrub_is_done();
+            self.suspects.all_seen();
         }
         let Course { started, examined, repaired, lost, .. } = course;
         let finished = self.world.clock.now();

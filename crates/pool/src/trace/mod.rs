@@ -43,8 +43,8 @@
 //! it finds says from which id on it looked ([`Findings::from`]). One that failed is taken up in the same way.
 //!
 //! # Memory
-//! [`larder_store::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what is
-//! live, a quarter for the walk, the rest for the other sets.
+//! [`larder_store::cache::TRACE_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what
+//! is live, a quarter for the walk, the rest for the other sets.
 
 mod findings;
 mod spill;
@@ -63,8 +63,7 @@ pub(crate) mod deep {
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 
-use crate::pool::Pool;
-use crate::turn::CommitTurn;
+use crate::pool::{CommitTurn, Pool};
 use findings::SAMPLE;
 use larder_format::items::Extent;
 use larder_format::node::Key;
