@@ -220,6 +220,13 @@ fn a_log_that_is_full_is_replayed_into_a_pool_that_is_full() {
             let again = again.unwrap_or_else(|error| panic!("seed {seed}, memory {memory}: {error}"));
             compare(&again, &files);
             again.check();
+            // The import itself is cut short, and cut short again.
+            let mut last = again;
+            for _ in 0..3 {
+                let cut = entropy.next_u64() as usize % (last.sim.trace().len() + 1);
+                last = import(&last, cut, memory).unwrap();
+                compare(&last, &files);
+            }
         }
     }
 }
