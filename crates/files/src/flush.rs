@@ -187,6 +187,26 @@ fn is_zero(bytes: &[u8]) -> bool {
 impl Volume {
     /// Flushes until the pool can take `bytes` more of dirty data, or this volume has none.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+        self.make_room_by(bytes, |id| self.flush_or_commit(id))
+    }
+
+    /// The same while the log is replayed, with so many operations left. Nothing can be committed then, so what is
+    /// stored twice takes space twice: where that might not be there all of it stays in memory, which is at most what
+    /// the log holds, and is stored once, as when it was accepted.
+    pub(crate) fn make_room_in_replay(&self, bytes: u64, left: usize) -> Result<()> {
+        let record_size = self.dataset.settings().record_size;
+        let most = (left as u64 + 1).saturating_mul((TAKEN_ALONG as u64 + 1) * u64::from(record_size));
+        let store = |id| {
+            let is_plenty = self.pool.space(record_size).available >= most;
+            if is_plenty { self.flush_one(id) } else { Err(FsError::NoSpace) }
+        };
+        match self.make_room_by(bytes, store) {
+            Err(FsError::NoSpace) => Ok(()),
+            made => made,
+        }
+    }
+
+    fn make_room_by(&self, bytes: u64, store: impl Fn(InodeId) -> Result<()>) -> Result<()> {
         while self.pool.dirty().get() + bytes > self.pool.dirty_limit() {
             let next = {
                 let (dirty, mut from) = (self.dirty.lock(), self.flush_from.lock());
@@ -197,7 +217,7 @@ impl Volume {
                 next
             };
             let Some(next) = next else { return Ok(()) };
-            self.flush_or_commit(next)?;
+            store(next)?;
         }
         Ok(())
     }
@@ -356,7 +376,8 @@ impl Volume {
     ) -> (Option<Taken<'_>>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
         assert!(state.data.flushing.is_empty(), "whoever had the turn before has settled what was taken");
-        if !self.is_needed(inode.id, &state) {
+        // What is replayed may still give it its first name.
+        if !self.is_needed(inode.id, &state) && !self.pool.is_replaying() {
             self.discard(inode.id, &mut state);
             return (None, None);
         }

@@ -144,12 +144,14 @@ impl Mount {
     /// pool's front end. Root directories of new datasets will belong to `owner`: user and group.
     ///
     /// # Errors
-    /// When a logged operation does not fit, or the pool fails.
+    /// When a logged operation does not fit, or the pool fails. [`FsError::NoSpace`] when what is done again finds no
+    /// room; the log is as it was, for the next import.
     pub fn new(pool: Arc<Pool>, owner: (u32, u32)) -> Result<Arc<Self>> {
         let mut tree = Tree::default();
         let replay = pool.take_replay();
         let replayed = !replay.is_empty();
-        for (id, bytes) in replay {
+        let count = replay.len();
+        for (number, (id, bytes)) in replay.into_iter().enumerate() {
             let volume = match tree.leaving.iter().find(|volume| volume.id() == id) {
                 Some(volume) => Arc::clone(volume),
                 // A call that had begun before it was destroyed.
@@ -161,7 +163,7 @@ impl Mount {
                     volume
                 }
             };
-            match volume.replay(&bytes) {
+            match volume.replay(&bytes, count - number - 1) {
                 // What it is about is lost, and so is this change of it; the rest is there.
                 Err(FsError::Damaged(why)) => {
                     let lost = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));

@@ -131,7 +131,11 @@ impl Spans {
 /// Bytes written to a record and not stored yet: pieces by their offset in the record, which neither
 /// overlap nor touch. What lies between them is whatever the file's tree says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Pieces(BTreeMap<u32, Arc<Vec<u8>>>);
+pub(crate) struct Pieces {
+    pieces: BTreeMap<u32, Arc<Vec<u8>>>,
+    /// How many bytes they are: each write asks, and there may be as many pieces as every other byte.
+    bytes: u64,
+}
 
 impl Pieces {
     /// Writes `data` at `at`; what was there is replaced.
@@ -141,41 +145,50 @@ impl Pieces {
         }
         let end = at + data.len() as u32;
         // The piece that begins before and reaches here takes the data in; so appending copies little.
-        let (start, mut piece) = match self.0.range(..=at).next_back() {
+        let (start, mut piece) = match self.pieces.range(..=at).next_back() {
             Some((&start, piece)) if start + piece.len() as u32 >= at => {
-                (start, self.0.remove(&start).expect("it was just found"))
+                (start, self.pieces.remove(&start).expect("it was just found"))
             }
             _ => (at, Arc::new(Vec::with_capacity(data.len()))),
         };
+        let mut before = piece.len();
         let grown = Arc::make_mut(&mut piece);
         let from = (at - start) as usize;
         let overlap = data.len().min(grown.len() - from);
         grown[from..from + overlap].copy_from_slice(&data[..overlap]);
         grown.extend_from_slice(&data[overlap..]);
-        while let Some((&next, _)) = self.0.range(start..=end).next() {
-            let later = self.0.remove(&next).expect("it was just found");
+        while let Some((&next, _)) = self.pieces.range(start..=end).next() {
+            let later = self.pieces.remove(&next).expect("it was just found");
+            before += later.len();
             let keep = (start as usize + grown.len() - next as usize).min(later.len());
             grown.extend_from_slice(&later[keep..]);
         }
-        self.0.insert(start, piece);
+        self.bytes += (grown.len() - before) as u64;
+        self.pieces.insert(start, piece);
     }
 
     /// Drops everything from `len` on.
     pub fn cut(&mut self, len: u32) {
-        self.0.split_off(&len);
-        if let Some((&start, piece)) = self.0.iter_mut().next_back() {
+        self.pieces.split_off(&len);
+        if let Some((&start, piece)) = self.pieces.iter_mut().next_back() {
             Arc::make_mut(piece).truncate((len - start) as usize);
         }
+        self.count();
     }
 
     /// Drops everything before `at`.
     pub fn cut_before(&mut self, at: u32) {
-        let later = self.0.split_off(&at);
-        let reaching_over = self.0.pop_last().filter(|(start, piece)| start + piece.len() as u32 > at);
-        self.0 = later;
+        let later = self.pieces.split_off(&at);
+        let reaching_over = self.pieces.pop_last().filter(|(start, piece)| start + piece.len() as u32 > at);
+        self.pieces = later;
         if let Some((start, piece)) = reaching_over {
-            self.0.insert(at, Arc::new(piece[(at - start) as usize..].to_vec()));
+            self.pieces.insert(at, Arc::new(piece[(at - start) as usize..].to_vec()));
         }
+        self.count();
+    }
+
+    fn count(&mut self) {
+        self.bytes = self.pieces.values().map(|piece| piece.len() as u64).sum();
     }
 
     /// Takes out everything from `at` on.
@@ -188,28 +201,28 @@ impl Pieces {
 
     /// The piece that begins before `at` and ends behind it.
     pub fn across(&self, at: u32) -> Option<Range<u32>> {
-        let (&start, piece) = self.0.range(..at).next_back()?;
+        let (&start, piece) = self.pieces.range(..at).next_back()?;
         let end = start + piece.len() as u32;
         (end > at).then_some(start..end)
     }
 
     /// Writes all pieces of `newer` over these.
     pub fn overlay(&mut self, newer: &Pieces) {
-        for (&at, piece) in &newer.0 {
+        for (&at, piece) in &newer.pieces {
             self.write(at, piece);
         }
     }
 
     /// Whether all of `range` was written.
     pub fn covers(&self, range: Range<u32>) -> bool {
-        (self.0.range(..=range.start).next_back())
+        (self.pieces.range(..=range.start).next_back())
             .is_some_and(|(&at, piece)| at + piece.len() as u32 >= range.end)
     }
 
     /// Copies what was written within `range` of the record onto `out`, which stands for that range.
     pub fn copy_onto(&self, range: Range<u32>, out: &mut [u8]) {
         for part in self.parts(range.clone()) {
-            let (&at, piece) = self.0.range(..=part.start).next_back().expect("a part lies in a piece");
+            let (&at, piece) = self.pieces.range(..=part.start).next_back().expect("a part lies in a piece");
             let from = (part.start - at) as usize;
             let len = part.len();
             out[(part.start - range.start) as usize..][..len].copy_from_slice(&piece[from..from + len]);
@@ -218,14 +231,14 @@ impl Pieces {
 
     /// Appends `range` of the record, all of which was written by one and the same piece, to `out`.
     pub fn append_to(&self, range: Range<u32>, out: &mut Vec<u8>) {
-        let (&at, piece) = self.0.range(..=range.start).next_back().expect("it was written");
+        let (&at, piece) = self.pieces.range(..=range.start).next_back().expect("it was written");
         out.extend_from_slice(&piece[(range.start - at) as usize..(range.end - at) as usize]);
     }
 
     /// The written parts of `range`, ascending.
     pub fn parts(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
-        let first = self.0.range(..=range.start).next_back().map_or(0, |(&at, _)| at);
-        self.0
+        let first = self.pieces.range(..=range.start).next_back().map_or(0, |(&at, _)| at);
+        self.pieces
             .range(first..range.end.max(first))
             .map(move |(&at, piece)| at.max(range.start)..(at + piece.len() as u32).min(range.end))
             .filter(|part| !part.is_empty())
@@ -239,18 +252,18 @@ impl Pieces {
                 &self.0
             }
         }
-        let piece = self.0.get(&0).filter(|piece| piece.len() == len as usize)?;
+        let piece = self.pieces.get(&0).filter(|piece| piece.len() == len as usize)?;
         Some(Record::from_owner(Whole(Arc::clone(piece))))
     }
 
     /// Where the last piece ends; 0 without any.
     pub fn end(&self) -> u32 {
-        self.0.iter().next_back().map_or(0, |(&at, piece)| at + piece.len() as u32)
+        self.pieces.iter().next_back().map_or(0, |(&at, piece)| at + piece.len() as u32)
     }
 
     /// Bytes held.
     pub fn len(&self) -> u64 {
-        self.0.values().map(|piece| piece.len() as u64).sum()
+        self.bytes
     }
 }
 

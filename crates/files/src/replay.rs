@@ -9,17 +9,16 @@ use crate::volume::Volume;
 use larder_format::ops::{LogOp, Resize, Write};
 
 impl Volume {
-    /// Does a logged operation again.
+    /// Does a logged operation again, with so many left after it.
     ///
     /// # Errors
     /// When it does not decode or does not fit the tree; nothing of it is done then. [`FsError::Damaged`] when what
     /// it is about cannot be read any more.
-    pub fn replay(&self, bytes: &[u8]) -> Result<()> {
+    pub fn replay(&self, bytes: &[u8], left: usize) -> Result<()> {
         let logged = LogOp::decode(bytes)?;
         let grows = match &logged {
             LogOp::Write(write) => {
-                let room = self.make_room(write.data.len() as u64);
-                room.map_err(|error| FsError::Io(format!("a logged write has no room: {error}")))?;
+                self.make_room_in_replay(write.data.len() as u64, left)?;
                 Some(write.inode)
             }
             LogOp::SetAttr(change) if matches!(change.resize, Some(Resize::Grow(_))) => Some(change.inode),
@@ -53,8 +52,13 @@ impl Volume {
             damaged @ FsError::Damaged(_) => damaged,
             error => FsError::Io(format!("a logged operation does not fit: {error}")),
         })?;
-        // Later operations may still write to it; it is removed when all are done.
-        self.orphans.lock().extend(orphan.map(|id| (id, 0)));
+        let Some(id) = orphan else { return Ok(()) };
+        // Later operations may still write to it; it is removed when all are done. What it held when it lost its last
+        // name is nobody's, and need not be stored.
+        self.orphans.lock().insert(id, 0);
+        let inode = self.inode(id)?;
+        let mut state = inode.lock()?;
+        self.discard(id, &mut state);
         Ok(())
     }
 

@@ -273,9 +273,15 @@ impl Pool {
     pub fn replayed(&self) {
         self.is_replaying.store(false, Ordering::Release);
     }
+
+    /// Whether the log holds operations that are still to be done again.
+    pub fn is_replaying(&self) -> bool {
+        self.is_replaying.load(Ordering::Acquire)
+    }
+
     /// Refuses a commit that would say of logged operations that the trees have them, while they do not.
     pub(crate) fn check_replayed(&self) -> Result<()> {
-        if self.is_replaying.load(Ordering::Acquire) {
+        if self.is_replaying() {
             return Err(PoolError::Invalid("nothing can be committed before the log is replayed".into()));
         }
         Ok(())

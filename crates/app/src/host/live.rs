@@ -10,8 +10,8 @@
 use super::devices::Scope;
 use super::healer::{self, Pace};
 use super::mounts::{self, Mounts};
-use crate::api::{ApiError, Result};
-use larder_files::Mount;
+use crate::api::{ApiError, ErrorKind, Result};
+use larder_files::{FsError, Mount};
 use larder_format::DeviceGuid;
 use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
@@ -99,6 +99,17 @@ impl Stop {
     }
 }
 
+/// Why a pool that was found is not brought to life. Nobody can delete anything in it.
+fn unreplayed(error: FsError) -> ApiError {
+    if !matches!(error, FsError::NoSpace) {
+        return error.into();
+    }
+    let message = "what was synced after the last commit finds no room in the pool";
+    ApiError::new(ErrorKind::NoSpace, message)
+        .safe("all of it: the devices are as they were")
+        .hint("what was committed can be read: larder pool import -o readonly=on POOL")
+}
+
 impl Live {
     /// Brings a pool to life that was just made or imported: replays its log, starts its threads. Nothing
     /// is mounted yet. `scope` is where its devices were looked for; with `altroot`,
@@ -108,7 +119,7 @@ impl Live {
     /// When the log cannot be replayed, or threads not be made.
     pub fn start(pool: Arc<Pool>, scope: Scope, altroot: Option<PathBuf>) -> Result<Arc<Self>> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let mount = Mount::new(Arc::clone(&pool), owner).map_err(ApiError::from)?;
+        let mount = Mount::new(Arc::clone(&pool), owner).map_err(unreplayed)?;
         let mounts = Mounts::new(Arc::clone(&pool), Arc::clone(&mount), altroot.clone());
         let (table, mounts, admin) = (mounts.table(), Mutex::new(mounts), Mutex::default());
         let since = pool.clock().monotonic();

@@ -6,37 +6,45 @@ use crate::cuts::{Tasks, attach, committing, explore, flushing, rest, task};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
 use larder_format::ByteLen;
+use larder_pool::ROOT_DATASET;
 use larder_sim::DeviceImage;
 use larder_sync::schedule::Task;
+use std::ops::Range;
 
 const LEN: usize = 9_000;
 const FILES: u64 = 8;
+/// Files, and datasets, where several workers replace them.
+const MANY: u64 = 30;
+const DATASETS: u64 = 8;
 
 fn bytes(letter: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (letter as usize * 31 + i * 7 + i / 251) as u8).collect()
 }
 
 /// A pool with a second dataset, `d1`, in which there are some files.
-fn prepared(properties: &[(&str, &str)], age: impl FnOnce(&Bed)) -> Vec<DeviceImage> {
+fn prepared(files: u64, properties: &[(&str, &str)], age: impl FnOnce(&Bed)) -> Vec<DeviceImage> {
     let bed = Bed::with_layout("single", &[ByteLen::new(64 << 20)], properties);
     age(&bed);
     bed.pool.create_dataset("tank/d1", Default::default()).unwrap();
     bed.pool.commit().unwrap();
     attach(&bed);
     let dir = bed.find("d1").unwrap().node;
-    for i in 0..FILES {
+    for i in 0..files {
         bed.write(bed.file(dir, &format!("old{i}")), 0, &bytes(i, LEN));
     }
     bed.pool.commit().unwrap();
     bed.sim.images()
 }
 
+fn is_whole(bed: &Bed, path: &str, i: u64) -> bool {
+    bed.find(path).is_ok_and(|at| bed.content(at.node) == bytes(i, LEN))
+}
+
 /// Every file is whole in one of its places.
-fn check(bed: &Bed, (): &()) -> Result<(), String> {
-    let is_whole = |path: String, i| bed.find(&path).is_ok_and(|at| bed.content(at.node) == bytes(i, LEN));
-    match (0..FILES).find(|i| {
+fn check<const COUNT: u64>(bed: &Bed, (): &()) -> Result<(), String> {
+    match (0..COUNT).find(|i| {
         let places = [format!("d1/old{i}"), format!("d1/new{i}"), format!("new{i}")];
-        !places.into_iter().any(|path| is_whole(path, *i))
+        !places.into_iter().any(|path| is_whole(bed, &path, *i))
     }) {
         Some(lost) => Err(format!("file {lost} is nowhere")),
         None => Ok(()),
@@ -44,15 +52,21 @@ fn check(bed: &Bed, (): &()) -> Result<(), String> {
 }
 
 /// A worker that replaces one file after the other, and rests after each for up to so many steps.
-fn replacing<'a>(seed: u64, bed: &'a Bed, most: u64) -> Task<'a> {
+fn replacing<'a>(seed: u64, bed: &'a Bed, files: Range<u64>, most: u64) -> Task<'a> {
     let entropy = SeededEntropy::new(seed ^ 0x5eed);
     task("worker", move || {
-        for i in 0..FILES {
+        for i in files {
             make_anew(bed, &entropy, i);
             take_away(bed, &entropy, i);
             rest(entropy.next_u64() % most);
         }
     })
+}
+
+/// Three workers that replace many files without a rest.
+fn thirds(seed: u64, bed: &Bed) -> impl Iterator<Item = Task<'_>> {
+    let third = MANY / 3;
+    (0..3).map(move |n| replacing(seed ^ n << 32, bed, n * third..(n + 1) * third, 1))
 }
 
 /// Makes a file anew, in one of three ways.
@@ -83,8 +97,9 @@ fn take_away(bed: &Bed, entropy: &SeededEntropy, i: u64) {
     match entropy.next_u64() % 5 {
         0 => bed.mount.unlink(dir, name.as_bytes()).unwrap(),
         1 => {
-            bed.file(dir, "empty");
-            bed.mount.rename(dir, b"empty", dir, name.as_bytes(), RenameFlags::default()).unwrap();
+            let empty = format!("empty{i}");
+            bed.file(dir, &empty);
+            bed.mount.rename(dir, empty.as_bytes(), dir, name.as_bytes(), RenameFlags::default()).unwrap();
         }
         2 => bed.resize(old, 100),
         3 => bed.mount.fallocate(old, Handle(0), 0, LEN as u64, Allocate::Punch).unwrap(),
@@ -98,7 +113,7 @@ fn take_away(bed: &Bed, entropy: &SeededEntropy, i: u64) {
 #[test]
 fn no_power_cut_leaves_neither_old_nor_new_beside_fsyncs_and_commits() {
     let images = ["fixed", "content"].map(|chunking| {
-        prepared(&[("recordsize", "4096"), ("chunking", chunking), ("compression", "off")], |_| {})
+        prepared(FILES, &[("recordsize", "4096"), ("chunking", chunking), ("compression", "off")], |_| {})
     });
     let tasks: Tasks<()> = |seed, bed, ()| {
         let bystander = move || {
@@ -110,9 +125,9 @@ fn no_power_cut_leaves_neither_old_nor_new_beside_fsyncs_and_commits() {
             }
         };
         let bystander = task("bystander", bystander);
-        vec![replacing(seed, bed, 60), bystander, flushing(bed, 6, 80), committing(bed, 4, 120)]
+        vec![replacing(seed, bed, 0..FILES, 60), bystander, flushing(bed, 6, 80), committing(bed, 4, 120)]
     };
-    explore(&images, tasks, check);
+    explore(&images, tasks, check::<FILES>);
 }
 
 #[test]
@@ -132,7 +147,7 @@ fn no_power_cut_leaves_neither_old_nor_new_in_a_pool_that_was_written_through() 
             bed.pool.commit().unwrap();
         }
     };
-    let images = [prepared(&[("compression", "off")], age)];
+    let images = [prepared(MANY, &[("compression", "off")], age)];
     let tasks: Tasks<()> = |seed, bed, ()| {
         let tending = move || {
             for _ in 0..12 {
@@ -140,26 +155,70 @@ fn no_power_cut_leaves_neither_old_nor_new_in_a_pool_that_was_written_through() 
                 rest(10);
             }
         };
-        vec![replacing(seed, bed, 20), task("tend", tending)]
+        thirds(seed, bed).chain([task("tend", tending)]).collect()
     };
-    explore(&images, tasks, check);
+    explore(&images, tasks, check::<MANY>);
 }
 
 #[test]
-fn no_power_cut_leaves_neither_a_destroyed_dataset_nor_the_copies_of_its_files() {
-    let images = [prepared(&[("recordsize", "4096")], |_| {})];
-    let tasks: Tasks<()> = |_, bed, ()| {
+fn no_power_cut_leaves_neither_a_destroyed_dataset_or_snapshot_nor_the_copies_of_its_files() {
+    let images = [prepared(FILES, &[("recordsize", "4096")], |bed| {
+        bed.pool.snapshot(ROOT_DATASET, "shot").unwrap();
+    })];
+    let tasks: Tasks<()> = |seed, bed, ()| {
         let worker = move || {
             for i in 0..FILES {
                 let new = bed.file(ROOT, &format!("new{i}"));
                 bed.write(new, 0, &bytes(i, LEN));
             }
-            let d1 = bed.pool.dataset_by_name("tank/d1").unwrap().id();
-            bed.mount.detach(d1).unwrap();
-            bed.pool.destroy_dataset(d1).unwrap();
+            if seed.is_multiple_of(2) {
+                bed.pool.destroy_snapshot(ROOT_DATASET, "shot").unwrap();
+            } else {
+                let d1 = bed.pool.dataset_by_name("tank/d1").unwrap().id();
+                bed.mount.detach(d1).unwrap();
+                bed.pool.destroy_dataset(d1).unwrap();
+            }
             bed.pool.commit().unwrap();
         };
         vec![task("worker", worker), committing(bed, 3, 40)]
     };
-    explore(&images, tasks, check);
+    explore(&images, tasks, |bed, ()| {
+        check::<FILES>(bed, &())?;
+        let has_shot = !bed.pool.snapshots(ROOT_DATASET).is_empty();
+        match (0..FILES).find(|&i| !has_shot && !is_whole(bed, &format!("new{i}"), i)) {
+            Some(lost) => Err(format!("the snapshot that held file {lost} is gone, and so is its copy")),
+            None => Ok(()),
+        }
+    });
+}
+
+/// Commits find no moment without removals by themselves: then those who remove something wait.
+#[test]
+fn no_power_cut_leaves_neither_old_nor_new_where_removals_never_cease() {
+    let images = [prepared(MANY, &[("recordsize", "4096"), ("compression", "off")], |bed| {
+        for i in 0..DATASETS {
+            bed.pool.create_dataset(&format!("tank/kept{i}"), Default::default()).unwrap();
+        }
+    })];
+    let tasks: Tasks<()> = |seed, bed, ()| {
+        let destroyer = move || {
+            for i in 0..DATASETS {
+                bed.write(bed.file(ROOT, &format!("kept{i}")), 0, &bytes(i, LEN));
+                let dataset = bed.pool.dataset_by_name(&format!("tank/kept{i}")).unwrap().id();
+                bed.pool.destroy_dataset(dataset).unwrap();
+                rest(30);
+            }
+        };
+        thirds(seed, bed).chain([task("destroyer", destroyer), committing(bed, 8, 1)]).collect()
+    };
+    explore(&images, tasks, |bed, ()| {
+        check::<MANY>(bed, &())?;
+        match (0..DATASETS).find(|i| {
+            let name = format!("kept{i}");
+            bed.pool.dataset_by_name(&format!("tank/{name}")).is_err() && !is_whole(bed, &name, *i)
+        }) {
+            Some(lost) => Err(format!("dataset {lost} and what it held is nowhere")),
+            None => Ok(()),
+        }
+    });
 }

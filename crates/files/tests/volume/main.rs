@@ -17,6 +17,7 @@ mod nearly_full;
 #[cfg(feature = "planted")]
 mod panics;
 mod quota;
+mod replay;
 mod semantics;
 mod share;
 mod synced;
