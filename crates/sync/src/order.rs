@@ -1,9 +1,9 @@
 //! The order in which locks are taken, held by all of them together.
 //!
-//! Locks of one type that were made at one place of the source are of one kind. A thread that waits for a lock while it has others
-//! says that theirs come before it; who says the opposite of what was said before, whichever thread said it and however
-//! long ago, panics, though this time nobody had to wait. So one run of a path is enough, not the run in which two
-//! threads meet. (As lockdep of the Linux kernel does it.) Of locks of one kind nothing is said.
+//! Locks of one type that were made at one place of the source are of one kind. A thread that waits for a lock while it
+//! has others says that theirs come before it; who says the opposite of what was said before, whichever thread said it
+//! and however long ago, panics, though this time nobody had to wait. So one run of a path is enough, not the run in
+//! which two threads meet. (As lockdep of the Linux kernel does it.) Of locks of one kind nothing is said.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
