@@ -18,6 +18,7 @@ use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, Unsupported, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
 use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -274,7 +275,15 @@ fn of_two_who_import_at_once_one_gives_up() {
 
 #[test]
 fn imports_whose_heartbeats_are_refused_find_each_other_by_their_roots() {
-    let bad = HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512;
+    find_each_other_by_roots(HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512);
+}
+
+#[test]
+fn imports_whose_first_label_areas_take_nothing_find_each_other_by_the_roots_in_the_second() {
+    find_each_other_by_roots(0..LABEL_AREA);
+}
+
+fn find_each_other_by_roots(bad: Range<u64>) {
     let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
     for (word, count) in LAYOUTS {
         for commits in [0, 1, 14, 15, 16] {
