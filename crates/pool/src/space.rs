@@ -152,16 +152,23 @@ impl GroupSpace {
         self.untrimmed.remove(&device);
     }
 
-    /// Free slots of a device that can be held: what writes may need stays.
-    fn holdable(&self, device: DeviceIndex, most: usize) -> usize {
+    /// Free slots of a device that can be held: what writes may need stays, and as many as what was `accepted` takes.
+    fn holdable(&self, device: DeviceIndex, most: usize, accepted: u64) -> usize {
         let free = self.free.get(&device).map_or(0, FreeSlots::len);
-        usize::try_from(free.saturating_sub(self.enough())).unwrap_or(usize::MAX).min(most)
+        let kept = self.enough().saturating_add(accepted);
+        usize::try_from(free.saturating_sub(kept)).unwrap_or(usize::MAX).min(most)
     }
 
-    /// Holds at most `most` free slots of a device, from `first` on.
-    pub fn hold(&mut self, device: DeviceIndex, first: u32, most: usize) -> Vec<SlotIndex> {
+    /// Whether a slot of a device from `first` on could be held if nothing were accepted.
+    pub fn is_holdable(&self, device: DeviceIndex, first: u32) -> bool {
+        let is_free = self.free.get(&device).is_some_and(|free| free.next(first).is_some());
+        is_free && self.holdable(device, 1, 0) > 0
+    }
+
+    /// Holds at most `most` free slots of a device, from `first` on; as many as what was `accepted` takes stay.
+    pub fn hold(&mut self, device: DeviceIndex, first: u32, most: usize, accepted: u64) -> Vec<SlotIndex> {
         let (mut held, mut at) = (Vec::new(), first);
-        for _ in 0..self.holdable(device, most) {
+        for _ in 0..self.holdable(device, most, accepted) {
             let Some(slot) = self.free.get(&device).and_then(|free| free.next(at)) else { break };
             held.push(self.hold_one(device, slot));
             at = slot + 1;
@@ -170,8 +177,8 @@ impl GroupSpace {
     }
 
     /// As [`GroupSpace::hold`], of those that were given back since they were last trimmed.
-    pub fn hold_untrimmed(&mut self, device: DeviceIndex, most: usize) -> Vec<SlotIndex> {
-        let (mut held, most) = (Vec::new(), self.holdable(device, most));
+    pub fn hold_untrimmed(&mut self, device: DeviceIndex, most: usize, accepted: u64) -> Vec<SlotIndex> {
+        let (mut held, most) = (Vec::new(), self.holdable(device, most, accepted));
         while held.len() < most
             && let Some(slot) = self.untrimmed.get_mut(&device).and_then(FreeSlots::take_first)
         {
@@ -194,8 +201,9 @@ impl GroupSpace {
     }
 
     /// Whether a slot of a device waits to be trimmed, and can be held.
-    pub fn is_untrimmed(&self, device: DeviceIndex) -> bool {
-        self.untrimmed.get(&device).is_some_and(|known| known.len() > 0) && self.holdable(device, 1) > 0
+    pub fn is_untrimmed(&self, device: DeviceIndex, accepted: u64) -> bool {
+        self.untrimmed.get(&device).is_some_and(|known| known.len() > 0)
+            && self.holdable(device, 1, accepted) > 0
     }
 
     /// A slot that was held can be given to anybody again.
@@ -213,7 +221,8 @@ impl GroupSpace {
 
     /// Slots of a device that are held.
     fn held(&self, device: DeviceIndex) -> u64 {
-        self.held.iter().filter(|slot| slot.device == device).count() as u64
+        let at = |slot| Slot { device, index: SlotIndex::new(slot) };
+        self.held.range(at(0)..=at(u32::MAX)).count() as u64
     }
 
     /// Slots for a segment of `layout`, one of the group's own or its replicated form.
@@ -258,6 +267,11 @@ impl GroupSpace {
     /// Full-width segments that the free slots make.
     pub fn free_segments(&self) -> u64 {
         self.free.values().map(FreeSlots::len).min().unwrap_or(0)
+    }
+
+    /// As [`GroupSpace::free_segments`], with the slots that are held, which are free again in a moment.
+    pub fn unused_segments(&self) -> u64 {
+        self.free.iter().map(|(&device, free)| free.len() + self.held(device)).min().unwrap_or(0)
     }
 
     /// Full-width segments of the empty group.

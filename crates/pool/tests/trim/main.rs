@@ -1,5 +1,6 @@
 //! Devices are told what is free.
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod exact;

@@ -1,0 +1,138 @@
+//! What happens while slots are held, and of discards that no flush followed.
+
+use super::{SIZE, all, common, first};
+use larder_device::{AlignedBuf, Device, Outcome, Pending, Request};
+use larder_format::{ByteLen, DeviceOffset};
+use larder_pool::{Pool, ROOT_DATASET, TrimState};
+use larder_sim::{SimDevice, SimWorld};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+type Hook = Box<dyn FnMut(&Request) + Send>;
+
+/// A device that discards with its next flush, and not sooner; somebody acts at each request.
+struct Late {
+    inner: SimDevice,
+    late: Mutex<Vec<(DeviceOffset, ByteLen)>>,
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+impl Device for Late {
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+    fn size(&self) -> ByteLen {
+        self.inner.size()
+    }
+    fn submit(&self, request: Request) -> Pending<Outcome> {
+        if let Request::Discard { offset, len } = request {
+            self.late.lock().unwrap().push((offset, len));
+        }
+        if matches!(request, Request::Discard { .. } | Request::Flush) {
+            // Not locked meanwhile: what it does may end here.
+            let hook = self.hook.lock().unwrap().take();
+            if let Some(mut act) = hook {
+                act(&request);
+                self.hook.lock().unwrap().get_or_insert(act);
+            }
+        }
+        match request {
+            Request::Discard { .. } => return Pending::done(Ok(AlignedBuf::zeroed(0))),
+            Request::Flush => {
+                for (offset, len) in self.late.lock().unwrap().drain(..) {
+                    let data = Arc::new(AlignedBuf::padded(&vec![0xa5; len.get() as usize]));
+                    drop(self.inner.submit(Request::Write { offset, data }).wait());
+                }
+            }
+            _ => {}
+        }
+        self.inner.submit(request)
+    }
+}
+
+type Hooks = Vec<Arc<Mutex<Option<Hook>>>>;
+
+fn late(sim: &SimWorld, word: &str) -> (Arc<Pool>, Hooks) {
+    let hooks: Hooks = sim.devices().iter().map(|_| Arc::default()).collect();
+    let device = |(index, hook): (usize, &Arc<Mutex<Option<Hook>>>)| {
+        let (inner, hook) = (sim.device(index), Arc::clone(hook));
+        Arc::new(Late { inner, late: Mutex::default(), hook }) as Arc<dyn Device>
+    };
+    (common::create_on(hooks.iter().enumerate().map(device).collect(), word), hooks)
+}
+
+/// Fills a pool until so many bytes are left, none of which only wait to be free.
+fn fill_up_to(pool: &Pool, left: u64) {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    for inode in 10.. {
+        if pool.space(131_072).available <= left {
+            break;
+        }
+        common::try_put(pool, &dataset, &[(inode, 1, 500_000)]).unwrap();
+        pool.commit().unwrap();
+    }
+    for _ in 0..3 {
+        pool.commit().unwrap();
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else writes while slots are trimmed")]
+fn a_trim_takes_no_room_from_writers_however_little_there_is() {
+    let sim = SimWorld::new(&[SIZE]);
+    let (pool, hooks) = late(&sim, "single");
+    fill_up_to(&pool, 8 << 20);
+    pool.trim_start(&all(&pool), 0).unwrap();
+    pool.commit().unwrap();
+    let there = pool.space(131_072).available;
+    assert!(there > 4 << 20, "{there}");
+    pool.check_space(there, 131_072).unwrap();
+    let (here, (tell, told)) = (Arc::clone(&pool), channel());
+    let seen = Arc::new(Mutex::new(None));
+    let note = Arc::clone(&seen);
+    let hook = move |request: &Request| {
+        if matches!(request, Request::Discard { .. }) && note.lock().unwrap().is_none() {
+            *note.lock().unwrap() = Some(here.space(131_072).available);
+            // It may as well wait until the slots are let go.
+            let (pool, tell, (done, waits)) = (Arc::clone(&here), tell.clone(), channel());
+            std::thread::spawn(move || {
+                tell.send(pool.check_space(there, 131_072)).unwrap();
+                let _ = done.send(());
+            });
+            let _ = waits.recv_timeout(Duration::from_millis(300));
+        }
+    };
+    *hooks[0].lock().unwrap() = Some(Box::new(hook));
+    while pool.trim_step().unwrap().is_some() {}
+    *hooks[0].lock().unwrap() = None;
+    assert_eq!(seen.lock().unwrap().unwrap(), there, "what is there while slots are trimmed");
+    told.recv().unwrap().expect("room for what there is");
+    assert_eq!(first(&pool).unwrap().state, TrimState::Done);
+}
+
+#[test]
+fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
+    let sim = SimWorld::new(&[SIZE]);
+    let (pool, hooks) = late(&sim, "single");
+    fill_up_to(&pool, 12 << 20);
+    pool.trim_start(&all(&pool), 0).unwrap();
+    pool.commit().unwrap();
+    let accepted = pool.space(131_072).available;
+    pool.dirty().need(0, accepted);
+    let here = Arc::clone(&pool);
+    let hook = move |request: &Request| {
+        if matches!(request, Request::Discard { .. }) {
+            let (room, needed) = (here.storable_now(131_072), here.dirty().needed());
+            assert!(room >= needed, "{room} of {needed}");
+        }
+    };
+    *hooks[0].lock().unwrap() = Some(Box::new(hook));
+    while pool.trim_step().unwrap().is_some() {}
+    assert_eq!(first(&pool).unwrap().state, TrimState::Active, "it goes on when that is stored");
+    pool.dirty().need(accepted, 0);
+    while pool.trim_step().unwrap().is_some() {}
+    *hooks[0].lock().unwrap() = None;
+    let done = first(&pool).unwrap();
+    assert!(done.state == TrimState::Done && done.trimmed > 8 << 20, "{done:?}");
+}
