@@ -2,9 +2,13 @@
 
 use super::{SIZE, all, common, first};
 use larder_device::{AlignedBuf, Device, Outcome, Pending, Request};
-use larder_format::{ByteLen, DeviceOffset};
-use larder_pool::{Pool, ROOT_DATASET, TrimState};
-use larder_sim::{SimDevice, SimWorld};
+use larder_format::items::EXTENT;
+use larder_format::node::Key;
+use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
+use larder_pool::member::MemberState;
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, ScrubSince, TrimState};
+use larder_sim::{Fault, SimDevice, SimWorld};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -77,6 +81,34 @@ fn fill_up_to(pool: &Pool, left: u64) {
     }
 }
 
+/// Changes so much of the root dataset's tree that its nodes fill several slots.
+fn grow(pool: &Pool) {
+    let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
+    let grown = dataset.update(&op, |tree| {
+        (0..4000).try_for_each(|i| tree.insert(Key::new(100_000 + i, EXTENT, 0), &value(i)))
+    });
+    grown.unwrap();
+}
+
+fn value(i: u64) -> Vec<u8> {
+    let mut state = i;
+    let step = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(step).take(900).collect()
+}
+
+fn assert_grown(pool: &Pool) {
+    pool.drop_caches();
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let view = dataset.view().unwrap();
+    for i in 0..4000 {
+        let key = Key::new(100_000 + i, EXTENT, 0);
+        assert_eq!(view.get(&key).unwrap_or_else(|error| panic!("{i}: {error}")), Some(value(i)), "{i}");
+    }
+}
+
 #[test]
 #[expect(clippy::disallowed_methods, reason = "somebody else writes while slots are trimmed")]
 fn a_trim_takes_no_room_from_writers_however_little_there_is() {
@@ -135,4 +167,79 @@ fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
     *hooks[0].lock().unwrap() = None;
     let done = first(&pool).unwrap();
     assert!(done.state == TrimState::Done && done.trimmed > 8 << 20, "{done:?}");
+}
+
+#[test]
+fn a_late_discard_spoils_nothing_that_is_written_when_a_pool_goes_on() {
+    let sim = SimWorld::new(&[SIZE]);
+    let (pool, hooks) = late(&sim, "single");
+    let mut model = common::Model::new();
+    common::commit(&pool, &mut model, &common::files(10, 9, 1));
+    pool.trim_start(&all(&pool), 0).unwrap();
+    grow(&pool);
+    let (here, device) = (Arc::clone(&pool), sim.device(0));
+    // The file system under it is full just between the discard and its flush.
+    let hook = move |request: &Request| {
+        if matches!(request, Request::Discard { .. }) && here.suspended().is_none() {
+            device.inject(Fault::Full);
+            let dataset = here.dataset(ROOT_DATASET).unwrap();
+            let op = here.enter().unwrap();
+            let note = |tree: &mut larder_pool::Update<'_>| {
+                tree.log(common::logged((9, 1, 1)));
+                Ok::<_, PoolError>(())
+            };
+            dataset.update(&op, note).unwrap();
+            drop(op);
+            here.log_sync().unwrap_err();
+        }
+    };
+    *hooks[0].lock().unwrap() = Some(Box::new(hook));
+    drop(pool.trim_step());
+    *hooks[0].lock().unwrap() = None;
+    assert!(pool.suspended().is_some());
+    sim.device(0).clear_faults();
+    pool.clear(None).unwrap();
+    common::verify(&pool, &model);
+    assert_grown(&pool);
+}
+
+#[test]
+fn a_late_discard_spoils_nothing_that_is_written_to_a_device_that_comes_back() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let (pool, hooks) = late(&sim, "mirror");
+    let mut model = common::Model::new();
+    common::commit(&pool, &mut model, &common::files(10, 9, 1));
+    pool.trim_start(&[DeviceIndex::new(1)], 0).unwrap();
+    let device = DeviceIndex::new(1);
+    let (here, of) = (Arc::clone(&pool), sim.device(1));
+    let wrote = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&wrote);
+    let hook = move |request: &Request| match request {
+        Request::Discard { .. } if here.members().get(device).is_online() => {
+            of.inject(Fault::FailWrites(0..u64::MAX));
+            here.commit().unwrap();
+        }
+        // Somebody writes while the commit is made with which it comes back.
+        Request::Flush
+            if here.members().get(device).state() == MemberState::Rebuilding
+                && !done.swap(true, Ordering::Relaxed) =>
+        {
+            common::put(&here, &here.dataset(ROOT_DATASET).unwrap(), &common::files(100, 90, 1));
+        }
+        _ => {}
+    };
+    *hooks[1].lock().unwrap() = Some(Box::new(hook));
+    pool.trim_step().unwrap();
+    assert_eq!(pool.members().get(device).state(), MemberState::Faulted);
+    sim.device(1).clear_faults();
+    pool.clear(None).unwrap();
+    while pool.resilver_step(u64::MAX).unwrap() {}
+    *hooks[1].lock().unwrap() = None;
+    assert!(wrote.load(Ordering::Relaxed) && pool.members().get(device).is_online());
+    model.extend(common::files(100, 90, 1).iter().map(|&(inode, version, len)| (inode, (version, len))));
+    pool.commit().unwrap();
+    pool.scrub_start(ScrubSince::All).unwrap();
+    while pool.scrub_step(u64::MAX).unwrap() {}
+    assert_eq!(pool.scrub_result().unwrap().repaired, 0, "it lacked nothing");
+    common::verify(&pool, &model);
 }
