@@ -37,7 +37,7 @@ use larder_device::{ALIGN, AlignedBuf, DeviceError};
 use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, Slot, encode_descriptor};
 use larder_format::tables::{BadSlotRecord, Table};
-use larder_format::{DeviceGuid, DeviceIndex, SegmentId, SlotIndex};
+use larder_format::{CommitId, DeviceGuid, DeviceIndex, SegmentId, SlotIndex};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -72,6 +72,8 @@ pub(crate) struct BadSlots {
 #[derive(Default)]
 struct Known {
     slots: BTreeMap<Slot, BadSlotRecord>,
+    /// The commits that were open when slots were retired.
+    retired: BTreeMap<Slot, CommitId>,
     /// Not in the tables yet; whether another slot of the device took what this one refused.
     unsaved: BTreeMap<Slot, bool>,
     /// To be taken out of the tables.
@@ -200,6 +202,7 @@ impl Pool {
         let record = known.slots.entry(slot).or_insert_with(new);
         record.errors = record.errors.saturating_add(1);
         known.removed.remove(&slot);
+        known.retired.insert(slot, core.open_commit);
         *known.unsaved.entry(slot).or_default() |= proven;
         drop((core, known));
         let text = format!("slot {} is retired: a write failed: {error}", slot.index);
@@ -258,8 +261,15 @@ impl Pool {
         }
     }
 
-    /// Slots that a device refused which is a member no more, nor stands for one, are as good as any.
+    /// Slots that a device refused which is a member no more, nor stands for one, are as good as any: as soon as no root
+    /// that can still be imported names them, for the device that came in its place has the same numbers.
     pub(crate) fn pardon_strangers(&self) {
+        let durable = self.durable_commit();
+        let named = {
+            let mut known = self.bad_slots.known.lock();
+            known.retired.retain(|_, commit| commit.get() + 2 > durable.get());
+            known.retired.clone()
+        };
         let is_member = |slot: &Slot, record: &BadSlotRecord| {
             self.members.has(slot.device)
                 && self
@@ -267,7 +277,7 @@ impl Pool {
                     .writers(slot.device)
                     .any(|member| member.guid == record.device && slot.index.get() < member.slot_count)
         };
-        self.pardon(|slot, record, _| !is_member(slot, record));
+        self.pardon(|slot, record, _| !named.contains_key(slot) && !is_member(slot, record));
     }
 
     /// Slots are used again that `is_free` of blame, by their records and whether another slot of the device took what
@@ -294,6 +304,7 @@ impl Pool {
         // What a device refused that was faulted since is no evidence of single slots.
         let is_written = |guid| self.members.iter().any(|member| member.guid == guid && member.is_written());
         self.pardon(|_, record, proven| proven == Some(false) && !is_written(record.device));
+        self.pardon_strangers();
         let (unsaved, removed) = {
             let known = self.bad_slots.known.lock();
             let of = |slot: &Slot| (*slot, known.slots[slot]);

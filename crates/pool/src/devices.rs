@@ -73,7 +73,6 @@ impl Pool {
         intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
-            self.pardon_strangers();
         }
     }
 
