@@ -457,6 +457,28 @@ mod tests {
     }
 
     #[test]
+    fn a_bad_slot_is_free_when_it_is_pardoned_and_its_segment_is_gone() {
+        let mut space = group(1, 2, 0, 2, 20);
+        let slots = space.allocate(space.rule.layout, SegmentId::new(7)).unwrap();
+        let [pardoned_first, gone_first] = [slots[0], slots[1]];
+        space.set_bad(pardoned_first);
+        space.pardon(pardoned_first);
+        assert!(!space.is_free(pardoned_first), "a segment is there");
+        space.give_back(pardoned_first);
+        assert!(space.is_free(pardoned_first));
+        space.set_bad(gone_first);
+        space.give_back(gone_first);
+        assert!(!space.is_free(gone_first), "it is bad");
+        space.pardon(gone_first);
+        assert!(space.is_free(gone_first));
+        // One that nobody has, as import finds it.
+        space.set_bad(gone_first);
+        assert!(!space.is_free(gone_first) && space.is_bad(gone_first));
+        space.pardon(gone_first);
+        assert!(space.is_free(gone_first) && !space.is_bad(gone_first));
+    }
+
+    #[test]
     fn slots_come_back() {
         let mut space = group(1, 2, 0, 2, 20);
         let slots = space.allocate(space.rule.layout, SegmentId::new(7)).unwrap();

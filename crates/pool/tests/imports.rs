@@ -208,7 +208,7 @@ fn taken_over(sim: &SimWorld) -> Arc<Pool> {
 #[test]
 fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
     for (word, count) in LAYOUTS {
-        for way in ["beat", "write", "commit", "fsync", "scrub"] {
+        for way in ["beat", "write", "commit", "fsync", "scrub", "trim"] {
             let sim = SimWorld::new(&vec![SIZE; count]);
             let clock = Arc::new(SimClock::new());
             let world = World { clock: Arc::clone(&clock) as _, ..on_host(1, 1) };
@@ -216,6 +216,8 @@ fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
             let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
             let sleeper = Pool::create(world, spec).unwrap();
             let mut model = Model::new();
+            let devices: Vec<_> = sleeper.members().iter().map(|member| member.index).collect();
+            sleeper.trim_start(&devices, 0).unwrap();
             commit(&sleeper, &mut model, &[(10, 1, 50_000)]);
             put(&sleeper, &sleeper.dataset(ROOT_DATASET).unwrap(), &[(11, 9, 50_000)]);
             let pool = taken_over(&sim);
@@ -228,6 +230,7 @@ fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
                 "write" => sleeper.enter().err().unwrap(),
                 "commit" => sleeper.commit().unwrap_err(),
                 "fsync" => sleeper.log_sync().unwrap_err(),
+                "trim" => sleeper.trim_step().unwrap_err(),
                 _ => sleeper.scrub_start(ScrubSince::All).unwrap_err(),
             };
             let PoolError::Suspended(why) = refused else { panic!("{word}, {way}: {refused}") };
