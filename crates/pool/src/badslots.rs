@@ -261,8 +261,8 @@ impl Pool {
         }
     }
 
-    /// Slots that a device refused which is a member no more, nor stands for one, are as good as any: as soon as no root
-    /// that can still be imported names them, for the device that came in its place has the same numbers.
+    /// Slots that a device refused which is a member no more, nor stands for one, are as good as any: as soon as no
+    /// root that can still be imported names them, for the device that came in its place has the same numbers.
     pub(crate) fn pardon_strangers(&self) {
         let durable = self.durable_commit();
         let named = {

@@ -7,9 +7,9 @@
 //! Then this import suspends, and each later try finds the same. A host that sees that it stood still, by either
 //! clock, looks before it takes or acknowledges anything.
 //!
-//! A heartbeat has one place on each device. One that does not take it there stays in use, and in its stead both imports
-//! look at the roots each time: at the place of the next, and whether that of the newest is still this import's; in both
-//! label areas, for what takes no heartbeat may take no root beside it either.
+//! A heartbeat has one place on each device. One that does not take it there stays in use, and in its stead both
+//! imports look at the roots each time: at the place of the next, and whether that of the newest is still this
+//! import's; in both label areas, for what takes no heartbeat may take no root beside it either.
 //!
 //! A device's heartbeat counts only where this import has put its own before: one that was away comes with an old one.
 //! Of older imports of this history it is no sign either: a device may lose writes. What cannot be read says nothing.

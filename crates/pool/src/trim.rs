@@ -1,16 +1,16 @@
 //! Trim: devices are told which slots are free, so that SSDs and sparse files can give them up.
 //!
 //! A slot counts as free when it may be given to another segment: the commit that freed the last one is two commits
-//! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still be
-//! imported names it. Slots that are out of use ([`crate::badslots`]) are none of them.
+//! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still
+//! be imported names it. Slots that are out of use ([`crate::badslots`]) are none of them.
 //!
 //! A step takes some free slots of each device away from writers, has them discarded, flushes, and gives them back. A
 //! discard may come as late as the flush after it and would spoil what was written to the slot between the two: hence
 //! the flush. A device that is out of use before that flush is flushed before it is used again.
 //!
-//! Nobody is told that there is no room for the sake of a trim. Writers are left as many slots as the cleaner looks after
-//! ([`GroupSpace::enough`]), and what was accepted besides; of a pool that is that full, nothing is trimmed. Slots that
-//! are held count as free in AVAIL, and who lacks room now waits until they are let go.
+//! Nobody is told that there is no room for the sake of a trim. Writers are left as many slots as the cleaner looks
+//! after ([`GroupSpace::enough`]), and what was accepted besides; of a pool that is that full, nothing is trimmed.
+//! Slots that are held count as free in AVAIL, and who lacks room now waits until they are let go.
 //!
 //! `autotrim` goes through the slots that were given back since the import, and not been taken again. A trim that was
 //! asked for goes through all free slots of a device, in their order. How far it is, and when it ended, are notes of
@@ -18,8 +18,8 @@
 //!
 //! # Locks
 //! The turn to change who is a member, then that of the step, both held for a step: no device leaves while it is told
-//! something, for then it may be somebody else's. What others ask for is behind a short lock of its own. While slots are
-//! held there is one more, for which writers wait that lack room; nothing but devices is waited for under it.
+//! something, for then it may be somebody else's. What others ask for is behind a short lock of its own. While slots
+//! are held there is one more, for which writers wait that lack room; nothing but devices is waited for under it.
 
 use crate::admin::NoteReader;
 use crate::core::Core;
