@@ -545,6 +545,7 @@ impl Pool {
             return Ok(());
         }
         let _one_at_a_time = self.reclaiming.lock();
+        let _nothing_is_held = self.no_trim();
         loop {
             if fits(&self.core.lock()) {
                 return Ok(());

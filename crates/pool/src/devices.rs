@@ -73,7 +73,6 @@ impl Pool {
         intent.changed = commit;
         if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
-            self.pardon_strangers();
         }
     }
 
@@ -213,6 +212,8 @@ impl Pool {
             return Ok(());
         }
         let (clock, slot_size) = (Arc::clone(&self.world.clock), member.slot_size);
+        // A discard that no flush followed could spoil what is written before the next one. If this fails, so does that.
+        drop(device.submit(Request::Flush).within(member.timeout()));
         self.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
             (known.since, known.cursor, known.partial) = (commit, SegmentId::new(0), false);

@@ -7,8 +7,9 @@
 //! Then this import suspends, and each later try finds the same. A host that sees that it stood still, by either
 //! clock, looks before it takes or acknowledges anything.
 //!
-//! A heartbeat has one place on each device. One that does not take it there stays in use, and instead both imports
-//! look at the roots each time: at the place of the next, and whether that of the newest is still this import's.
+//! A heartbeat has one place on each device. One that does not take it there stays in use, and in its stead both
+//! imports look at the roots each time: at the place of the next, and whether that of the newest is still this
+//! import's; in both label areas, for what takes no heartbeat may take no root beside it either.
 //!
 //! A device's heartbeat counts only where this import has put its own before: one that was away comes with an old one.
 //! Of older imports of this history it is no sign either: a device may lose writes. What cannot be read says nothing.
@@ -100,12 +101,13 @@ impl Pool {
             .members
             .iter()
             .map(|member| {
-                let area = member.label_areas()[0];
-                let beat = || member.read(area + ByteLen::new(HEARTBEAT_OFFSET), LABEL_LEN);
-                let root = |commit| Some((commit, member.read(ring_slot(area, commit), RING_SLOT)?));
+                let areas = member.label_areas();
+                let beat = || member.read(areas[0] + ByteLen::new(HEARTBEAT_OFFSET), LABEL_LEN);
+                let root = |(commit, area)| Some((commit, member.read(ring_slot(area, commit), RING_SLOT)?));
                 let closely = look == Look::Closely || member.is_mute();
                 let newest = CommitId::new(next.get().saturating_sub(1));
-                let roots: Vec<_> = [next, newest].into_iter().filter(|_| closely).filter_map(root).collect();
+                let places = [next, newest].into_iter().flat_map(|commit| areas.map(|area| (commit, area)));
+                let roots: Vec<_> = places.filter(|_| closely).filter_map(root).collect();
                 (member.is_claimed().then(beat).flatten(), roots, member)
             })
             .collect();

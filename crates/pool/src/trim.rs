@@ -1,13 +1,16 @@
 //! Trim: devices are told which slots are free, so that SSDs and sparse files can give them up.
 //!
 //! A slot counts as free when it may be given to another segment: the commit that freed the last one is two commits
-//! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can be
-//! imported names it. Slots that are out of use ([`larder_store::badslots`]) are none of them.
+//! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still
+//! be imported names it. Slots that are out of use ([`larder_store::badslots`]) are none of them.
 //!
 //! A step takes some free slots of each device away from writers, has them discarded, flushes, and gives them back. A
 //! discard may come as late as the flush after it and would spoil what was written to the slot between the two: hence
-//! the flush. Writers are left as many slots as the cleaner looks after ([`GroupSpace::enough`]), so nobody is told
-//! that there is no room for the sake of a trim; of a pool that is that full, nothing is trimmed.
+//! the flush. A device that is out of use before that flush is flushed before it is used again.
+//!
+//! Nobody is told that there is no room for the sake of a trim. Writers are left as many slots as the cleaner looks
+//! after ([`GroupSpace::enough`]), and what was accepted besides; of a pool that is that full, nothing is trimmed.
+//! Slots that are held count as free in AVAIL, and who lacks room now waits until they are let go.
 //!
 //! `autotrim` goes through the slots that were given back since the import, and not been taken again. A trim that was
 //! asked for goes through all free slots of a device, in their order. How far it is, and when it ended, are notes of
@@ -15,7 +18,8 @@
 //!
 //! # Locks
 //! The turn to change who is a member, then that of the step, both held for a step: no device leaves while it is told
-//! something, for then it may be somebody else's. What others ask for is behind a short lock of its own.
+//! something, for then it may be somebody else's. What others ask for is behind a short lock of its own. While slots
+//! are held there is one more, for which writers wait that lack room; nothing but devices is waited for under it.
 
 use crate::admin::NoteReader;
 use crate::fence::Look;
@@ -24,11 +28,12 @@ use larder_format::root::NO_GROUP;
 use larder_format::segment::{SegmentState, Slot};
 use larder_format::{ByteLen, DeviceGuid, DeviceIndex, GroupIndex, SlotIndex, Timestamp};
 use larder_mutants::{Bug, planted};
+use larder_store::core::Core;
 use larder_store::error::{PoolError, Result};
 use larder_store::member::Member;
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
-use larder_sync::Mutex;
+use larder_sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +41,8 @@ use std::time::Duration;
 /// Slots of a device that one step takes, and bytes.
 const SLOTS: u64 = 16;
 const BYTES: u64 = 256 << 20;
+/// Records that room is told in.
+const RECORD: u32 = 128 << 10;
 /// How far a trim is becomes a note so often.
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
 
@@ -112,6 +119,8 @@ fn note_of(device: DeviceGuid) -> String {
 pub(crate) struct Trims {
     /// When a device that is trimmed at a rate comes next, and when notes were written.
     step: Mutex<BTreeMap<DeviceGuid, Times>>,
+    /// Held while slots are.
+    holding: Mutex<()>,
     /// Courses, as far as their notes were looked at.
     courses: Mutex<BTreeMap<DeviceGuid, Option<Course>>>,
 }
@@ -295,6 +304,7 @@ impl Pool {
         let _nobody_leaves = self.change_turn();
         let mut times = self.trim.step.lock();
         self.check_writable()?;
+        let holding = self.no_trim();
         let mut batches = self.hold_asked(&times);
         if auto {
             self.hold_freed(&mut batches);
@@ -311,10 +321,23 @@ impl Pool {
             discard(&batches);
         }
         self.give_up_hold(&batches);
+        drop(holding);
         ours?;
         let trimmed = batches.iter().map(Batch::bytes).sum();
         batches.iter().try_for_each(|batch| self.went_through(batch, &mut times))?;
         Ok(Some(trimmed))
+    }
+
+    /// No slots are held, nor will be, until this is dropped.
+    pub(crate) fn no_trim(&self) -> MutexGuard<'_, ()> {
+        self.trim.holding.lock()
+    }
+
+    /// Slots of each device of a group that what was accepted may take.
+    fn accepted(&self, core: &Core, group: GroupIndex) -> u64 {
+        let bytes = self.dirty.needed().saturating_add(core.footprint_of_nodes(self.unsealed()));
+        let record = RECORD.min(self.max_record());
+        core.groups.get(&group).map_or(0, |space| bytes.div_ceil(space.per_segment(record).max(1)))
     }
 
     /// What was held can be given to anybody again.
@@ -344,8 +367,13 @@ impl Pool {
                 continue;
             }
             let mut core = self.core.lock();
+            let accepted = self.accepted(&core, member.group);
             let Some(space) = core.groups.change(member.group) else { continue };
-            let slots = space.hold(device, course.next, most(space, course.rate));
+            let slots = space.hold(device, course.next, most(space, course.rate), accepted);
+            if slots.is_empty() && space.is_holdable(device, course.next) {
+                // It is not over: it goes on when less waits to be stored.
+                continue;
+            }
             let guid = member.guid;
             batches.push(Batch::new(space, device, slots, vec![member], Some(guid)));
         }
@@ -358,13 +386,15 @@ impl Pool {
         let mut core = self.core.lock();
         for member in devices {
             let device = member.index;
-            let waits = core.groups.get(&member.group).is_some_and(|space| space.is_untrimmed(device));
+            let accepted = self.accepted(&core, member.group);
+            let space = core.groups.get(&member.group);
+            let waits = space.is_some_and(|space| space.is_untrimmed(device, accepted));
             let early = self.freed_too_early(&core, device);
             if (!waits && early.is_empty()) || batches.iter().any(|batch| batch.device == device) {
                 continue;
             }
             let Some(space) = core.groups.change(member.group) else { continue };
-            let mut slots = space.hold_untrimmed(device, most(space, 0));
+            let mut slots = space.hold_untrimmed(device, most(space, 0), accepted);
             slots.extend(early);
             let tells = |member: &Arc<Member>| member.is_written() && member.discards();
             let members: Vec<_> = self.members.writers(device).filter(tells).collect();
@@ -375,7 +405,7 @@ impl Pool {
     }
 
     /// With a bug planted, slots that are not free yet.
-    fn freed_too_early(&self, core: &larder_store::core::Core, device: DeviceIndex) -> Vec<SlotIndex> {
+    fn freed_too_early(&self, core: &Core, device: DeviceIndex) -> Vec<SlotIndex> {
         if !planted(Bug::TrimTooEarly) {
             return Vec::new();
         }

@@ -244,3 +244,35 @@ fn a_device_with_many_bad_places_is_faulted_by_their_number_and_clear_keeps_them
     verify(&pool, &model);
     assert_whole(&pool, "after clear");
 }
+
+#[test]
+fn a_column_that_went_elsewhere_after_the_tables_is_found_there_by_every_later_import() {
+    for (word, count) in LAYOUTS {
+        let mut sim = SimWorld::new(&vec![SIZE; count]);
+        let pool = create(&sim, word);
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 8, 1));
+        // The rows of the next commit are refused where they belong, when its tables are written.
+        for slot in pool.segments().iter().flat_map(|record| &record.slots) {
+            let member = pool.members().get(slot.device);
+            let at = member.slot_offset(slot.index, 0).get();
+            let bad = at..at + u64::from(member.slot_size);
+            sim.device(slot.device.get().into()).inject(Fault::FailWrites(bad));
+        }
+        commit(&pool, &mut model, &files(30, 4, 1));
+        assert!(!pool.bad_slots().is_empty() && all_online(&pool), "{word}");
+        let there = pool.segments();
+        drop(pool);
+        for seed in 2..5 {
+            sim = SimWorld::from_images(sim.images());
+            let pool = open(&sim, seed);
+            for record in pool.segments() {
+                let before = there.iter().find(|before| before.id == record.id);
+                assert!(before.is_none_or(|before| before.slots == record.slots), "{word}, import {seed}");
+            }
+            verify(&pool, &model);
+            assert_whole(&pool, word);
+            pool.commit().unwrap();
+        }
+    }
+}

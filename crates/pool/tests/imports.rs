@@ -18,6 +18,7 @@ use larder_pool::create::rule_for;
 use larder_pool::open::{Importable, Scan, Standing, Unsupported, scan};
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolError, PoolSpec, ROOT_DATASET, ScrubSince, World};
 use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -207,7 +208,7 @@ fn taken_over(sim: &SimWorld) -> Arc<Pool> {
 #[test]
 fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
     for (word, count) in LAYOUTS {
-        for way in ["beat", "write", "commit", "fsync", "scrub"] {
+        for way in ["beat", "write", "commit", "fsync", "scrub", "trim"] {
             let sim = SimWorld::new(&vec![SIZE; count]);
             let clock = Arc::new(SimClock::new());
             let world = World { clock: Arc::clone(&clock) as _, ..on_host(1, 1) };
@@ -215,6 +216,8 @@ fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
             let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
             let sleeper = Pool::create(world, spec).unwrap();
             let mut model = Model::new();
+            let devices: Vec<_> = sleeper.members().iter().map(|member| member.index).collect();
+            sleeper.trim_start(&devices, 0).unwrap();
             commit(&sleeper, &mut model, &[(10, 1, 50_000)]);
             put(&sleeper, &sleeper.dataset(ROOT_DATASET).unwrap(), &[(11, 9, 50_000)]);
             let pool = taken_over(&sim);
@@ -227,6 +230,7 @@ fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
                 "write" => sleeper.enter().err().unwrap(),
                 "commit" => sleeper.commit().unwrap_err(),
                 "fsync" => sleeper.log_sync().unwrap_err(),
+                "trim" => sleeper.trim_step().unwrap_err(),
                 _ => sleeper.scrub_start(ScrubSince::All).unwrap_err(),
             };
             let PoolError::Suspended(why) = refused else { panic!("{word}, {way}: {refused}") };
@@ -274,7 +278,15 @@ fn of_two_who_import_at_once_one_gives_up() {
 
 #[test]
 fn imports_whose_heartbeats_are_refused_find_each_other_by_their_roots() {
-    let bad = HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512;
+    find_each_other_by_roots(HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512);
+}
+
+#[test]
+fn imports_whose_first_label_areas_take_nothing_find_each_other_by_the_roots_in_the_second() {
+    find_each_other_by_roots(0..LABEL_AREA);
+}
+
+fn find_each_other_by_roots(bad: Range<u64>) {
     let gone = ImportOptions { host_is_gone: true, ..ImportOptions::default() };
     for (word, count) in LAYOUTS {
         for commits in [0, 1, 14, 15, 16] {

@@ -7,6 +7,7 @@ use larder_device::{AlignedBuf, Device, Outcome, Pending, Request, TIMEOUT};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::label::LABEL_AREA;
 use larder_format::node::Key;
+use larder_format::segment::SegmentKind;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
 use larder_pool::create::rule_for;
 use larder_pool::member::MemberState;
@@ -893,4 +894,47 @@ fn an_fsync_while_a_device_takes_a_place_is_not_on_the_new_device_alone() {
         let found = contents(&after).unwrap();
         assert!(found.contains_key(&late.0), "cut at {cut} of {}: what was synced is lost", trace.len());
     }
+}
+
+#[test]
+fn a_slot_that_is_retired_as_its_device_is_replaced_holds_what_the_last_root_names() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 12, 1));
+    let here = Arc::downgrade(&pool);
+    let (world, done) = (sim.clone(), Mutex::new(false));
+    // Once the new device has the place, and before the root says so: somebody else writes.
+    let at_flush = move || {
+        let Some(pool) = here.upgrade() else { return };
+        if pool.members().get(device(0)).name() != "sim1" || std::mem::replace(&mut *done.lock(), true) {
+            return;
+        }
+        put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(100, 90, 1));
+        world.mark(1);
+    };
+    let new = Interrupted { inner: sim.add_device(SIZE), at_flush: Arc::new(at_flush) };
+    let index = pool.replace(device(0), Arc::new(new)).unwrap();
+    // What nodes lie in is done, and a root says so.
+    let nodes = pool.segments().into_iter().find(|record| record.kind == SegmentKind::Node).unwrap().id;
+    while pool.members().get(index).cursor() < nodes {
+        pool.resilver_step(1).unwrap();
+        pool.commit().unwrap();
+    }
+    let old = pool.members().get(device(0));
+    for slot in pool.segments().iter().flat_map(|record| &record.slots) {
+        let at = old.slot_offset(slot.index, 0).get();
+        sim.device(0).inject(Fault::FailWrites(at..at + u64::from(old.slot_size)));
+    }
+    put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(30, 4, 1));
+    resilver(&pool);
+    drop((pool, old));
+    let trace = sim.trace();
+    let is_mark = |cut: &usize| trace.marks_before(*cut).last() == Some(1);
+    let cut = (0..=trace.len()).find(is_mark).expect("somebody wrote");
+    let images = trace.crash_images(cut, Survival::KeepAll);
+    let pool = open(&SimWorld::from_images(images), 7);
+    resilver(&pool);
+    assert_eq!(pool.members().iter().count(), 1, "it is replaced");
+    verify(&pool, &model);
 }

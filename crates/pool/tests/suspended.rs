@@ -216,3 +216,16 @@ fn a_commit_that_cannot_read_the_tables_for_a_while_goes_on_and_loses_nothing() 
     }
     assert!(suspended > 2, "commits were cut short: {suspended}");
 }
+
+#[test]
+fn a_device_that_was_gone_may_lack_what_was_not_flushed_and_its_pool_does_not_go_on_with_it() {
+    for (word, count) in SMALL {
+        let (sim, pool, mut model) = world_of(word, count);
+        inject(&sim, &Fault::Gone, 20, u64::MAX);
+        let (_, refused) = work_until_refused(&pool, &mut model);
+        assert!(matches!(refused, PoolError::Suspended(_)), "{word}: {refused}");
+        heal(&sim);
+        assert!(!pool.may_resume() && pool.clear(None).is_err(), "{word}");
+        assert!(pool.suspended().is_some(), "{word}");
+    }
+}

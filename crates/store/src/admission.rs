@@ -43,7 +43,7 @@ impl Store {
             let (per_segment, reserve) = (group.per_segment(record), group.left(mark));
             space.size += group.total_segments().saturating_sub(reserve) * per_segment;
             let dead = core.entries.dead(group.index);
-            let free = group.free_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
+            let free = group.unused_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
             // What the reserve lacks is not there to be written, even where a segment is open for it.
             let lacks = reserve.saturating_sub(free) * per_segment;
             let there = group.available(free.saturating_sub(reserve), dead.bytes, record);

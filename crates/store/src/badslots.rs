@@ -170,6 +170,7 @@ impl Store {
         let record = known.slots.entry(slot).or_insert_with(new);
         record.errors = record.errors.saturating_add(1);
         known.removed.remove(&slot);
+        known.retired.insert(slot, core.open_commit);
         *known.unsaved.entry(slot).or_default() |= proven;
         drop((core, known));
         let text = format!("slot {} is retired: a write failed: {error}", slot.index);
@@ -228,8 +229,15 @@ impl Store {
         }
     }
 
-    /// Slots that a device refused which is a member no more, nor stands for one, are as good as any.
+    /// Slots that a device refused which is a member no more, nor stands for one, are as good as any: as soon as no
+    /// root that can still be imported names them, for the device that came in its place has the same numbers.
     pub fn pardon_strangers(&self) {
+        let durable = self.durable_commit();
+        let named = {
+            let mut known = self.bad_slots.known.lock();
+            known.retired.retain(|_, commit| commit.get() + 2 > durable.get());
+            known.retired.clone()
+        };
         let is_member = |slot: &Slot, record: &BadSlotRecord| {
             self.members.has(slot.device)
                 && self
@@ -237,7 +245,7 @@ impl Store {
                     .writers(slot.device)
                     .any(|member| member.guid == record.device && slot.index.get() < member.slot_count)
         };
-        self.pardon(|slot, record, _| !is_member(slot, record));
+        self.pardon(|slot, record, _| !named.contains_key(slot) && !is_member(slot, record));
     }
 
     /// Slots are used again that `is_free` of blame, by their records and whether another slot of the device took what
@@ -264,6 +272,7 @@ impl Store {
         // What a device refused that was faulted since is no evidence of single slots.
         let is_written = |guid| self.members.iter().any(|member| member.guid == guid && member.is_written());
         self.pardon(|_, record, proven| proven == Some(false) && !is_written(record.device));
+        self.pardon_strangers();
         let (unsaved, removed) = {
             let known = self.bad_slots.known.lock();
             let of = |slot: &Slot| (*slot, known.slots[slot]);

@@ -26,7 +26,7 @@ pub mod part;
 mod part_reads;
 pub mod race;
 pub mod read;
-mod retired;
+pub mod retired;
 pub mod row;
 pub mod runs;
 pub mod segments;

@@ -1,8 +1,8 @@
 //! Slots that are out of use, and segments with a column that moved; see [`crate::badslots`].
 
-use larder_format::SegmentId;
 use larder_format::segment::Slot;
 use larder_format::tables::BadSlotRecord;
+use larder_format::{CommitId, SegmentId};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +28,8 @@ pub struct BadSlots {
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) slots: BTreeMap<Slot, BadSlotRecord>,
+    /// The commits that were open when slots were retired.
+    pub(crate) retired: BTreeMap<Slot, CommitId>,
     /// Not in the tables yet; whether another slot of the device took what this one refused.
     pub(crate) unsaved: BTreeMap<Slot, bool>,
     /// To be taken out of the tables.

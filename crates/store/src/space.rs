@@ -147,16 +147,23 @@ impl GroupSpace {
         self.untrimmed.remove(&device);
     }
 
-    /// Free slots of a device that can be held: what writes may need stays.
-    fn holdable(&self, device: DeviceIndex, most: usize) -> usize {
+    /// Free slots of a device that can be held: what writes may need stays, and as many as what was `accepted` takes.
+    fn holdable(&self, device: DeviceIndex, most: usize, accepted: u64) -> usize {
         let free = self.free.get(&device).map_or(0, FreeSlots::len);
-        usize::try_from(free.saturating_sub(self.enough())).unwrap_or(usize::MAX).min(most)
+        let kept = self.enough().saturating_add(accepted);
+        usize::try_from(free.saturating_sub(kept)).unwrap_or(usize::MAX).min(most)
     }
 
-    /// Holds at most `most` free slots of a device, from `first` on.
-    pub fn hold(&mut self, device: DeviceIndex, first: u32, most: usize) -> Vec<SlotIndex> {
+    /// Whether a slot of a device from `first` on could be held if nothing were accepted.
+    pub fn is_holdable(&self, device: DeviceIndex, first: u32) -> bool {
+        let is_free = self.free.get(&device).is_some_and(|free| free.next(first).is_some());
+        is_free && self.holdable(device, 1, 0) > 0
+    }
+
+    /// Holds at most `most` free slots of a device, from `first` on; as many as what was `accepted` takes stay.
+    pub fn hold(&mut self, device: DeviceIndex, first: u32, most: usize, accepted: u64) -> Vec<SlotIndex> {
         let (mut held, mut at) = (Vec::new(), first);
-        for _ in 0..self.holdable(device, most) {
+        for _ in 0..self.holdable(device, most, accepted) {
             let Some(slot) = self.free.get(&device).and_then(|free| free.next(at)) else { break };
             held.push(self.hold_one(device, slot));
             at = slot + 1;
@@ -165,8 +172,8 @@ impl GroupSpace {
     }
 
     /// As [`GroupSpace::hold`], of those that were given back since they were last trimmed.
-    pub fn hold_untrimmed(&mut self, device: DeviceIndex, most: usize) -> Vec<SlotIndex> {
-        let (mut held, most) = (Vec::new(), self.holdable(device, most));
+    pub fn hold_untrimmed(&mut self, device: DeviceIndex, most: usize, accepted: u64) -> Vec<SlotIndex> {
+        let (mut held, most) = (Vec::new(), self.holdable(device, most, accepted));
         while held.len() < most
             && let Some(slot) = self.untrimmed.get_mut(&device).and_then(FreeSlots::take_first)
         {
@@ -189,8 +196,9 @@ impl GroupSpace {
     }
 
     /// Whether a slot of a device waits to be trimmed, and can be held.
-    pub fn is_untrimmed(&self, device: DeviceIndex) -> bool {
-        self.untrimmed.get(&device).is_some_and(|known| known.len() > 0) && self.holdable(device, 1) > 0
+    pub fn is_untrimmed(&self, device: DeviceIndex, accepted: u64) -> bool {
+        self.untrimmed.get(&device).is_some_and(|known| known.len() > 0)
+            && self.holdable(device, 1, accepted) > 0
     }
 
     /// A slot that was held can be given to anybody again.
@@ -208,7 +216,8 @@ impl GroupSpace {
 
     /// Slots of a device that are held.
     fn held(&self, device: DeviceIndex) -> u64 {
-        self.held.iter().filter(|slot| slot.device == device).count() as u64
+        let at = |slot| Slot { device, index: SlotIndex::new(slot) };
+        self.held.range(at(0)..=at(u32::MAX)).count() as u64
     }
 
     /// Slots for a segment of `layout`, one of the group's own or its replicated form.
@@ -253,6 +262,11 @@ impl GroupSpace {
     /// Full-width segments that the free slots make.
     pub fn free_segments(&self) -> u64 {
         self.free.values().map(FreeSlots::len).min().unwrap_or(0)
+    }
+
+    /// As [`GroupSpace::free_segments`], with the slots that are held, which are free again in a moment.
+    pub fn unused_segments(&self) -> u64 {
+        self.free.iter().map(|(&device, free)| free.len() + self.held(device)).min().unwrap_or(0)
     }
 
     /// Full-width segments of the empty group.
@@ -410,6 +424,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_bad_slot_is_free_when_it_is_pardoned_and_its_segment_is_gone() {
+        let mut space = group(1, 2, 0, 2, 20);
+        let slots = space.allocate(space.rule.layout, SegmentId::new(7)).unwrap();
+        let [pardoned_first, gone_first] = [slots[0], slots[1]];
+        space.set_bad(pardoned_first);
+        space.pardon(pardoned_first);
+        assert!(!space.is_free(pardoned_first), "a segment is there");
+        space.give_back(pardoned_first);
+        assert!(space.is_free(pardoned_first));
+        space.set_bad(gone_first);
+        space.give_back(gone_first);
+        assert!(!space.is_free(gone_first), "it is bad");
+        space.pardon(gone_first);
+        assert!(space.is_free(gone_first));
+        // One that nobody has, as import finds it.
+        space.set_bad(gone_first);
+        assert!(!space.is_free(gone_first) && space.is_bad(gone_first));
+        space.pardon(gone_first);
+        assert!(space.is_free(gone_first) && !space.is_bad(gone_first));
     }
 
     #[test]

@@ -599,6 +599,12 @@ impl Store {
             // What failed before is not to count against them.
             queue.0.iter_mut().flat_map(|flight| &mut flight.writes).for_each(RowWrite::settle);
             self.members.iter().filter(|member| member.is_unharmed()).for_each(|member| member.use_again());
+        }
+        // A discard that no flush followed could spoil what is written from here on.
+        self.members.flush_all();
+        {
+            let _landing = self.flights.landing.lock();
+            let mut queue = self.flights.queue.lock();
             for flight in &mut queue.0 {
                 let slots = &flight.segment.slots;
                 flight.writes.iter_mut().for_each(|write| write.start_again(slots[write.column].index()));

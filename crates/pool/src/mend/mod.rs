@@ -43,9 +43,10 @@ use larder_format::segment::{
 use larder_format::{CommitId, Place, SegmentId};
 use larder_mutants::{Bug, planted};
 use larder_store::ahead::{Ahead, Parts};
-use larder_store::badslots::{Retired, is_same_descriptor};
+use larder_store::badslots::is_same_descriptor;
 use larder_store::error::Result;
 use larder_store::member::Member;
+use larder_store::retired::Retired;
 use larder_store::segments::Segment;
 use larder_store::space::ROW_TARGET;
 use larder_store::{Class, Event};

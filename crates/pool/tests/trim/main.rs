@@ -1,5 +1,6 @@
 //! Devices are told what is free.
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod exact;
@@ -114,6 +115,28 @@ fn a_device_without_discards_says_so_once_and_has_no_errors() {
     assert!(refused.ends_with("does not support trim"), "{refused}");
     assert!(classes(&pool).contains(&"trim_finish: the device does not support it".to_owned()));
     common::assert_whole(&pool, "at the end");
+}
+
+#[test]
+fn a_device_that_is_out_of_use_keeps_what_it_has() {
+    let sim = SimWorld::new(&[SIZE; 2]);
+    let (pool, logs) = watched(&sim, "mirror");
+    pool.set_pool_property("autotrim", "on").unwrap();
+    let mut model = common::Model::new();
+    common::commit(&pool, &mut model, &common::files(10, 30, 1));
+    let before = model.clone();
+    sim.device(1).inject_window(Fault::FailFlushes, 0, 1);
+    for version in 2..20 {
+        common::commit(&pool, &mut model, &common::files(10, 30, version));
+        while pool.trim_step().unwrap().is_some() {}
+    }
+    pool.trim_start(&[DeviceIndex::new(0)], 0).unwrap();
+    while pool.trim_step().unwrap().is_some() {}
+    assert!(discarded(&pool, &logs).iter().all(|slot| slot.device.get() == 0));
+    drop(pool);
+    // It is all that is left.
+    let alone = SimWorld::from_images(vec![sim.images().remove(1)]);
+    common::verify(&common::open(&alone, 2), &before);
 }
 
 #[test]
