@@ -20,12 +20,13 @@
 //! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
 
+use crate::open_file::OpenFile;
 use crate::ring;
 use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
 use larder_format::ByteLen;
 use larder_format::label::MIN_DEVICE;
 use larder_sync::{Condvar, Mutex};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -90,19 +91,10 @@ pub struct FileDevice {
 }
 
 /// What the threads and their owner share.
-pub(crate) struct Shared {
-    /// None when the device was abandoned. Whoever performs a request holds it until that is done.
-    fd: Mutex<Option<Arc<OwnedFd>>>,
-    path: PathBuf,
-    size: ByteLen,
-    sector_size: u32,
-    direct: bool,
-    /// Whether it gives space back that it is told is not needed.
-    discards: bool,
+struct Shared {
+    file: Arc<OpenFile>,
     queue: Mutex<Queue>,
     ready: Condvar,
-    /// The error of the first flush that failed.
-    flush_failed: Mutex<Option<DeviceError>>,
 }
 
 struct Queue {
@@ -135,7 +127,7 @@ impl FileDevice {
                 .name("larder-device".to_owned())
                 .spawn(move || shared.work())
                 .map_err(|error| OpenError::Io {
-                    path: device.shared.path.clone(),
+                    path: device.shared.file.path.clone(),
                     errno: error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()),
                 })?;
             device.threads.lock().push(thread);
@@ -145,22 +137,22 @@ impl FileDevice {
 
     /// Whether requests go past the page cache.
     pub fn is_direct(&self) -> bool {
-        self.shared.direct
+        self.shared.file.direct
     }
 
     /// The unit in bytes in which the disk says it writes; 4096 for files. Disks have lied about it.
     pub fn sector_size(&self) -> u32 {
-        self.shared.sector_size
+        self.shared.file.sector_size
     }
 }
 
 impl Device for FileDevice {
     fn name(&self) -> String {
-        self.shared.path.display().to_string()
+        self.shared.file.path.display().to_string()
     }
 
     fn size(&self) -> ByteLen {
-        self.shared.size
+        self.shared.file.size
     }
 
     fn submit(&self, request: Request) -> Pending<Outcome> {
@@ -203,7 +195,7 @@ impl Device for FileDevice {
     /// The lock stays until they come back; then the device can be opened anew.
     fn abandon(&self) {
         let waiting = self.shared.close();
-        self.shared.fd.lock().take();
+        self.shared.file.fd.lock().take();
         for (_, promise) in waiting {
             promise.keep(Err(DeviceError::Gone));
         }
@@ -221,7 +213,7 @@ impl FileDevice {
     /// The request in a ring of this thread, if it can be done there.
     fn prepare(&self, request: &Request) -> Option<ring::Flight> {
         let open = self.check(request).is_ok() && self.shared.queue.lock().open;
-        open.then(|| ring::prepare(&self.shared, request)).flatten()
+        open.then(|| ring::prepare(&self.shared.file, request)).flatten()
     }
 
     /// Refuses what lies beyond the end.
@@ -240,7 +232,7 @@ impl FileDevice {
                 offset.is_multiple_of(align) && len.is_multiple_of(align),
                 "unaligned: {len} bytes at {offset}"
             );
-            if offset.checked_add(len).is_none_or(|end| end > self.shared.size.get()) {
+            if offset.checked_add(len).is_none_or(|end| end > self.shared.file.size.get()) {
                 return Err(DeviceError::Range);
             }
         }
@@ -295,84 +287,12 @@ impl Shared {
     fn perform(&self, request: Request) -> Outcome {
         match request {
             Request::Read { offset, len } => {
-                self.read(offset.get(), usize::try_from(len.get()).expect("a request fits memory"))
+                self.file.read(offset.get(), usize::try_from(len.get()).expect("a request fits memory"))
             }
-            Request::Write { offset, data } => self.write(offset.get(), &data),
-            Request::Discard { offset, len } => self.discard(offset.get(), len.get()),
-            Request::Flush => self.flush(),
+            Request::Write { offset, data } => self.file.write(offset.get(), &data),
+            Request::Discard { offset, len } => self.file.discard(offset.get(), len.get()),
+            Request::Flush => self.file.flush(),
         }
-    }
-
-    pub(crate) fn read(&self, offset: u64, len: usize) -> Outcome {
-        let fd = self.fd()?;
-        let mut bytes = AlignedBuf::stale(len);
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            match retry_on_intr(|| rustix::io::pread(&fd, &mut bytes[done..], at)) {
-                Ok(got) if Self::is_cut_short(got) => return Err(DeviceError::Range),
-                Ok(got) => done += got,
-                Err(errno) => return Err(device_error(errno)),
-            }
-        }
-        Ok(bytes)
-    }
-
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Outcome {
-        let fd = self.fd()?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            match retry_on_intr(|| rustix::io::pwrite(&fd, &bytes[done..], at)) {
-                Ok(0) => return Err(device_error(Errno::IO)),
-                Ok(put) => done += put,
-                Err(errno) => return Err(device_error(errno)),
-            }
-        }
-        Ok(AlignedBuf::zeroed(0))
-    }
-
-    /// Punches a hole. To a block device that is a write of zeros that the kernel is free to do by discarding, and may
-    /// not do by writing any.
-    fn discard(&self, offset: u64, len: u64) -> Outcome {
-        let fd = self.fd()?;
-        if !self.discards {
-            return Err(DeviceError::Unsupported);
-        }
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
-            Ok(()) => Ok(AlignedBuf::zeroed(0)),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(DeviceError::Unsupported),
-            Err(errno) => Err(device_error(errno)),
-        }
-    }
-
-    fn flush(&self) -> Outcome {
-        let fd = self.fd()?;
-        let mut failed = self.flush_failed.lock();
-        if failed.is_none() {
-            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(device_error);
-        }
-        match &*failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(AlignedBuf::zeroed(0)),
-        }
-    }
-
-    pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, DeviceError> {
-        self.fd.lock().clone().ok_or(DeviceError::Gone)
-    }
-
-    /// Whether a read of so many bytes met the end of a file that has been cut shorter since it was opened.
-    pub(crate) fn is_cut_short(got: usize) -> bool {
-        got == 0 || !got.is_multiple_of(ALIGN)
-    }
-}
-
-pub(crate) fn device_error(errno: Errno) -> DeviceError {
-    match errno {
-        Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
-        _ => DeviceError::Io { errno: errno.raw_os_error() },
     }
 }
 
@@ -411,17 +331,17 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
     if size < MIN_DEVICE {
         return Err(OpenError::TooSmall { path: path.to_owned(), size, min: MIN_DEVICE });
     }
-    Ok(Shared {
+    let file = OpenFile {
         fd: Mutex::new(Some(Arc::new(fd))),
         path: path.to_owned(),
         size: ByteLen::new(size - size % ALIGN as u64),
         sector_size,
         direct,
         discards: !block || block_discards(&stat),
-        queue: Mutex::new(Queue { waiting: VecDeque::new(), open: true }),
-        ready: Condvar::new(),
         flush_failed: Mutex::new(None),
-    })
+    };
+    let queue = Mutex::new(Queue { waiting: VecDeque::new(), open: true });
+    Ok(Shared { file: Arc::new(file), queue, ready: Condvar::new() })
 }
 
 /// Whether a block device says that it discards. One that does not may write zeros instead, at the speed of a disk.

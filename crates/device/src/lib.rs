@@ -9,6 +9,7 @@ mod buffer;
 mod fault;
 mod file;
 mod latency;
+mod open_file;
 mod pending;
 mod ring;
 mod system;

@@ -10,7 +10,6 @@
 //! hands, when it waits. Once it has waited in vain, or lets go of the request, another thread does.
 
 use crate::latency::Stopwatch;
-use crate::ring::Own;
 use crate::{Clock, DeviceError, Outcome, SystemClock};
 use larder_sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -55,12 +54,18 @@ struct Bell {
     ready: Condvar,
 }
 
+/// The device's end of a request, when who waits for it is to see to that. Dropped, it is left to another thread.
+pub(crate) trait OtherEnd: Send + Sync {
+    /// Waits at most `limit`, and keeps the promise if the outcome is there.
+    fn wait(self: Box<Self>, limit: Option<Duration>);
+}
+
 /// The caller's end of a request in flight.
 pub struct Pending<T> {
     shared: Arc<Shared<T>>,
     on_taken: Option<Box<dyn FnOnce() + Send + Sync>>,
     /// The other end, when who waits is to see to it.
-    own: Option<Own>,
+    own: Option<Box<dyn OtherEnd>>,
 }
 
 /// The device's end; dropping it unkept leaves the request hanging, as a hung device does.
@@ -103,7 +108,7 @@ impl<T> Pending<T> {
     }
 
     /// Has whoever waits see to the other end.
-    pub(crate) fn owned(self, own: Own) -> Self {
+    pub(crate) fn owned(self, own: Box<dyn OtherEnd>) -> Self {
         Self { own: Some(own), ..self }
     }
 

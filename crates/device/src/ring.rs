@@ -24,7 +24,8 @@
 //! Where io_uring is not to be had, and when too many requests are late already, [`prepare`] refuses, and the queue's
 //! threads do the work.
 
-use crate::file::{Shared, device_error};
+use crate::open_file::{OpenFile, device_error};
+use crate::pending::OtherEnd;
 use crate::{AlignedBuf, Clock, DeviceError, Outcome, Pending, Promise, Request, SystemClock};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
@@ -89,7 +90,7 @@ enum Job {
 
 /// A read or write within the file, in a ring of this thread; it is not under way yet. None when it cannot be done
 /// here.
-pub(crate) fn prepare(file: &Arc<Shared>, request: &Request) -> Option<Flight> {
+pub(crate) fn prepare(file: &Arc<OpenFile>, request: &Request) -> Option<Flight> {
     let job = match request {
         Request::Read { offset, len } => {
             let len = usize::try_from(len.get()).expect("a request fits memory");
@@ -121,7 +122,7 @@ pub(crate) struct Flight {
     /// There until it has landed.
     ring: Option<IoUring>,
     fd: Arc<OwnedFd>,
-    file: Arc<Shared>,
+    file: Arc<OpenFile>,
     /// There until it is dropped.
     job: Option<Job>,
     stage: Stage,
@@ -222,7 +223,7 @@ impl Flight {
                 }
                 Err(device_error(errno))
             }
-            (Ok(got), Job::Read { .. }) if Shared::is_cut_short(got) => Err(DeviceError::Range),
+            (Ok(got), Job::Read { .. }) if OpenFile::is_cut_short(got) => Err(DeviceError::Range),
             (Ok(got), Job::Read { bytes, .. }) if got < bytes.len() => return None,
             (Ok(_), Job::Read { bytes, .. }) => Ok(mem::replace(bytes, AlignedBuf::zeroed(0))),
             (Ok(put), Job::Write { data, .. }) if put < data.len() => return None,
@@ -293,18 +294,19 @@ fn told(perform: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// A flight whose promise is kept by who waits for it; by another thread, when that is given up.
-pub(crate) struct Own(Option<Box<(Flight, Promise<Outcome>)>>);
+pub(crate) struct Own(Option<(Flight, Promise<Outcome>)>);
 
 impl Own {
     /// A request that is under way, and its other end.
     pub(crate) fn pending(flight: Flight) -> Pending<Outcome> {
         let (promise, pending) = Pending::new();
         promise.begin();
-        pending.owned(Self(Some(Box::new((flight, promise)))))
+        pending.owned(Box::new(Self(Some((flight, promise)))))
     }
+}
 
-    /// Waits at most `limit`, and keeps the promise if the outcome is there.
-    pub(crate) fn wait(mut self, limit: Option<Duration>) {
+impl OtherEnd for Own {
+    fn wait(mut self: Box<Self>, limit: Option<Duration>) {
         let outcome = self.0.as_mut().and_then(|own| own.0.land(limit));
         if let Some(outcome) = outcome
             && let Some(own) = self.0.take()
@@ -316,8 +318,7 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Some(own) = self.0.take() {
-            let (flight, promise) = *own;
+        if let Some((flight, promise)) = self.0.take() {
             flight.land_elsewhere(promise);
         }
     }

@@ -8,7 +8,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
 use crate::lookups::Lookups;
 use crate::ops::{Attr, Handle, NodeId};
-use larder_format::items::{self, FileKind, ROOT_INODE};
+use larder_format::items::{self, FileKind, INODE_LEASE, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
 use larder_pool::{Dataset, Look, Op, Pool, PoolError};
@@ -21,8 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const SHARDS: usize = 32;
 /// Inodes that a shard of the cache holds before it looks for some to drop.
 const SHARD_CAPACITY: usize = 1024;
-/// Inode ids that import passes over after a crash.
-const ID_LEASE: u64 = 1 << 16;
 /// Ids that callers may take together after each of them has looked at the lease.
 const ID_MARGIN: u64 = 1 << 12;
 /// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
@@ -61,7 +59,7 @@ pub struct Volume {
     pub(crate) ids: IdLease,
 }
 
-/// Which inode ids may be given out. Import after a crash passes over [`ID_LEASE`] ids, counted from what
+/// Which inode ids may be given out. Import after a crash passes over [`INODE_LEASE`] ids, counted from what
 /// the last commit has as the next one; so no more than those are given out before another commit is
 /// durable. Ids that somebody has seen do not come back, though their files be lost.
 #[derive(Debug, Default)]
@@ -82,7 +80,7 @@ impl IdLease {
     pub fn renew(&self) {
         let sealed = self.sealed.load(Ordering::Relaxed);
         if sealed > 0 {
-            self.end.store(sealed + ID_LEASE, Ordering::Relaxed);
+            self.end.store(sealed + INODE_LEASE, Ordering::Relaxed);
         }
     }
 }

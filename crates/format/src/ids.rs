@@ -2,8 +2,12 @@
 
 use crate::error::ensure;
 use crate::field::Field;
-use crate::segment::{MAX_COLUMNS, MAX_SLOT};
 use crate::{Corrupt, Reason};
+
+/// The most columns a segment may have.
+pub const MAX_COLUMNS: usize = 64;
+/// The largest slot.
+pub const MAX_SLOT: u32 = 64 << 20;
 use std::fmt;
 
 macro_rules! id {

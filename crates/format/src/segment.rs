@@ -5,21 +5,18 @@ use crate::checksum::{self, Sums};
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
+pub use crate::ids::{MAX_COLUMNS, MAX_SLOT};
 use crate::{
     BLOCK_STEP, BlockId, CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason,
     SegmentId, SlotIndex, layout,
 };
 
-/// The most columns a segment may have.
-pub const MAX_COLUMNS: usize = 64;
 /// Bytes at the start of every slot that hold the segment's descriptor.
 pub const DESCRIPTOR_LEN: u32 = 4096;
 /// Rows start and end on multiples of this many bytes, or of the device's sector when that is larger.
 pub const ROW_STEP: u32 = 4096;
 /// The smallest slot.
 pub const MIN_SLOT: u32 = 1 << 20;
-/// The largest slot.
-pub const MAX_SLOT: u32 = 64 << 20;
 
 /// Classes of segments by how long what they hold is expected to live.
 pub const CLASSES: u8 = 6;

@@ -1,11 +1,12 @@
 //! One body a decoder.
 
+use crate::samples::SUMS;
 use crate::{Decoder, samples};
 use larder_format::acl::Acl;
 use larder_format::block::{
     self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind, FRAME, check_frames, frame_sums, frame_sums_len,
 };
-use larder_format::checksum::{ChecksumKind, KEY_LEN, PoolKey, Sums, fast64, payload_sum, plain64};
+use larder_format::checksum::{ChecksumKind, fast64, payload_sum, plain64};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
     PartDescriptor, PrintsBuilder, PrintsPage, decode_filter_page, encode_filter_page,
@@ -25,18 +26,10 @@ use larder_format::segment::{
     row_header_len,
 };
 use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
-use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, PoolGuid, SegmentId};
+use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::around::walk;
 use std::fmt::Debug;
-use std::sync::LazyLock;
-
-/// The pool that everything here belongs to.
-pub const POOL: PoolGuid = PoolGuid::new(0x1a4de4);
-/// What its sums are keyed with.
-pub const KEY: PoolKey = PoolKey::new([0x5e; KEY_LEN]);
-/// Its sums.
-pub static SUMS: LazyLock<Sums> = LazyLock::new(|| Sums::new(POOL, KEY));
 
 /// Every decoder.
 pub const ALL: &[Decoder] = &[

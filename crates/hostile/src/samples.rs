@@ -1,9 +1,9 @@
 //! Valid encodings of everything.
 
-use crate::decoders::{KEY, POOL, SUMS};
 use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, payload_sum};
+use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
 use larder_format::items::{Entry, Extent, FileKind, Inode, Xattr, XattrValue};
 use larder_format::label::{Features, GroupRule, GroupWord, Heartbeat, Label};
@@ -22,6 +22,14 @@ use larder_format::segment::{
 use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
+use std::sync::LazyLock;
+
+/// The pool that everything here belongs to.
+pub const POOL: PoolGuid = PoolGuid::new(0x1a4de4);
+/// What its sums are keyed with.
+pub const KEY: PoolKey = PoolKey::new([0x5e; KEY_LEN]);
+/// Its sums.
+pub static SUMS: LazyLock<Sums> = LazyLock::new(|| Sums::new(POOL, KEY));
 
 const TIME: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 5 };
 const LAYOUTS: [(GroupWord, u8, u8, u8); 5] = [

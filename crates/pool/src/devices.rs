@@ -212,7 +212,8 @@ impl Pool {
             return Ok(());
         }
         let (clock, slot_size) = (Arc::clone(&self.world.clock), member.slot_size);
-        // A discard that no flush followed could spoil what is written before the next one. If this fails, so does that.
+        // A discard that no flush followed could spoil what is written before the next one. If this fails, so does
+        // that.
         drop(device.submit(Request::Flush).within(member.timeout()));
         self.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;

@@ -4,6 +4,7 @@
 //! new incarnation, fresh leases of ids, and the devices as they are. So ids never come back, however
 //! often an import is cut short; the log stays that of the import before until it is replayed.
 
+use crate::contents::Contents;
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::free::Freeing;
@@ -12,14 +13,12 @@ use crate::open::{Importable, Standing, holds};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Entropy};
 use larder_format::checksum::Sums;
-use larder_format::index::PartDescriptor;
+use larder_format::items::INODE_LEASE;
 use larder_format::label::Label;
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, SEGMENT_STRIDE, STRIDE, ring_slot};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord, SegmentState};
-use larder_format::tables::{
-    DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
-};
+use larder_format::tables::Table;
 use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_COUNT, Reason, SegmentId};
 use larder_mutants::{Bug, planted};
 use larder_sorted::map::BlockMap;
@@ -30,35 +29,14 @@ use larder_store::error::{PoolError, Result};
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
-use larder_store::read::TableNodes;
 use larder_store::runs::RunIo;
 use larder_store::segments::{SegmentEntry, Segments};
 use larder_store::space::GroupSpace;
 use larder_store::spare::Groups;
 use larder_store::{Class, Event};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Values of the tables that come in pieces, by entry.
-#[derive(Default)]
-struct Pieces(BTreeMap<u64, Vec<u8>>);
-
-impl Pieces {
-    /// Adds piece `number` of an entry.
-    fn add(&mut self, entry: u64, number: u64, piece: &[u8]) -> Result<(), Corrupt> {
-        let value = self.0.entry(entry).or_default();
-        let follows = value.len() as u64 == number.saturating_mul(PIECE_MAX as u64);
-        value.extend_from_slice(piece);
-        if follows { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Order)) }
-    }
-
-    /// What the values say.
-    fn decode<T, F: Fn(&[u8]) -> Result<(T, usize), Corrupt>>(self, decode: F) -> Result<Vec<T>, Corrupt> {
-        self.0.values().map(|value| decode(value).map(|(value, _)| value)).collect()
-    }
-}
 
 /// The import after `root`. Its ids begin at a random distance behind the lease, for somebody may import another copy
 /// of the pool that ends with the same root.
@@ -244,60 +222,18 @@ impl Pool {
         for record in &root.segments {
             self.adopt_segment(record, root)?;
         }
-        let mut segments = Vec::new();
-        let mut datasets = Vec::new();
-        let (mut runs, mut parts) = (Pieces::default(), Pieces::default());
-        let mut secret = None;
-        let mut snapshots = Vec::new();
-        let mut freeing = FreeingRecord::default();
-        let mut properties: BTreeMap<DatasetId, BTreeMap<String, String>> = BTreeMap::new();
         let tables = Tree::open(root.tables);
-        let mut bad = Ok(());
-        tables.scan(&TableNodes(self), .., |key, value| {
-            let entry: Result<(), Corrupt> = (|| {
-                let (table, id) = Table::of(key)?;
-                match table {
-                    Table::Segments => segments.push(SegmentRecord::decode(value)?.0),
-                    Table::Datasets => datasets.push(DatasetRecord::decode(value)?),
-                    Table::Runs => runs.add(key.offset, id, value)?,
-                    Table::Index => parts.add(key.offset, id, value)?,
-                    Table::Secret if key.offset == 0 => secret = value.try_into().ok(),
-                    Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
-                    Table::Snapshots => snapshots.push(SnapshotRecord::decode(value)?),
-                    Table::Events | Table::Commands => self.log.met(table, key.offset),
-                    Table::Damage => self.adopt_damage(key.offset, value),
-                    Table::BadSlots => self.adopt_bad_slot(key.offset, value),
-                    Table::Freeing => freeing = FreeingRecord::decode(value)?,
-                    Table::Properties => {
-                        let property = PropertyRecord::decode(value)?;
-                        let of = properties.entry(DatasetId::new(id)).or_default();
-                        of.insert(property.name, property.value);
-                    }
-                    _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
-                }
-                Ok(())
-            })();
-            match entry {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(corrupt) => {
-                    bad = Err(corrupt);
-                    ControlFlow::Break(())
-                }
+        let Contents { segments, datasets, runs, parts, secret, snapshots, freeing, mut properties, kept } =
+            Contents::read(&tables, &self.store)?;
+        for (table, number, value) in kept {
+            match table {
+                Table::Damage => self.adopt_damage(number, &value),
+                Table::BadSlots => self.adopt_bad_slot(number, &value),
+                _ => self.log.met(table, number),
             }
-        })?;
-        bad.map_err(|corrupt: Corrupt| match corrupt.reason {
-            Reason::Feature => PoolError::Invalid(format!(
-                "the pool has {}, of which this version of Larder knows nothing. Nothing was changed. Import it with a \
-                 newer one",
-                corrupt.what
-            )),
-            _ => corrupt.into(),
-        })?;
-        let secret: [u8; SECRET_LEN] = secret.ok_or(Corrupt::new("secret", Reason::Short))?;
+        }
         // Nobody else sets it.
         let _ = self.secret.set(secret);
-        let runs = runs.decode(RunDescriptor::decode)?;
-        let parts = parts.decode(PartDescriptor::decode)?;
         *self.tables.lock() = tables;
         // Of some the root knows better where they lie.
         let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
@@ -318,7 +254,7 @@ impl Pool {
         for mut record in datasets {
             if unclean {
                 // Inode ids that were given out after the last commit must not be given out again.
-                record.next_inode += 1 << 16;
+                record.next_inode = record.next_inode.saturating_add(INODE_LEASE);
             }
             let local = properties.remove(&record.id).unwrap_or_default();
             let destroyed = record.destroyed;
@@ -512,44 +448,8 @@ mod tests {
     use super::*;
     use crate::bed;
     use larder_format::ByteLen;
-    use larder_format::run::{Footprint, PageRef, RunId};
-    use larder_format::tables::pieces;
     use larder_sim::SimWorld;
-
-    #[test]
-    fn a_run_of_thousands_of_segments_comes_back_from_its_pieces() {
-        let place = larder_format::Place { segment: SegmentId::new(1), column: 0, offset: 4096, stored: 800 };
-        let ptr = larder_format::BlockPtr { id: BlockId::new(9), place };
-        let footprint = |n| Footprint { segment: SegmentId::new(n), blocks: 20, bytes: 640_000 };
-        let run = RunDescriptor {
-            run: RunId::new(7),
-            oldest: RunId::new(1),
-            newest: RunId::new(7),
-            entries: 100_000_000,
-            shadows: 0,
-            bytes: 1_900_000_000,
-            first: BlockId::new(1),
-            last: BlockId::new(100_000_000),
-            pages: 60_000,
-            height: 2,
-            refs: vec![PageRef { first: BlockId::new(1), ptr }],
-            footprints: (1..=5_000).map(footprint).collect(),
-        };
-        let mut value = Vec::new();
-        run.encode(&mut value);
-        let mut all = Pieces::default();
-        let of: Vec<&[u8]> = pieces(&value).collect();
-        assert!(of.len() > 20 && of.iter().all(|piece| piece.len() <= PIECE_MAX));
-        for (number, piece) in (0..).zip(&of) {
-            all.add(7, number, piece).unwrap();
-        }
-        assert_eq!(all.decode(RunDescriptor::decode).unwrap(), [run]);
-        // One that is missing is noticed.
-        let mut lacking = Pieces::default();
-        lacking.add(7, 0, of[0]).unwrap();
-        assert_eq!(lacking.add(7, 2, of[2]).unwrap_err().reason, Reason::Order);
-        assert!(lacking.decode(RunDescriptor::decode).is_err());
-    }
+    use larder_store::read::TableNodes;
 
     #[test]
     fn datasets_whose_parents_form_a_circle_are_refused() {

@@ -9,6 +9,7 @@ mod bed;
 pub mod check;
 pub mod clean;
 pub mod commit;
+mod contents;
 pub mod copies;
 pub mod create;
 pub mod damage;

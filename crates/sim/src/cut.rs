@@ -190,3 +190,17 @@ fn tear(offset: DeviceOffset, data: &AlignedBuf, dice: &Dice, image: &mut Device
         }
     }
 }
+
+impl Trace {
+    /// What all devices hold after a power cut. For many cuts, [`Trace::sweep`] is faster.
+    pub fn crash_images(&self, cut: usize, survival: Survival) -> Vec<DeviceImage> {
+        let mut sweep = self.sweep();
+        sweep.advance_to(cut);
+        sweep.images(survival)
+    }
+
+    /// Goes through the cuts from the first on.
+    pub fn sweep(&self) -> CrashSweep<'_> {
+        CrashSweep::new(self)
+    }
+}

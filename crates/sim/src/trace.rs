@@ -1,6 +1,5 @@
 //! What reached the devices, in order.
 
-use crate::cut::{CrashSweep, Survival};
 use crate::image::DeviceImage;
 use larder_device::AlignedBuf;
 use larder_format::{ByteLen, DeviceOffset};
@@ -114,17 +113,5 @@ impl Trace {
             Event::Mark(mark) => Some(*mark),
             _ => None,
         })
-    }
-
-    /// What all devices hold after a power cut. For many cuts, [`Trace::sweep`] is faster.
-    pub fn crash_images(&self, cut: usize, survival: Survival) -> Vec<DeviceImage> {
-        let mut sweep = self.sweep();
-        sweep.advance_to(cut);
-        sweep.images(survival)
-    }
-
-    /// Goes through the cuts from the first on.
-    pub fn sweep(&self) -> CrashSweep<'_> {
-        CrashSweep::new(self)
     }
 }

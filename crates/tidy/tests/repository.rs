@@ -8,16 +8,12 @@ use std::path::Path;
 /// fails, and so does one that is smaller than it is told to be here. Nothing is added.
 #[rustfmt::skip]
 const KNOWN: &[Known<'_>] = &[
-    ("device", &[&["file", "pending", "ring"]]),
     ("files", &[&["acl", "names"], &["attr", "orphan"], &["flush", "recut"], &["lookups", "volume"]]),
-    ("format", &[&["checksum", "ids", "segment"]]),
     ("fuse", &[&["classic", "ring", "session"]]),
-    ("hostile", &[&["decoders", "samples"]]),
     ("pool", &[&[
         "admin", "check", "clean", "commit", "create", "damage", "dataset", "dedup", "devices", "events", "fence", "free",
         "heal", "intent", "mend", "pool", "quota", "resilver", "scrub", "snapshot", "trace", "trim",
     ]]),
-    ("sim", &[&["cut", "trace"]]),
 ];
 
 #[test]

@@ -1,0 +1,98 @@
+//! An open file or block device, and what it does with a request.
+
+use crate::{ALIGN, AlignedBuf, DeviceError, Outcome};
+use larder_format::ByteLen;
+use larder_sync::Mutex;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, retry_on_intr};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// See the module's text.
+pub(crate) struct OpenFile {
+    /// None when the device was abandoned. Whoever performs a request holds it until that is done.
+    pub(crate) fd: Mutex<Option<Arc<OwnedFd>>>,
+    pub(crate) path: PathBuf,
+    pub(crate) size: ByteLen,
+    pub(crate) sector_size: u32,
+    pub(crate) direct: bool,
+    /// Whether it gives space back that it is told is not needed.
+    pub(crate) discards: bool,
+    /// The error of the first flush that failed.
+    pub(crate) flush_failed: Mutex<Option<DeviceError>>,
+}
+
+impl OpenFile {
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Outcome {
+        let fd = self.fd()?;
+        let mut bytes = AlignedBuf::stale(len);
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            match retry_on_intr(|| rustix::io::pread(&fd, &mut bytes[done..], at)) {
+                Ok(got) if Self::is_cut_short(got) => return Err(DeviceError::Range),
+                Ok(got) => done += got,
+                Err(errno) => return Err(device_error(errno)),
+            }
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Outcome {
+        let fd = self.fd()?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            match retry_on_intr(|| rustix::io::pwrite(&fd, &bytes[done..], at)) {
+                Ok(0) => return Err(device_error(Errno::IO)),
+                Ok(put) => done += put,
+                Err(errno) => return Err(device_error(errno)),
+            }
+        }
+        Ok(AlignedBuf::zeroed(0))
+    }
+
+    /// Punches a hole. To a block device that is a write of zeros that the kernel is free to do by discarding, and may
+    /// not do by writing any.
+    pub(crate) fn discard(&self, offset: u64, len: u64) -> Outcome {
+        let fd = self.fd()?;
+        if !self.discards {
+            return Err(DeviceError::Unsupported);
+        }
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
+            Ok(()) => Ok(AlignedBuf::zeroed(0)),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(DeviceError::Unsupported),
+            Err(errno) => Err(device_error(errno)),
+        }
+    }
+
+    pub(crate) fn flush(&self) -> Outcome {
+        let fd = self.fd()?;
+        let mut failed = self.flush_failed.lock();
+        if failed.is_none() {
+            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(device_error);
+        }
+        match &*failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(AlignedBuf::zeroed(0)),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> Result<Arc<OwnedFd>, DeviceError> {
+        self.fd.lock().clone().ok_or(DeviceError::Gone)
+    }
+
+    /// Whether a read of so many bytes met the end of a file that has been cut shorter since it was opened.
+    pub(crate) fn is_cut_short(got: usize) -> bool {
+        got == 0 || !got.is_multiple_of(ALIGN)
+    }
+}
+
+pub(crate) fn device_error(errno: Errno) -> DeviceError {
+    match errno {
+        Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
+        _ => DeviceError::Io { errno: errno.raw_os_error() },
+    }
+}

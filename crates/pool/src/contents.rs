@@ -1,0 +1,172 @@
+//! What a pool's tables say, decoded and held against nothing but itself: import makes a pool of it.
+
+use larder_format::index::PartDescriptor;
+use larder_format::run::RunDescriptor;
+use larder_format::segment::SegmentRecord;
+use larder_format::tables::{
+    DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
+};
+use larder_format::{Corrupt, DatasetId, Reason};
+use larder_sorted::tree::Tree;
+use larder_store::Store;
+use larder_store::error::{PoolError, Result};
+use larder_store::read::TableNodes;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// Values of the tables that come in pieces, by entry.
+#[derive(Default)]
+struct Pieces(BTreeMap<u64, Vec<u8>>);
+
+impl Pieces {
+    /// Adds piece `number` of an entry.
+    fn add(&mut self, entry: u64, number: u64, piece: &[u8]) -> Result<(), Corrupt> {
+        let value = self.0.entry(entry).or_default();
+        let follows = value.len() as u64 == number.saturating_mul(PIECE_MAX as u64);
+        value.extend_from_slice(piece);
+        if follows { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Order)) }
+    }
+
+    /// What the values say.
+    fn decode<T, F: Fn(&[u8]) -> Result<(T, usize), Corrupt>>(self, decode: F) -> Result<Vec<T>, Corrupt> {
+        self.0.values().map(|value| decode(value).map(|(value, _)| value)).collect()
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Contents {
+    /// All segments but those that the root names alone.
+    pub segments: Vec<SegmentRecord>,
+    /// Datasets, with those that are being destroyed.
+    pub datasets: Vec<DatasetRecord>,
+    /// Runs of the block map.
+    pub runs: Vec<RunDescriptor>,
+    /// Parts of the dedup index.
+    pub parts: Vec<PartDescriptor>,
+    /// The key of fingerprints.
+    pub secret: [u8; SECRET_LEN],
+    /// Snapshots of all datasets.
+    pub snapshots: Vec<SnapshotRecord>,
+    /// What waits to be freed.
+    pub freeing: FreeingRecord,
+    /// Properties by dataset; those of the pool under none.
+    pub properties: BTreeMap<DatasetId, BTreeMap<String, String>>,
+    /// Entries of tables nothing depends on, by number: who keeps them leaves out what says nothing. Of events and
+    /// commands the numbers alone.
+    pub kept: Vec<(Table, u64, Vec<u8>)>,
+}
+
+impl Contents {
+    /// Reads all tables.
+    ///
+    /// # Errors
+    /// When a node cannot be read, an entry says nothing, or belongs to a later version, which is named.
+    pub(crate) fn read(tables: &Tree, store: &Store) -> Result<Self> {
+        let mut contents = Self {
+            segments: Vec::new(),
+            datasets: Vec::new(),
+            runs: Vec::new(),
+            parts: Vec::new(),
+            secret: [0; SECRET_LEN],
+            snapshots: Vec::new(),
+            freeing: FreeingRecord::default(),
+            properties: BTreeMap::new(),
+            kept: Vec::new(),
+        };
+        let (mut runs, mut parts, mut has_secret) = (Pieces::default(), Pieces::default(), false);
+        let mut bad = Ok(());
+        tables.scan(&TableNodes(store), .., |key, value| {
+            let entry: Result<(), Corrupt> = (|| {
+                let (table, id) = Table::of(key)?;
+                match table {
+                    Table::Segments => contents.segments.push(SegmentRecord::decode(value)?.0),
+                    Table::Datasets => contents.datasets.push(DatasetRecord::decode(value)?),
+                    Table::Runs => runs.add(key.offset, id, value)?,
+                    Table::Index => parts.add(key.offset, id, value)?,
+                    Table::Secret if key.offset == 0 => {
+                        let secret = value.try_into().map_err(|_| Corrupt::new("secret", Reason::Short))?;
+                        (contents.secret, has_secret) = (secret, true);
+                    }
+                    Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
+                    Table::Snapshots => contents.snapshots.push(SnapshotRecord::decode(value)?),
+                    Table::Events | Table::Commands => contents.kept.push((table, key.offset, Vec::new())),
+                    Table::Damage | Table::BadSlots => {
+                        contents.kept.push((table, key.offset, value.to_vec()));
+                    }
+                    Table::Freeing => contents.freeing = FreeingRecord::decode(value)?,
+                    Table::Properties => {
+                        let property = PropertyRecord::decode(value)?;
+                        let of = contents.properties.entry(DatasetId::new(id)).or_default();
+                        of.insert(property.name, property.value);
+                    }
+                    _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
+                }
+                Ok(())
+            })();
+            match entry {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(corrupt) => {
+                    bad = Err(corrupt);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        bad.map_err(|corrupt: Corrupt| match corrupt.reason {
+            Reason::Feature => PoolError::Invalid(format!(
+                "the pool has {}, of which this version of Larder knows nothing. Nothing was changed. Import it with a \
+                 newer one",
+                corrupt.what
+            )),
+            _ => corrupt.into(),
+        })?;
+        if !has_secret {
+            return Err(Corrupt::new("secret", Reason::Short).into());
+        }
+        contents.runs = runs.decode(RunDescriptor::decode)?;
+        contents.parts = parts.decode(PartDescriptor::decode)?;
+        Ok(contents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_format::run::{Footprint, PageRef, RunId};
+    use larder_format::tables::pieces;
+    use larder_format::{BlockId, SegmentId};
+
+    #[test]
+    fn a_run_of_thousands_of_segments_comes_back_from_its_pieces() {
+        let place = larder_format::Place { segment: SegmentId::new(1), column: 0, offset: 4096, stored: 800 };
+        let ptr = larder_format::BlockPtr { id: BlockId::new(9), place };
+        let footprint = |n| Footprint { segment: SegmentId::new(n), blocks: 20, bytes: 640_000 };
+        let run = RunDescriptor {
+            run: RunId::new(7),
+            oldest: RunId::new(1),
+            newest: RunId::new(7),
+            entries: 100_000_000,
+            shadows: 0,
+            bytes: 1_900_000_000,
+            first: BlockId::new(1),
+            last: BlockId::new(100_000_000),
+            pages: 60_000,
+            height: 2,
+            refs: vec![PageRef { first: BlockId::new(1), ptr }],
+            footprints: (1..=5_000).map(footprint).collect(),
+        };
+        let mut value = Vec::new();
+        run.encode(&mut value);
+        let mut all = Pieces::default();
+        let of: Vec<&[u8]> = pieces(&value).collect();
+        assert!(of.len() > 20 && of.iter().all(|piece| piece.len() <= PIECE_MAX));
+        for (number, piece) in (0..).zip(&of) {
+            all.add(7, number, piece).unwrap();
+        }
+        assert_eq!(all.decode(RunDescriptor::decode).unwrap(), [run]);
+        // One that is missing is noticed.
+        let mut lacking = Pieces::default();
+        lacking.add(7, 0, of[0]).unwrap();
+        assert_eq!(lacking.add(7, 2, of[2]).unwrap_err().reason, Reason::Order);
+        assert!(lacking.decode(RunDescriptor::decode).is_err());
+    }
+}
