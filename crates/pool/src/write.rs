@@ -558,18 +558,22 @@ impl Pool {
         self.flights.queue.lock().1
     }
 
-    /// Waits for every row submitted so far.
+    /// Waits for every row submitted so far, and not for those that others submit meanwhile: a stream does so as fast
+    /// as they land.
     pub(crate) fn settle_all_rows(&self) -> Result<()> {
+        // Only who has this takes rows out, so those submitted so far are the first ones.
         let _landing = self.flights.landing.lock();
-        loop {
+        let so_far = self.flights.queue.lock().0.len();
+        for _ in 0..so_far {
             let flight = {
                 let mut queue = self.flights.queue.lock();
-                let Some(flight) = queue.0.pop_front() else { return Ok(()) };
+                let flight = queue.0.pop_front().expect("nobody else takes rows out");
                 queue.1 -= flight.bytes;
                 flight
             };
             self.land(flight)?;
         }
+        Ok(())
     }
 
     /// Waits for one row. When more columns are lost than its layout survives, the row goes back into the queue and
