@@ -360,6 +360,7 @@ impl Pool {
             unlogged_in: AtomicU64::new(0),
             replay: Mutex::new(Vec::new()),
             is_replaying: AtomicBool::new(false),
+            hurried: AtomicBool::new(false),
             tables: Mutex::new(Tree::empty()),
             map: Mutex::new(BlockMap::new()),
             flights: crate::write::Flights::default(),

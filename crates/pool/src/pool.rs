@@ -62,6 +62,9 @@ pub const DEFAULT_MEMORY: u64 = 512 << 20;
 /// The default share of metadata in the cache, percent.
 pub const DEFAULT_METADATA_PERCENT: u64 = 50;
 
+/// What is left of the limits of dirty data and of rows on their way when fsyncs wait for all of both.
+const HURRIED_PART: u64 = 4;
+
 /// The layer above, asked at commits.
 pub trait FrontEnd: Send + Sync {
     /// Stores all dirty data written before the call. Traffic goes on meanwhile.
@@ -204,6 +207,8 @@ pub struct Pool {
     pub(crate) removal: RwLock<()>,
     /// The newest commit that will hold data which the log has not.
     pub(crate) unlogged_in: AtomicU64,
+    /// An fsync had to wait for a commit, and none has been made since for which no fsync waits: every few seconds.
+    pub(crate) hurried: AtomicBool,
     pub(crate) replay: Mutex<Vec<Replayed>>,
     /// The log holds what the trees do not: a commit would drop it.
     pub(crate) is_replaying: AtomicBool,
@@ -357,9 +362,20 @@ impl Pool {
     pub fn dirty_limit(&self) -> u64 {
         self.cache.dirty_limit()
     }
+    /// The most dirty bytes that writers may leave: less than the budget has for them when fsyncs wait for all of them.
+    pub fn dirty_allowed(&self) -> u64 {
+        self.in_a_hurry(self.dirty_limit())
+    }
+    /// Bytes of rows that may be on their way to devices.
+    pub(crate) fn rows_allowed(&self) -> u64 {
+        self.in_a_hurry(self.cache.rows_limit())
+    }
+    fn in_a_hurry(&self, limit: u64) -> u64 {
+        if self.hurried.load(Ordering::Relaxed) { limit / HURRIED_PART } else { limit }
+    }
     /// From so many dirty bytes on they should be stored, though none of them needs to be yet.
     pub fn stream_from(&self) -> u64 {
-        self.dirty_limit() / 4
+        self.dirty_allowed() / 4
     }
     /// Counts more dirty bytes, and rings when that makes them enough to be stored.
     pub fn add_dirty(&self, bytes: u64) {

@@ -508,7 +508,7 @@ impl Pool {
         let Placed { segment, offset, plan, fresh } = placed;
         let columns = row::build(&self.sums, &segment, offset, stamp, &plan, blocks);
         // Rows that nobody takes stay in memory, and the commit is told.
-        let _ = self.settle_rows(self.cache.rows_limit());
+        let _ = self.settle_rows(self.rows_allowed());
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let row = Arc::new(RowImage { offset, columns });
         point("a row has its place and is not submitted");
