@@ -3,7 +3,8 @@
 //! Requests wait in one queue for a few threads, which perform them with `pread`, `pwrite` and
 //! `fdatasync`: with direct I/O where the file system has it, through the page cache where not. A flush
 //! is a request like the others. It syncs the whole file, and whatever completed before it was
-//! submitted had been handed to the kernel by then, so it covers that, whichever thread takes it.
+//! submitted had been handed to the kernel by then, so it covers that, whichever thread takes it. It promises nothing
+//! about what still waits, so it does not wait behind it.
 //!
 //! **A failed flush is final.** The kernel tells of a failed writeback once and then takes the pages for
 //! clean; a flush tried again would succeed, and nothing would be on the disk. So flushes run one at a
@@ -98,9 +99,18 @@ struct Shared {
 }
 
 struct Queue {
+    /// Flushes, and writes that somebody waits for at once ([`Device::start`]): done before the others. There are few,
+    /// since their callers do nothing else meanwhile.
+    urgent: VecDeque<(Request, Promise<Outcome>)>,
     waiting: VecDeque<(Request, Promise<Outcome>)>,
     /// Whether more may come.
     open: bool,
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<(Request, Promise<Outcome>)> {
+        self.urgent.pop_front().or_else(|| self.waiting.pop_front())
+    }
 }
 
 impl FileDevice {
@@ -156,18 +166,8 @@ impl Device for FileDevice {
     }
 
     fn submit(&self, request: Request) -> Pending<Outcome> {
-        if let Err(refused) = self.check(&request) {
-            return Pending::done(Err(refused));
-        }
-        let mut queue = self.shared.queue.lock();
-        if !queue.open {
-            return Pending::done(Err(DeviceError::Gone));
-        }
-        let (promise, pending) = Pending::new();
-        queue.waiting.push_back((request, promise));
-        drop(queue);
-        self.shared.ready.notify_one();
-        pending
+        let urgent = matches!(request, Request::Flush);
+        self.enqueue(request, urgent)
     }
 
     fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
@@ -180,7 +180,7 @@ impl Device for FileDevice {
     }
 
     fn start(&self, request: Request) -> Pending<Outcome> {
-        let Some(mut flight) = self.prepare(&request) else { return self.submit(request) };
+        let Some(mut flight) = self.prepare(&request) else { return self.enqueue(request, true) };
         if let Some(outcome) = flight.take_off() {
             return Pending::done(outcome);
         }
@@ -188,7 +188,7 @@ impl Device for FileDevice {
             return ring::Own::pending(flight);
         }
         flight.cancel();
-        self.submit(request)
+        self.enqueue(request, true)
     }
 
     /// What waits fails as well, and dropping the device will not wait for requests that are stuck in the kernel.
@@ -204,6 +204,22 @@ impl Device for FileDevice {
 }
 
 impl FileDevice {
+    fn enqueue(&self, request: Request, urgent: bool) -> Pending<Outcome> {
+        if let Err(refused) = self.check(&request) {
+            return Pending::done(Err(refused));
+        }
+        let mut queue = self.shared.queue.lock();
+        if !queue.open {
+            return Pending::done(Err(DeviceError::Gone));
+        }
+        let (promise, pending) = Pending::new();
+        let line = if urgent { &mut queue.urgent } else { &mut queue.waiting };
+        line.push_back((request, promise));
+        drop(queue);
+        self.shared.ready.notify_one();
+        pending
+    }
+
     /// Performs a request in this thread, however long that takes.
     pub(crate) fn now(&self, request: Request) -> Outcome {
         self.check(&request)?;
@@ -259,7 +275,8 @@ impl Shared {
     fn close(&self) -> VecDeque<(Request, Promise<Outcome>)> {
         let mut queue = self.queue.lock();
         queue.open = false;
-        let waiting = std::mem::take(&mut queue.waiting);
+        let mut waiting = std::mem::take(&mut queue.urgent);
+        waiting.append(&mut queue.waiting);
         drop(queue);
         self.ready.notify_all();
         waiting
@@ -270,7 +287,7 @@ impl Shared {
         loop {
             let mut queue = self.queue.lock();
             let (request, promise) = loop {
-                match queue.waiting.pop_front() {
+                match queue.next() {
                     Some(next) => break next,
                     None if queue.open => self.ready.wait(&mut queue),
                     None => return,
@@ -340,7 +357,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
         discards: !block || block_discards(&stat),
         flush_failed: Mutex::new(None),
     };
-    let queue = Mutex::new(Queue { waiting: VecDeque::new(), open: true });
+    let queue = Mutex::new(Queue { urgent: VecDeque::new(), waiting: VecDeque::new(), open: true });
     Ok(Shared { file: Arc::new(file), queue, ready: Condvar::new() })
 }
 
@@ -387,5 +404,38 @@ fn claimed(path: &Path) -> OpenError {
     match locked {
         Err(Errno::WOULDBLOCK) => OpenError::Busy { path },
         _ => OpenError::InUse { path },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_format::DeviceOffset;
+
+    #[test]
+    fn a_flush_and_what_is_waited_for_at_once_do_not_wait_behind_a_stream() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("device");
+        std::fs::File::create(&path).unwrap().set_len(MIN_DEVICE).unwrap();
+        // Without threads: what it is asked for stays where it was put.
+        let shared = Arc::new(open(&path, OpenMode::Exclusive).unwrap());
+        let device = FileDevice { shared: Arc::clone(&shared), threads: Mutex::default() };
+        let write = |at: u64| Request::Write {
+            offset: DeviceOffset::new(at * ALIGN as u64),
+            data: Arc::new(AlignedBuf::zeroed(ALIGN)),
+        };
+        let mut pending: Vec<_> = (0..3).map(|at| device.submit(write(at))).collect();
+        pending.push(device.submit(Request::Flush));
+        pending.push(device.enqueue(write(3), true));
+        let mut order = Vec::new();
+        while let Some((request, promise)) = { shared.queue.lock().next() } {
+            order.push(match &request {
+                Request::Write { offset, .. } => Some(offset.get() / ALIGN as u64),
+                _ => None,
+            });
+            promise.keep(shared.perform(request));
+        }
+        assert_eq!(order, [None, Some(3), Some(0), Some(1), Some(2)]);
+        pending.into_iter().for_each(|pending| drop(pending.wait().unwrap()));
     }
 }

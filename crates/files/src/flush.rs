@@ -207,7 +207,7 @@ impl Volume {
     }
 
     fn make_room_by(&self, bytes: u64, store: impl Fn(InodeId) -> Result<()>) -> Result<()> {
-        while self.pool.dirty().get() + bytes > self.pool.dirty_limit() {
+        while self.pool.dirty().get() + bytes > self.pool.dirty_allowed() {
             let next = {
                 let (dirty, mut from) = (self.dirty.lock(), self.flush_from.lock());
                 let next = dirty.range(*from..).next().or(dirty.first()).copied();
@@ -289,7 +289,7 @@ impl Volume {
             return Err(FsError::NoSpace);
         }
         let storable = storable.min(nodes.saturating_mul(record_size.into()));
-        let most = BATCH.min(self.pool.dirty_limit() / 4).min(storable);
+        let most = BATCH.min(self.pool.stream_from()).min(storable);
         let mut room = self.pool.dirty().room(most, record_size.into());
         // What more follows goes on where this ends.
         let abreast = self.pool.abreast(record_size);

@@ -50,7 +50,7 @@ const MERGE_PAGES: usize = 256;
 /// more than four times the space they need.
 const TABLE_SEGMENTS: usize = 4;
 
-/// Times that a commit has dirty data stored beside traffic; then those who remove something wait.
+/// Times that a commit has dirty data stored beside traffic at most; then those who remove something wait.
 const FLUSH_ROUNDS: usize = 3;
 
 type GateGuard<'a> = RwLockWriteGuard<'a, ()>;
@@ -127,6 +127,8 @@ impl Pool {
 
     /// Commits, unless all up to `target` has become durable while somebody else did.
     pub(crate) fn commit_through(&self, target: OpSeq) -> Result<()> {
+        // Writers leave less behind from now on: all of it is waited for.
+        self.hurried.store(true, Ordering::Relaxed);
         for _ in 0..ROUNDS {
             match self.commit_unless(How::Whole, Some(target)) {
                 Err(PoolError::NoSpace) => self.make_commit_fit()?,
@@ -147,6 +149,9 @@ impl Pool {
         if target.is_some_and(|target| self.notes.lock().has_logged(target)) {
             return Ok(self.durable_commit());
         }
+        if target.is_none() {
+            self.hurried.store(false, Ordering::Relaxed);
+        }
         self.check_replayed()?;
         // Before its rows go where somebody else's may be.
         self.still_ours(Look::Briefly)?;
@@ -155,7 +160,7 @@ impl Pool {
         self.merge_map()?;
         self.tend_index(MERGE_PAGES)?;
         let sealed = {
-            let (guard, _nothing_is_removed) = self.close_gate(how, front.as_deref())?;
+            let (guard, _nothing_is_removed) = self.close_gate(how, target.is_some(), front.as_deref())?;
             let op = self.exclusive(&guard)?;
             if let Some(front) = &front {
                 front.flush_logged(&op)?;
@@ -181,17 +186,21 @@ impl Pool {
 
     /// Has dirty data stored, and closes the gate at a moment at which nothing has been removed since, so that no
     /// removal is in a commit without what was written before it. When that does not come by itself, removals wait
-    /// for it.
+    /// for it: as soon as another round beside them would leave as much, and at once where an fsync waits for little.
     fn close_gate(
         &self,
         how: How,
+        is_waited_for: bool,
         front: Option<&dyn FrontEnd>,
     ) -> Result<(GateGuard<'_>, Option<GateGuard<'_>>)> {
-        let mut held = None;
+        let (mut held, mut before) = (None, u64::MAX);
         for round in 0.. {
-            if round == FLUSH_ROUNDS {
+            let dirty = self.dirty.get();
+            let is_little = is_waited_for && dirty <= self.dirty_allowed();
+            if held.is_none() && (is_little || round == FLUSH_ROUNDS || dirty > before / 2) {
                 held = Some(self.removal.write());
             }
+            before = dirty;
             let removals = self.notes.lock().removals();
             let fits = match front.map_or(Ok(()), FrontEnd::flush) {
                 Err(PoolError::NoSpace) if how == How::WhatFits => false,
@@ -199,12 +208,13 @@ impl Pool {
             };
             let guard = self.gate.write();
             let is_ordered = self.notes.lock().removals() == removals;
+            debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
             // What does not fit waits for room that only a commit brings.
             if is_ordered || !fits || held.is_some() || planted(Bug::RestNotStored) {
                 return Ok((guard, held));
             }
         }
-        unreachable!("the last round is taken as it is")
+        unreachable!("what is stored while removals wait is taken as it is")
     }
 
     /// Goes on with merging large runs of the block map, which is not held over reads and writes: whoever stores or

@@ -213,7 +213,7 @@ impl Pool {
     }
     /// From so many dirty bytes on they should be stored, though none of them needs to be yet.
     pub fn stream_from(&self) -> u64 {
-        self.dirty_limit() / 4
+        self.dirty_allowed() / 4
     }
     /// Counts more dirty bytes, and rings when that makes them enough to be stored.
     pub fn add_dirty(&self, bytes: u64) {

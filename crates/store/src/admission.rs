@@ -8,6 +8,9 @@ use crate::watermark::Watermark;
 use larder_format::segment::SegmentState;
 use std::sync::atomic::Ordering;
 
+/// What is left of the limits of dirty data and of rows on their way when fsyncs wait for all of both.
+const HURRIED_PART: u64 = 4;
+
 /// Space as statfs wants it, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
@@ -20,6 +23,18 @@ pub struct Space {
 }
 
 impl Store {
+    /// The most dirty bytes that writers may leave: less than the budget has for them when fsyncs wait for all of them.
+    pub fn dirty_allowed(&self) -> u64 {
+        self.in_a_hurry(self.cache.dirty_limit())
+    }
+    /// Bytes of rows that may be on their way to devices.
+    pub fn rows_allowed(&self) -> u64 {
+        self.in_a_hurry(self.cache.rows_limit())
+    }
+    fn in_a_hurry(&self, limit: u64) -> u64 {
+        if self.hurried.load(Ordering::Relaxed) { limit / HURRIED_PART } else { limit }
+    }
+
     /// Bytes of nodes that the next commit has to store, before they are compressed.
     pub fn unsealed(&self) -> u64 {
         self.unsealed.load(Ordering::Relaxed).max(0) as u64

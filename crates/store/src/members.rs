@@ -172,7 +172,7 @@ impl Members {
     /// Flushes every member that is written; a member that fails is faulted.
     pub fn flush_all(&self) {
         point("devices are about to be flushed");
-        let pending: Vec<_> = self.iter().map(|member| (member.flush(), member)).collect();
+        let pending: Vec<_> = self.iter().map(|member| (member.start_flush(), member)).collect();
         for (flush, member) in pending {
             if flush.is_some() {
                 member.settle_flush(flush);
@@ -192,7 +192,7 @@ impl Members {
         let data = Arc::new(AlignedBuf::padded(data));
         let pending: Vec<_> = self
             .iter()
-            .map(|member| (member.write(within(member.label_areas()[area]), Arc::clone(&data)), member))
+            .map(|member| (member.start_write(within(member.label_areas()[area]), Arc::clone(&data)), member))
             .collect();
         let settled = pending.into_iter().filter(|(write, _)| write.is_some());
         let refused = settled.filter_map(|(write, member)| match member.settle_write(write) {

@@ -20,7 +20,7 @@ use larder_format::root::RootImport;
 use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid};
 use larder_sorted::map::BlockMap;
 use larder_sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The world outside, handed in.
@@ -89,6 +89,8 @@ pub struct Store {
     pub dirty: Dirty,
     /// Bytes of nodes of datasets that the next commit has to store.
     pub unsealed: AtomicI64,
+    /// An fsync had to wait for a commit, and none has been made since for which no fsync waits: every few seconds.
+    pub hurried: AtomicBool,
     /// The newest durable commit.
     pub durable: AtomicU64,
     /// Why nothing is written any more.
@@ -146,6 +148,7 @@ impl Store {
             history: Mutex::new(parts.history),
             dirty: Dirty::default(),
             unsealed: AtomicI64::new(0),
+            hurried: AtomicBool::new(false),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
             suspects: Suspects::default(),

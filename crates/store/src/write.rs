@@ -455,7 +455,7 @@ impl Store {
         let Placed { segment, offset, plan, fresh } = placed;
         let columns = row::build(&self.sums, &segment, offset, stamp, &plan, blocks);
         // Rows that nobody takes stay in memory, and the commit is told.
-        let _ = self.settle_rows(self.cache.rows_limit());
+        let _ = self.settle_rows(self.rows_allowed());
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
         let row = Arc::new(RowImage { offset, columns });
         point("a row has its place and is not submitted");
@@ -505,18 +505,22 @@ impl Store {
         self.flights.queue.lock().1
     }
 
-    /// Waits for every row submitted so far.
+    /// Waits for every row submitted so far, and not for those that others submit meanwhile: a stream does so as fast
+    /// as they land.
     pub fn settle_all_rows(&self) -> Result<()> {
+        // Only who has this takes rows out, so those submitted so far are the first ones.
         let _landing = self.flights.landing.lock();
-        loop {
+        let so_far = self.flights.queue.lock().0.len();
+        for _ in 0..so_far {
             let flight = {
                 let mut queue = self.flights.queue.lock();
-                let Some(flight) = queue.0.pop_front() else { return Ok(()) };
+                let flight = queue.0.pop_front().expect("nobody else takes rows out");
                 queue.1 -= flight.bytes;
                 flight
             };
             self.land(flight)?;
         }
+        Ok(())
     }
 
     /// Waits for one row. When more columns are lost than its layout survives, the row goes back into the queue and

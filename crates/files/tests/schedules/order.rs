@@ -131,6 +131,32 @@ fn no_power_cut_leaves_neither_old_nor_new_beside_fsyncs_and_commits() {
 }
 
 #[test]
+fn no_power_cut_leaves_neither_old_nor_new_beside_a_stream_and_fsyncs_that_wait_for_all_of_it() {
+    const PART: usize = 256 << 10;
+    let images = [prepared(FILES, &[("compression", "off")], |_| {})];
+    let tasks: Tasks<()> = |seed, bed, ()| {
+        let stream = move || {
+            let node = bed.file(ROOT, "stream");
+            for i in 0..40u64 {
+                bed.write(node, i % 12 * PART as u64, &bytes(i, PART));
+                rest(10);
+            }
+        };
+        // More than the log takes is dirty, so with a removal since the last one each is a commit.
+        let bystander = move || {
+            let node = bed.file(ROOT, "db");
+            for i in 0..25u64 {
+                bed.write(node, i % 3 * 4096, &[i as u8; 4096]);
+                bed.fsync(node);
+                rest(10);
+            }
+        };
+        vec![replacing(seed, bed, 0..FILES, 60), task("stream", stream), task("bystander", bystander)]
+    };
+    explore(&images, tasks, check::<FILES>);
+}
+
+#[test]
 fn no_power_cut_leaves_neither_old_nor_new_in_a_pool_that_was_written_through() {
     let age = |bed: &Bed| {
         // Plenty of room in segments that lost some of what they held, and few that are free.
