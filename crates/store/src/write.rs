@@ -133,6 +133,18 @@ struct Placed {
     fresh: Option<SegmentRecord>,
 }
 
+/// Where the next row of a stream goes.
+struct Tail {
+    segment: Arc<Segment>,
+    offset: u32,
+    /// Bytes up to the end of the slot, and of blocks that a row of one column takes there.
+    room: u32,
+    limit: u32,
+    step: u32,
+    /// The segment was opened for this row.
+    fresh: Option<SegmentRecord>,
+}
+
 impl Core {
     /// Opens a segment of `kind` and `class` on `group`; `None` when there are no slots for it.
     fn open_segment(&mut self, kind: SegmentKind, class: u8, group: GroupIndex) -> Option<SegmentRecord> {
@@ -221,71 +233,95 @@ impl Core {
     /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`.
     fn place_row(&mut self, stream: Stream, footprints: &[u32]) -> Result<Option<Placed>> {
         let Stream { kind, mark, pad, .. } = stream;
+        let Some(&first) = footprints.first() else { return Err(PoolError::NoSpace) };
         for group in self.groups_by_room() {
-            let step = self.groups[&group].step();
-            let slot_size = self.groups[&group].slot_size;
-            let class = match kind {
-                SegmentKind::Data => heat::fold(stream.class, self.groups[&group].total_segments()),
-                _ => heat::COLDEST,
+            let Some(tail) = self.tail_of(kind, stream.class, group, mark, first) else { continue };
+            let Tail { segment, offset, room, step, fresh, .. } = tail;
+            let (id, layout) = (segment.id, segment.layout);
+            let Some(plan) = row::plan(layout, step, room, ROW_TARGET, footprints) else {
+                return Err(PoolError::Invalid("a block does not fit in a slot".into()));
             };
-            let mut fresh = None;
-            loop {
-                let open = self.streams.get(&(kind, class, group)).copied();
-                let open = open.or_else(|| {
-                    let record = self
-                        .may_open(mark, group)
-                        .then(|| self.open_segment(kind, class, group))
-                        .flatten()?;
-                    self.streams.insert((kind, class, group), record.id);
-                    Some(fresh.insert(record).id)
-                });
-                let Some(id) = open.or_else(|| self.any_stream(kind, group, *footprints.first()?)) else {
-                    break;
-                };
-                let entry = &self.entries[&id];
-                let layout = entry.segment.layout;
-                let room = slot_size - entry.height;
-                let Some(plan) = row::plan(layout, step, room, ROW_TARGET, footprints) else {
+            let replicated = layout.replicated();
+            // Where copies take every parity device, those are what gets short; who wins space back takes no more
+            // of them.
+            let pad = pad || mark == Watermark::Clean && layout.r() > 1;
+            if kind == SegmentKind::Data
+                && !pad
+                && replicated != layout
+                && plan.spots.len() == footprints.len()
+            {
+                let sum: u32 = footprints.iter().sum();
+                let copies = (sum + row_header_len(replicated.columns())).next_multiple_of(step);
+                let as_copies = u64::from(copies) * replicated.columns() as u64;
+                if as_copies < u64::from(plan.height) * layout.columns() as u64 {
                     if fresh.is_some() {
-                        return Err(PoolError::Invalid("a block does not fit in a slot".into()));
+                        // Its descriptors are written with its first row, so it must not stay.
+                        self.abandon(id);
                     }
-                    self.close_segment(id);
-                    continue;
-                };
-                let replicated = layout.replicated();
-                // Where copies take every parity device, those are what gets short; who wins space back takes no more
-                // of them.
-                let pad = pad || mark == Watermark::Clean && layout.r() > 1;
-                if kind == SegmentKind::Data
-                    && !pad
-                    && replicated != layout
-                    && plan.spots.len() == footprints.len()
-                {
-                    let sum: u32 = footprints.iter().sum();
-                    let copies = (sum + row_header_len(replicated.columns())).next_multiple_of(step);
-                    let as_copies = u64::from(copies) * replicated.columns() as u64;
-                    if as_copies < u64::from(plan.height) * layout.columns() as u64 {
-                        if fresh.is_some() {
-                            // Its descriptors are written with its first row, so it must not stay.
-                            self.abandon(id);
-                        }
-                        return Ok(None);
-                    }
+                    return Ok(None);
                 }
-                let (offset, segment) = (entry.height, Arc::clone(&entry.segment));
-                let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
-                let commit = self.open_commit;
-                self.count_live(id, plan.spots.len() as u32, bytes);
-                self.entries.change(id, |entry| {
-                    entry.height += plan.height;
-                    entry.filled = commit;
-                    entry.verified = 0;
-                    entry.dirty = !planted(Bug::HeightNotTold);
-                });
-                return Ok(Some(Placed { segment, offset, plan, fresh }));
             }
+            let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
+            self.count_live(id, plan.spots.len() as u32, bytes);
+            self.grow(id, plan.height);
+            if planted(Bug::HeightNotTold) {
+                self.entries.change(id, |entry| entry.dirty = false);
+            }
+            return Ok(Some(Placed { segment, offset, plan, fresh }));
         }
         Err(PoolError::NoSpace)
+    }
+
+    /// Where the next row of a stream goes on a group: behind the last one of its open segment; in a new segment where
+    /// that has no room for `size` bytes, or none is open; records behind those of another class where none can be
+    /// opened.
+    fn tail_of(
+        &mut self,
+        kind: SegmentKind,
+        class: u8,
+        group: GroupIndex,
+        mark: Watermark,
+        size: u32,
+    ) -> Option<Tail> {
+        let space = &self.groups[&group];
+        let (step, slot_size) = (space.step(), space.slot_size);
+        let class = match kind {
+            SegmentKind::Small => heat::COLDEST,
+            _ => heat::fold(class, space.total_segments()),
+        };
+        let tail = |entry: &SegmentEntry, fresh| {
+            let room = slot_size - entry.height;
+            let header = row_header_len(entry.segment.layout.columns());
+            let limit = (room / step * step).saturating_sub(header);
+            Tail { segment: Arc::clone(&entry.segment), offset: entry.height, room, limit, step, fresh }
+        };
+        if let Some(&id) = self.streams.get(&(kind, class, group)) {
+            let open = tail(&self.entries[&id], None);
+            if open.limit >= size {
+                return Some(open);
+            }
+            self.close_segment(id);
+        }
+        if self.may_open(mark, group)
+            && let Some(record) = self.open_segment(kind, class, group)
+        {
+            self.streams.insert((kind, class, group), record.id);
+            return Some(tail(&self.entries[&record.id], Some(record)));
+        }
+        let is_of_records = matches!(kind, SegmentKind::Data | SegmentKind::Small);
+        let any = is_of_records.then(|| self.any_stream(kind, group, size)).flatten()?;
+        Some(tail(&self.entries[&any], None))
+    }
+
+    /// A row of `height` bytes is behind the last one of an open segment.
+    fn grow(&mut self, id: SegmentId, height: u32) {
+        let commit = self.open_commit;
+        let grown = self.entries.change(id, |entry| {
+            entry.height += height;
+            entry.filled = commit;
+            entry.verified = 0;
+        });
+        grown.expect("open segments have entries");
     }
 
     /// Undoes the opening of a segment that got no row.
@@ -460,23 +496,38 @@ impl Store {
         let row = Arc::new(RowImage { offset, columns });
         point("a row has its place and is not submitted");
         segment.launch(Arc::clone(&row));
+        self.submit(segment, row, fresh.as_ref(), bytes);
+        Ok(())
+    }
+
+    /// Sends the columns of a row to whoever is written, with the descriptors of a segment that was opened for it.
+    fn submit(&self, segment: Arc<Segment>, row: Arc<RowImage>, fresh: Option<&SegmentRecord>, bytes: u64) {
         self.readable.insert(&segment);
         let mut writes = Vec::new();
         for (column, slot) in segment.slots.iter().enumerate() {
             let index = slot.index();
+            let descriptor = fresh.map(|record| encode_descriptor(&self.sums, record, column));
+            let descriptor = descriptor.map(|bytes| Arc::new(AlignedBuf::padded(&bytes)));
             for member in self.members.writers(slot.device) {
-                if let Some(record) = &fresh {
-                    let descriptor = AlignedBuf::padded(&encode_descriptor(&self.sums, record, column));
-                    writes.push(RowWrite::start(column, Arc::clone(&member), index, 0, Arc::new(descriptor)));
+                let parts = [
+                    descriptor.as_ref().map(|bytes| (0, bytes)),
+                    row.columns.get(column).map(|bytes| (row.offset, bytes)),
+                ];
+                for (offset, bytes) in parts.into_iter().flatten() {
+                    writes.push(RowWrite::start(
+                        column,
+                        Arc::clone(&member),
+                        index,
+                        offset,
+                        Arc::clone(bytes),
+                    ));
                 }
-                writes.push(RowWrite::start(column, member, index, offset, Arc::clone(&row.columns[column])));
             }
         }
         point("a row is submitted and nobody waits for it");
         let mut queue = self.flights.queue.lock();
         queue.0.push_back(InFlight { segment, row, writes, bytes });
         queue.1 += bytes;
-        Ok(())
     }
 
     /// Waits for the oldest rows until at most `limit` bytes are in flight.
@@ -631,12 +682,7 @@ pub struct Appender<'a> {
 
 /// A row that still takes blocks.
 struct OpenRow {
-    segment: Arc<Segment>,
-    fresh: Option<SegmentRecord>,
-    offset: u32,
-    step: u32,
-    /// Bytes of blocks that it may hold.
-    limit: u32,
+    tail: Tail,
     used: u32,
     blocks: Vec<Encoded>,
     spots: Vec<(usize, u32)>,
@@ -673,22 +719,23 @@ impl<'a> Appender<'a> {
     /// Appends a framed block.
     pub fn push(&mut self, block: Encoded) -> Result<Place> {
         let size = row::footprint(block.len());
-        if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.limit - row.used) {
+        if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.tail.limit - row.used) {
             self.submit()?;
         }
         if self.row.is_none() {
             self.row = Some(self.begin(size)?);
         }
         let row = self.row.as_mut().expect("it was just begun");
-        let at = row_header_len(row.segment.layout.columns()) + row.used;
-        let place =
-            Place { segment: row.segment.id, column: 0, offset: row.offset + at, stored: block.len() as u32 };
+        let segment = &row.tail.segment;
+        let at = row_header_len(segment.layout.columns()) + row.used;
+        let (segment, offset) = (segment.id, row.tail.offset + at);
+        let place = Place { segment, column: 0, offset, stored: block.len() as u32 };
         row.used += size;
         row.spots.push((0, at));
         row.blocks.push(block);
         // Pages of runs are counted when their run is part of the map.
         if self.kind != SegmentKind::Run {
-            self.store.core.lock().count_live(row.segment.id, 1, u64::from(size));
+            self.store.core.lock().count_live(segment, 1, u64::from(size));
         }
         Ok(place)
     }
@@ -703,69 +750,19 @@ impl<'a> Appender<'a> {
             let is_open = |group| core.streams.keys().any(|(of, _, at)| (*of, *at) == (kind, group));
             groups.sort_by_key(|&group| !is_open(group));
         }
-        for group in groups {
-            let (step, slot_size) = (core.groups[&group].step(), core.groups[&group].slot_size);
-            let class = heat::fold(class, core.groups[&group].total_segments());
-            let limit = |height: u32, columns: usize| {
-                ((slot_size - height) / step * step).saturating_sub(row_header_len(columns))
-            };
-            if let Some(&id) = core.streams.get(&(kind, class, group)) {
-                let entry = &core.entries[&id];
-                let (segment, offset) = (Arc::clone(&entry.segment), entry.height);
-                let limit = limit(offset, segment.layout.columns());
-                if limit >= size {
-                    return Ok(OpenRow {
-                        segment,
-                        fresh: None,
-                        offset,
-                        step,
-                        limit,
-                        used: 0,
-                        blocks: vec![],
-                        spots: vec![],
-                    });
-                }
-                core.close_segment(id);
-            }
-            if !core.may_open(self.mark, group) {
-                continue;
-            }
-            let Some(record) = core.open_segment(kind, class, group) else { continue };
-            core.streams.insert((kind, class, group), record.id);
-            let segment = Arc::clone(&core.entries[&record.id].segment);
-            let limit = limit(DESCRIPTOR_LEN, segment.layout.columns());
-            let fresh = Some(record);
-            return Ok(OpenRow {
-                segment,
-                fresh,
-                offset: DESCRIPTOR_LEN,
-                step,
-                limit,
-                used: 0,
-                blocks: vec![],
-                spots: vec![],
-            });
-        }
-        Err(PoolError::NoSpace)
+        let tail = groups.into_iter().find_map(|group| core.tail_of(kind, class, group, self.mark, size));
+        let tail = tail.ok_or(PoolError::NoSpace)?;
+        Ok(OpenRow { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })
     }
 
     /// Submits the row that is being filled.
     pub fn submit(&mut self) -> Result<()> {
         let Some(row) = self.row.take() else { return Ok(()) };
-        let header = row_header_len(row.segment.layout.columns());
-        let height = (header + row.used).next_multiple_of(row.step);
-        {
-            let mut core = self.store.core.lock();
-            let commit = core.open_commit;
-            let grown = core.entries.change(row.segment.id, |entry| {
-                entry.height += height;
-                entry.filled = commit;
-                entry.verified = 0;
-            });
-            grown.expect("open segments have entries");
-        }
+        let Tail { segment, offset, step, fresh, .. } = row.tail;
+        let height = (row_header_len(segment.layout.columns()) + row.used).next_multiple_of(step);
+        self.store.core.lock().grow(segment.id, height);
         let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
-        let placed = Placed { segment: row.segment, offset: row.offset, plan, fresh: row.fresh };
+        let placed = Placed { segment, offset, plan, fresh };
         self.store.submit_row(placed, &row.blocks)
     }
 }
@@ -780,16 +777,8 @@ impl Store {
         };
         let Some(record) = record else { return Ok(None) };
         let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);
-        self.readable.insert(&segment);
         let row = Arc::new(RowImage { offset: 0, columns: Vec::new() });
-        let mut writes = Vec::new();
-        for (column, slot) in record.slots.iter().enumerate() {
-            let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(&self.sums, &record, column)));
-            for member in self.members.writers(slot.device) {
-                writes.push(RowWrite::start(column, member, slot.index, 0, Arc::clone(&descriptor)));
-            }
-        }
-        self.flights.queue.lock().0.push_back(InFlight { segment, row, writes, bytes: 0 });
+        self.submit(segment, row, Some(&record), 0);
         Ok(Some(record.id))
     }
 }
