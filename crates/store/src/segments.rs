@@ -406,7 +406,7 @@ mod tests {
     use larder_format::DeviceIndex;
     use larder_format::SlotIndex;
 
-    /// As docs/DESIGN.md has it, "Memory beside the shares", bytes.
+    /// As docs/engine.md has it, "Memory beside the shares", bytes.
     const A_SEGMENT: u64 = 310;
     const A_COLUMN: u64 = 8;
 

@@ -567,7 +567,7 @@ fn runs_that_claim_the_same_checkpoints_are_refused() {
     assert!(matches!(BlockMap::open(twice, &bench.blocks), Err(Failure::Refused(_))));
 }
 
-/// As docs/DESIGN.md has it, "Memory beside the shares", bytes: an update since the last commit, and what is kept of a
+/// As docs/engine.md has it, "Memory beside the shares", bytes: an update since the last commit, and what is kept of a
 /// page that is on disk.
 const AN_UPDATE: u64 = 225;
 const A_PAGE: u64 = 40;
