@@ -15,6 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tracing::error;
 
 /// How long the kernel may answer from names and attributes that it knows. All changes of a mount go
 /// through it, and changes from below are announced by the `Invalidator`; this bounds what a missed
@@ -77,6 +78,7 @@ impl Service for Server {
     }
 
     fn ended(&self, error: &io::Error) {
+        error!("a thread of FUSE has ended: {error}");
         self.ops.serves_less(&error.to_string());
     }
 
