@@ -12,7 +12,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Names the least level that is logged, also by target: `info,larder::host=debug`.
+/// Names the least level that is logged, also by target: `warn,larder::host=debug`; `info` for what it leaves out.
 const VARIABLE: &str = "LARDER_LOG";
 
 /// Begins to log what this process has to say.
@@ -21,6 +21,7 @@ pub fn start() {
     let info = || Targets::new().with_default(Level::INFO);
     let (targets, refused) = match Targets::from_str(&wish) {
         _ if wish.is_empty() => (info(), None),
+        Ok(targets) if targets.default_level().is_none() => (targets.with_default(Level::INFO), None),
         Ok(targets) => (targets, None),
         Err(error) => (info(), Some(error)),
     };
