@@ -104,35 +104,17 @@ impl Ops for NoOp {
         }
         self.getattr(node)
     }
-    fn readlink(&self, _: NodeId) -> Result<Vec<u8>> {
-        Err(FsError::NotSupported)
-    }
-    fn mknod(&self, _: NodeId, _: &[u8], _: FileKind, _: u32, _: u32, _: &Caller) -> Result<Attr> {
-        Err(FsError::NotSupported)
-    }
     fn mkdir(&self, parent: NodeId, name: &[u8], _: u32, _: &Caller) -> Result<Attr> {
         let mut files = self.files.lock();
         let id = files.make(parent, name);
         files.folders.insert(id);
         files.attr(id)
     }
-    fn symlink(&self, _: NodeId, _: &[u8], _: &[u8], _: &Caller) -> Result<Attr> {
-        Err(FsError::NotSupported)
-    }
-    fn link(&self, _: NodeId, _: NodeId, _: &[u8]) -> Result<Attr> {
-        Err(FsError::NotSupported)
-    }
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let mut files = self.files.lock();
         let id = files.names.remove(&(parent.raw(), name.to_vec())).ok_or(FsError::NotFound)?;
         files.sizes.remove(&id);
         Ok(())
-    }
-    fn rmdir(&self, _: NodeId, _: &[u8]) -> Result<()> {
-        Err(FsError::NotSupported)
-    }
-    fn rename(&self, _: NodeId, _: &[u8], _: NodeId, _: &[u8], _: RenameFlags) -> Result<()> {
-        Err(FsError::NotSupported)
     }
     fn open(&self, _: NodeId, _: OpenFlags) -> Result<Handle> {
         Ok(Handle(1))
@@ -142,9 +124,6 @@ impl Ops for NoOp {
         let id = files.make(parent, name);
         files.sizes.insert(id, 0);
         Ok(Created { attr: files.attr(id)?, handle: Handle(1), made: true })
-    }
-    fn tmpfile(&self, _: NodeId, _: u32, _: OpenFlags, _: &Caller) -> Result<(Attr, Handle)> {
-        Err(FsError::NotSupported)
     }
     fn read(&self, node: NodeId, _: Handle, offset: u64, len: u32) -> Result<ReadData> {
         let len = u64::from(len).min(self.getattr(node)?.size.saturating_sub(offset));
@@ -172,15 +151,6 @@ impl Ops for NoOp {
     fn fsync(&self, _: NodeId, _: Handle, _: bool) -> Result<()> {
         Ok(())
     }
-    fn fallocate(&self, _: NodeId, _: Handle, _: u64, _: u64, _: Allocate) -> Result<()> {
-        Err(FsError::NotSupported)
-    }
-    fn lseek(&self, _: NodeId, _: Handle, _: u64, _: Seek) -> Result<u64> {
-        Err(FsError::NotSupported)
-    }
-    fn copy_file_range(&self, _: (NodeId, Handle, u64), _: (NodeId, Handle, u64), _: u64) -> Result<u64> {
-        Err(FsError::NotSupported)
-    }
     fn opendir(&self, _: NodeId) -> Result<Handle> {
         Ok(Handle(1))
     }
@@ -202,15 +172,6 @@ impl Ops for NoOp {
     }
     fn getxattr(&self, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
         Err(FsError::NoAttr)
-    }
-    fn setxattr(&self, _: NodeId, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
-        Err(FsError::NotSupported)
-    }
-    fn listxattr(&self, _: NodeId) -> Result<Vec<u8>> {
-        Err(FsError::NotSupported)
-    }
-    fn removexattr(&self, _: NodeId, _: &[u8]) -> Result<()> {
-        Err(FsError::NotSupported)
     }
     fn statfs(&self, _: NodeId) -> Result<StatFs> {
         Ok(StatFs { block_size: 4096, name_max: 255, ..StatFs::default() })

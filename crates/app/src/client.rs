@@ -6,8 +6,14 @@ use crate::api::{ApiError, Done, ErrorKind, Result};
 use crate::daemon::{COMMAND_HEADER, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER, encoded};
 use crate::engine::Verb;
 use crate::run_dir::RunDir;
+use axum::body::Bytes;
+use axum::http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{ErrorKind as IoKind, Read, Write};
+use std::error::Error;
+use std::io::ErrorKind as IoKind;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -186,51 +192,37 @@ fn of_successor(error: ApiError) -> ApiError {
 
 fn exchange<Q: Serialize, A: DeserializeOwned>(stream: UnixStream, route: &str, request: &Q) -> Result<A> {
     let body = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
-    let (code, body) = post(stream, route, &body)?;
-    if code == 200 {
+    let (code, body) = post(stream, route, body)?;
+    if code == StatusCode::OK {
         return serde_json::from_slice(&body).map_err(|error| garbled(&error.to_string()));
     }
     // Errors of axum's own (a route or body it does not know) are plain text.
-    Err(serde_json::from_slice(&body)
-        .unwrap_or_else(|_| garbled(&format!("status {code}: {}", String::from_utf8_lossy(&body).trim()))))
+    Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
+        garbled(&format!("status {}: {}", code.as_u16(), String::from_utf8_lossy(&body).trim()))
+    }))
 }
 
-/// Posts `body` and reads the reply to the end of the connection.
-fn post(mut stream: UnixStream, route: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
-    let head = format!(
-        "POST {route} HTTP/1.1\r\nhost: larder\r\nconnection: close\r\n{VERSION_HEADER}: {VERSION}\r\n\
-         {COMMAND_HEADER}: {}\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        encoded(&command_line()),
-        body.len()
-    );
-    let mut reply = Vec::new();
-    stream
-        .write_all(&[head.as_bytes(), body].concat())
-        .and_then(|()| stream.read_to_end(&mut reply))
+/// Posts `body` and reads the whole reply: its status code and body.
+fn post(stream: UnixStream, route: &str, body: Vec<u8>) -> Result<(StatusCode, Bytes)> {
+    let request = Request::post(route)
+        .header(header::HOST, "larder")
+        .header(header::CONNECTION, "close")
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(VERSION_HEADER, VERSION)
+        .header(COMMAND_HEADER, encoded(&command_line()))
+        .body(Full::new(Bytes::from(body)))
         .map_err(|error| garbled(&error.to_string()))?;
-    parse(reply)
-}
-
-/// Status code and body of a whole reply.
-fn parse(mut reply: Vec<u8>) -> Result<(u16, Vec<u8>)> {
-    let end = reply
-        .windows(4)
-        .position(|bytes| bytes == b"\r\n\r\n")
-        .ok_or_else(|| garbled("the connection ended early"))?;
-    let body = reply.split_off(end + 4);
-    let head = String::from_utf8_lossy(&reply);
-    let mut lines = head.lines();
-    let code = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
-    let length = lines
-        .filter_map(|line| line.split_once(':'))
-        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .and_then(|(_, length)| length.trim().parse::<usize>().ok());
-    match (code, length) {
-        (Some(code), Some(length)) if body.len() == length => Ok((code, body)),
-        (Some(_), Some(_)) => Err(garbled("the reply was cut short")),
-        _ => Err(garbled("the reply is not one of the daemon's")),
-    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.map_err(|error| garbled(&error.to_string()))?;
+    let reply = async {
+        stream.set_nonblocking(true)?;
+        let stream = tokio::net::UnixStream::from_std(stream)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let reply = sender.send_request(request).await?;
+        Ok::<_, Box<dyn Error + Send + Sync>>((reply.status(), reply.into_body().collect().await?.to_bytes()))
+    };
+    runtime.block_on(reply).map_err(|error| garbled(&error.to_string()))
 }
 
 /// How this command was typed, without the folders of its name.
@@ -254,6 +246,8 @@ fn garbled(why: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::net::Shutdown;
 
     #[test]
     fn a_pool_that_died_with_its_daemon_is_not_said_to_be_unknown() {
@@ -266,11 +260,17 @@ mod tests {
 
     #[test]
     fn a_reply_is_taken_only_when_it_is_whole() {
-        let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}".to_vec();
-        assert_eq!(parse(whole.clone()), Ok((404, b"{}".to_vec())));
+        let answered = |reply: &[u8]| {
+            let (stream, mut peer) = UnixStream::pair().unwrap();
+            peer.write_all(reply).unwrap();
+            peer.shutdown(Shutdown::Write).unwrap();
+            post(stream, STATUS_ROUTE, b"{}".to_vec())
+        };
+        let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(answered(whole), Ok((StatusCode::NOT_FOUND, Bytes::from("{}"))));
         for end in 0..whole.len() {
-            assert!(parse(whole[..end].to_vec()).is_err());
+            assert!(answered(&whole[..end]).is_err());
         }
-        assert!(parse(b"SSH-2.0\r\n\r\n".to_vec()).is_err());
+        assert!(answered(b"SSH-2.0\r\n\r\n").is_err());
     }
 }

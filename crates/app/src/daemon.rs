@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 /// This build's version; command and daemon must be of the same.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -68,11 +70,11 @@ pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) ->
         .enable_time()
         .build()
         .map_err(|error| internal("start the daemon's threads", &error))?;
-    eprintln!("larder daemon {VERSION}: ready, pid {}", std::process::id());
+    info!("larder {VERSION} is ready, pid {}", std::process::id());
     let outcome = runtime.block_on(serve(listener, engine));
     let _ = fs::remove_file(run_dir.socket());
     runtime.shutdown_background();
-    eprintln!("larder daemon {VERSION}: ended");
+    info!("larder {VERSION} has ended");
     outcome
 }
 
@@ -94,7 +96,7 @@ fn raise_descriptors() {
     }
     let now = some(getrlimit(Resource::Nofile).current);
     if now < DESCRIPTORS_FEW {
-        eprintln!("larder: only {now} files may be open (ulimit -n): reads are slower than they could be");
+        warn!("only {now} files may be open (ulimit -n): reads are slower than they could be");
         larder_device::do_without_rings();
     }
 }
@@ -193,14 +195,14 @@ async fn answer<V: Verb>(
 ) -> std::result::Result<Json<V::Reply>, Failure> {
     let request = request.checked()?;
     let text = headers.get(COMMAND_HEADER).map(|text| printable(&decoded(text.as_bytes())));
-    let command = Command {
-        uid: peer.uid,
-        user: user_name(peer.uid),
-        // Who speaks to the socket directly gives no command line.
-        text: text.unwrap_or_else(|| format!("POST {}", V::ROUTE)),
-        ..Command::default()
-    };
-    Ok(Json(blocking(move || engine::run(request, &*shared.engine, &command)).await?))
+    // Who speaks to the socket directly gives no command line.
+    let text = text.unwrap_or_else(|| format!("POST {}", V::ROUTE));
+    let reply = blocking(move || {
+        // Asking for a name may take a while, where it is not on this host.
+        let command = Command { uid: peer.uid, user: user_name(peer.uid), text, ..Command::default() };
+        engine::run(request, &*shared.engine, &command)
+    });
+    Ok(Json(reply.await?))
 }
 
 /// Who is at the other end of a connection.
@@ -218,35 +220,18 @@ impl Connected<IncomingStream<'_, tokio::net::UnixListener>> for Peer {
 
 /// A user's name; empty when this host does not know it.
 fn user_name(uid: u32) -> String {
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let number = uid.to_string();
-    let name = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == number).then(|| name.to_owned())
-    });
-    name.unwrap_or_default()
+    let user = uzers::get_user_by_uid(uid);
+    user.map(|user| user.name().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// A command line as a header can carry it: all but what is printed in ASCII becomes `%` and two hex digits.
+/// A command line as a header can carry it.
 pub fn encoded(text: &str) -> String {
-    let plain = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && byte != b'%';
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") })
-        .collect()
+    const BESIDE_UNICODE: &AsciiSet = &CONTROLS.add(b'%');
+    utf8_percent_encode(text, BESIDE_UNICODE).to_string()
 }
 
 fn decoded(text: &[u8]) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(&byte) = text.get(at) {
-        let digits =
-            text.get(at + 1..at + 3).filter(|_| byte == b'%').and_then(|hex| str::from_utf8(hex).ok());
-        let code = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(code.unwrap_or(byte));
-        at += if code.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode(text).decode_utf8_lossy().into_owned()
 }
 
 async fn status(State(shared): State<Shared>, Json(Status {}): Json<Status>) -> Json<DaemonStatus> {

@@ -9,6 +9,7 @@ mod client;
 mod daemon;
 mod engine;
 mod host;
+mod log;
 #[cfg(test)]
 mod memory_engine;
 mod render;

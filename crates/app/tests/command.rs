@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -96,4 +97,39 @@ fn a_run_folder_that_cannot_be_used_is_told() {
     let output = larder(&file.join("run"), &["pool", "list"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_log_has_times_for_people_and_priorities_for_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let log_of = |journal: bool, level: &str| {
+        let path = dir.path().join("log");
+        let log = fs::File::create(&path).unwrap();
+        let meta = log.metadata().unwrap();
+        let stream = if journal { format!("{}:{}", meta.dev(), meta.ino()) } else { "1:2".to_owned() };
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .arg("daemon")
+            .env("LARDER_RUN_DIR", dir.path())
+            .env("JOURNAL_STREAM", stream)
+            .env("LARDER_LOG", level)
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        while larder(dir.path(), &["daemon", "status"]).status.code() != Some(0) {
+            assert!(daemon.try_wait().unwrap().is_none(), "{}", fs::read_to_string(&path).unwrap());
+        }
+        assert!(larder(dir.path(), &["daemon", "stop"]).status.success());
+        assert!(daemon.wait().unwrap().success());
+        fs::read_to_string(&path).unwrap()
+    };
+    let ready = format!("larder::daemon: larder {} is ready, pid ", env!("CARGO_PKG_VERSION"));
+    let log = log_of(false, "");
+    assert!(log.starts_with("20") && log.contains(&format!("Z  INFO {ready}")), "{log}");
+    let log = log_of(true, "info");
+    assert!(log.starts_with(&format!("<6>{ready}")), "{log}");
+    assert_eq!(log_of(true, "warn"), "");
+    assert!(log_of(true, "larder::host=debug").contains(&ready), "the rest stays as it is");
+    let log = log_of(true, "larder=loud");
+    assert!(log.starts_with("<4>larder::log: LARDER_LOG=\"larder=loud\" is not understood"), "{log}");
 }

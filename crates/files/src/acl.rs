@@ -12,7 +12,7 @@
 use crate::error::{FsError, Result};
 use crate::inode::State;
 use crate::names::Origin;
-use crate::ops::XattrMode;
+use crate::posix::XattrMode;
 use crate::volume::Volume;
 use larder_format::acl::{ACL_ACCESS, ACL_DEFAULT, ACL_VERSION, Acl, AclRecord, MAX_ACL_ENTRIES};
 use larder_format::items::{FileKind, Inode, NameKey, XATTR, Xattr, XattrValue};

@@ -9,8 +9,8 @@
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
 use crate::names::Origin;
-use crate::ops::{Allocate, Attr, SetAttr, SetTime};
 use crate::orphan::{meets_tail, records_end};
+use crate::posix::{Allocate, Attr, SetAttr, SetTime};
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};

@@ -17,7 +17,7 @@
 use crate::attr::extents;
 use crate::error::{FsError, Result};
 use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
-use crate::ops::Handle;
+use crate::posix::Handle;
 use crate::ranges::{Pieces, Spans};
 use crate::recut::{Rest, Written};
 use crate::volume::{Volume, inode_key};

@@ -14,7 +14,7 @@
 //! held.
 
 use crate::error::{FsError, Result};
-use crate::ops::Handle;
+use crate::posix::Handle;
 use crate::ranges::{Pieces, RangeSet, Spans};
 use larder_format::items;
 use larder_format::{CommitId, InodeId};

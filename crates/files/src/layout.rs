@@ -3,7 +3,7 @@
 use crate::attr::{check_regular, extents};
 use crate::error::Result;
 use crate::mount::Mount;
-use crate::ops::NodeId;
+use crate::posix::NodeId;
 use crate::volume::Volume;
 use larder_format::items::Extent;
 use larder_format::{DatasetId, InodeId};

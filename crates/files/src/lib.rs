@@ -1,7 +1,7 @@
 //! POSIX semantics over pool trees.
 //!
-//! [`Ops`] is what a transport calls; [`Mount`] implements it over the volumes of a pool, and is what the pool asks
-//! for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories), `attr` (attributes, lengths),
+//! [`Ops`] is what a transport calls, in the values of `posix`; a [`Mount`] has the volumes of a pool do it, and is what
+//! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories), `attr` (attributes, lengths),
 //! `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `share` (copying by reference), `orphan`
 //! (removal), `lookups` (what a kernel knows) and `replay` add to it. A [`View`] shows a mount from one of its
 //! datasets. `inode` says what is kept in memory and in which order it is locked.
@@ -19,6 +19,7 @@ mod mount;
 mod names;
 mod ops;
 mod orphan;
+mod posix;
 mod ranges;
 mod read_data;
 mod recut;
@@ -32,7 +33,8 @@ pub use cut::Cutter;
 pub use error::{FsError, Result};
 pub use layout::FileLayout;
 pub use mount::{Damaged, Mount};
-pub use ops::*;
+pub use ops::{Ops, Seat};
+pub use posix::*;
 pub use read_data::ReadData;
 pub use share::Copied;
 pub use view::View;

@@ -7,12 +7,12 @@
 
 use crate::error::{FsError, Result};
 use crate::flush::LOG_AT_MOST;
-use crate::names::{NewInode, check_name, name_in, path_in};
-use crate::ops::*;
-use crate::read_data::ReadData;
+use crate::names::{check_name, name_in, path_in};
+use crate::ops::{APPEND, Ops, Seat};
+use crate::posix::{Handle, NodeId, OpenFlags};
 use crate::share::Copied;
 use crate::volume::Volume;
-use larder_format::items::{FIRST_COOKIE, ROOT_INODE};
+use larder_format::items::ROOT_INODE;
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{CommitId, DatasetId, InodeId};
 use larder_pool::damage::HEAD;
@@ -23,27 +23,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Cookies of `.` and `..`; those of junctions follow, by dataset.
-const DOT: u64 = 1;
-const DOT_DOT: u64 = 2;
-/// What `statfs` counts in, bytes.
-const STATFS_UNIT: u32 = 4096;
-/// More inodes than anybody makes.
-const FILES: u64 = 1 << 40;
 /// Damaged files whose paths are looked for.
 const NAMED_AT_MOST: usize = 1000;
-/// Set in the handle of an open file that is appended to.
-const APPEND: u64 = 1;
-/// The handle of directories.
-const DIRECTORY: Handle = Handle(0);
-
-fn is_appended_to(handle: Handle) -> bool {
-    handle.0 & APPEND != 0
-}
-
 /// The volumes of a pool as one tree.
 pub struct Mount {
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     /// User and group of new datasets' root directories.
     owner: (u32, u32),
     /// The number of the next file to be opened: the upper bits of its handle.
@@ -83,7 +67,7 @@ pub struct Damaged {
 }
 
 /// What a name in a directory is.
-enum Step {
+pub(crate) enum Step {
     Junction(Arc<Volume>),
     Entry(Arc<Volume>, InodeId),
 }
@@ -310,7 +294,7 @@ impl Mount {
     }
 
     /// A handle that nobody has.
-    fn new_handle(&self, flags: OpenFlags) -> Handle {
+    pub(crate) fn new_handle(&self, flags: OpenFlags) -> Handle {
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
         Handle(number << 1 | if flags.append { APPEND } else { 0 })
     }
@@ -332,18 +316,14 @@ impl Mount {
         std::iter::successors(parent(&dataset), parent).any(|id| id == above)
     }
 
-    fn show_node(&self, node: NodeId) -> NodeId {
+    pub(crate) fn show_node(&self, node: NodeId) -> NodeId {
         let (dataset, inode) = node.unpack();
         let is_root = inode == ROOT_INODE && self.tree.read().root == Some(dataset);
         if is_root { NodeId::ROOT } else { node }
     }
 
-    fn show(&self, attr: Attr) -> Attr {
-        Attr { node: self.show_node(attr.node), ..attr }
-    }
-
     /// What `name` in the directory `parent` is, if it leaves the volume or may not be changed.
-    fn step(&self, parent: NodeId, name: &[u8]) -> Result<Step> {
+    pub(crate) fn step(&self, parent: NodeId, name: &[u8]) -> Result<Step> {
         let (volume, dir) = self.at(parent)?;
         if dir == ROOT_INODE {
             let tree = self.tree.read();
@@ -358,24 +338,17 @@ impl Mount {
         Ok(Step::Entry(volume, dir))
     }
 
-    /// The directory, for a name that is to be made there.
-    fn making(&self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
-        match self.step(parent, name)? {
-            Step::Junction(_) => Err(FsError::Exists),
-            Step::Entry(volume, dir) => Ok((volume, dir)),
-        }
+    /// The datasets that show in the root directory of another, by name.
+    pub(crate) fn junctions(&self, of: DatasetId) -> Vec<(DatasetId, Vec<u8>, Arc<Volume>)> {
+        let tree = self.tree.read();
+        tree.children(of).map(|(id, name, child)| (id, name.to_vec(), Arc::clone(child))).collect()
     }
 
-    /// The directory, for a name that is to be moved or removed.
-    fn taking(&self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
-        match self.step(parent, name)? {
-            Step::Junction(_) => Err(FsError::Busy),
-            Step::Entry(volume, dir) => Ok((volume, dir)),
-        }
+    /// Whether a junction hides an entry of this name in the root directory of a dataset.
+    pub(crate) fn hides(&self, of: DatasetId, name: &[u8]) -> bool {
+        self.tree.read().children(of).any(|(_, taken, _)| taken == name)
     }
-}
 
-impl Mount {
     /// Stores most of what is dirty, between commits: what would leave rows half empty stays, for more may follow.
     ///
     /// # Errors
@@ -424,361 +397,7 @@ impl FrontEnd for Mount {
 }
 
 impl Ops for Mount {
-    fn panicked(&self) {
-        self.pool.panicked("a request");
-    }
-
-    fn serves_less(&self, why: &str) {
-        let text = format!("a thread that served a mount has ended: {why}");
-        self.pool.event(Event::new(Class::MountThread).text(text));
-    }
-
-    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
-        if name == b"." {
-            return self.getattr(parent);
-        }
-        Ok(self.show(match self.step(parent, name)? {
-            Step::Junction(volume) => volume.getattr(ROOT_INODE)?,
-            Step::Entry(volume, dir) => volume.lookup(dir, name)?,
-        }))
-    }
-
-    fn forget(&self, node: NodeId, lookups: u64) {
-        // What is not attached any more has forgotten everything.
-        if let Ok((volume, inode)) = self.at(node) {
-            volume.forget(inode, lookups);
-        }
-    }
-
-    fn getattr(&self, node: NodeId) -> Result<Attr> {
-        let (volume, inode) = self.at(node)?;
-        Ok(self.show(volume.getattr(inode)?))
-    }
-
-    fn setattr(&self, node: NodeId, set: &SetAttr, _caller: &Caller) -> Result<Attr> {
-        let (volume, inode) = self.at(node)?;
-        Ok(self.show(volume.setattr(inode, set)?))
-    }
-
-    fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
-        let (volume, inode) = self.at(node)?;
-        volume.readlink(inode)
-    }
-
-    fn mknod(
-        &self,
-        parent: NodeId,
-        name: &[u8],
-        kind: FileKind,
-        perm: u32,
-        rdev: u32,
-        caller: &Caller,
-    ) -> Result<Attr> {
-        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
-            return Err(FsError::Invalid);
-        }
-        let (volume, dir) = self.making(parent, name)?;
-        Ok(self.show(volume.make(dir, name, NewInode { rdev, ..NewInode::plain(kind, perm) }, caller)?))
-    }
-
-    fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr> {
-        let (volume, dir) = self.making(parent, name)?;
-        Ok(self.show(volume.make(dir, name, NewInode::plain(FileKind::Directory, perm), caller)?))
-    }
-
-    fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr> {
-        let (volume, dir) = self.making(parent, name)?;
-        // A link's permissions mean nothing; no umask applies to them.
-        let caller = Caller { umask: 0, ..*caller };
-        Ok(self.show(volume.make(
-            dir,
-            name,
-            NewInode { target, ..NewInode::plain(FileKind::Symlink, 0o777) },
-            &caller,
-        )?))
-    }
-
-    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
-        let (volume, dir) = self.making(new_parent, new_name)?;
-        let (from, inode) = self.at(node)?;
-        if from.id() != volume.id() {
-            return Err(FsError::CrossDevice);
-        }
-        Ok(self.show(volume.link(inode, dir, new_name)?))
-    }
-
-    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        let (volume, dir) = self.taking(parent, name)?;
-        volume.unlink(dir, name, false)
-    }
-
-    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        let (volume, dir) = self.taking(parent, name)?;
-        volume.unlink(dir, name, true)
-    }
-
-    fn rename(
-        &self,
-        parent: NodeId,
-        name: &[u8],
-        new_parent: NodeId,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let (volume, dir) = self.taking(parent, name)?;
-        let (to, new_dir) = self.taking(new_parent, new_name)?;
-        if volume.id() != to.id() {
-            return Err(FsError::CrossDevice);
-        }
-        volume.rename(dir, name, new_dir, new_name, flags)
-    }
-
-    fn open(&self, node: NodeId, flags: OpenFlags) -> Result<Handle> {
-        let (volume, inode) = self.at(node)?;
-        if volume.getattr(inode)?.kind == FileKind::Directory {
-            return Err(FsError::IsDirectory);
-        }
-        let handle = self.new_handle(flags);
-        volume.acquire(inode, handle)?;
-        if flags.truncate {
-            let set = SetAttr { size: Some(0), kill_suidgid: flags.kill_suidgid, ..SetAttr::default() };
-            if let Err(error) = volume.setattr(inode, &set) {
-                volume.release(inode, handle)?;
-                return Err(error);
-            }
-        }
-        Ok(handle)
-    }
-
-    fn create(
-        &self,
-        parent: NodeId,
-        name: &[u8],
-        perm: u32,
-        flags: OpenFlags,
-        caller: &Caller,
-    ) -> Result<Created> {
-        let (volume, dir) = self.making(parent, name)?;
-        let new = NewInode { open: true, ..NewInode::plain(FileKind::Regular, perm) };
-        let mut gone = None;
-        loop {
-            match volume.make(dir, name, new, caller) {
-                Err(FsError::Exists) if !flags.exclusive => {}
-                made => {
-                    let handle = self.new_handle(flags);
-                    return Ok(Created { attr: self.show(made?), handle, made: true });
-                }
-            }
-            let found = volume.find(dir, name)?.map(|found| volume.node(found.inode));
-            let open = |node| match self.getattr(node)?.kind {
-                FileKind::Regular => Ok((node, self.open(node, flags)?)),
-                FileKind::Directory => Err(FsError::IsDirectory),
-                // The kernel takes files alone for an answer, and opens all else by itself.
-                _ => Err(FsError::Stale),
-            };
-            match found.map_or(Err(FsError::NotFound), open) {
-                // It was removed after it was found: so the name is free, or leads elsewhere.
-                Err(FsError::NotFound) if found.is_none() || gone != found => gone = found,
-                opened => {
-                    let (node, handle) = opened?;
-                    return Ok(Created { attr: self.getattr(node)?, handle, made: false });
-                }
-            }
-        }
-    }
-
-    fn tmpfile(
-        &self,
-        parent: NodeId,
-        perm: u32,
-        flags: OpenFlags,
-        caller: &Caller,
-    ) -> Result<(Attr, Handle)> {
-        let (volume, dir) = self.at(parent)?;
-        let attr = volume.tmpfile(dir, perm, !flags.exclusive, caller)?;
-        Ok((self.show(attr), self.new_handle(flags)))
-    }
-
-    fn read(&self, node: NodeId, _handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
-        let (volume, inode) = self.at(node)?;
-        volume.read(inode, offset, len)
-    }
-
-    fn write(
-        &self,
-        node: NodeId,
-        handle: Handle,
-        offset: u64,
-        data: &[u8],
-        kill_suidgid: bool,
-    ) -> Result<u32> {
-        let (volume, inode) = self.at(node)?;
-        let offset = (!is_appended_to(handle)).then_some(offset);
-        volume.write(inode, offset, data, kill_suidgid)
-    }
-
-    fn flush(&self, node: NodeId, handle: Handle) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.report(inode, handle)
-    }
-
-    fn release(&self, node: NodeId, handle: Handle) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.release(inode, handle)
-    }
-
-    fn fsync(&self, node: NodeId, handle: Handle, _datasync: bool) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.fsync(inode, handle)
-    }
-
-    fn fallocate(&self, node: NodeId, _handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.allocate(inode, offset, len, mode)
-    }
-
-    fn lseek(&self, node: NodeId, _handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
-        let (volume, inode) = self.at(node)?;
-        volume.seek(inode, offset, seek)
-    }
-
-    fn copy_file_range(
-        &self,
-        (from, _, from_offset): (NodeId, Handle, u64),
-        (to, handle, to_offset): (NodeId, Handle, u64),
-        len: u64,
-    ) -> Result<u64> {
-        if is_appended_to(handle) {
-            return Err(FsError::BadHandle);
-        }
-        Ok(self.copy_range((from, from_offset), (to, to_offset), len)?.bytes)
-    }
-
-    fn opendir(&self, node: NodeId) -> Result<Handle> {
-        let (volume, inode) = self.at(node)?;
-        if volume.getattr(inode)?.kind != FileKind::Directory {
-            return Err(FsError::NotDirectory);
-        }
-        match volume.acquire(inode, DIRECTORY) {
-            // What can be read of its names is told, so that they can be removed.
-            Err(FsError::Damaged(_)) => {}
-            acquired => acquired?,
-        }
-        Ok(DIRECTORY)
-    }
-
-    fn readdir(
-        &self,
-        node: NodeId,
-        _handle: Handle,
-        cookie: u64,
-        plus: bool,
-        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        let (volume, dir) = self.at(node)?;
-        if cookie == 0 {
-            volume.listing_begins(dir)?;
-        }
-        let mut special = Vec::new();
-        if cookie < FIRST_COOKIE {
-            let above = self.lookup(node, b"..")?.node;
-            special.push((DOT, self.show_node(volume.node(dir)), b".".to_vec(), None));
-            special.push((DOT_DOT, above, b"..".to_vec(), None));
-        }
-        if cookie < FIRST_COOKIE && dir == ROOT_INODE {
-            for (id, name, child) in self.tree.read().children(volume.id()) {
-                let junction = NodeId::pack(id, ROOT_INODE);
-                special.push((DOT_DOT + 1 + id.get(), junction, name.to_vec(), Some(Arc::clone(child))));
-            }
-        }
-        for (next_cookie, node, name, junction) in &special {
-            if *next_cookie <= cookie {
-                continue;
-            }
-            let attr = match junction {
-                Some(child) if plus => Some(child.getattr(ROOT_INODE)?),
-                _ => None,
-            };
-            let (kind, next_cookie) = (FileKind::Directory, *next_cookie);
-            let entry = DirEntry { node: *node, kind, name, next_cookie, attr: attr.as_ref() };
-            if !emit(entry) {
-                return Ok(());
-            }
-        }
-        let hidden = |name: &[u8]| {
-            dir == ROOT_INODE && self.tree.read().children(volume.id()).any(|(_, taken, _)| taken == name)
-        };
-        let mut at = cookie;
-        loop {
-            let entries = volume.list(dir, at)?;
-            let Some(last) = entries.last() else { return Ok(()) };
-            at = last.cookie;
-            for entry in entries.into_iter().filter(|entry| !hidden(&entry.name)) {
-                // Removed since it was listed: without attributes the caller looks it up, and sees.
-                let attr = if plus { volume.getattr(entry.inode).ok() } else { None };
-                let taken = emit(DirEntry {
-                    node: volume.node(entry.inode),
-                    kind: entry.kind,
-                    name: &entry.name,
-                    next_cookie: entry.cookie,
-                    attr: attr.as_ref(),
-                });
-                if !taken {
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()> {
-        match self.release(node, handle) {
-            Err(FsError::Damaged(_)) => Ok(()),
-            released => released,
-        }
-    }
-
-    fn fsyncdir(&self, node: NodeId, handle: Handle, _datasync: bool) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.fsync(inode, handle)
-    }
-
-    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let (volume, inode) = self.at(node)?;
-        volume.getxattr(inode, name)
-    }
-
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.setxattr(inode, name, value, mode)
-    }
-
-    fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
-        let (volume, inode) = self.at(node)?;
-        volume.listxattr(inode)
-    }
-
-    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.removexattr(inode, name)
-    }
-
-    fn statfs(&self, node: NodeId) -> Result<StatFs> {
-        let (volume, _) = self.at(node)?;
-        let space = self.pool.space_of(volume.dataset());
-        let unit = u64::from(STATFS_UNIT);
-        Ok(StatFs {
-            block_size: STATFS_UNIT,
-            blocks: space.size / unit,
-            free: space.available / unit,
-            available: space.available / unit,
-            files: FILES,
-            files_free: FILES,
-            name_max: larder_format::items::MAX_NAME as u32,
-        })
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.pool.commit()?;
-        Ok(())
+    fn seat(&self) -> Result<Seat<'_>> {
+        Ok(Seat::new(self, None))
     }
 }

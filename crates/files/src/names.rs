@@ -11,7 +11,7 @@
 use crate::acl::{inherit, inherited_perm};
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, Locked, State};
-use crate::ops::{Attr, Caller, RenameFlags};
+use crate::posix::{Attr, Caller, RenameFlags};
 use crate::volume::{Volume, inode_key, new_item, orphan_key};
 use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, NameKey, ROOT_INODE};
 use larder_format::node::Key;

@@ -3,274 +3,240 @@
 //! A transport (FUSE today) turns requests into calls of [`Ops`] and results into replies, and knows
 //! nothing else of this crate. Access rights are the kernel's to check; what is left here is what
 //! POSIX says an operation does.
+//!
+//! Each operation is said once: its provided body finds the volumes that it is about and has them do it. A [`Mount`]
+//! and a [`View`](crate::View) of it differ only in their [`Seat`].
 
-use crate::error::Result;
+use crate::error::{FsError, Result};
+use crate::mount::{Mount, Step};
+use crate::names::NewInode;
+use crate::posix::*;
 use crate::read_data::ReadData;
-use larder_format::{DatasetId, InodeId, Timestamp};
+use crate::volume::Volume;
+use larder_format::InodeId;
+use larder_format::items::{FIRST_COOKIE, MAX_NAME, ROOT_INODE};
+use larder_pool::{Class, Event};
+use std::sync::Arc;
 
-pub use larder_format::items::FileKind;
-use larder_format::items::{MAX_DATASET, MAX_INODE};
+/// Cookies of `.` and `..`; those of junctions follow, by dataset.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// What `statfs` counts in, bytes.
+const STATFS_UNIT: u32 = 4096;
+/// More inodes than anybody makes.
+const FILES: u64 = 1 << 40;
+/// Set in the handle of an open file that is appended to.
+pub(crate) const APPEND: u64 = 1;
+/// The handle of directories.
+const DIRECTORY: Handle = Handle(0);
 
-/// An object of a mount: dataset and inode in one number, so that no table of nodes is needed and
-/// inode numbers are unique over all datasets of a mount. The mount's own root is [`NodeId::ROOT`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(u64);
+fn is_appended_to(handle: Handle) -> bool {
+    handle.0 & APPEND != 0
+}
 
-impl NodeId {
-    /// The root of the mount.
-    pub const ROOT: Self = Self(1);
-    /// Bits of the number that hold the inode; the rest is the dataset.
-    pub const INODE_BITS: u32 = (MAX_INODE + 1).ilog2();
+/// From where a mount is seen: as a whole, or from one of its datasets, whose root is the root then and whose
+/// look-ups are counted.
+#[derive(Clone, Copy)]
+pub struct Seat<'a> {
+    mount: &'a Mount,
+    root: Option<NodeId>,
+}
 
-    /// Wraps a number that the kernel gave back.
-    pub const fn from_raw(raw: u64) -> Self {
-        Self(raw)
+impl<'a> Seat<'a> {
+    /// `root` is the root directory of a dataset that is attached without a parent.
+    pub(crate) fn new(mount: &'a Mount, root: Option<NodeId>) -> Self {
+        Self { mount, root }
     }
 
-    /// The number, as the kernel and `st_ino` have it.
-    pub const fn raw(self) -> u64 {
-        self.0
+    /// A node as the mount knows it. File handles let programs ask for any number: what is not seen from here is
+    /// [`FsError::Stale`].
+    fn inner(self, node: NodeId) -> Result<NodeId> {
+        let Some(root) = self.root else { return Ok(node) };
+        let ((top, _), (dataset, _)) = (root.unpack(), node.unpack());
+        match node {
+            NodeId::ROOT => Ok(root),
+            _ if dataset == top || self.mount.is_below(dataset, top) => Ok(node),
+            _ => Err(FsError::Stale),
+        }
     }
 
-    /// The number of `inode` in `dataset`.
-    ///
-    /// # Panics
-    /// When an id is more than [`MAX_DATASET`] or [`MAX_INODE`]: such are neither given out nor read.
-    pub fn pack(dataset: DatasetId, inode: InodeId) -> Self {
-        assert!(dataset.get() <= MAX_DATASET && inode.get() <= MAX_INODE, "ids have an end");
-        Self((dataset.get() << Self::INODE_BITS) | inode.get())
+    /// A node as it is shown.
+    fn outer(self, node: NodeId) -> NodeId {
+        let node = self.mount.show_node(node);
+        if self.root == Some(node) { NodeId::ROOT } else { node }
     }
 
-    /// Dataset and inode. Not for [`NodeId::ROOT`], which only a mount can resolve.
-    pub const fn unpack(self) -> (DatasetId, InodeId) {
-        (DatasetId::new(self.0 >> Self::INODE_BITS), InodeId::new(self.0 & ((1 << Self::INODE_BITS) - 1)))
+    fn at(self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
+        self.mount.at(self.inner(node)?)
+    }
+
+    fn show(self, attr: Attr) -> Attr {
+        Attr { node: self.outer(attr.node), ..attr }
+    }
+
+    /// Counts a look-up, if they are counted from here.
+    fn hold(self, node: NodeId) -> Result<()> {
+        if self.root.is_some() { self.mount.hold(node) } else { Ok(()) }
+    }
+
+    /// As [`Seat::show`], of what an answer tells of, which is counted as a look-up. What was made may be removed
+    /// already: then the answer is right all the same, and there is nothing to keep.
+    fn show_held(self, attr: Attr) -> Attr {
+        let _ = self.hold(attr.node);
+        self.show(attr)
+    }
+
+    /// What a name leads to.
+    fn find(self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        let parent = self.inner(parent)?;
+        if name == b"." {
+            let (volume, inode) = self.mount.at(parent)?;
+            return volume.getattr(inode);
+        }
+        match self.mount.step(parent, name)? {
+            Step::Junction(volume) => volume.getattr(ROOT_INODE),
+            Step::Entry(volume, dir) => volume.lookup(dir, name),
+        }
+    }
+
+    /// The directory, for a name that is to be made there.
+    fn making(self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
+        match self.mount.step(self.inner(parent)?, name)? {
+            Step::Junction(_) => Err(FsError::Exists),
+            Step::Entry(volume, dir) => Ok((volume, dir)),
+        }
+    }
+
+    /// The directory, for a name that is to be moved or removed.
+    fn taking(self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
+        match self.mount.step(self.inner(parent)?, name)? {
+            Step::Junction(_) => Err(FsError::Busy),
+            Step::Entry(volume, dir) => Ok((volume, dir)),
+        }
+    }
+
+    fn make(self, parent: NodeId, name: &[u8], new: NewInode<'_>, caller: &Caller) -> Result<Attr> {
+        let (volume, dir) = self.making(parent, name)?;
+        Ok(self.show_held(volume.make(dir, name, new, caller)?))
+    }
+
+    fn open(self, volume: &Volume, inode: InodeId, flags: OpenFlags) -> Result<Handle> {
+        if volume.getattr(inode)?.kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        let handle = self.mount.new_handle(flags);
+        volume.acquire(inode, handle)?;
+        if flags.truncate {
+            let set = SetAttr { size: Some(0), kill_suidgid: flags.kill_suidgid, ..SetAttr::default() };
+            if let Err(error) = volume.setattr(inode, &set) {
+                volume.release(inode, handle)?;
+                return Err(error);
+            }
+        }
+        Ok(handle)
+    }
+
+    /// `.`, `..` and the junctions of a directory, each with its cookie.
+    fn special(self, node: NodeId, volume: &Volume, dir: InodeId) -> Result<Vec<Special>> {
+        let above = self.find(node, b"..")?.node;
+        let mut special = vec![
+            Special { cookie: DOT, node: volume.node(dir), name: b".".to_vec(), junction: None },
+            Special { cookie: DOT_DOT, node: above, name: b"..".to_vec(), junction: None },
+        ];
+        if dir == ROOT_INODE {
+            special.extend(self.mount.junctions(volume.id()).into_iter().map(|(id, name, child)| Special {
+                cookie: DOT_DOT + 1 + id.get(),
+                node: NodeId::pack(id, ROOT_INODE),
+                name,
+                junction: Some(child),
+            }));
+        }
+        Ok(special)
     }
 }
 
-/// An open file or directory: a number below 2^62.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Handle(pub u64);
-
-/// What `stat` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attr {
-    /// The object; `st_ino` is its number.
-    pub node: NodeId,
-    /// Tells a reused number from the one before; numbers are never reused, so it changes only when a
-    /// dataset is rolled back.
-    pub generation: u64,
-    /// Bytes of a file or of a link's target; for a directory the number of entries.
-    pub size: u64,
-    /// What of it is data, not holes, in units of 512 bytes, before compression: who finds less here than `size` has
-    /// of them takes the file for sparse (cp does, and does not share it then).
-    pub blocks: u64,
-    /// Last read.
-    pub atime: Timestamp,
-    /// Last change of the content.
-    pub mtime: Timestamp,
-    /// Last change of content or attributes.
-    pub ctime: Timestamp,
-    /// Birth.
-    pub btime: Timestamp,
-    /// What it is.
-    pub kind: FileKind,
-    /// The permission bits, with set-user-id, set-group-id and sticky: 12 bits.
-    pub perm: u32,
-    /// Names it has; for a directory 2 and one for each subdirectory.
-    pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Device number of a device node, in the kernel's encoding.
-    pub rdev: u32,
-    /// Bytes that it is best read and written by.
-    pub blksize: u32,
-}
-
-/// On whose behalf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Process; for messages.
-    pub pid: u32,
-    /// Taken off the permissions of what is created, unless its directory has a default access list. 0 when
-    /// the transport has applied it.
-    pub umask: u32,
-}
-
-/// A time to set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetTime {
-    /// The pool's clock.
-    Now,
-    /// This one.
-    To(Timestamp),
-}
-
-/// What to change; `None` leaves a field alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SetAttr {
-    /// Permission bits; only the lower 12 count.
-    pub perm: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Length in bytes: truncates or grows a file.
-    pub size: Option<u64>,
-    /// Last read.
-    pub atime: Option<SetTime>,
-    /// Last change of the content.
-    pub mtime: Option<SetTime>,
-    /// Last change of anything; without it, now.
-    pub ctime: Option<Timestamp>,
-    /// Birth.
-    pub btime: Option<Timestamp>,
-    /// Take set-user-id and (from executables) set-group-id away, as after a write or change of owner.
-    pub kill_suidgid: bool,
-    /// With that: take set-group-id from what the group may not execute, too.
-    pub kill_setgid: bool,
-}
-
-/// How a file is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OpenFlags {
-    /// It will be read.
-    pub read: bool,
-    /// It will be written.
-    pub write: bool,
-    /// Writes go to its end, whatever offset they name.
-    pub append: bool,
-    /// Cut to length 0 first.
-    pub truncate: bool,
-    /// `create`: an existing name is an error. `tmpfile`: it can never get a name.
-    pub exclusive: bool,
-    /// With `truncate`: take set-user-id and set-group-id away.
-    pub kill_suidgid: bool,
-}
-
-/// A file that was asked for by a name that may have been free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Created {
-    /// The file.
-    pub attr: Attr,
-    /// How it is called while it is open.
-    pub handle: Handle,
-    /// The name was free: nobody has opened the file before.
-    pub made: bool,
-}
-
-/// How to rename.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RenameFlags {
-    /// An existing target is an error.
-    pub noreplace: bool,
-    /// Swap the two names; both must exist.
-    pub exchange: bool,
-}
-
-/// How `setxattr` treats a name that exists or does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum XattrMode {
-    /// Either.
-    #[default]
-    Set,
-    /// It must not exist.
-    Create,
-    /// It must exist.
-    Replace,
-    /// Either; and an access list that is set takes set-group-id away, since the caller may not keep it.
-    KillSetgid,
-}
-
-/// What `fallocate` does to the range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allocate {
-    /// Makes the file at least as long as the range's end. Space is not reserved: writes never go to
-    /// the place of what was there before, so a reservation could not be honoured.
-    Extend,
-    /// Changes nothing that can be seen.
-    KeepSize,
-    /// Makes the range a hole; the length stays.
-    Punch,
-    /// Makes the range zero; the file grows to its end unless `keep_size`.
-    Zero {
-        /// Do not grow the file.
-        keep_size: bool,
-    },
-}
-
-/// What `lseek` looks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seek {
-    /// The next byte that is data.
-    Data,
-    /// The next byte in a hole; the end of the file counts as one.
-    Hole,
-}
-
-/// An entry of a directory.
-#[derive(Debug, Clone, Copy)]
-pub struct DirEntry<'a> {
-    /// The object.
-    pub node: NodeId,
-    /// What it is.
-    pub kind: FileKind,
-    /// Its name: 1 to 255 bytes, any but `/` and NUL.
-    pub name: &'a [u8],
-    /// Reading on from this cookie gives the entries after this one. Stable, below 2^63.
-    pub next_cookie: u64,
-    /// Its attributes, when asked for; never for `.` and `..`.
-    pub attr: Option<&'a Attr>,
-}
-
-/// The space of a dataset, as `statfs` shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StatFs {
-    /// Bytes of a unit.
-    pub block_size: u32,
-    /// Units in all.
-    pub blocks: u64,
-    /// Units free.
-    pub free: u64,
-    /// Units available to users.
-    pub available: u64,
-    /// Inodes in all (a bound: they are made as needed).
-    pub files: u64,
-    /// Inodes free.
-    pub files_free: u64,
-    /// Longest name in bytes.
-    pub name_max: u32,
+/// An entry of a directory that is none of its volume.
+struct Special {
+    cookie: u64,
+    node: NodeId,
+    name: Vec<u8>,
+    junction: Option<Arc<Volume>>,
 }
 
 /// A mounted tree of files. Calls may come from any number of threads.
 ///
 /// Names are bytes without `/` and NUL. What returns without an error is visible to every call that
 /// starts later; it is durable after `fsync`, `fsyncdir` or `sync`, or when the pool commits by itself.
+#[expect(unused_variables, reason = "some are for who stands in for a mount")]
 pub trait Ops: Send + Sync {
+    /// The mount that does what is asked, and from where it is seen. What has none (a stand-in for tests) says itself
+    /// what an operation does; the others are refused.
+    fn seat(&self) -> Result<Seat<'_>> {
+        Err(FsError::NotSupported)
+    }
+
     /// A call has panicked: what it changed in memory may be half done.
-    fn panicked(&self) {}
+    fn panicked(&self) {
+        if let Ok(seat) = self.seat() {
+            seat.mount.pool.panicked("a request");
+        }
+    }
 
     /// A thread that passed requests on has ended, for this reason; others go on.
-    fn serves_less(&self, _why: &str) {}
+    fn serves_less(&self, why: &str) {
+        if let Ok(seat) = self.seat() {
+            let text = format!("a thread that served a mount has ended: {why}");
+            seat.mount.pool.event(Event::new(Class::MountThread).text(text));
+        }
+    }
+
     /// The object named `name` in `parent`. `.` is `parent` itself, whatever it is.
     ///
     /// [`View`](crate::View), which is what a kernel sees, counts each answer of this and of what makes something,
     /// and each entry that [`Ops::readdir`] gives with attributes, as a look-up of the object, which stays, with or
     /// without a name, until all of them are forgotten.
-    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr>;
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Attr> {
+        let seat = self.seat()?;
+        let mut gone = None;
+        loop {
+            let attr = seat.find(parent, name)?;
+            match seat.hold(attr.node) {
+                // It was removed after it was found: the name leads elsewhere by now, or nowhere.
+                Err(FsError::NotFound) if gone != Some(attr.node) => gone = Some(attr.node),
+                // What is lost can be looked up to be removed, and needs no keeping.
+                Ok(()) | Err(FsError::Damaged(_)) => return Ok(seat.show(attr)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// The kernel forgets `lookups` references to `node`.
-    fn forget(&self, node: NodeId, lookups: u64);
+    fn forget(&self, node: NodeId, lookups: u64) {
+        // What is not attached any more has forgotten everything.
+        if let Ok((volume, inode)) = self.seat().and_then(|seat| seat.at(node)) {
+            volume.forget(inode, lookups);
+        }
+    }
+
     /// Attributes.
-    fn getattr(&self, node: NodeId) -> Result<Attr>;
+    fn getattr(&self, node: NodeId) -> Result<Attr> {
+        let seat = self.seat()?;
+        let (volume, inode) = seat.at(node)?;
+        Ok(seat.show(volume.getattr(inode)?))
+    }
+
     /// Changes attributes and gives the new ones.
-    fn setattr(&self, node: NodeId, set: &SetAttr, caller: &Caller) -> Result<Attr>;
+    fn setattr(&self, node: NodeId, set: &SetAttr, caller: &Caller) -> Result<Attr> {
+        let seat = self.seat()?;
+        let (volume, inode) = seat.at(node)?;
+        Ok(seat.show(volume.setattr(inode, set)?))
+    }
+
     /// A symbolic link's target.
-    fn readlink(&self, node: NodeId) -> Result<Vec<u8>>;
+    fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.readlink(inode)
+    }
 
     /// Makes a file, pipe, socket or device node; `rdev` counts for devices only.
     fn mknod(
@@ -281,17 +247,49 @@ pub trait Ops: Send + Sync {
         perm: u32,
         rdev: u32,
         caller: &Caller,
-    ) -> Result<Attr>;
+    ) -> Result<Attr> {
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(FsError::Invalid);
+        }
+        self.seat()?.make(parent, name, NewInode { rdev, ..NewInode::plain(kind, perm) }, caller)
+    }
+
     /// Makes a directory.
-    fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr>;
+    fn mkdir(&self, parent: NodeId, name: &[u8], perm: u32, caller: &Caller) -> Result<Attr> {
+        self.seat()?.make(parent, name, NewInode::plain(FileKind::Directory, perm), caller)
+    }
+
     /// Makes a symbolic link to `target` (1 to 4095 bytes).
-    fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr>;
+    fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Attr> {
+        // A link's permissions mean nothing; no umask applies to them.
+        let caller = Caller { umask: 0, ..*caller };
+        let new = NewInode { target, ..NewInode::plain(FileKind::Symlink, 0o777) };
+        self.seat()?.make(parent, name, new, &caller)
+    }
+
     /// Gives `node` another name, or its first one: a file from [`Ops::tmpfile`] that is open.
-    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr>;
+    fn link(&self, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Attr> {
+        let seat = self.seat()?;
+        let (volume, dir) = seat.making(new_parent, new_name)?;
+        let (from, inode) = seat.at(node)?;
+        if from.id() != volume.id() {
+            return Err(FsError::CrossDevice);
+        }
+        Ok(seat.show_held(volume.link(inode, dir, new_name)?))
+    }
+
     /// Takes a name away; the last one takes the file, once nobody has it open and its look-ups are forgotten.
-    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()>;
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let (volume, dir) = self.seat()?.taking(parent, name)?;
+        volume.unlink(dir, name, false)
+    }
+
     /// Removes an empty directory.
-    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()>;
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        let (volume, dir) = self.seat()?.taking(parent, name)?;
+        volume.unlink(dir, name, true)
+    }
+
     /// Renames, replacing what may be replaced.
     fn rename(
         &self,
@@ -300,10 +298,23 @@ pub trait Ops: Send + Sync {
         new_parent: NodeId,
         new_name: &[u8],
         flags: RenameFlags,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        let seat = self.seat()?;
+        let (volume, dir) = seat.taking(parent, name)?;
+        let (to, new_dir) = seat.taking(new_parent, new_name)?;
+        if volume.id() != to.id() {
+            return Err(FsError::CrossDevice);
+        }
+        volume.rename(dir, name, new_dir, new_name, flags)
+    }
 
     /// Opens a file.
-    fn open(&self, node: NodeId, flags: OpenFlags) -> Result<Handle>;
+    fn open(&self, node: NodeId, flags: OpenFlags) -> Result<Handle> {
+        let seat = self.seat()?;
+        let (volume, inode) = seat.at(node)?;
+        seat.open(&volume, inode, flags)
+    }
+
     /// Makes a file and opens it; opens an existing one unless `flags.exclusive`. What exists and is no file is
     /// [`Stale`](crate::FsError::Stale): whoever looks the name up again sees it.
     fn create(
@@ -313,14 +324,61 @@ pub trait Ops: Send + Sync {
         perm: u32,
         flags: OpenFlags,
         caller: &Caller,
-    ) -> Result<Created>;
+    ) -> Result<Created> {
+        let seat = self.seat()?;
+        let (volume, dir) = seat.making(parent, name)?;
+        let new = NewInode { open: true, ..NewInode::plain(FileKind::Regular, perm) };
+        let mut gone = None;
+        loop {
+            match volume.make(dir, name, new, caller) {
+                Err(FsError::Exists) if !flags.exclusive => {}
+                made => {
+                    let attr = made?;
+                    let handle = seat.mount.new_handle(flags);
+                    return Ok(Created { attr: seat.show_held(attr), handle, made: true });
+                }
+            }
+            let found = volume.find(dir, name)?.map(|found| found.inode);
+            let open = |inode| match volume.getattr(inode)?.kind {
+                FileKind::Regular => Ok((inode, seat.open(&volume, inode, flags)?)),
+                FileKind::Directory => Err(FsError::IsDirectory),
+                // The kernel takes files alone for an answer, and opens all else by itself.
+                _ => Err(FsError::Stale),
+            };
+            match found.map_or(Err(FsError::NotFound), open) {
+                // It was removed after it was found: so the name is free, or leads elsewhere.
+                Err(FsError::NotFound) if found.is_none() || gone != found => gone = found,
+                opened => {
+                    let (inode, handle) = opened?;
+                    let attr = seat.show_held(volume.getattr(inode)?);
+                    return Ok(Created { attr, handle, made: false });
+                }
+            }
+        }
+    }
+
     /// Makes a file without a name in the dataset of the directory `parent`, whose group and default access
     /// list it inherits, and opens it: it goes with its last descriptor unless `link` gives it a name, which
     /// `flags.exclusive` forbids.
-    fn tmpfile(&self, parent: NodeId, perm: u32, flags: OpenFlags, caller: &Caller)
-    -> Result<(Attr, Handle)>;
+    fn tmpfile(
+        &self,
+        parent: NodeId,
+        perm: u32,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<(Attr, Handle)> {
+        let seat = self.seat()?;
+        let (volume, dir) = seat.at(parent)?;
+        let attr = volume.tmpfile(dir, perm, !flags.exclusive, caller)?;
+        Ok((seat.show_held(attr), seat.mount.new_handle(flags)))
+    }
+
     /// Up to `len` bytes from `offset`; less only at the end of the file.
-    fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32) -> Result<ReadData>;
+    fn read(&self, node: NodeId, handle: Handle, offset: u64, len: u32) -> Result<ReadData> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.read(inode, offset, len)
+    }
+
     /// Writes all of `data` and gives its length. `kill_suidgid`: the writer may not keep those bits.
     fn write(
         &self,
@@ -329,18 +387,43 @@ pub trait Ops: Send + Sync {
         offset: u64,
         data: &[u8],
         kill_suidgid: bool,
-    ) -> Result<u32>;
+    ) -> Result<u32> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        let offset = (!is_appended_to(handle)).then_some(offset);
+        volume.write(inode, offset, data, kill_suidgid)
+    }
+
     /// A descriptor of the file was closed; says what went wrong with earlier writes, as `fsync` does.
-    fn flush(&self, node: NodeId, handle: Handle) -> Result<()>;
+    fn flush(&self, node: NodeId, handle: Handle) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.report(inode, handle)
+    }
+
     /// The last descriptor of `handle` is closed.
-    fn release(&self, node: NodeId, handle: Handle) -> Result<()>;
+    fn release(&self, node: NodeId, handle: Handle) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.release(inode, handle)
+    }
+
     /// Returns when the file's data and size (and, unless `datasync`, all else of it) are durable. What was written
     /// earlier and is lost is an error, once to each handle.
-    fn fsync(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+    fn fsync(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.fsync(inode, handle)
+    }
+
     /// Changes what a range of the file occupies.
-    fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()>;
+    fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.allocate(inode, offset, len, mode)
+    }
+
     /// The next data or hole at or after `offset`.
-    fn lseek(&self, node: NodeId, handle: Handle, offset: u64, seek: Seek) -> Result<u64>;
+    fn lseek(&self, node: NodeId, handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.seek(inode, offset, seek)
+    }
+
     /// Copies up to `len` bytes between files of this mount, by reference where that can be; gives the number
     /// copied, which is less at the end of the source, and where more would take long.
     fn copy_file_range(
@@ -348,10 +431,30 @@ pub trait Ops: Send + Sync {
         from: (NodeId, Handle, u64),
         to: (NodeId, Handle, u64),
         len: u64,
-    ) -> Result<u64>;
+    ) -> Result<u64> {
+        let seat = self.seat()?;
+        let ((from, _, from_offset), (to, handle, to_offset)) = (from, to);
+        let (from, to) = (seat.inner(from)?, seat.inner(to)?);
+        if is_appended_to(handle) {
+            return Err(FsError::BadHandle);
+        }
+        Ok(seat.mount.copy_range((from, from_offset), (to, to_offset), len)?.bytes)
+    }
 
     /// Opens a directory.
-    fn opendir(&self, node: NodeId) -> Result<Handle>;
+    fn opendir(&self, node: NodeId) -> Result<Handle> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        if volume.getattr(inode)?.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        match volume.acquire(inode, DIRECTORY) {
+            // What can be read of its names is told, so that they can be removed.
+            Err(FsError::Damaged(_)) => {}
+            acquired => acquired?,
+        }
+        Ok(DIRECTORY)
+    }
+
     /// Emits the entries after `cookie` (0: from the start), `.` and `..` first, until `emit` returns
     /// false: that entry was not taken and comes again with the cookie before it. `plus` asks for
     /// attributes.
@@ -362,25 +465,124 @@ pub trait Ops: Send + Sync {
         cookie: u64,
         plus: bool,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        let seat = self.seat()?;
+        let (volume, dir) = seat.at(node)?;
+        let mut emit = |entry: DirEntry<'_>| {
+            // Without attributes it is no look-up, and the caller looks it up when somebody wants it.
+            let held = entry.attr.filter(|attr| seat.hold(attr.node).is_ok());
+            let attr = held.map(|attr| seat.show(*attr));
+            let taken = emit(DirEntry { node: seat.outer(entry.node), attr: attr.as_ref(), ..entry });
+            if let Some(held) = held.filter(|_| !taken && seat.root.is_some()) {
+                seat.mount.forget(held.node, 1);
+            }
+            taken
+        };
+        if cookie == 0 {
+            volume.listing_begins(dir)?;
+        }
+        let special = if cookie < FIRST_COOKIE { seat.special(node, &volume, dir)? } else { Vec::new() };
+        for entry in special.iter().filter(|entry| entry.cookie > cookie) {
+            let attr = match &entry.junction {
+                Some(child) if plus => Some(child.getattr(ROOT_INODE)?),
+                _ => None,
+            };
+            let taken = emit(DirEntry {
+                node: entry.node,
+                kind: FileKind::Directory,
+                name: &entry.name,
+                next_cookie: entry.cookie,
+                attr: attr.as_ref(),
+            });
+            if !taken {
+                return Ok(());
+            }
+        }
+        let mut at = cookie;
+        loop {
+            let entries = volume.list(dir, at)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            at = last.cookie;
+            for entry in entries {
+                if dir == ROOT_INODE && seat.mount.hides(volume.id(), &entry.name) {
+                    continue;
+                }
+                // Removed since it was listed: without attributes the caller looks it up, and sees.
+                let attr = if plus { volume.getattr(entry.inode).ok() } else { None };
+                let taken = emit(DirEntry {
+                    node: volume.node(entry.inode),
+                    kind: entry.kind,
+                    name: &entry.name,
+                    next_cookie: entry.cookie,
+                    attr: attr.as_ref(),
+                });
+                if !taken {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
     /// Closes a directory.
-    fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()>;
+    fn releasedir(&self, node: NodeId, handle: Handle) -> Result<()> {
+        match self.release(node, handle) {
+            Err(FsError::Damaged(_)) => Ok(()),
+            released => released,
+        }
+    }
+
     /// Returns when the directory's names are durable.
-    fn fsyncdir(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+    fn fsyncdir(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.fsync(inode, handle)
+    }
 
     /// The value of an extended attribute. Access lists are those of Linux (`system.posix_acl_access`,
     /// `system.posix_acl_default`), kept in step with the permissions; where the dataset has none, they are
     /// absent ([`crate::FsError::NoAttr`]), and cannot be set ([`crate::FsError::NotSupported`]).
-    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
+    fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.getxattr(inode, name)
+    }
+
     /// Sets an extended attribute: name 1 to 255 bytes, value up to 64 KiB.
-    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+    fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.setxattr(inode, name, value, mode)
+    }
+
     /// The names of all extended attributes, each with a NUL behind it.
-    fn listxattr(&self, node: NodeId) -> Result<Vec<u8>>;
+    fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.listxattr(inode)
+    }
+
     /// Takes an extended attribute away.
-    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
+    fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        let (volume, inode) = self.seat()?.at(node)?;
+        volume.removexattr(inode, name)
+    }
 
     /// The space of the dataset that the node is in.
-    fn statfs(&self, node: NodeId) -> Result<StatFs>;
+    fn statfs(&self, node: NodeId) -> Result<StatFs> {
+        let seat = self.seat()?;
+        let (volume, _) = seat.at(node)?;
+        let space = seat.mount.pool.space_of(volume.dataset());
+        let unit = u64::from(STATFS_UNIT);
+        Ok(StatFs {
+            block_size: STATFS_UNIT,
+            blocks: space.size / unit,
+            free: space.available / unit,
+            available: space.available / unit,
+            files: FILES,
+            files_free: FILES,
+            name_max: MAX_NAME as u32,
+        })
+    }
+
     /// Makes everything durable (`sync`, `syncfs`).
-    fn sync(&self) -> Result<()>;
+    fn sync(&self) -> Result<()> {
+        self.seat()?.mount.pool.commit()?;
+        Ok(())
+    }
 }

@@ -475,7 +475,7 @@ impl Cutting<'_> {
 mod tests {
     use crate::flush::Todo;
     use crate::names::NewInode;
-    use crate::ops::Caller;
+    use crate::posix::Caller;
     use crate::volume::Volume;
     use larder_device::{Entropy, Inline, SeededEntropy};
     use larder_format::items::{FileKind, ROOT_INODE};

@@ -31,8 +31,8 @@
 use crate::attr::{check_regular, extent_end, extents, extents_over};
 use crate::error::{FsError, Result};
 use crate::inode::Inode;
-use crate::ops::{Allocate, Seek};
 use crate::orphan::meets_tail;
+use crate::posix::{Allocate, Seek};
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, MAX_FILE};

@@ -7,7 +7,7 @@
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, State};
 use crate::lookups::Lookups;
-use crate::ops::{Attr, Handle, NodeId};
+use crate::posix::{Attr, Handle, NodeId};
 use larder_format::items::{self, FileKind, INODE_LEASE, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};

@@ -7,7 +7,7 @@ use crate::acl::List;
 use crate::error::{FsError, Result};
 use crate::inode::State;
 use crate::names::Origin;
-use crate::ops::XattrMode;
+use crate::posix::XattrMode;
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{

@@ -237,14 +237,7 @@ impl Field for Fingerprint {
     }
 }
 
-/// Seconds and nanoseconds since 1970-01-01 UTC; negative seconds are before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Timestamp {
-    /// Whole seconds.
-    pub secs: i64,
-    /// Nanoseconds, below 1,000,000,000.
-    pub nanos: u32,
-}
+pub use larder_posix::Timestamp;
 
 impl Field for Timestamp {
     const SIZE: usize = 12;

@@ -29,6 +29,5 @@ mod wire;
 pub use notify::Notifier;
 pub use session::{Options, Service, Session, Transport, keeps_pages_true, serve};
 pub use wire::{
-    Attr, Data, Entry, Forget, Forgets, Listing, Malformed, Opened, Operation, Request, Response, SetAttr,
-    SetTime, Space, Time,
+    Attr, Data, Entry, Forget, Forgets, Listing, Malformed, Opened, Operation, Request, Response,
 };

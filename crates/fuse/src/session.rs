@@ -39,7 +39,6 @@ impl<S: Service> Served<'_, S> {
     /// What the thread ends with. Whoever joins it hears of trouble late, if ever: so it is said at once.
     pub(crate) fn end(self, outcome: io::Result<()>) -> io::Result<()> {
         if let Err(error) = &outcome {
-            eprintln!("larder: a thread of FUSE has ended: {error}");
             self.0.ended(error);
         }
         outcome

@@ -6,7 +6,7 @@ use crate::api::Result;
 use crate::api::daemon::DaemonStatus;
 use crate::client::Client;
 use crate::run_dir::RunDir;
-use crate::{daemon, host, render};
+use crate::{daemon, host, log, render};
 use clap::Subcommand;
 use larder_app::heap;
 
@@ -43,6 +43,7 @@ pub fn run(args: &Args, run_dir: &RunDir) -> Result<u8> {
                 let _ = rustix::process::setsid();
                 rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
             }
+            log::start();
             daemon::run(run_dir, || host::start(run_dir.path()))?;
             Ok(0)
         }

@@ -85,7 +85,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         let seconds = clock.now().secs;
         if args.json.json {
             let command = session.spell("pool", "iostat");
-            let mut sample = render::json::iostat(&command, &earlier, &now, args.histogram);
+            let mut sample = render::iostat::json(&command, &earlier, &now, args.histogram);
             if args.time.is_some() {
                 sample["timestamp"] = seconds.into();
             }

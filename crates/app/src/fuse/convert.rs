@@ -1,9 +1,8 @@
 //! Between the kernel's values and those of `files`.
 
 use super::around::Access;
-use larder_files::{Allocate, FileKind, FsError, OpenFlags, RenameFlags, Result, SetTime, XattrMode};
-use larder_format::Timestamp;
-use larder_fuse::{Attr, Time};
+use larder_files::{Allocate, FileKind, FsError, OpenFlags, RenameFlags, Result, XattrMode};
+use larder_fuse::Attr;
 use rustix::fs::{FallocateFlags, FileType, OFlags, XattrFlags};
 
 /// The type bits of a mode.
@@ -38,31 +37,16 @@ pub(super) fn attr(attr: &larder_files::Attr) -> Attr {
         node: attr.node.raw(),
         size: attr.size,
         blocks: attr.blocks,
-        atime: time(attr.atime),
-        mtime: time(attr.mtime),
-        ctime: time(attr.ctime),
-        btime: time(attr.btime),
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
         mode: type_bits(attr.kind) | attr.perm & 0o7777,
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
         blksize: attr.blksize,
-    }
-}
-
-fn time(time: Timestamp) -> Time {
-    Time { secs: time.secs, nanos: time.nanos }
-}
-
-pub(super) fn timestamp(time: Time) -> Timestamp {
-    Timestamp { secs: time.secs, nanos: time.nanos }
-}
-
-pub(super) fn set_time(time: larder_fuse::SetTime) -> SetTime {
-    match time {
-        larder_fuse::SetTime::Now => SetTime::Now,
-        larder_fuse::SetTime::To(time) => SetTime::To(timestamp(time)),
     }
 }
 

@@ -8,13 +8,14 @@ use larder_files::{
     Caller, Created, DirEntry, FsError, Handle, NodeId, OpenFlags, Ops, ReadData, Result as FsResult, Seek,
     SetAttr, XattrMode,
 };
-use larder_fuse::{Entry, Listing, Opened, Operation, Request, Response, Service, Space};
+use larder_fuse::{Entry, Listing, Opened, Operation, Request, Response, Service};
 use rustix::io::Errno;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tracing::error;
 
 /// How long the kernel may answer from names and attributes that it knows. All changes of a mount go
 /// through it, and changes from below are announced by the `Invalidator`; this bounds what a missed
@@ -77,6 +78,7 @@ impl Service for Server {
     }
 
     fn ended(&self, error: &io::Error) {
+        error!("a thread of FUSE has ended: {error}");
         self.ops.serves_less(&error.to_string());
     }
 
@@ -183,18 +185,8 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
             Response::Statx(convert::attr(&attr), attr_ttl(&attr, TTL))
         }
         Operation::SetAttr(set) => {
-            let set = SetAttr {
-                perm: set.mode.map(|mode| mode & 0o7777),
-                uid: set.uid,
-                gid: set.gid,
-                size: set.size,
-                atime: set.atime.map(convert::set_time),
-                mtime: set.mtime.map(convert::set_time),
-                ctime: set.ctime.map(convert::timestamp),
-                btime: None,
-                kill_suidgid: set.kill_suidgid,
-                kill_setgid: set.kill_suidgid && takes_setgid(ops, node, request)?,
-            };
+            let kill_setgid = set.kill_suidgid && takes_setgid(ops, node, request)?;
+            let set = SetAttr { kill_setgid, ..set };
             let attr = ops.setattr(node, &set, &as_caller(0))?;
             Response::Attr(convert::attr(&attr), attr_ttl(&attr, TTL))
         }
@@ -257,18 +249,7 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
             }
             Response::Written(written)
         }
-        Operation::StatFs => {
-            let s = ops.statfs(node)?;
-            Response::Space(Space {
-                block_size: s.block_size,
-                blocks: s.blocks,
-                free: s.free,
-                available: s.available,
-                files: s.files,
-                files_free: s.files_free,
-                name_max: s.name_max,
-            })
-        }
+        Operation::StatFs => Response::Space(ops.statfs(node)?),
         Operation::Flush { handle } => done(ops.flush(node, own(handle)))?,
         Operation::Release { handle } => {
             around.released(request.node, handle);

@@ -22,6 +22,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::warn;
 
 /// Names of disks that do not change, with model and serial number.
 const BY_ID: &str = "/dev/disk/by-id";
@@ -81,7 +82,7 @@ fn open_as_told(
     if file == Path::new(path) {
         return Ok(Arc::new(FileDevice::open_with_threads(file, mode, threads)?));
     }
-    Ok(Arc::new(FaultDevice::open(file, mode, |complaint| eprintln!("larder: {complaint}"))?))
+    Ok(Arc::new(FaultDevice::open(file, mode, |complaint| warn!("{complaint}"))?))
 }
 
 /// Looks for pools' devices at `given` folders and devices; with none given, where pools were last

@@ -26,6 +26,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tracing::warn;
 
 /// How often it is asked whether anything is to be done.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -179,7 +180,7 @@ pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace, scope: &Scope) {
 
 /// Who looks after the daemon is told what could not be done.
 fn complain(pool: &Pool, error: &dyn std::fmt::Display) {
-    eprintln!("larder: pool {}: healing: {error}", pool.name());
+    warn!("pool {}: healing: {error}", pool.name());
 }
 
 impl<'a> Healer<'a> {

@@ -9,6 +9,7 @@ use larder_device::OpenMode;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
 use larder_pool::{ImportOptions, Pool};
 use std::time::Duration;
+use tracing::{error, warn};
 
 const NOTHING_CHANGED: &str = "everything: nothing was written";
 /// How long, and in what steps, export waits for requests that still hold the pool.
@@ -257,10 +258,10 @@ impl Host {
         };
         let gone = match unmounted {
             Err(error) if force.mounts => {
-                eprintln!("larder: {error}");
+                warn!("{error}");
                 // What nobody has stored yet is, before anybody is cut off.
                 if let Err(error) = live.pool.commit() {
-                    eprintln!("larder: pool {name}: {error}");
+                    error!("pool {name}: {error}");
                 }
                 live.mounts.lock().abort_all();
                 Vec::new()
@@ -284,7 +285,7 @@ impl Host {
             live.stop();
             // A suspended pool goes as it is: the next import starts at its last commit and its log.
             if let Err(error) = live.pool.commit_export() {
-                eprintln!("larder: pool {name} was exported without a last commit: {error}");
+                error!("pool {name} was exported without a last commit: {error}");
             }
         }
         self.live.write().remove(name);

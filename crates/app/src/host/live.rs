@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tracing::error;
 
 /// A crash loses at most this much of what nobody synced.
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -144,7 +145,7 @@ impl Live {
                     if let Err(error) = pool.beat()
                         && !std::mem::replace(&mut told, true)
                     {
-                        eprintln!("larder: pool {}: {error}", pool.name());
+                        error!("pool {}: {error}", pool.name());
                     }
                 }
             })?;
@@ -275,7 +276,7 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         };
         let result = result.and_then(|()| pool.tend());
         if let Err(error) = result {
-            eprintln!("larder: pool {}: {error}", pool.name());
+            error!("pool {}: {error}", pool.name());
         }
     }
 }

@@ -22,6 +22,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::{info, warn};
 
 /// How often, and how long apart, unmounting is tried while a process (an indexer, `df`) may just look in ...
 const TRIES: u32 = 10;
@@ -292,7 +293,7 @@ impl Mounts {
             let _ = self.mount.detach(dataset.id());
         })?;
         let at = printable(&path.to_string_lossy());
-        eprintln!("larder: {name} is mounted at {at} (FUSE: {})", handle.transport());
+        info!("{name} is mounted at {at} (FUSE: {})", handle.transport());
         Ok(handle)
     }
 
@@ -388,7 +389,7 @@ impl Mounts {
     pub fn abort_all(&mut self) -> bool {
         let mut ended = true;
         for (id, mounted) in std::mem::take(&mut self.mounted) {
-            eprintln!("larder: the mount at {} is ended, in use or not", mounted.path.display());
+            warn!("the mount at {} is ended, in use or not", printable(&mounted.path.to_string_lossy()));
             ended &= mounted.own.is_none_or(MountHandle::abort);
             let _ = self.mount.detach(id);
         }

@@ -10,6 +10,7 @@ use crate::api::trace::{Blocks, References, Sharing, TraceState, TraceStatus};
 use larder_pool::Pool;
 use larder_pool::trace::{Amount, Findings, Outcome};
 use std::time::Duration;
+use tracing::warn;
 
 /// How often it is asked whether a trace is due.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -60,7 +61,7 @@ pub fn uses(pool: &Pool) -> u64 {
 
 /// What came of it; who looks after the daemon is told what did not.
 fn complain<T>(pool: &Pool, outcome: larder_pool::Result<T>) -> Option<T> {
-    outcome.inspect_err(|error| eprintln!("larder: pool {}: trace: {error}", pool.name())).ok()
+    outcome.inspect_err(|error| warn!("pool {}: trace: {error}", pool.name())).ok()
 }
 
 /// Whether a trace should begin.

@@ -2,9 +2,7 @@
 //! with numbers as numbers and always exact.
 
 use super::Registry;
-use super::iostat::{clock, counterpart, pool_before, rate, waits};
 use super::status::{health, health_word, needs_attention, risk};
-use crate::api::figures::Wait;
 use crate::api::pool::{PoolStatus, Vdev};
 use crate::api::{Item, ItemKind, Source, name};
 use larder_pool::property::Kind;
@@ -191,61 +189,6 @@ pub fn check(command: &str, pools: &[PoolStatus]) -> Value {
         (pool.root.name.clone(), value)
     };
     envelope(command, "pools", pools.iter().map(one).collect())
-}
-
-/// One sample of `iostat`, with whole histograms where these are asked for.
-pub fn iostat(command: &str, earlier: &[PoolStatus], now: &[PoolStatus], histograms: bool) -> Value {
-    let one = |pool: &PoolStatus| {
-        let before = pool_before(earlier, pool);
-        let clock = clock(before, pool);
-        (pool.root.name.clone(), traffic(before.map(|pool| &pool.root), &pool.root, clock, histograms))
-    };
-    envelope(command, "pools", now.iter().map(one).collect())
-}
-
-fn traffic(before: Option<&Vdev>, vdev: &Vdev, clock: (u64, u64), histograms: bool) -> Value {
-    let (since, uptime) = clock;
-    let io = rate(before.map(|vdev| (&vdev.io, since)), &vdev.io, uptime);
-    let waits = waits(before.map(|vdev| (&vdev.waits, since)), &vdev.waits, uptime);
-    let mut value = json!({
-        "name": vdev.name,
-        "alloc_space": vdev.allocated,
-        "free_space": vdev.size.saturating_sub(vdev.allocated),
-        "read_ops": io.reads,
-        "write_ops": io.writes,
-        "read_bytes": io.read_bytes,
-        "write_bytes": io.written_bytes,
-        "latency": {
-            "read": latency(&waits.read, histograms),
-            "write": latency(&waits.write, histograms),
-            "flush": latency(&waits.flush, histograms),
-        },
-    });
-    if !vdev.children.is_empty() {
-        let children = vdev.children.iter();
-        let one = |child: &Vdev| traffic(counterpart(before, child), child, clock, histograms);
-        let children = children.map(|child| (child.name.clone(), one(child)));
-        value["vdevs"] = children.collect::<Map<_, _>>().into();
-    }
-    value
-}
-
-/// How long requests of one kind took, in nanoseconds; null where there was none. Of the pairs of a
-/// histogram the first is what as many requests as the second says took at most.
-fn latency(wait: &Wait, histograms: bool) -> Value {
-    let mut value = json!({ "requests": wait.total.total() });
-    for (name, counts) in [("total_wait", &wait.total), ("disk_wait", &wait.disk)] {
-        value[name] = json!({
-            "mean_ns": counts.mean(),
-            "p50_ns": counts.percentile(500),
-            "p99_ns": counts.percentile(990),
-            "p99_9_ns": counts.percentile(999),
-        });
-        if histograms {
-            value[name]["histogram"] = counts.occupied().map(|(ns, count)| json!([ns, count])).collect();
-        }
-    }
-    value
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ pub(crate) mod abi;
 mod request;
 mod response;
 
-pub use request::{Forget, Forgets, Malformed, Operation, Request, SetAttr, SetTime, Time};
+pub use request::{Forget, Forgets, Malformed, Operation, Request};
 pub(crate) use request::{Init, Layout};
 pub(crate) use response::Body;
-pub use response::{Attr, Data, Entry, Listing, Opened, Response, Space};
+pub use response::{Attr, Data, Entry, Listing, Opened, Response};

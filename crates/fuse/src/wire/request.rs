@@ -1,49 +1,8 @@
 //! What the kernel asks.
 
 use super::abi::{self, fattr, opcode};
+use larder_posix::{SetAttr, SetTime, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// A time as the kernel tells it: nanoseconds count upwards also before 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Time {
-    /// Seconds since 1970.
-    pub secs: i64,
-    /// Nanoseconds, below 10^9.
-    pub nanos: u32,
-}
-
-/// A time to set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetTime {
-    /// By the server's clock.
-    Now,
-    /// This one.
-    To(Time),
-}
-
-/// What `setattr` changes; None leaves a field alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SetAttr {
-    /// The open file that it was asked of.
-    pub handle: Option<u64>,
-    /// Permissions; type bits may be set and mean nothing.
-    pub mode: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// Length in bytes.
-    pub size: Option<u64>,
-    /// Last read.
-    pub atime: Option<SetTime>,
-    /// Last change of the content.
-    pub mtime: Option<SetTime>,
-    /// Last change of anything.
-    pub ctime: Option<Time>,
-    /// Take set-user-id and (from what the group may execute) set-group-id away: the kernel says so at each change
-    /// of a file's owner, and when one truncates who may not keep the bits.
-    pub kill_suidgid: bool,
-}
 
 /// How often the kernel forgets a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +57,7 @@ pub enum Operation<'a> {
     Forget { lookups: u64 },
     BatchForget(Forgets<'a>),
     GetAttr { handle: Option<u64> },
+    /// Permissions come without what says which kind of file it is, and nothing says `kill_setgid`.
     SetAttr(SetAttr),
     /// `mask` says which fields, as statx(2) has them.
     Statx { handle: Option<u64>, mask: u32 },
@@ -271,8 +231,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-fn time(secs: u64, nanos: u32) -> Option<Time> {
-    (nanos < 1_000_000_000).then_some(Time { secs: secs.cast_signed(), nanos })
+fn time(secs: u64, nanos: u32) -> Option<Timestamp> {
+    (nanos < 1_000_000_000).then_some(Timestamp { secs: secs.cast_signed(), nanos })
 }
 
 fn set_attr(set: &abi::SetattrIn) -> Option<SetAttr> {
@@ -283,15 +243,16 @@ fn set_attr(set: &abi::SetattrIn) -> Option<SetAttr> {
         (true, false) => time(secs, nanos).map(|time| Some(SetTime::To(time))),
     };
     Some(SetAttr {
-        handle: has(fattr::FH).then_some(set.fh),
-        mode: has(fattr::MODE).then_some(set.mode),
+        perm: has(fattr::MODE).then_some(set.mode & 0o7777),
         uid: has(fattr::UID).then_some(set.uid),
         gid: has(fattr::GID).then_some(set.gid),
         size: has(fattr::SIZE).then_some(set.size),
         atime: set_time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atimensec)?,
         mtime: set_time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtimensec)?,
         ctime: if has(fattr::CTIME) { Some(time(set.ctime, set.ctimensec)?) } else { None },
+        btime: None,
         kill_suidgid: has(fattr::KILL_SUIDGID),
+        kill_setgid: false,
     })
 }
 

@@ -1,7 +1,7 @@
 //! What is answered.
 
 use super::abi::{self, fopen, opcode};
-use super::request::Time;
+use larder_posix::{StatFs, Timestamp};
 use rustix::io::Errno;
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
@@ -16,13 +16,13 @@ pub struct Attr {
     /// What it takes, in units of 512 bytes.
     pub blocks: u64,
     /// Last read.
-    pub atime: Time,
+    pub atime: Timestamp,
     /// Last change of the content.
-    pub mtime: Time,
+    pub mtime: Timestamp,
     /// Last change of anything.
-    pub ctime: Time,
+    pub ctime: Timestamp,
     /// Birth.
-    pub btime: Time,
+    pub btime: Timestamp,
     /// Type and permissions.
     pub mode: u32,
     /// Names.
@@ -62,25 +62,6 @@ pub struct Opened {
     /// Reads and writes go around the kernel's pages, and what a write does beside is left to the server: that it is
     /// durable where it has to be, that `security.capability` goes. See [`crate::keeps_pages_true`].
     pub direct: bool,
-}
-
-/// What statfs(2) shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Space {
-    /// Bytes of a unit.
-    pub block_size: u32,
-    /// Units.
-    pub blocks: u64,
-    /// Units free.
-    pub free: u64,
-    /// Units free for users.
-    pub available: u64,
-    /// Inodes.
-    pub files: u64,
-    /// Inodes free.
-    pub files_free: u64,
-    /// Longest name in bytes.
-    pub name_max: u32,
 }
 
 /// Bytes that go out in pieces, as they lie.
@@ -131,7 +112,7 @@ pub enum Response<D = Vec<u8>> {
     /// Data or a hole begins here.
     Found(u64),
     /// Space.
-    Space(Space),
+    Space(StatFs),
     /// So long is the value.
     Size(u32),
     /// A value, or a link's target.
@@ -209,7 +190,7 @@ impl<D> Response<D> {
             }
             Self::Copied(bytes) => Structure::new(&abi::CopyFileRangeOut { bytes_copied: *bytes }),
             Self::Found(offset) => Structure::new(&abi::LseekOut { offset: *offset }),
-            Self::Space(space) => Structure::new(&space.out()),
+            Self::Space(of) => Structure::new(&space(of)),
             Self::Size(size) => Structure::new(&abi::GetxattrOut { size: *size, padding: 0 }),
         };
         Ok(Body::Structure(structure))
@@ -239,7 +220,7 @@ impl Attr {
     }
 
     fn statx(&self) -> abi::Statx {
-        let time = |time: Time| abi::SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 };
+        let time = |time: Timestamp| abi::SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 };
         let rdev = u64::from(self.rdev);
         abi::Statx {
             mask: abi::STATX_BASIC_STATS | abi::STATX_BTIME,
@@ -287,19 +268,17 @@ impl Opened {
     }
 }
 
-impl Space {
-    fn out(&self) -> abi::StatfsOut {
-        abi::StatfsOut {
-            blocks: self.blocks,
-            bfree: self.free,
-            bavail: self.available,
-            files: self.files,
-            ffree: self.files_free,
-            bsize: self.block_size,
-            namelen: self.name_max,
-            frsize: self.block_size,
-            ..Default::default()
-        }
+fn space(of: &StatFs) -> abi::StatfsOut {
+    abi::StatfsOut {
+        blocks: of.blocks,
+        bfree: of.free,
+        bavail: of.available,
+        files: of.files,
+        ffree: of.files_free,
+        bsize: of.block_size,
+        namelen: of.name_max,
+        frsize: of.block_size,
+        ..Default::default()
     }
 }
 
@@ -371,7 +350,7 @@ mod tests {
 
     #[test]
     fn times_before_1970_and_device_numbers_go_out_as_they_are() {
-        let time = Time { secs: -2, nanos: 800_000_000 };
+        let time = Timestamp { secs: -2, nanos: 800_000_000 };
         let rdev = rustix::fs::makedev(300, 70_000) as u32;
         let attr = Attr { node: 5, mtime: time, btime: time, mode: 0o020_640, rdev, ..Attr::default() };
         let ttl = Duration::from_millis(10_500);

@@ -45,10 +45,10 @@ fn all() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
         ..Default::default()
     };
     let set_attr = SetAttr {
-        mode: Some(0o100_600),
+        perm: Some(0o600),
         size: Some(9),
         atime: Some(SetTime::Now),
-        mtime: Some(SetTime::To(Time { secs: -2, nanos: 800_000_000 })),
+        mtime: Some(SetTime::To(Timestamp { secs: -2, nanos: 800_000_000 })),
         kill_suidgid: true,
         ..SetAttr::default()
     };

@@ -1,43 +1,10 @@
-//! Requests and replies about a pool's devices and what is done to keep them whole: taken out and brought
-//! back, replaced, added, scrubbed, resilvered.
-//!
-//! A device of a pool is named as people type it: by its path, the last part of that, its guid, or its
-//! number. New devices are absolute paths.
+//! `pool replace`, `attach`, `detach`, `add`, `remove`: which devices a pool is made of.
 
-use super::pool::Group;
-use super::{ApiError, Result};
+use crate::api::pool::Group;
+use crate::api::{ApiError, Result};
 use larder_device::FaultDevice;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-
-/// Takes a device out of use. Refused when data could not be read without it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offline {
-    /// The pool.
-    pub name: String,
-    /// Its devices.
-    pub devices: Vec<String>,
-    /// Until the next import only.
-    pub temporary: bool,
-}
-
-/// Brings devices back into use; what they missed is resilvered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Online {
-    /// The pool.
-    pub name: String,
-    /// Its devices, or absolute paths where missing ones are now.
-    pub devices: Vec<String>,
-}
-
-/// Sets error counts to zero; a faulted device comes back as with [`Online`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clear {
-    /// The pool.
-    pub name: String,
-    /// One of its devices; nothing for all of them.
-    pub device: Option<String>,
-}
 
 /// Changes which devices a pool is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +57,29 @@ pub enum Change {
     },
 }
 
+impl Reshape {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        let (groups, new): (&[Group], Vec<&String>) = match &self.change {
+            Change::Replace { new, .. } => (&[], new.iter().collect()),
+            Change::Attach { new, .. } => (&[], vec![new]),
+            Change::Add { groups, spares } => (groups, spares.iter().collect()),
+            Change::Detach { .. } | Change::Remove { .. } => (&[], Vec::new()),
+        };
+        check_new(groups, new.into_iter())?;
+        if let Change::Add { groups, spares } = &self.change
+            && groups.is_empty()
+            && spares.is_empty()
+        {
+            return Err(ApiError::usage(format!("cannot add to '{}': no devices given", self.name)));
+        }
+        Ok(self)
+    }
+}
+
 /// What a pool is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
@@ -116,91 +106,6 @@ pub struct Reshaped {
     pub after: Shape,
     /// What people should know: what goes on now, and what is lost of the guarantee.
     pub notes: Vec<String>,
-}
-
-/// What people should know of what was done, a sentence each.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
-    /// The sentences.
-    pub notes: Vec<String>,
-}
-
-/// What to do about trims.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TrimAction {
-    /// Begin, or go on with those that are suspended.
-    Start,
-    /// Wait until it is started again.
-    Suspend,
-    /// End it.
-    Cancel,
-}
-
-/// Tells devices what is free.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trim {
-    /// The pool.
-    pub name: String,
-    /// Its devices; none for all to which it applies.
-    pub devices: Vec<String>,
-    /// What to do.
-    pub action: TrimAction,
-    /// The most of each device that is gone through in a second, bytes; 0 for no limit.
-    pub rate: u64,
-}
-
-/// What to do about a scrub.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ScrubAction {
-    /// Start one, or go on with one that was paused.
-    Start,
-    /// Keep its place.
-    Pause,
-    /// End it.
-    Stop,
-}
-
-/// Scrubs pools: verifies everything that they hold, and repairs what is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scrub {
-    /// Which pools.
-    pub names: Vec<String>,
-    /// What to do.
-    pub action: ScrubAction,
-    /// Seconds since 1970: only what was last verified before that, or never.
-    pub since: Option<i64>,
-}
-
-/// Starts resilvers from the beginning.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resilver {
-    /// Which pools.
-    pub names: Vec<String>,
-}
-
-impl Reshape {
-    /// The request, when its parts make sense.
-    ///
-    /// # Errors
-    /// Usage, with the reason.
-    pub fn checked(self) -> Result<Self> {
-        let (groups, new): (&[Group], Vec<&String>) = match &self.change {
-            Change::Replace { new, .. } => (&[], new.iter().collect()),
-            Change::Attach { new, .. } => (&[], vec![new]),
-            Change::Add { groups, spares } => (groups, spares.iter().collect()),
-            Change::Detach { .. } | Change::Remove { .. } => (&[], Vec::new()),
-        };
-        check_new(groups, new.into_iter())?;
-        if let Change::Add { groups, spares } = &self.change
-            && groups.is_empty()
-            && spares.is_empty()
-        {
-            return Err(ApiError::usage(format!("cannot add to '{}': no devices given", self.name)));
-        }
-        Ok(self)
-    }
 }
 
 /// Checks groups and single new devices: each makes such a group, each is an absolute path, none is there twice.

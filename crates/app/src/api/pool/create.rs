@@ -1,0 +1,70 @@
+//! `pool create`, `pool destroy`.
+
+use super::{Group, exact};
+use crate::api::{ApiError, Properties, Result, fs, name, repair};
+use serde::{Deserialize, Serialize};
+
+/// Makes a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Create {
+    /// Its name.
+    pub name: String,
+    /// Its groups.
+    pub groups: Vec<Group>,
+    /// Absolute paths of its spares.
+    pub spares: Vec<String>,
+    /// Its own properties: `ashift`, `memory`, `comment`, …
+    pub properties: Properties,
+    /// The properties of its top dataset; `mountpoint` is made when missing.
+    pub fs_properties: Properties,
+    /// An absolute path that all of its mount points are below, until it is exported.
+    #[serde(default)]
+    pub altroot: Option<String>,
+    /// Only tell. Devices are looked at, nothing is written.
+    pub dry_run: bool,
+}
+
+impl Create {
+    /// The request with exact properties, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_pool(&self.name)?;
+        if self.groups.is_empty() {
+            return Err(ApiError::usage(format!("cannot create '{}': no devices given", self.name)));
+        }
+        repair::check_new(&self.groups, self.spares.iter())?;
+        Ok(Self {
+            properties: exact(self.properties, true)?,
+            fs_properties: fs::exact_at_creation(self.fs_properties)?,
+            ..self
+        })
+    }
+}
+
+/// What a new pool is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Created {
+    /// Its name.
+    pub name: String,
+    /// Its groups.
+    pub groups: Vec<Group>,
+    /// Its spares.
+    pub spares: Vec<String>,
+    /// Bytes of all devices together.
+    pub size: u64,
+    /// Bytes that files can take, before compression.
+    pub usable: u64,
+    /// How many losses are survived whichever devices they hit.
+    pub survives: u32,
+    /// Where its top dataset is mounted, if it is.
+    pub mountpoint: Option<String>,
+}
+
+/// Destroys a pool: its data is gone, its devices are free.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destroy {
+    /// Its name.
+    pub name: String,
+}

@@ -1,0 +1,218 @@
+//! What `pool status` and other verbs tell of pools.
+
+use crate::api::dedup::DedupStatus;
+use crate::api::figures::Waits;
+use crate::api::trace::TraceStatus;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Reads the whole state of pools; what `status`, `list -v` and `check` show.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Which pools; empty for all.
+    pub names: Vec<String>,
+}
+
+/// Pools in the order of their names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statuses {
+    /// One for each.
+    pub pools: Vec<PoolStatus>,
+}
+
+/// The state of a pool, group or device; the words of zpool(8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum State {
+    /// All is well.
+    Online,
+    /// Redundancy is reduced; everything can be read and written.
+    Degraded,
+    /// Too much is wrong to go on.
+    Faulted,
+    /// Taken out by a person.
+    Offline,
+    /// It was there and is gone.
+    Removed,
+    /// It cannot be opened.
+    Unavail,
+    /// Writes fail: the pool waits for its devices.
+    Suspended,
+    /// A spare that waits.
+    Avail,
+    /// A spare that stands in for another device.
+    InUse,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Online => "ONLINE",
+            Self::Degraded => "DEGRADED",
+            Self::Faulted => "FAULTED",
+            Self::Offline => "OFFLINE",
+            Self::Removed => "REMOVED",
+            Self::Unavail => "UNAVAIL",
+            Self::Suspended => "SUSPENDED",
+            Self::Avail => "AVAIL",
+            Self::InUse => "INUSE",
+        })
+    }
+}
+
+/// The whole state of a pool: text, JSON, metrics and the dashboard are views of this.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Its state, space, errors and traffic all together; `path` is nothing, children are the groups.
+    pub root: Vdev,
+    /// The newest durable commit.
+    pub commit: u64,
+    /// What is wrong, in a sentence.
+    pub status: Option<String>,
+    /// What to do about it: a command to paste.
+    pub action: Option<String>,
+    /// Where to read on.
+    pub see: Option<String>,
+    /// Scrubs and resilvers that are under way; else the newest of each, the newest first.
+    pub scans: Vec<Scan>,
+    /// Devices that stand in for those that are lost.
+    pub spares: Vec<Vdev>,
+    /// Bytes that deleted files and destroyed datasets still hold.
+    pub freeing: u64,
+    /// Bytes that the cleaner moved since import.
+    pub cleaned: u64,
+    /// Bytes written for each byte stored since import, percent.
+    pub write_amplification: u64,
+    /// The newest trace, when there was one.
+    pub trace: Option<TraceStatus>,
+    /// The dedup index, when there is one.
+    pub dedup: Option<DedupStatus>,
+    /// Bytes, one copy of them, that still have to move since groups changed their shape.
+    pub reshaping: u64,
+    /// How many more losses are survived whichever devices they hit.
+    pub survives: u32,
+    /// Files (or `dataset:inode`) with data that could not be healed.
+    pub damaged: Vec<String>,
+    /// Nanoseconds that the pool had been imported when this was read, by a clock that never goes back.
+    pub uptime_ns: u64,
+}
+
+/// A pool's root, a group or a device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vdev {
+    /// `tank`, `raidz2-0`, or a device's path.
+    pub name: String,
+    /// `root`, `mirror`, `raidz2`, `disk`, `file`.
+    pub kind: String,
+    /// Names it for ever; 0 for groups.
+    pub guid: u64,
+    /// A device's number in the pool.
+    pub index: Option<u32>,
+    /// The device's path, or where it was last seen.
+    pub path: Option<String>,
+    /// Its state.
+    pub state: State,
+    /// What else there is to say: `was /dev/sdb`, `resilvering`.
+    pub note: Option<String>,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// Blocks that were not what had been written.
+    pub checksum_errors: u64,
+    /// Bytes it can hold, parity and copies included.
+    pub size: u64,
+    /// Bytes of these that are taken.
+    pub allocated: u64,
+    /// Per cent of the free space that lies in segments in use.
+    pub fragmentation: u8,
+    /// What has been read and written since import.
+    pub io: Io,
+    /// How long requests took since import; told only when [`super::figures::Iostat`] asks.
+    pub waits: Waits,
+    /// How its last trim stands; nothing of groups, spares and what is not in use.
+    pub trim: Option<Trim>,
+    /// What it is made of.
+    pub children: Vec<Vdev>,
+}
+
+/// How the trim of a device stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrimState {
+    /// Nobody asked for it, or it was cancelled.
+    Untrimmed,
+    /// It goes on.
+    Active,
+    /// It waits until it is started again.
+    Suspended,
+    /// It went through all that was free.
+    Complete,
+    /// The device does not support it.
+    Unsupported,
+}
+
+/// The last trim of a device that somebody asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trim {
+    /// How it stands.
+    pub state: TrimState,
+    /// When it began; of one that is complete, when it ended. Seconds since 1970.
+    pub time: Option<i64>,
+    /// Bytes trimmed.
+    pub trimmed: u64,
+    /// Bytes to be trimmed, estimated.
+    pub total: u64,
+}
+
+/// Counters since import.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Io {
+    /// Read requests.
+    pub reads: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// What a scan is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanKind {
+    /// Verifies everything.
+    Scrub,
+    /// Rebuilds what a device has missed.
+    Resilver,
+}
+
+/// A scrub or resilver, running or done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scan {
+    /// What it is for.
+    pub kind: ScanKind,
+    /// Seconds since 1970.
+    pub started: i64,
+    /// Seconds since 1970; nothing while it runs.
+    pub finished: Option<i64>,
+    /// Since when it has been standing still because somebody wants it to.
+    pub paused: Option<i64>,
+    /// It was stopped before its end.
+    pub canceled: bool,
+    /// Bytes to look at.
+    pub total: u64,
+    /// Bytes looked at.
+    pub examined: u64,
+    /// Bytes healed or rebuilt.
+    pub repaired: u64,
+    /// Blocks that could not be healed.
+    pub errors: u64,
+    /// Bytes a second over the last stretch; nothing while that cannot be told.
+    pub rate: Option<u64>,
+    /// Seconds that are left, where the rate tells.
+    pub left: Option<u64>,
+    /// What it waits for, when it does not move: a resilver, its window.
+    pub waits_for: Option<String>,
+}

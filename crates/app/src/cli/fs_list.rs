@@ -1,0 +1,73 @@
+//! `larder fs list`.
+
+use super::args::{Form, Json};
+use super::selection::{Selection, resolve};
+use super::{Session, items, out};
+use crate::api::{Result, fs};
+use crate::render::{self, Registry};
+
+/// The columns of `zfs list`.
+const COLUMNS: &str = "name,used,available,referenced,mountpoint";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
+    form: Form,
+    /// Columns to show: name and properties
+    #[arg(short = 'o', value_name = "COLUMN,...", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Sort by this column; may be repeated
+    #[arg(short = 's', value_name = "COLUMN")]
+    ascending: Vec<String>,
+    /// Sort by this column, greatest first; may be repeated
+    #[arg(short = 'S', value_name = "COLUMN")]
+    descending: Vec<String>,
+    #[command(flatten)]
+    json: Json,
+    /// Datasets; all when none is given
+    names: Vec<String>,
+}
+
+/// Runs it.
+pub fn run(args: Args, session: &Session) -> Result<u8> {
+    let registry = Registry::Dataset;
+    let columns = items::columns(registry, &args.columns, COLUMNS)?;
+    let ascending = items::columns(registry, &args.ascending, "name")?;
+    let descending = items::columns(registry, &args.descending, "name")?;
+    let mut properties = items::wanted(&columns);
+    for key in ascending.iter().chain(&descending) {
+        if key != "name" && !properties.contains(key) {
+            properties.push(key.clone());
+        }
+    }
+    let depth = args.selection.depth(&args.names);
+    let names = resolve(args.names, session)?;
+    let mut items = session.client.call(fs::Get { names, depth, properties })?.items;
+    items.retain(|item| args.selection.keeps(item));
+    if !args.ascending.is_empty() {
+        items.sort_by(|a, b| render::items::order(a, b, &ascending));
+    }
+    if !args.descending.is_empty() {
+        items.sort_by(|a, b| render::items::order(b, a, &descending));
+    }
+    if args.json.json {
+        let datasets = render::json::items(registry, &items);
+        out::print_json(&render::json::envelope(&session.spell("fs", "list"), "datasets", datasets));
+        return Ok(0);
+    }
+    if items.is_empty() {
+        if !args.form.scripted {
+            out::complain("no datasets available");
+        }
+        return Ok(0);
+    }
+    let mut table = render::items::list(registry, &columns, args.form.exact);
+    for item in &items {
+        render::items::list_row(&mut table, registry, &columns, item, args.form.exact);
+    }
+    out::print(&table.render(args.form.scripted));
+    Ok(0)
+}

@@ -1,0 +1,30 @@
+//! `larder pool export`.
+
+use super::Session;
+use crate::api::Result;
+use crate::api::pool::Export;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// All pools
+    #[arg(short = 'a')]
+    all: bool,
+    /// Also a suspended pool: what was neither committed nor synced is dropped
+    #[arg(short = 'f')]
+    force: bool,
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    names: Vec<String>,
+}
+
+/// Runs it.
+pub fn run(args: Args, session: &Session) -> Result<u8> {
+    let names = match args.all {
+        true => session.client.status()?.map(|daemon| daemon.pools).unwrap_or_default(),
+        false => args.names,
+    };
+    for name in names {
+        session.client.call(Export { name, force: args.force })?;
+    }
+    Ok(0)
+}

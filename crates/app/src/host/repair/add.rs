@@ -1,0 +1,73 @@
+//! `pool add`: adds groups of devices, or spares.
+
+use super::super::create::no_device_twice;
+use super::draft::{Act, Draft, needed};
+use super::plan::{Column, Part, RECORD};
+use super::{NOTHING_CHANGED, refused};
+use crate::api::pool::{Group, Word};
+use crate::api::{ApiError, Result};
+use larder_device::Device;
+use larder_format::label::GroupRule;
+use larder_pool::{GroupSpec, Pool, PoolSpec};
+
+impl<'a> Draft<'a> {
+    /// By the paths of their devices.
+    pub fn add(&mut self, groups: &[Group], spares: &[String]) -> Result<Act<'a>> {
+        let pool = self.pool;
+        no_device_twice(groups, spares)?;
+        let weakest = self.before.groups.iter().map(|group| group.rule().map(|rule| rule.layout.tolerance()));
+        let weakest = weakest.flatten().min().unwrap_or(0);
+        let mut specs = Vec::new();
+        for group in groups {
+            let rule = group.word.rule(group.devices.len()).expect("requests are checked");
+            as_safe(&group.word, &rule, weakest)?;
+            let open = |path: &String| self.new_device(path);
+            specs.push(GroupSpec { rule, devices: group.devices.iter().map(open).collect::<Result<_>>()? });
+            let column = |path: &String| Column { index: None, path: path.clone(), lost: false };
+            let columns = group.devices.iter().map(column).collect();
+            self.after.groups.push(Part { index: None, word: group.word, columns });
+        }
+        if !specs.is_empty() {
+            let spec = PoolSpec { name: pool.name(), groups: specs.clone(), ashift: pool.ashift() };
+            self.after.usable += spec.available(RECORD);
+        }
+        let mut waiting = Vec::new();
+        for path in spares {
+            let device = self.new_device(path)?;
+            self.notes.extend(cannot_stand_for(pool, &*device, path));
+            waiting.push(device);
+            self.after.spares.push(path.clone());
+        }
+        Ok(Box::new(move || {
+            specs.into_iter().try_for_each(|spec| pool.add_group(spec)).map_err(refused)?;
+            let add = |device| pool.add_spare(device).map_err(refused);
+            waiting.into_iter().map(add).collect()
+        }))
+    }
+}
+
+/// Refuses groups that are not as safe as those that are there.
+fn as_safe(word: &Word, rule: &GroupRule, weakest: usize) -> Result<()> {
+    let survives = rule.layout.tolerance();
+    if survives == weakest {
+        return Ok(());
+    }
+    let message = format!(
+        "the {word} survives {survives} losses, the pool's groups {weakest}: files lie on all of them, so the \
+         weakest would count"
+    );
+    Err(ApiError::usage(message).safe(NOTHING_CHANGED).hint(
+        "give it the same word and number of devices as the groups that are there, or make another pool",
+    ))
+}
+
+/// For which groups a spare is too small.
+fn cannot_stand_for(pool: &Pool, device: &dyn Device, path: &str) -> Option<String> {
+    let size = device.size().get();
+    let most = pool.members().iter().map(|member| needed(&member)).max()?;
+    (size < most).then(|| {
+        format!(
+            "{path} is too small to take the place of every device: it has {size} bytes, {most} are needed"
+        )
+    })
+}

@@ -1,0 +1,111 @@
+//! What a pool would look like, for verbs that change which devices it is made of.
+
+use super::super::roster;
+use crate::api::Result;
+use crate::api::pool::{Group, Word};
+use crate::api::repair::Shape;
+use larder_format::label::GroupRule;
+use larder_format::{DeviceIndex, GroupIndex};
+use larder_pool::Pool;
+
+/// Records that free space is told in.
+pub const RECORD: u32 = 128 << 10;
+
+/// A place in a group.
+#[derive(Clone)]
+pub struct Column {
+    pub index: Option<DeviceIndex>,
+    pub path: String,
+    pub lost: bool,
+}
+
+/// A group as it is or would be.
+#[derive(Clone)]
+pub struct Part {
+    pub index: Option<GroupIndex>,
+    pub word: Word,
+    pub columns: Vec<Column>,
+}
+
+impl Part {
+    /// Its rule, if so many devices make one.
+    pub fn rule(&self) -> Option<GroupRule> {
+        self.word.rule(self.columns.len())
+    }
+
+    /// Gives a mirror that became narrower or wider the word that it has now.
+    pub fn reword(&mut self) -> Result<()> {
+        self.word = if self.columns.len() == 1 { Word::Single } else { Word::Mirror };
+        Group { word: self.word, devices: self.columns.iter().map(|column| column.path.clone()).collect() }
+            .check()
+    }
+}
+
+/// A pool as it is or would be.
+#[derive(Clone)]
+pub struct Plan {
+    pub groups: Vec<Part>,
+    pub spares: Vec<String>,
+    pub usable: u64,
+}
+
+impl Plan {
+    /// As it is.
+    pub fn of(pool: &Pool) -> Self {
+        let groups = pool.groups().into_iter().map(|group| Part {
+            index: Some(group.index),
+            word: Word::parse(&group.rule.name()).unwrap_or(Word::Single),
+            columns: pool
+                .members()
+                .of_group(group.index)
+                .map(|member| Column {
+                    index: Some(member.index),
+                    path: roster::called(pool, &member),
+                    lost: !member.is_online(),
+                })
+                .collect(),
+        });
+        let spares = pool.members().spares();
+        Self {
+            groups: groups.collect(),
+            spares: spares.iter().map(|spare| roster::called(pool, spare)).collect(),
+            usable: pool.space(RECORD).size,
+        }
+    }
+
+    /// The group in which a device has a place.
+    pub fn group_of(&mut self, device: DeviceIndex) -> Option<&mut Part> {
+        self.groups
+            .iter_mut()
+            .filter(|group| group.index.is_some())
+            .find(|group| group.columns.iter().any(|column| column.index == Some(device)))
+    }
+
+    /// Has another device take a place.
+    pub fn put(&mut self, device: DeviceIndex, path: &str) {
+        let columns = self.groups.iter_mut().flat_map(|group| &mut group.columns);
+        for column in columns.filter(|column| column.index == Some(device)) {
+            path.clone_into(&mut column.path);
+            column.lost = false;
+        }
+    }
+
+    /// For people.
+    pub fn shape(&self) -> Shape {
+        let survives = self.groups.iter().filter_map(|group| {
+            let left = group.rule()?.layout.losses_survived(|column| group.columns[column].lost);
+            Some(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)))
+        });
+        let devices = |group: &Part| group.columns.iter().map(|column| column.path.clone()).collect();
+        Shape {
+            survives: survives.min().unwrap_or(0),
+            groups: self
+                .groups
+                .iter()
+                .map(|group| Group { word: group.word, devices: devices(group) })
+                .collect(),
+            spares: self.spares.clone(),
+            usable: self.usable,
+        }
+    }
+}
