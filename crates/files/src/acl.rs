@@ -11,7 +11,7 @@
 
 use crate::error::{FsError, Result};
 use crate::inode::State;
-use crate::names::Origin;
+use crate::origin::Origin;
 use crate::posix::XattrMode;
 use crate::volume::Volume;
 use larder_format::acl::{ACL_ACCESS, ACL_DEFAULT, ACL_VERSION, Acl, AclRecord, MAX_ACL_ENTRIES};

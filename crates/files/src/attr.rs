@@ -7,8 +7,9 @@
 //! [`crate::share`] says so: to zero a part of a record is to write zeros.
 
 use crate::error::{FsError, Result};
+use crate::extents::{extent_end, extents, extents_over};
 use crate::inode::{Inode, State};
-use crate::names::Origin;
+use crate::origin::Origin;
 use crate::orphan::{meets_tail, records_end};
 use crate::posix::{Allocate, Attr, SetAttr, SetTime};
 use crate::volume::{Volume, inode_key};
@@ -17,7 +18,7 @@ use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
 use larder_format::node::Key;
 use larder_format::ops::{self, LogOp, Resize, Zero};
 use larder_pool::{Look, Op};
-use std::ops::{Bound, ControlFlow, Range};
+use std::ops::Range;
 
 /// Extents that are dropped in one operation.
 const CUT_STEP: usize = 1024;
@@ -403,59 +404,4 @@ fn zero_written(state: &mut State, range: Range<u64>) {
     for (at, len) in written.collect::<Vec<_>>() {
         state.data.write(state.live.record_size, at, &vec![0; len]);
     }
-}
-
-/// Where an extent at `offset` ends in its file.
-pub(crate) fn extent_end(offset: u64, extent: &Extent) -> u64 {
-    offset.saturating_add(u64::from(extent.len))
-}
-
-/// Up to `max` extents that cover something of `range`, in the file of `item`, which has records.
-pub(crate) fn extents_over(
-    tree: &impl Look,
-    id: InodeId,
-    item: &items::Inode,
-    range: Range<u64>,
-    max: usize,
-) -> Result<Vec<(u64, Extent)>> {
-    let from = if item.by_content() {
-        // It may begin anywhere before.
-        let before = tree.last_before(&Key::new(id.get(), EXTENT, range.start))?;
-        let ours = before.filter(|(key, _)| (key.object, key.kind) == (id.get(), EXTENT));
-        ours.map_or(range.start, |(key, _)| key.offset)
-    } else {
-        range.start / u64::from(item.record_size) * u64::from(item.record_size)
-    };
-    let mut found = extents(tree, id, from..range.end, max.saturating_add(1))?;
-    found.retain(|(offset, extent)| extent_end(*offset, extent) > range.start);
-    found.truncate(max);
-    Ok(found)
-}
-
-/// Up to `max` extents that begin in `range`.
-pub(crate) fn extents(
-    tree: &impl Look,
-    id: InodeId,
-    range: Range<u64>,
-    max: usize,
-) -> Result<Vec<(u64, Extent)>> {
-    let mut found = Ok(Vec::new());
-    if range.is_empty() || max == 0 {
-        return Ok(Vec::new());
-    }
-    // No further than it has to be: what lies behind need not be readable.
-    let key = |offset| Key::new(id.get(), EXTENT, offset);
-    let range = (Bound::Included(key(range.start)), Bound::Included(key(range.end - 1)));
-    tree.scan_within(range, &mut |key, value| {
-        let Ok(list) = &mut found else { return ControlFlow::Break(()) };
-        match Extent::decode(value) {
-            Ok(extent) => list.push((key.offset, extent)),
-            Err(corrupt) => {
-                found = Err(corrupt);
-                return ControlFlow::Break(());
-            }
-        }
-        if list.len() == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    Ok(found?)
 }

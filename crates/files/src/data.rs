@@ -6,11 +6,12 @@
 //! other, for each extent and each hole between: the extent (or zeros), the pieces being stored, the
 //! pieces written since.
 
-use crate::attr::{check_regular, extent_end, extents_over, killed};
+use crate::attr::{check_regular, killed};
 use crate::error::{FsError, Result};
+use crate::extents::{extent_end, extents_over};
 use crate::flush::SPAN_MAX;
 use crate::inode::State;
-use crate::names::Origin;
+use crate::origin::Origin;
 use crate::orphan::meets_tail;
 use crate::posix::{Seek, SetAttr};
 use crate::ranges::Pieces;

@@ -14,12 +14,12 @@
 //! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
 //! that was stored without having been logged, takes a commit.
 
-use crate::attr::extents;
 use crate::error::{FsError, Result};
+use crate::extents::extents;
 use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
 use crate::posix::Handle;
 use crate::ranges::{Pieces, Spans};
-use crate::recut::{Rest, Written};
+use crate::recut::{BASES, Rest, Written};
 use crate::volume::{Volume, inode_key};
 use larder_format::items::{self, EXTENT, Extent};
 use larder_format::node::Key;
@@ -36,8 +36,6 @@ use std::sync::Arc;
 /// Bytes of records that all batches under way store at most, but for one record each: whole ones, however little of
 /// each was written. A quarter of the share of dirty data, where that is less.
 const BATCH: u64 = 32 << 20;
-/// Bytes of old records that are read at once, for what was written in part.
-pub(crate) const BASES: usize = 4 << 20;
 /// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
 pub(crate) const LOG_AT_MOST: u64 = 1 << 20;
 /// Inodes with dirty data that are looked at for an fsync of another file; more take a commit.

@@ -1,7 +1,8 @@
 //! What a file is made of, told to people.
 
-use crate::attr::{check_regular, extents};
+use crate::attr::check_regular;
 use crate::error::Result;
+use crate::extents::extents;
 use crate::mount::Mount;
 use crate::posix::NodeId;
 use crate::volume::Volume;

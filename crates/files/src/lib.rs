@@ -1,16 +1,17 @@
 //! POSIX semantics over pool trees.
 //!
-//! [`Ops`] is what a transport calls, in the values of `posix`; a [`Mount`] has the volumes of a pool do it, and is what
-//! the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories), `attr` (attributes, lengths),
-//! `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `share` (copying by reference), `orphan`
-//! (removal), `lookups` (what a kernel knows) and `replay` add to it. A [`View`] shows a mount from one of its
-//! datasets. `inode` says what is kept in memory and in which order it is locked.
+//! [`Ops`] is what a transport calls, in the values of `posix`; a [`Mount`] has the volumes of a pool do it, and is
+//! what the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories), `attr`
+//! (attributes, lengths), `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `share` (copying by
+//! reference), `orphan` (removal) and `replay` add to it; `lookups` is what a kernel knows of it. A [`View`] shows a
+//! mount from one of its datasets. `inode` says what is kept in memory and in which order it is locked.
 
 mod acl;
 mod attr;
 mod cut;
 mod data;
 mod error;
+mod extents;
 mod flush;
 mod inode;
 mod layout;
@@ -18,6 +19,7 @@ mod lookups;
 mod mount;
 mod names;
 mod ops;
+mod origin;
 mod orphan;
 mod posix;
 mod ranges;

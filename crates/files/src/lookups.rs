@@ -5,9 +5,6 @@
 //! counts live as long as the volume is attached: a kernel that unmounts it need not forget anything. An inode
 //! costs some 25 bytes here, of the kilobyte and more that the kernel keeps of it.
 
-use crate::error::{FsError, Result};
-use crate::inode::State;
-use crate::volume::Volume;
 use larder_format::InodeId;
 use larder_sync::Mutex;
 use std::collections::BTreeMap;
@@ -25,11 +22,11 @@ impl Lookups {
         Self((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, u64>> {
+    pub(crate) fn shard(&self, id: InodeId) -> &Mutex<BTreeMap<InodeId, u64>> {
         &self.0[(id.get() % SHARDS) as usize]
     }
 
-    fn add(&self, id: InodeId) {
+    pub(crate) fn add(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
         let count = shard.entry(id).or_insert(0);
         // The kernel counts in 64 bits; what stops short of them is never all forgotten.
@@ -39,7 +36,7 @@ impl Lookups {
     }
 
     /// Whether an inode is counted; if so its last FORGET is to bury it.
-    fn keep_orphan(&self, id: InodeId) -> bool {
+    pub(crate) fn keep_orphan(&self, id: InodeId) -> bool {
         let mut shard = self.shard(id).lock();
         shard.get_mut(&id).is_some_and(|count| {
             *count |= ORPHAN;
@@ -49,7 +46,7 @@ impl Lookups {
 
     /// Counts down; whether the inode is to be buried. A kernel may forget what a volume attached before was asked
     /// for, so more than there are.
-    fn forget(&self, id: InodeId, lookups: u64) -> bool {
+    pub(crate) fn forget(&self, id: InodeId, lookups: u64) -> bool {
         let mut shard = self.shard(id).lock();
         let Some(count) = shard.get_mut(&id) else { return false };
         if *count & !ORPHAN > lookups {
@@ -60,43 +57,9 @@ impl Lookups {
     }
 
     /// Forgets everything; gives what is to be buried.
-    fn forget_all(&self) -> Vec<InodeId> {
+    pub(crate) fn forget_all(&self) -> Vec<InodeId> {
         let all = self.0.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()));
         all.filter(|(_, count)| count & ORPHAN != 0).map(|(id, _)| id).collect()
-    }
-}
-
-impl Volume {
-    /// Counts a look-up of an inode, which [`Volume::forget`] takes back: it stays until then, name or not.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`] when it is being removed.
-    pub(crate) fn hold(&self, id: InodeId) -> Result<()> {
-        let inode = self.inode(id)?;
-        let state = inode.lock()?;
-        if !self.is_needed(id, &state) {
-            return Err(FsError::NotFound);
-        }
-        self.lookups.add(id);
-        Ok(())
-    }
-
-    /// Takes look-ups back; the last of an inode without name and handle starts its removal.
-    pub(crate) fn forget(&self, id: InodeId, lookups: u64) {
-        if self.lookups.forget(id, lookups) {
-            self.bury(id);
-        }
-    }
-
-    /// The kernel that knew the volume does so no more.
-    pub(crate) fn forget_all(&self) {
-        self.lookups.forget_all().into_iter().for_each(|id| self.bury(id));
-    }
-
-    /// Whether an inode has a name, or somebody has it open, or may open it: whoever asks buries it if not. Its
-    /// state is locked.
-    pub(crate) fn is_needed(&self, id: InodeId, state: &State) -> bool {
-        state.live.nlink > 0 || state.open > 0 || self.lookups.keep_orphan(id)
     }
 }
 

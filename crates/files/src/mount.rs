@@ -8,7 +8,7 @@
 use crate::error::{FsError, Result};
 use crate::flush::LOG_AT_MOST;
 use crate::names::{check_name, name_in, path_in};
-use crate::ops::{APPEND, Ops, Seat};
+use crate::posix;
 use crate::posix::{Handle, NodeId, OpenFlags};
 use crate::share::Copied;
 use crate::volume::Volume;
@@ -296,7 +296,7 @@ impl Mount {
     /// A handle that nobody has.
     pub(crate) fn new_handle(&self, flags: OpenFlags) -> Handle {
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
-        Handle(number << 1 | if flags.append { APPEND } else { 0 })
+        Handle(number << 1 | if flags.append { posix::APPEND } else { 0 })
     }
 
     pub(crate) fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
@@ -393,11 +393,5 @@ impl FrontEnd for Mount {
         if !self.tree.read().leaving.is_empty() {
             self.tree.write().let_go();
         }
-    }
-}
-
-impl Ops for Mount {
-    fn seat(&self) -> Result<Seat<'_>> {
-        Ok(Seat::new(self, None))
     }
 }

@@ -11,6 +11,7 @@
 use crate::acl::{inherit, inherited_perm};
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, Locked, State};
+use crate::origin::Origin;
 use crate::posix::{Attr, Caller, RenameFlags};
 use crate::volume::{Volume, inode_key, new_item, orphan_key};
 use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, NameKey, ROOT_INODE};
@@ -29,13 +30,6 @@ const MAX_DEPTH: u32 = 1 << 20;
 const LISTING: usize = 256;
 
 const SETGID: u16 = 0o2000;
-
-/// Whether an operation is new, or replayed and in the log already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Live,
-    Replay,
-}
 
 /// An entry that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

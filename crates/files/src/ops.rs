@@ -25,8 +25,6 @@ const DOT_DOT: u64 = 2;
 const STATFS_UNIT: u32 = 4096;
 /// More inodes than anybody makes.
 const FILES: u64 = 1 << 40;
-/// Set in the handle of an open file that is appended to.
-pub(crate) const APPEND: u64 = 1;
 /// The handle of directories.
 const DIRECTORY: Handle = Handle(0);
 
@@ -584,5 +582,11 @@ pub trait Ops: Send + Sync {
     fn sync(&self) -> Result<()> {
         self.seat()?.mount.pool.commit()?;
         Ok(())
+    }
+}
+
+impl Ops for Mount {
+    fn seat(&self) -> Result<Seat<'_>> {
+        Ok(Seat::new(self, None))
     }
 }

@@ -9,8 +9,8 @@
 //! tail*: extents from the end of its last record on that are of no file any more. Nobody can see them,
 //! for they lie beyond the length; whoever makes the file longer drops them first ([`Volume::drop_tail`]).
 
-use crate::attr::extents;
 use crate::error::{FsError, Result};
+use crate::extents::extents;
 use crate::inode::{Inode, State};
 use crate::volume::{Volume, inode_key, orphan_key};
 use larder_format::InodeId;

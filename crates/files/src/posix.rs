@@ -6,6 +6,9 @@ pub use larder_format::items::FileKind;
 use larder_format::items::{MAX_DATASET, MAX_INODE};
 pub use larder_posix::{SetAttr, SetTime, StatFs};
 
+/// Set in the handle of an open file that is appended to.
+pub(crate) const APPEND: u64 = 1;
+
 /// An object of a mount: dataset and inode in one number, so that no table of nodes is needed and
 /// inode numbers are unique over all datasets of a mount. The mount's own root is [`NodeId::ROOT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

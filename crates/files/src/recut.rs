@@ -19,10 +19,9 @@
 //!
 //! What cannot be read ends a stretch as a hole does. What was written to a part of it is lost, as in other files.
 
-use crate::attr::{extent_end, extents_over};
 use crate::cut::Cutter;
 use crate::error::{FsError, Result};
-use crate::flush::BASES;
+use crate::extents::{extent_end, extents_over};
 use crate::ranges::{Pieces, Spans};
 use crate::volume::Volume;
 use larder_format::items::{self, Extent};
@@ -31,6 +30,9 @@ use larder_pool::cache::Record;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Bytes of old records that are read at once, for what was written in part.
+pub(crate) const BASES: usize = 4 << 20;
 
 /// Old extents that are looked up at once.
 const AHEAD: usize = 16;

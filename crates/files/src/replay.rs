@@ -4,7 +4,7 @@
 //! says that log or tree are damaged, and is an error.
 
 use crate::error::{FsError, Result};
-use crate::names::Origin::Replay;
+use crate::origin::Origin::Replay;
 use crate::volume::Volume;
 use larder_format::ops::{LogOp, Resize, Write};
 

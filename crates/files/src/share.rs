@@ -28,8 +28,9 @@
 //! Both turns, in the order of dataset and inode, for one operation: whoever holds a file's turn knows its extents.
 //! The states are locked one after the other, so that what is copied is what the source had when it was looked at.
 
-use crate::attr::{check_regular, extent_end, extents, extents_over};
+use crate::attr::check_regular;
 use crate::error::{FsError, Result};
+use crate::extents::{extent_end, extents, extents_over};
 use crate::inode::Inode;
 use crate::orphan::meets_tail;
 use crate::posix::{Allocate, Seek};

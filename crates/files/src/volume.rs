@@ -398,3 +398,37 @@ impl Shard {
         self.needed = needed;
     }
 }
+
+impl Volume {
+    /// Counts a look-up of an inode, which [`Volume::forget`] takes back: it stays until then, name or not.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] when it is being removed.
+    pub(crate) fn hold(&self, id: InodeId) -> Result<()> {
+        let inode = self.inode(id)?;
+        let state = inode.lock()?;
+        if !self.is_needed(id, &state) {
+            return Err(FsError::NotFound);
+        }
+        self.lookups.add(id);
+        Ok(())
+    }
+
+    /// Takes look-ups back; the last of an inode without name and handle starts its removal.
+    pub(crate) fn forget(&self, id: InodeId, lookups: u64) {
+        if self.lookups.forget(id, lookups) {
+            self.bury(id);
+        }
+    }
+
+    /// The kernel that knew the volume does so no more.
+    pub(crate) fn forget_all(&self) {
+        self.lookups.forget_all().into_iter().for_each(|id| self.bury(id));
+    }
+
+    /// Whether an inode has a name, or somebody has it open, or may open it: whoever asks buries it if not. Its
+    /// state is locked.
+    pub(crate) fn is_needed(&self, id: InodeId, state: &State) -> bool {
+        state.live.nlink > 0 || state.open > 0 || self.lookups.keep_orphan(id)
+    }
+}

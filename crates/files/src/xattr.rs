@@ -6,7 +6,7 @@
 use crate::acl::List;
 use crate::error::{FsError, Result};
 use crate::inode::State;
-use crate::names::Origin;
+use crate::origin::Origin;
 use crate::posix::XattrMode;
 use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;

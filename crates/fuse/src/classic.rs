@@ -1,6 +1,6 @@
 //! The classic transport: read(2) a request, write(2) its answer.
 
-use crate::session::{Service, respond};
+use crate::service::{Service, respond};
 use crate::wire::abi::{self, OutHeader};
 use crate::wire::{Body, Data, Malformed, Request, Response};
 use rustix::io::Errno;

@@ -23,11 +23,13 @@ mod classic;
 pub mod mount;
 mod notify;
 mod ring;
+mod service;
 mod session;
 mod wire;
 
 pub use notify::Notifier;
-pub use session::{Options, Service, Session, Transport, keeps_pages_true, serve};
+pub use service::Service;
+pub use session::{Options, Session, Transport, keeps_pages_true, serve};
 pub use wire::{
     Attr, Data, Entry, Forget, Forgets, Listing, Malformed, Opened, Operation, Request, Response,
 };

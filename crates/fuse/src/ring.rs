@@ -21,7 +21,7 @@
 //! otherwise. [`Ring::exchange`] is both moments in one call, so no reference into the memory can be alive while the
 //! kernel writes; and if the call ever fails with the command under way, the memory is left behind, not freed.
 
-use crate::session::{Served, Service, respond};
+use crate::service::{Served, Service, respond};
 use crate::wire::abi::{self, OutHeader, UringCmdReq, UringEntInOut};
 use crate::wire::{Body, Data, Layout, Malformed, Operation, Request, Response};
 use io_uring::squeue::Entry128;

@@ -1,8 +1,9 @@
 //! The handshake with the kernel, and the threads.
 
 use crate::notify::Notifier;
+use crate::service::{Served, Service};
+use crate::wire::Init;
 use crate::wire::abi::{self, init};
-use crate::wire::{Data, Init, Operation, Request, Response};
 use crate::{classic, ring};
 use rustix::io::Errno;
 use std::any::Any;
@@ -12,46 +13,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::IntoBytes;
-
-/// What answers requests. Calls come from many threads at once.
-pub trait Service: Send + Sync + 'static {
-    /// What reads are answered with.
-    type Data: Data;
-
-    /// Answers a request. What is given for one that wants no answer is dropped.
-    fn serve(&self, request: &Request<'_>) -> Response<Self::Data>;
-
-    /// A thread that served it is about to end by a panic.
-    fn panicked(&self) {}
-
-    /// A thread that served it ends, and not because the mount is gone: the kernel's device gave this error.
-    fn ended(&self, _error: &io::Error) {}
-
-    /// The kernel did not take an answer to a request about `node`: whoever asked has got an error, or is gone. So what
-    /// the answer opened will not be released, and what it named not forgotten.
-    fn refused(&self, node: u64, response: &Response<Self::Data>);
-}
-
-/// Held by a thread that serves, to tell the service when it panics.
-pub(crate) struct Served<'a, S: Service>(pub &'a S);
-
-impl<S: Service> Served<'_, S> {
-    /// What the thread ends with. Whoever joins it hears of trouble late, if ever: so it is said at once.
-    pub(crate) fn end(self, outcome: io::Result<()>) -> io::Result<()> {
-        if let Err(error) = &outcome {
-            self.0.ended(error);
-        }
-        outcome
-    }
-}
-
-impl<S: Service> Drop for Served<'_, S> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.panicked();
-        }
-    }
-}
 
 /// How requests come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -278,18 +239,10 @@ fn send_init(device: &OwnedFd, unique: u64, out: &abi::InitOut) -> io::Result<()
     Ok(())
 }
 
-/// Asks the service, unless the answer is known.
-pub(crate) fn respond<S: Service>(service: &S, request: &Request<'_>) -> Response<S::Data> {
-    match request.operation {
-        Operation::Destroy | Operation::Interrupt { .. } => Response::Done,
-        Operation::Unknown => Response::Error(Errno::NOSYS),
-        _ => service.serve(request),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Request, Response};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::sync::Mutex;
 

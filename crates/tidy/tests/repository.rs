@@ -8,8 +8,6 @@ use std::path::Path;
 /// fails, and so does one that is smaller than it is told to be here. Nothing is added.
 #[rustfmt::skip]
 const KNOWN: &[Known<'_>] = &[
-    ("files", &[&["acl", "names"], &["attr", "orphan"], &["flush", "recut"], &["lookups", "volume"]]),
-    ("fuse", &[&["classic", "ring", "session"]]),
     ("pool", &[&[
         "admin", "check", "clean", "commit", "create", "damage", "dataset", "dedup", "devices", "events", "fence", "free",
         "heal", "intent", "mend", "pool", "quota", "resilver", "scrub", "snapshot", "trace", "trim",

@@ -1,0 +1,63 @@
+//! The extents of a file in its tree.
+
+use crate::error::Result;
+use larder_format::InodeId;
+use larder_format::items::{self, EXTENT, Extent};
+use larder_format::node::Key;
+use larder_pool::Look;
+use std::ops::{Bound, ControlFlow, Range};
+
+/// Where an extent at `offset` ends in its file.
+pub(crate) fn extent_end(offset: u64, extent: &Extent) -> u64 {
+    offset.saturating_add(u64::from(extent.len))
+}
+
+/// Up to `max` extents that cover something of `range`, in the file of `item`, which has records.
+pub(crate) fn extents_over(
+    tree: &impl Look,
+    id: InodeId,
+    item: &items::Inode,
+    range: Range<u64>,
+    max: usize,
+) -> Result<Vec<(u64, Extent)>> {
+    let from = if item.by_content() {
+        // It may begin anywhere before.
+        let before = tree.last_before(&Key::new(id.get(), EXTENT, range.start))?;
+        let ours = before.filter(|(key, _)| (key.object, key.kind) == (id.get(), EXTENT));
+        ours.map_or(range.start, |(key, _)| key.offset)
+    } else {
+        range.start / u64::from(item.record_size) * u64::from(item.record_size)
+    };
+    let mut found = extents(tree, id, from..range.end, max.saturating_add(1))?;
+    found.retain(|(offset, extent)| extent_end(*offset, extent) > range.start);
+    found.truncate(max);
+    Ok(found)
+}
+
+/// Up to `max` extents that begin in `range`.
+pub(crate) fn extents(
+    tree: &impl Look,
+    id: InodeId,
+    range: Range<u64>,
+    max: usize,
+) -> Result<Vec<(u64, Extent)>> {
+    let mut found = Ok(Vec::new());
+    if range.is_empty() || max == 0 {
+        return Ok(Vec::new());
+    }
+    // No further than it has to be: what lies behind need not be readable.
+    let key = |offset| Key::new(id.get(), EXTENT, offset);
+    let range = (Bound::Included(key(range.start)), Bound::Included(key(range.end - 1)));
+    tree.scan_within(range, &mut |key, value| {
+        let Ok(list) = &mut found else { return ControlFlow::Break(()) };
+        match Extent::decode(value) {
+            Ok(extent) => list.push((key.offset, extent)),
+            Err(corrupt) => {
+                found = Err(corrupt);
+                return ControlFlow::Break(());
+            }
+        }
+        if list.len() == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found?)
+}
