@@ -36,15 +36,15 @@ impl Committer {
     /// # Panics
     /// When the pool fails.
     pub fn work(&self, pool: &Pool, mount: &Mount) {
-        let mut last = pool.clock().monotonic();
+        let mut last = pool.store().clock().monotonic();
         while !self.stop.load(Ordering::Acquire) {
             self.dirty.wait_for(&mut self.lock.lock(), GLANCE);
-            let due = |last| pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
+            let due = |last| pool.store().clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
             if due(last) {
-                last = pool.clock().monotonic();
+                last = pool.store().clock().monotonic();
                 pool.commit().expect("a commit");
             }
-            while pool.dirty().get() >= pool.stream_from() && !due(last) {
+            while pool.store().dirty().get() >= pool.stream_from() && !due(last) {
                 match FrontEnd::flush(mount) {
                     Err(PoolError::NoSpace) => drop(pool.commit().expect("a commit")),
                     flushed => flushed.expect("it is stored"),

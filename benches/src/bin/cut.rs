@@ -110,7 +110,7 @@ fn files(folder: &Path, (content, bytes): (Content, &[u8]), codec: &str) {
                 }
                 pool.commit().expect("a commit");
             });
-            pool.drop_caches();
+            pool.store().drop_caches();
             read.of(|| {
                 for i in 0..FILE / MIB {
                     let part = mount.read(node, Handle(0), (i * MIB) as u64, MIB as u32);

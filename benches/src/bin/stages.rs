@@ -270,15 +270,15 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
             let batch: Vec<_> =
                 source.chunks_exact(RECORD).take(left).map(|plain| record(plain, codec)).collect();
             left -= batch.len();
-            stored.extend(pool.store(&pool.enter().expect("writable"), batch).expect("room"));
+            stored.extend(pool.store_records(&pool.enter().expect("writable"), batch).expect("room"));
         }
         pool.commit().expect("a commit");
     });
-    pool.drop_caches();
+    pool.store().drop_caches();
     stage(&name("read"), bytes, || {
         for pointers in stored.chunks(8) {
-            pool.prefetch(pointers);
-            pointers.iter().for_each(|&ptr| drop(black_box(pool.read(ptr).expect("it is there"))));
+            pool.store().prefetch(pointers);
+            pointers.iter().for_each(|&ptr| drop(black_box(pool.store().read(ptr).expect("it is there"))));
         }
     });
     if content == Content::Random {
@@ -291,23 +291,23 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
 fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
     const PIECE: u32 = 4 << 10;
     let read_bytes = || -> u64 {
-        pool.members().iter().map(|member| member.counters.read_bytes.load(Ordering::Relaxed)).sum()
+        pool.store().members().iter().map(|member| member.counters.read_bytes.load(Ordering::Relaxed)).sum()
     };
     let dice = SeededEntropy::new(1);
     stored.sort_by_cached_key(|_| dice.next_u64());
     let (mut turns, mut bytes) = ([Vec::new(), Vec::new()], [0, 0]);
     let per_turn = (stored.len() / (2 * TURNS)).max(1);
     for (turn, records) in stored.chunks(per_turn).take(2 * TURNS).enumerate() {
-        pool.drop_caches();
+        pool.store().drop_caches();
         let before = read_bytes();
         let (_, time) = timing(|| {
             for &ptr in records {
                 let at = dice.next_u64() as u32 % (RECORD as u32 / PIECE) * PIECE;
                 let extent = Extent { ptr, len: RECORD as u32, block_offset: 0, logical: RECORD as u32 };
                 let piece = if turn % 2 == 0 {
-                    pool.read(ptr).map(|record| record.slice(at as usize..(at + PIECE) as usize))
+                    pool.store().read(ptr).map(|record| record.slice(at as usize..(at + PIECE) as usize))
                 } else {
-                    pool.part_of(&extent, at..at + PIECE)
+                    pool.store().part_of(&extent, at..at + PIECE)
                 };
                 black_box(piece.expect("it is there"));
             }

@@ -38,7 +38,7 @@ impl Volume {
         if settings.readonly {
             return Err(FsError::ReadOnly);
         }
-        self.pool.check_writable()?;
+        self.pool.store().check_writable()?;
         self.make_room(data.len() as u64)?;
         let inode = self.inode(id)?;
         let replaces = || {
@@ -56,7 +56,7 @@ impl Volume {
         self.within_quota(|| {
             loop {
                 let mut state = inode.lock()?;
-                let _watch = self.pool.watch("a write");
+                let _watch = self.pool.store().watch("a write");
                 if !self.is_needed(id, &state) {
                     return Err(FsError::NotFound);
                 }
@@ -191,7 +191,7 @@ impl Volume {
             parts.push((at..range.end, None));
         }
         if wanted.len() > 1 {
-            self.pool.prefetch(&wanted);
+            self.pool.store().prefetch(&wanted);
         }
         Ok(parts)
     }
@@ -201,7 +201,7 @@ impl Volume {
     fn read_part(&self, id: InodeId, item: &items::Inode, part: &Range<u64>, found: Found) -> Result<Record> {
         let mut now = vec![found];
         for _ in 0..READ_TRIES {
-            let whole = |extent: &Extent, range| Ok(self.pool.part_of(extent, range)?);
+            let whole = |extent: &Extent, range| Ok(self.pool.store().part_of(extent, range)?);
             let (failed, error) = match self.put_together(part, &now, whole) {
                 Ok(plain) => return Ok(plain),
                 Err(failure) => failure,
@@ -213,7 +213,7 @@ impl Volume {
                 let sound = |extent: &Extent, range| {
                     let is_damaged = extent.ptr.id == failed;
                     let read = if is_damaged { Store::sound_part_of } else { Store::part_of };
-                    Ok(read(&self.pool, extent, range)?)
+                    Ok(read(self.pool.store(), extent, range)?)
                 };
                 return self.put_together(part, &now, sound).map_err(|_| error);
             }
@@ -277,7 +277,7 @@ impl Volume {
 
     /// The bytes that an extent covers.
     pub(crate) fn plain(&self, extent: &Extent) -> Result<Record> {
-        covered(extent, self.pool.read(extent.ptr)?)
+        covered(extent, self.pool.store().read(extent.ptr)?)
     }
 
     /// As [`Volume::plain`], of blocks some of which are at hand.

@@ -195,7 +195,7 @@ impl Volume {
         let record_size = self.dataset.settings().record_size;
         let most = (left as u64 + 1).saturating_mul((TAKEN_ALONG as u64 + 1) * u64::from(record_size));
         let store = |id| {
-            let is_plenty = self.pool.space(record_size).available >= most;
+            let is_plenty = self.pool.store().space(record_size).available >= most;
             if is_plenty { self.flush_one(id) } else { Err(FsError::NoSpace) }
         };
         match self.make_room_by(bytes, store) {
@@ -205,7 +205,7 @@ impl Volume {
     }
 
     fn make_room_by(&self, bytes: u64, store: impl Fn(InodeId) -> Result<()>) -> Result<()> {
-        while self.pool.dirty().get() + bytes > self.pool.dirty_allowed() {
+        while self.pool.store().dirty().get() + bytes > self.pool.store().dirty_allowed() {
             let next = {
                 let (dirty, mut from) = (self.dirty.lock(), self.flush_from.lock());
                 let next = dirty.range(*from..).next().or(dirty.first()).copied();
@@ -279,7 +279,7 @@ impl Volume {
     /// dirty.
     fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_rows: bool) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
-        let storable = self.pool.storable_now(record_size);
+        let storable = self.pool.store().storable_now(record_size);
         // What was only looked at has nothing but an inode to store; each inode and each record may lie in another
         // node of the tree.
         let nodes = self.pool.nodes_storable(op.watermark());
@@ -288,9 +288,9 @@ impl Volume {
         }
         let storable = storable.min(nodes.saturating_mul(record_size.into()));
         let most = BATCH.min(self.pool.stream_from()).min(storable);
-        let mut room = self.pool.dirty().room(most, record_size.into());
+        let mut room = self.pool.store().dirty().room(most, record_size.into());
         // What more follows goes on where this ends.
-        let abreast = self.pool.abreast(record_size);
+        let abreast = self.pool.store().abreast(record_size);
         let whole = |bytes: u64| if bytes < 4 * abreast { bytes } else { bytes / abreast * abreast };
         room.shrink_to(whole(room.bytes()));
         let mut expected = 0;
@@ -325,7 +325,7 @@ impl Volume {
         }
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
         // What was taken is lost to whoever has a turn next.
-        let _watch = self.pool.watch("a flush");
+        let _watch = self.pool.store().watch("a flush");
         let spare = storable.saturating_sub(room.bytes()).min(2 * SPAN_MAX);
         let mut share = Share { left: room.bytes(), spare, row: abreast, only_rows, taken: 0 };
         let mut taken = Vec::new();
@@ -459,7 +459,7 @@ impl Volume {
         }
         let Batch { mut built, records, rests } = batch;
         let mut pointers =
-            if records.is_empty() { Vec::new() } else { self.pool.store(op, records)? }.into_iter();
+            if records.is_empty() { Vec::new() } else { self.pool.store_records(op, records)? }.into_iter();
         for record in built.iter_mut().filter(|record| record.len > 0) {
             record.ptr = Some(pointers.next().expect("the pool gives one pointer for each record"));
         }
@@ -526,7 +526,7 @@ impl Volume {
             let partial = some.iter().filter_map(|(_, _, pieces, old)| {
                 old.filter(|extent| !pieces.covers(0..extent.len)).map(|extent| extent.ptr)
             });
-            let bases = self.pool.read_all(&partial.collect::<Vec<_>>());
+            let bases = self.pool.store().read_all(&partial.collect::<Vec<_>>());
             for &(index, offset, pieces, old) in some {
                 let from = &taken[index];
                 let Some(plain) = self.complete(from, offset, pieces, old, &bases)? else { continue };
@@ -703,7 +703,8 @@ impl Volume {
         {
             // Nothing to note, and perhaps nothing that may be written to.
             let state = inode.lock()?;
-            if state.data.is_empty() && !state.grown && state.stored_in <= self.pool.durable_commit() {
+            if state.data.is_empty() && !state.grown && state.stored_in <= self.pool.store().durable_commit()
+            {
                 return Ok(true);
             }
         }
@@ -711,13 +712,14 @@ impl Volume {
         let _turn = inode.turn.lock();
         let mut guard = inode.lock()?;
         let state: &mut State = &mut guard;
-        if state.stored_in > self.pool.durable_commit() || state.data.unlogged.len() > LOG_AT_MOST {
+        if state.stored_in > self.pool.store().durable_commit() || state.data.unlogged.len() > LOG_AT_MOST {
             return Ok(false);
         }
         let record_size = u64::from(state.live.record_size);
         // The commit that stores what is logged cannot be put off; so not more than it has room for.
         if record_size > 0
-            && self.pool.dirty().needed() / record_size > self.pool.nodes_storable(self.pool.watermark())
+            && self.pool.store().dirty().needed() / record_size
+                > self.pool.nodes_storable(self.pool.watermark())
         {
             return Ok(false);
         }

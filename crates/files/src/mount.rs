@@ -151,7 +151,7 @@ impl Mount {
                 // What it is about is lost, and so is this change of it; the rest is there.
                 Err(FsError::Damaged(why)) => {
                     let lost = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));
-                    pool.event(lost.file(id, 0));
+                    pool.store().event(lost.file(id, 0));
                 }
                 replayed => replayed?,
             }

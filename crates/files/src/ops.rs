@@ -176,7 +176,7 @@ pub trait Ops: Send + Sync {
     /// A call has panicked: what it changed in memory may be half done.
     fn panicked(&self) {
         if let Ok(seat) = self.seat() {
-            seat.mount.pool.panicked("a request");
+            seat.mount.pool.store().panicked("a request");
         }
     }
 
@@ -184,7 +184,7 @@ pub trait Ops: Send + Sync {
     fn serves_less(&self, why: &str) {
         if let Ok(seat) = self.seat() {
             let text = format!("a thread that served a mount has ended: {why}");
-            seat.mount.pool.event(Event::new(Class::MountThread).text(text));
+            seat.mount.pool.store().event(Event::new(Class::MountThread).text(text));
         }
     }
 

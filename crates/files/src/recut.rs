@@ -370,7 +370,7 @@ impl Cutting<'_> {
     fn stage_old(&mut self, at: u64, (offset, extent): (u64, Extent), busy: bool) -> Result<bool> {
         if busy && !self.bases.contains_key(&extent.ptr.id) {
             let wanted = self.wanted(offset, extent)?;
-            self.bases = self.olds.volume.pool.read_all(&wanted);
+            self.bases = self.olds.volume.pool.store().read_all(&wanted);
         }
         let base = match self.olds.volume.plain_among(&extent, &self.bases) {
             Ok(base) => base,

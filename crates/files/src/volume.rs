@@ -177,7 +177,7 @@ impl Volume {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.pool.clock().now()
+        self.pool.store().clock().now()
     }
 
     /// Enters an operation that changes the dataset on a user's behalf.
@@ -252,7 +252,7 @@ impl Volume {
             return Err(Corrupt::new("inode", Reason::Range).into());
         }
         let inode = Inode::new(id, items::Inode::decode(&value)?);
-        shard.shrink(self.pool.durable_commit());
+        shard.shrink(self.pool.store().durable_commit());
         shard.inodes.insert(id, Arc::clone(&inode));
         Ok(inode)
     }
@@ -260,7 +260,7 @@ impl Volume {
     /// Puts an inode that is about to be made into the cache.
     pub(crate) fn adopt(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.id).lock();
-        shard.shrink(self.pool.durable_commit());
+        shard.shrink(self.pool.store().durable_commit());
         shard.inodes.insert(inode.id, Arc::clone(inode));
     }
 
@@ -285,7 +285,7 @@ impl Volume {
 
     /// The most bytes of a record here, a power of two: the pool's limit need not be one.
     pub(crate) fn record_limit(&self) -> u32 {
-        1 << self.pool.max_record().ilog2()
+        1 << self.pool.store().max_record().ilog2()
     }
 
     /// What `stat` shows of an inode.
@@ -366,12 +366,12 @@ impl Volume {
         let claimed = std::mem::replace(&mut state.claimed, state.data.room);
         self.pool.adjust_claim(self.id(), claimed, state.claimed);
         let needed = state.built_bytes();
-        self.pool.dirty().need(std::mem::replace(&mut state.needed, needed), needed);
+        self.pool.store().dirty().need(std::mem::replace(&mut state.needed, needed), needed);
         let now = state.data.bytes;
         if now >= before {
             self.pool.add_dirty(now - before);
         } else {
-            self.pool.dirty().sub(before - now);
+            self.pool.store().dirty().sub(before - now);
         }
     }
 }

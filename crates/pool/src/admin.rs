@@ -110,7 +110,7 @@ impl Pool {
     pub(crate) fn name_salt(&self) -> [u8; NAME_SALT_LEN] {
         let mut salt = [0; NAME_SALT_LEN];
         for word in salt.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.world.entropy.next_u64().to_le_bytes());
+            word.copy_from_slice(&self.store.world.entropy.next_u64().to_le_bytes());
         }
         salt
     }
@@ -134,7 +134,7 @@ impl Pool {
         let record = DatasetRecord {
             id: self.next_dataset(highest)?,
             parent: parent.id(),
-            guid: self.world.entropy.next_u64(),
+            guid: self.store.world.entropy.next_u64(),
             root: None,
             destroyed: false,
             floor: BlockId::new(0),
@@ -142,8 +142,8 @@ impl Pool {
             logical: 0,
             stored: 0,
             next_inode: 2,
-            created: self.world.clock.now(),
-            birth: self.open_commit().get(),
+            created: self.store.world.clock.now(),
+            birth: self.store.open_commit().get(),
             held: 0,
             name_salt: self.name_salt(),
             name: last.to_owned(),
@@ -253,7 +253,7 @@ impl Pool {
     }
 
     fn drop_property(&self, dataset: &Dataset, name: &str) -> Result<()> {
-        self.tables.lock().remove(&TableNodes(self), &Table::property_key(dataset.id(), name))?;
+        self.tables.lock().remove(&TableNodes(&self.store), &Table::property_key(dataset.id(), name))?;
         dataset.local.write().remove(name);
         dataset.state.write().changed = true;
         self.refresh_settings();
@@ -262,7 +262,7 @@ impl Pool {
 
     /// Opens the account of a dataset that is being made.
     fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
-        let record_size = settings_from(parent.settings(), local).record_size.min(self.max_record());
+        let record_size = settings_from(parent.settings(), local).record_size.min(self.store.max_record());
         self.books.open(id, Some(parent.id()), record_size);
         let mut limits = Limits::NAMES.into_iter().filter_map(|name| Some((name, local.get(name)?)));
         let set =
@@ -310,10 +310,10 @@ impl Pool {
 
     fn store_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
         if name == "recordsize" {
-            check_record_size(value, self.max_record())?;
+            check_record_size(value, self.store.max_record())?;
         }
         let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
-        self.tables.lock().insert(&TableNodes(self), Table::property_key(id, name), &record)?;
+        self.tables.lock().insert(&TableNodes(&self.store), Table::property_key(id, name), &record)?;
         Ok(())
     }
 
@@ -356,7 +356,7 @@ impl Pool {
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
                 .collect();
             let mut settings = settings_from(self.default_settings(), &values);
-            settings.record_size = settings.record_size.min(self.max_record());
+            settings.record_size = settings.record_size.min(self.store.max_record());
             *dataset.settings.write() = settings;
         }
         let datasets = self.datasets();
@@ -370,11 +370,11 @@ impl Pool {
         let number =
             |name: &str| self.properties.read().get(name).and_then(|value| value.parse::<u64>().ok());
         if let Some(memory) = number("memory") {
-            self.cache.set_memory(memory);
+            self.store.cache.set_memory(memory);
             self.duplicates.set_memory(memory);
         }
         if let Some(percent) = number("metadata_share") {
-            self.cache.set_metadata_percent(percent);
+            self.store.cache.set_metadata_percent(percent);
         }
         self.apply_device_timeout();
     }
@@ -383,7 +383,7 @@ impl Pool {
     pub(crate) fn apply_device_timeout(&self) {
         let seconds = self.properties.read().get("device_timeout").and_then(|value| value.parse().ok());
         if let Some(seconds) = seconds {
-            self.members.iter().for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
+            self.store.members.iter().for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
         }
     }
 }

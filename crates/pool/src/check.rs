@@ -88,7 +88,7 @@ struct Deep<'a> {
 impl Deep<'_> {
     fn see(&mut self, member: &Member, ptr: BlockPtr) {
         let again = !self.trees.insert((member.number, ptr.id));
-        let stale = hint_is_stale(&self.pool.core.lock(), ptr.place.segment);
+        let stale = hint_is_stale(&self.pool.store.core.lock(), ptr.place.segment);
         let place = (!stale).then_some(ptr.place);
         let seen = self.seen.entry(ptr.id).or_insert(Seen {
             place,
@@ -134,7 +134,7 @@ impl Visitor for Deep<'_> {
         self.push(ptr.id, extent.logical)?;
         self.report.blocks += 1;
         let name = &member.name;
-        match self.pool.read_plain(ptr, BlockKind::Record) {
+        match self.pool.store.read_plain(ptr, BlockKind::Record) {
             Ok((_, plain)) => {
                 if self.printed
                     && let Some(seen) = self.seen.get_mut(&ptr.id)
@@ -164,9 +164,9 @@ impl Pool {
     pub fn check(&self) -> Result<Report> {
         let _commits_wait = self.commit_turn();
         let _nobody_enters = self.gate.write();
-        self.settle_all_rows()?;
-        self.cache.clear();
-        let mut pinned = self.pin(self.durable_commit());
+        self.store.settle_all_rows()?;
+        self.store.cache.clear();
+        let mut pinned = self.pin(self.store.durable_commit());
         let members = std::mem::take(&mut pinned.members);
         let mut deep = Deep {
             pool: self,
@@ -203,8 +203,8 @@ impl Pool {
 
     /// Where a block is: as its hint says unless the cleaner moved it.
     pub(crate) fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
-        if hint_is_stale(&self.core.lock(), ptr.place.segment) {
-            return Ok(self.places_of(ptr.id)?.first().copied().unwrap_or(ptr.place));
+        if hint_is_stale(&self.store.core.lock(), ptr.place.segment) {
+            return Ok(self.store.places_of(ptr.id)?.first().copied().unwrap_or(ptr.place));
         }
         Ok(ptr.place)
     }
@@ -269,7 +269,7 @@ impl Pool {
         let tables = self.tables.lock();
         let mut nodes = Vec::new();
         tables.for_each_node(
-            &TableNodes(self),
+            &TableNodes(&self.store),
             |ptr| {
                 nodes.push(ptr);
                 true
@@ -285,13 +285,14 @@ impl Pool {
 
     fn check_segments(&self, live: &Places, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
-        let of_map: Vec<_> = self.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
+        let of_map: Vec<_> =
+            self.store.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
         for footprint in of_map.into_iter().chain(self.index_footprints().all()) {
             let entry = runs.entry(footprint.segment).or_default();
             entry.0 += footprint.blocks;
             entry.1 += footprint.bytes;
         }
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let records: Vec<SegmentRecord> = core.entries.values().map(|entry| entry.to_record()).collect();
         let mut owners: HashMap<Slot, SegmentId> = HashMap::new();
         for record in &records {
@@ -302,7 +303,7 @@ impl Pool {
             }
         }
         for group in core.groups.values() {
-            for member in self.members.of_group(group.index) {
+            for member in self.store.members.of_group(group.index) {
                 for index in 0..member.slot_count {
                     let slot = Slot { device: member.index, index: SlotIndex::new(index) };
                     report.slots += 1;
@@ -345,7 +346,7 @@ impl Pool {
         let start = row_header_len(row.sums.len()) as usize;
         let column = |column: usize| {
             let slot = record.slots[column];
-            let member = self.members.get(slot.device);
+            let member = self.store.members.get(slot.device);
             let pending = member.read(member.slot_offset(slot.index, row.offset), row.height as usize)?;
             member.wait(pending).ok()
         };
@@ -363,7 +364,7 @@ impl Pool {
     fn check_rows(&self, record: &SegmentRecord, report: &mut Report) {
         let mut end = None;
         for (column, slot) in record.slots.iter().enumerate() {
-            let member = self.members.get(slot.device);
+            let member = self.store.members.get(slot.device);
             let read = |offset: u32, len: usize| {
                 let pending = member.read(member.slot_offset(slot.index, offset), len)?;
                 member.wait(pending).ok()
@@ -378,7 +379,7 @@ impl Pool {
                 problem("cannot be read".into());
                 continue;
             };
-            match check_descriptor(&self.sums, &bytes) {
+            match check_descriptor(&self.store.sums, &bytes) {
                 Ok((found, at))
                     if found.id == record.id
                         && at == column
@@ -390,7 +391,7 @@ impl Pool {
             while offset < record.height {
                 let row = read(offset, ALIGN).ok_or_else(|| "cannot be read".to_owned());
                 let row = row.and_then(|head| {
-                    RowHeader::check(&self.sums, &head).map_err(|corrupt| corrupt.to_string())
+                    RowHeader::check(&self.store.sums, &head).map_err(|corrupt| corrupt.to_string())
                 });
                 let row = match row {
                     Ok(row) if row.segment == record.id && row.offset == offset && row.height > 0 => row,
@@ -406,7 +407,7 @@ impl Pool {
                 let body = read(offset, row.height as usize);
                 let start = row_header_len(row.sums.len()) as usize;
                 match body {
-                    Some(body) if fast128(&self.sums, &body[start..]) == row.sums[column] => {}
+                    Some(body) if fast128(&self.store.sums, &body[start..]) == row.sums[column] => {}
                     Some(_) => problem(format!("the row at {offset} does not match its checksum")),
                     None => problem(format!("the row at {offset} cannot be read")),
                 }

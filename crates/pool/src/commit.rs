@@ -82,7 +82,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
         info.level = node.level();
         (info.object, info.key_kind, info.offset) = (first.object, first.kind, first.offset);
         let ptr = self.blocks.store(info, Codec::Lz4, &node.encode())?;
-        self.pool.cache.keep_node(ptr.id, node);
+        self.pool.store.cache.keep_node(ptr.id, node);
         Ok(ptr)
     }
 }
@@ -106,7 +106,7 @@ impl Pool {
 
     /// The last commit of this import: the root says that the pool was left in order.
     pub fn commit_export(&self) -> Result<CommitId> {
-        self.event(Event::new(Class::PoolExport));
+        self.store.event(Event::new(Class::PoolExport));
         self.commit_all(How::Export)
     }
 
@@ -128,7 +128,7 @@ impl Pool {
     /// Commits, unless all up to `target` has become durable while somebody else did.
     pub(crate) fn commit_through(&self, target: OpSeq) -> Result<()> {
         // Writers leave less behind from now on: all of it is waited for.
-        self.hurried.store(true, Ordering::Relaxed);
+        self.store.hurried.store(true, Ordering::Relaxed);
         for _ in 0..ROUNDS {
             match self.commit_unless(How::Whole, Some(target)) {
                 Err(PoolError::NoSpace) => self.make_commit_fit()?,
@@ -145,12 +145,12 @@ impl Pool {
     fn commit_unless(&self, how: How, target: Option<OpSeq>) -> Result<CommitId> {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_turn();
-        self.check_writable()?;
+        self.store.check_writable()?;
         if target.is_some_and(|target| self.notes.lock().has_logged(target)) {
-            return Ok(self.durable_commit());
+            return Ok(self.store.durable_commit());
         }
         if target.is_none() {
-            self.hurried.store(false, Ordering::Relaxed);
+            self.store.hurried.store(false, Ordering::Relaxed);
         }
         self.check_replayed()?;
         // Before its rows go where somebody else's may be.
@@ -165,7 +165,7 @@ impl Pool {
             if let Some(front) = &front {
                 front.flush_logged(&op)?;
             }
-            let mut sealed = self.seal(&op, how).map_err(|error| self.suspend_sealing(&error))?;
+            let mut sealed = self.seal(&op, how).map_err(|error| self.store.suspend_sealing(&error))?;
             self.pin_trace(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
@@ -195,8 +195,8 @@ impl Pool {
     ) -> Result<(GateGuard<'_>, Option<GateGuard<'_>>)> {
         let (mut held, mut before) = (None, u64::MAX);
         for round in 0.. {
-            let dirty = self.dirty.get();
-            let is_little = is_waited_for && dirty <= self.dirty_allowed();
+            let dirty = self.store.dirty.get();
+            let is_little = is_waited_for && dirty <= self.store.dirty_allowed();
             if held.is_none() && (is_little || round == FLUSH_ROUNDS || dirty > before / 2) {
                 held = Some(self.removal.write());
             }
@@ -221,15 +221,15 @@ impl Pool {
     /// looks up would wait.
     fn merge_map(&self) -> Result<()> {
         // It takes space before it gives any, and must not take what this commit needs.
-        if self.core.lock().room_for_nodes() == 0 {
+        if self.store.core.lock().room_for_nodes() == 0 {
             return Ok(());
         }
-        let (mut io, mut budget) = (RunIo::new(self), Budget::pages(MERGE_PAGES));
+        let (mut io, mut budget) = (RunIo::new(&self.store), Budget::pages(MERGE_PAGES));
         let merged = loop {
-            let Some(mut merging) = self.map.lock().take_merge() else { break Ok(()) };
+            let Some(mut merging) = self.store.map.lock().take_merge() else { break Ok(()) };
             let gone_on = merging.go_on(&mut budget, &mut io);
             let outcome = gone_on.and_then(|complete| io.submit().map(|()| complete));
-            match self.map.lock().put_back(merging, outcome) {
+            match self.store.map.lock().put_back(merging, outcome) {
                 Ok(true) => {}
                 // A merge that has no room is abandoned, and planned anew.
                 Ok(false) | Err(PoolError::NoSpace) => break Ok(()),
@@ -237,7 +237,7 @@ impl Pool {
             }
         };
         io.finish()?;
-        let changes = self.map.lock().merged().changes;
+        let changes = self.store.map.lock().merged().changes;
         self.take_changes(changes)?;
         merged
     }
@@ -287,9 +287,9 @@ impl Pool {
         value: &[u8],
     ) -> Result<()> {
         for (number, piece) in pieces(value).enumerate() {
-            tables.insert(&TableNodes(self), table.piece_key(run.run.get(), number as u64), piece)?;
+            tables.insert(&TableNodes(&self.store), table.piece_key(run.run.get(), number as u64), piece)?;
         }
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         for footprint in &run.footprints {
             core.count_live(footprint.segment, footprint.blocks, footprint.bytes);
         }
@@ -305,9 +305,9 @@ impl Pool {
         len: usize,
     ) -> Result<()> {
         for number in 0..len.div_ceil(PIECE_MAX) {
-            tables.remove(&TableNodes(self), &table.piece_key(run.run.get(), number as u64))?;
+            tables.remove(&TableNodes(&self.store), &table.piece_key(run.run.get(), number as u64))?;
         }
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         for footprint in &run.footprints {
             core.release_many(footprint.segment, footprint.blocks, footprint.bytes);
         }
@@ -316,12 +316,12 @@ impl Pool {
 
     /// Step 2: everything that changed becomes blocks, and a root that names them.
     fn seal(&self, op: &Op<'_>, how: How) -> Result<Sealed> {
-        let commit = self.open_commit();
+        let commit = self.store.open_commit();
         let rebuilt = self.rebuilt_so_far();
         let applied = self.notes.lock().last();
         self.seal_datasets(how)?;
         let changes = {
-            let (mut map, mut pages) = (self.map.lock(), RunIo::new(self));
+            let (mut map, mut pages) = (self.store.map.lock(), RunIo::new(&self.store));
             let changes = map.checkpoint(&mut pages)?;
             // Whoever looks up finds the runs as soon as the map is his, and must find their pages.
             pages.finish()?;
@@ -333,8 +333,8 @@ impl Pool {
         drop(crossed);
         self.rotate_log(op, &mut intent, commit)?;
         let tables = self.seal_tables(commit)?;
-        let time = self.world.clock.now();
-        let mut core = self.core.lock();
+        let time = self.store.world.clock.now();
+        let mut core = self.store.core.lock();
         if let Some(segment) = core.miscounted {
             let text = format!("the tables count less in segment {segment} than was freed of it");
             return Err(PoolError::Invalid(text));
@@ -352,13 +352,13 @@ impl Pool {
         segments.extend(intent.segments.iter().map(|(id, _)| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
         let root = Root {
-            pool: self.guid(),
+            pool: self.store.guid(),
             commit,
             incarnation: core.incarnation,
             time,
             exported: how == How::Export,
             log_open: how != How::Export,
-            host: self.world.host,
+            host: self.store.world.host,
             block_lease: core.block_lease,
             segment_lease: core.segment_lease,
             oldest: CommitId::new(commit.get().saturating_sub(2)),
@@ -373,7 +373,7 @@ impl Pool {
             next_group: 0,
             groups: Vec::new(),
             devices: Vec::new(),
-            history: self.history.lock().clone(),
+            history: self.store.history.lock().clone(),
             segments,
         };
         Ok(Sealed { root, applied, rebuilt })
@@ -381,7 +381,7 @@ impl Pool {
 
     /// Puts the groups into a root.
     fn tell_groups(&self, root: &mut Root) {
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let told = |group: &GroupSpace| RootGroup {
             index: group.index,
             rule: group.rule,
@@ -394,7 +394,7 @@ impl Pool {
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
     fn seal_datasets(&self, how: How) -> Result<()> {
-        let mut blocks = Appender::new(self, SegmentKind::Node);
+        let mut blocks = Appender::new(&self.store, SegmentKind::Node);
         for dataset in self.trees() {
             let mut state = dataset.change();
             let state = &mut *state;
@@ -420,14 +420,14 @@ impl Pool {
             // Until the tables have it.
             state.changed = true;
             let record = state.record.encode();
-            self.tables.lock().insert(&TableNodes(self), Table::dataset_key(dataset.id()), &record)?;
+            self.tables.lock().insert(&TableNodes(&self.store), Table::dataset_key(dataset.id()), &record)?;
             state.changed = false;
         }
         // Nobody is inside.
-        let sealed = self.unsealed.swap(0, Ordering::Relaxed);
+        let sealed = self.store.unsealed.swap(0, Ordering::Relaxed);
         self.sealed.fetch_add(sealed.max(0) as u64, Ordering::Relaxed);
         if how != How::WhatFits {
-            self.seal_snapshots(self.open_commit())?;
+            self.seal_snapshots(self.store.open_commit())?;
         }
         self.seal_dropped();
         self.seal_freeing()
@@ -436,7 +436,7 @@ impl Pool {
     /// Segments with pages that no descriptor names yet.
     pub(crate) fn unnamed_pages(&self) -> Vec<SegmentId> {
         let mut unfinished = self.trace_segments();
-        unfinished.extend(self.map.lock().unfinished().iter().map(|footprint| footprint.segment));
+        unfinished.extend(self.store.map.lock().unfinished().iter().map(|footprint| footprint.segment));
         unfinished.extend(self.unfinished_index());
         unfinished
     }
@@ -447,20 +447,20 @@ impl Pool {
         let mut tables = self.tables.lock();
         self.seal_damage(&mut tables);
         let (gone, changed) = {
-            let mut core = self.core.lock();
+            let mut core = self.store.core.lock();
             core.free_dead_segments(commit, false, &unfinished);
             (core.gone.clone(), core.entries.select(|entry| entry.dirty))
         };
         for id in &gone {
-            tables.remove(&TableNodes(self), &Table::segment_key(*id))?;
+            tables.remove(&TableNodes(&self.store), &Table::segment_key(*id))?;
         }
-        self.core.lock().gone.drain(..gone.len());
+        self.store.core.lock().gone.drain(..gone.len());
         let mut value = Vec::new();
         for id in changed {
             let record = {
-                let entries = &mut self.core.lock().entries;
+                let entries = &mut self.store.core.lock().entries;
                 entries.change(id, |entry| entry.dirty = false);
-                self.move_is_told(id);
+                self.store.move_is_told(id);
                 entries[&id].to_record()
             };
             if record.kind.is_rooted() {
@@ -468,18 +468,18 @@ impl Pool {
             }
             value.clear();
             record.encode(&mut value);
-            let noted = tables.insert(&TableNodes(self), Table::segment_key(id), &value);
+            let noted = tables.insert(&TableNodes(&self.store), Table::segment_key(id), &value);
             if let Err(error) = noted {
-                self.move_is_untold(id);
+                self.store.move_is_untold(id);
                 return Err(error);
             }
         }
         self.seal_log(&mut tables);
-        self.seal_bad_slots(&mut tables);
+        self.store.seal_bad_slots(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
-        let mut blocks = Appender::new(self, SegmentKind::Table);
+        let mut blocks = Appender::new(&self.store, SegmentKind::Table);
         let mut sink = NodeBlocks {
             pool: self,
             blocks: &mut blocks,
@@ -489,15 +489,15 @@ impl Pool {
         let root = tables.flush(&mut sink)?;
         blocks.submit()?;
         for ptr in tables.take_dropped() {
-            self.core.lock().release(ptr.place);
-            self.cache.forget(ptr.id);
+            self.store.core.lock().release(ptr.place);
+            self.store.cache.forget(ptr.id);
         }
         Ok(root)
     }
 
     /// Whether a few live nodes of the tables keep many segments, or some that are to go.
     fn tables_are_scattered(&self) -> bool {
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let of_tables = |entry: &SegmentEntry| entry.segment.kind == SegmentKind::Table;
         if core
             .entries
@@ -519,13 +519,13 @@ impl Pool {
     /// Copies the tables into a tree all of whose nodes are new.
     fn rewrite_tables(&self, tables: &mut Tree) -> Result<()> {
         let mut all = Vec::new();
-        tables.scan(&TableNodes(self), .., |key, value| {
+        tables.scan(&TableNodes(&self.store), .., |key, value| {
             all.push((*key, value.to_vec()));
             ControlFlow::Continue(())
         })?;
         let mut old = Vec::new();
         tables.for_each_node(
-            &TableNodes(self),
+            &TableNodes(&self.store),
             |ptr| {
                 old.push(ptr);
                 true
@@ -535,10 +535,10 @@ impl Pool {
         old.extend(tables.take_dropped());
         let mut fresh = Tree::empty();
         for (key, value) in all {
-            fresh.insert(&TableNodes(self), key, &value)?;
+            fresh.insert(&TableNodes(&self.store), key, &value)?;
         }
         *tables = fresh;
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         old.into_iter().for_each(|ptr| core.release(ptr.place));
         Ok(())
     }
@@ -566,51 +566,55 @@ impl Pool {
         if planted(Bug::RootBeforeData) {
             self.publish(root)?;
         }
-        self.settle_all_rows()?;
-        self.tell_of_moves(root, &self.tables)?;
+        self.store.settle_all_rows()?;
+        self.store.tell_of_moves(root, &self.tables)?;
         if !planted(Bug::DataNotFlushed) {
-            self.members.flush_all();
+            self.store.members.flush_all();
         }
         self.keep_rebuilt(std::mem::take(rebuilt));
         if planted(Bug::DurableTooSoon) {
-            self.durable.store(commit.get(), Ordering::Release);
+            self.store.durable.store(commit.get(), Ordering::Release);
         }
         self.publish(root)?;
-        self.durable.store(commit.get(), Ordering::Release);
+        self.store.durable.store(commit.get(), Ordering::Release);
         let mut notes = self.notes.lock();
         let applied = if planted(Bug::WindowForgotten) { notes.last() } else { *applied };
         notes.committed(applied);
         drop(notes);
         self.redoes.store(false, Ordering::Release);
         self.let_go_of_freed();
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         core.reap_segments(&self.store.readable, commit);
         Ok(())
     }
 
     /// Writes a root whose blocks are durable, and makes it durable.
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
-        self.check_tolerance()?;
+        self.store.check_tolerance()?;
         let commit = root.commit;
         self.still_ours(Look::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
         let writer = root.writer();
-        self.members.iter().for_each(|member| member.completed(commit, writer));
-        (root.devices, root.next_device) = self.members.to_root(commit, writer);
-        let Some(bytes) = root.encode(&self.sums) else {
-            return Err(self.suspend("the root record outgrew its place".into()));
+        self.store.members.iter().for_each(|member| member.completed(commit, writer));
+        (root.devices, root.next_device) = self.store.members.to_root(commit, writer);
+        let Some(bytes) = root.encode(&self.store.sums) else {
+            return Err(self.store.suspend("the root record outgrew its place".into()));
         };
-        debug_assert_eq!(Root::check(&self.sums, &bytes).as_ref(), Ok(&*root), "what is written can be read");
-        let refused = self.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
+        debug_assert_eq!(
+            Root::check(&self.store.sums, &bytes).as_ref(),
+            Ok(&*root),
+            "what is written can be read"
+        );
+        let refused = self.store.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
         if !planted(Bug::RootNotFlushed) {
-            self.members.flush_all();
+            self.store.members.flush_all();
         }
-        self.check_tolerance()?;
-        self.members.iter().for_each(|member| member.note_root());
-        let again = self.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
+        self.store.check_tolerance()?;
+        self.store.members.iter().for_each(|member| member.note_root());
+        let again = self.store.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
         if refused.is_empty() {
             // This commit is durable; whoever reads is told of devices that failed at its second copy.
-            let _ = self.check_tolerance();
+            let _ = self.store.check_tolerance();
             return Ok(());
         }
         // Of two places one is enough, and where the first was refused it is the second.
@@ -619,7 +623,7 @@ impl Pool {
                 member.refuse(&error);
             }
         }
-        self.members.flush_all();
-        self.check_tolerance()
+        self.store.members.flush_all();
+        self.store.check_tolerance()
     }
 }

@@ -204,9 +204,9 @@ impl NodeStore for Suspicious<'_> {
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
         let suspect = self.pool.place_of(ptr).is_ok_and(|place| self.wanted.meets(ptr.id, place));
         if !suspect {
-            return DatasetNodes(self.pool).load(ptr);
+            return DatasetNodes(&self.pool.store).load(ptr);
         }
-        let (header, plain) = self.pool.read_plain(ptr, BlockKind::Node)?;
+        let (header, plain) = self.pool.store.read_plain(ptr, BlockKind::Node)?;
         decode_node(&header, &plain)
     }
 }
@@ -214,7 +214,7 @@ impl NodeStore for Suspicious<'_> {
 impl Pool {
     /// Keeps what was found, with the time; what is known already is brought up to date. Whether it is new.
     fn note_damage(&self, found: DamageRecord) -> bool {
-        let found = DamageRecord { found: self.world.clock.now(), ..found };
+        let found = DamageRecord { found: self.store.world.clock.now(), ..found };
         let mut ledger = self.damage.ledger.lock();
         let new = ledger.add(found);
         self.damage.count.store(ledger.entries.len() as u64, Ordering::Release);
@@ -227,7 +227,7 @@ impl Pool {
                 DamageKind::Object => "metadata".to_owned(),
                 DamageKind::Node => format!("node {} of the tree", found.block),
             };
-            self.event(Event::new(Class::Data).file(found.dataset, found.inode).text(text));
+            self.store.event(Event::new(Class::Data).file(found.dataset, found.inode).text(text));
         }
         new
     }
@@ -245,7 +245,7 @@ impl Pool {
             }
             return;
         };
-        let nodes = DatasetNodes(self);
+        let nodes = DatasetNodes(&self.store);
         let on_way = |key: &Key| tree.on_way(&nodes, key, |ptr| ptr.id == *id);
         let next = || tree.leaf_end(&nodes, key).and_then(|next| on_way(&next));
         // What is known has been walked for.
@@ -323,7 +323,7 @@ impl Pool {
 
     /// Segments of which something is lost whose files [`Pool::damage`] may not show yet.
     pub fn damage_unnamed(&self) -> usize {
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let named = &self.damage.ledger.lock().named;
         core.entries.values().filter(|entry| entry.unnamed && !named.contains(&entry.segment.id)).count()
     }
@@ -390,7 +390,7 @@ impl Pool {
             let new: Vec<_> = new.filter_map(|name| Some((*name, *ledger.entries.get(name)?))).collect();
             (gone, new, ledger.beyond_changed.then_some(ledger.beyond))
         };
-        let nodes = TableNodes(self);
+        let nodes = TableNodes(&self.store);
         for number in gone {
             if tables.remove(&nodes, &Table::Damage.key(number)).is_ok() {
                 self.damage.ledger.lock().removed.remove(&number);
@@ -413,7 +413,7 @@ impl Pool {
             let ledger = &mut *self.damage.ledger.lock();
             ledger.beyond_changed = ledger.beyond != beyond;
         }
-        let entries = &mut self.core.lock().entries;
+        let entries = &mut self.store.core.lock().entries;
         let ledger = &mut *self.damage.ledger.lock();
         if ledger.changed.is_empty() {
             for id in std::mem::take(&mut ledger.named) {
@@ -425,7 +425,7 @@ impl Pool {
     /// Ranges of columns are lost: what lies there is to be named, also by whoever imports the pool after the next
     /// commit.
     pub fn note_lost(&self, lost: &[Lost]) {
-        let entries = &mut self.core.lock().entries;
+        let entries = &mut self.store.core.lock().entries;
         let ledger = &mut *self.damage.ledger.lock();
         for one in lost {
             ledger.wanted.add(one.clone());
@@ -618,7 +618,8 @@ impl Pool {
 
     /// Whether the map knows a block and it can be read.
     fn is_there(&self, ptr: BlockPtr, kind: BlockKind) -> bool {
-        self.places_of(ptr.id).is_ok_and(|places| !places.is_empty()) && self.read_plain(ptr, kind).is_ok()
+        self.store.places_of(ptr.id).is_ok_and(|places| !places.is_empty())
+            && self.store.read_plain(ptr, kind).is_ok()
     }
 
     /// Names inodes that were in lost nodes.
@@ -663,7 +664,7 @@ impl Pool {
     /// Whether the last object of a lost node has nothing in it: it can be read, and has no extents, which would
     /// come before what can be read of it.
     fn has_all_extents(&self, tree: &Tree, inode: u64) -> bool {
-        let found = tree.get(&DatasetNodes(self), &Key::new(inode, INODE, 0));
+        let found = tree.get(&DatasetNodes(&self.store), &Key::new(inode, INODE, 0));
         let item = found.ok().flatten().and_then(|value| items::Inode::decode(&value).ok());
         item.is_some_and(|item| item.kind != FileKind::Regular || item.data == 0)
     }
@@ -705,7 +706,7 @@ impl Pool {
     }
 
     fn standing_in(&self, tree: &Tree, entry: &DamageRecord) -> Standing {
-        let nodes = DatasetNodes(self);
+        let nodes = DatasetNodes(&self.store);
         let named = |ptr: Option<BlockPtr>, kind| match ptr {
             Some(ptr) => Standing::Damaged(Some((ptr, kind))),
             None => Standing::Over,

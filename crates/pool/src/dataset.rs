@@ -225,9 +225,9 @@ impl Dataset {
         let (touched, after) = (update.touched, state.record.referenced);
         op.pool().books.post(self.id, after.wrapping_sub(before) as i64);
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
-        op.pool().unsealed.fetch_add(more, Ordering::Relaxed);
+        op.pool().store.unsealed.fetch_add(more, Ordering::Relaxed);
         if result.is_err() && touched {
-            drop(op.pool().suspend("an operation failed halfway; the last commit is intact".into()));
+            drop(op.pool().store.suspend("an operation failed halfway; the last commit is intact".into()));
         }
         result
     }
@@ -286,20 +286,20 @@ pub trait Look {
     /// The value under `key`.
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
         let (pool, tree) = self.parts();
-        tree.get(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
+        tree.get(&DatasetNodes(&pool.store), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Reads the nodes on the way to `key`, so that what cannot be read is noticed.
     fn reach(&self, key: &Key) -> Result<()> {
         let (pool, tree) = self.parts();
-        let found = tree.get_with(&DatasetNodes(pool), key, |_| ());
+        let found = tree.get_with(&DatasetNodes(&pool.store), key, |_| ());
         found.map(drop).inspect_err(|error| self.tell(key, error))
     }
 
     /// The entry with the greatest key that is not greater than `key`.
     fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
         let (pool, tree) = self.parts();
-        tree.last_before(&DatasetNodes(pool), key).inspect_err(|error| self.tell(key, error))
+        tree.last_before(&DatasetNodes(&pool.store), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Shows entries from `from` on in ascending order until `visit` breaks.
@@ -318,7 +318,7 @@ pub trait Look {
             Bound::Included(from) | Bound::Excluded(from) => from,
             Bound::Unbounded => Key::MIN,
         };
-        let scanned = tree.scan(&DatasetNodes(pool), range, |key, value| {
+        let scanned = tree.scan(&DatasetNodes(&pool.store), range, |key, value| {
             last = *key;
             visit(key, value)
         });
@@ -336,7 +336,7 @@ pub trait Look {
         let (mut lost, mut over) = (false, false);
         let mut at = Some(*range.start());
         while let Some(from) = at.filter(|from| !over && range.contains(from)) {
-            at = tree.survey(&DatasetNodes(pool), from, 1, |met| match met {
+            at = tree.survey(&DatasetNodes(&pool.store), from, 1, |met| match met {
                 Met::Leaf(leaf) => {
                     let mut within = leaf.iter().filter(|(key, _)| range.contains(key));
                     over = within.any(|(key, value)| visit(key, value).is_break());
@@ -380,14 +380,14 @@ pub struct Update<'a> {
 impl Update<'_> {
     /// Puts a value of at most 4,096 bytes under `key`.
     pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
-        self.state.tree.insert(&DatasetNodes(self.pool), key, value)?;
+        self.state.tree.insert(&DatasetNodes(&self.pool.store), key, value)?;
         self.touch();
         Ok(())
     }
 
     /// Takes the value under `key` out; false when there was none.
     pub fn remove(&mut self, key: &Key) -> Result<bool> {
-        let old = self.state.tree.remove(&DatasetNodes(self.pool), key)?;
+        let old = self.state.tree.remove(&DatasetNodes(&self.pool.store), key)?;
         self.touch();
         Ok(old.is_some())
     }
@@ -401,10 +401,11 @@ impl Update<'_> {
         mut removed: impl FnMut(&Key, &[u8]),
     ) -> Result<usize> {
         let touched = &mut self.touched;
-        let taken = self.state.tree.remove_range(&DatasetNodes(self.pool), range, limit, |key, value| {
-            *touched = true;
-            removed(key, value);
-        })?;
+        let taken =
+            self.state.tree.remove_range(&DatasetNodes(&self.pool.store), range, limit, |key, value| {
+                *touched = true;
+                removed(key, value);
+            })?;
         self.state.changed |= taken > 0;
         Ok(taken)
     }
@@ -413,7 +414,7 @@ impl Update<'_> {
     /// which is not among it; false when there is none, or it holds more. The blocks that were named there are left to
     /// the trace, and still count as referenced: see [`Update::forget_lost`].
     pub fn excise_lost(&mut self, from: &Key, to: &Key) -> Result<bool> {
-        let nodes = DatasetNodes(self.pool);
+        let nodes = DatasetNodes(&self.pool.store);
         let (mut lost, mut at) = (None, *from);
         while lost.is_none() && at < *to {
             let next = self.state.tree.survey(&nodes, at, 1, |met| {

@@ -50,7 +50,7 @@ impl Pool {
         self.check_no_snapshots(id)?;
         let mut tables = self.tables.lock();
         for name in dataset.local_properties().keys() {
-            tables.remove(&TableNodes(self), &Table::property_key(id, name))?;
+            tables.remove(&TableNodes(&self.store), &Table::property_key(id, name))?;
         }
         drop(tables);
         dataset.local.write().clear();
@@ -164,7 +164,7 @@ impl Pool {
             }
         };
         let outcome = self.last_nodes(&dataset).and_then(|dead| {
-            self.tables.lock().remove(&TableNodes(self), &Table::dataset_key(id))?;
+            self.tables.lock().remove(&TableNodes(&self.store), &Table::dataset_key(id))?;
             self.drop_nodes(dead);
             Ok(())
         });
@@ -180,7 +180,7 @@ impl Pool {
         let mut state = dataset.state.write();
         let mut dead = Vec::new();
         state.tree.for_each_node(
-            &DatasetNodes(self),
+            &DatasetNodes(&self.store),
             |ptr| {
                 dead.push(ptr);
                 true
@@ -218,7 +218,7 @@ impl Pool {
         };
         let destroyed: u64 = destroyed.iter().map(held).sum();
         let dropped = self.dropped_bytes();
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let freed = core
             .entries
             .values()

@@ -71,7 +71,7 @@ impl Pool {
         }
         let mut intent = self.intent.lock();
         intent.changed = commit;
-        if planted(Bug::InFlightForgotten) || self.settle_all_rows().is_ok() {
+        if planted(Bug::InFlightForgotten) || self.store.settle_all_rows().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
         }
     }
@@ -99,7 +99,7 @@ impl Pool {
 
     /// The member or spare `device`.
     pub(crate) fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
-        self.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
+        self.store.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
     }
 
     /// Whether the group of `device` could do without it too, what does not fit its shape yet included.
@@ -108,10 +108,10 @@ impl Pool {
             return true;
         }
         let lost = |index: DeviceIndex| {
-            index == device.index || self.members.find(index).is_none_or(|member| !member.is_online())
+            index == device.index || self.store.members.find(index).is_none_or(|member| !member.is_online())
         };
-        let columns: Vec<_> = self.members.of_group(device.group).map(|member| member.index).collect();
-        let core = self.core.lock();
+        let columns: Vec<_> = self.store.members.of_group(device.group).map(|member| member.index).collect();
+        let core = self.store.core.lock();
         let Some(group) = core.groups.get(&device.group) else { return false };
         let mut misfits =
             core.entries.values().map(|entry| (entry.state, &entry.segment)).filter(|(state, of)| {
@@ -160,14 +160,14 @@ impl Pool {
                 "{name} hung, and may still do what it was told: it comes back when it can be opened anew"
             )));
         }
-        let mut known = member.to_root(self.durable_commit(), self.incarnation());
+        let mut known = member.to_root(self.store.durable_commit(), self.incarnation());
         let (device, label) = match found {
             Some(found) => {
-                if found.label.device != member.guid || !found.label.is_of(&self.sums) {
+                if found.label.device != member.guid || !found.label.is_of(&self.store.sums) {
                     return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
                 }
                 if let Some(root) = &found.root
-                    && is_branch(&self.history.lock(), &known, root)
+                    && is_branch(&self.store.history.lock(), &known, root)
                 {
                     return Err(PoolError::Invalid(format!(
                         "{} was written apart from the pool since commit {}. It can only be made part of it again \
@@ -188,7 +188,7 @@ impl Pool {
                     return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
                 }
                 // What it holds may be older than what the pool gave it.
-                let held = found.root.as_ref().map(|root| holds(&self.history.lock(), root));
+                let held = found.root.as_ref().map(|root| holds(&self.store.history.lock(), root));
                 let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
                 if held.0 < known.good_through && !planted(Bug::OldImageTrusted) {
                     (known.good_through, known.incarnation) = held;
@@ -207,11 +207,11 @@ impl Pool {
         if member.group == NO_GROUP {
             // Its label may be for a place that it did not get: a cut came before the boundary.
             let (present, state, slot_size) = (Some((device, label)), MemberState::Online, member.slot_size);
-            let spare = Member::new(&known, slot_size, present, state, &self.world.clock);
-            self.members.put_spare(Arc::new(spare));
+            let spare = Member::new(&known, slot_size, present, state, &self.store.world.clock);
+            self.store.members.put_spare(Arc::new(spare));
             return Ok(());
         }
-        let (clock, slot_size) = (Arc::clone(&self.world.clock), member.slot_size);
+        let (clock, slot_size) = (Arc::clone(&self.store.world.clock), member.slot_size);
         // A discard that no flush followed could spoil what is written before the next one. If this fails, so does
         // that.
         drop(device.submit(Request::Flush).within(member.timeout()));
@@ -223,7 +223,7 @@ impl Pool {
             }
             pool.resilver.forget(known.index);
             if known.leaving
-                && let Some(space) = pool.core.lock().groups.change(known.group)
+                && let Some(space) = pool.store.core.lock().groups.change(known.group)
             {
                 // What it has can be had again: it leaves as one that was never gone.
                 space.retire(known.index, false);
@@ -231,7 +231,7 @@ impl Pool {
             let state =
                 if planted(Bug::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
             let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
-            pool.members.put(Arc::new(member));
+            pool.store.members.put(Arc::new(member));
         })
     }
 
@@ -263,7 +263,7 @@ impl Pool {
                 member.name()
             )));
         }
-        if let Some(other) = self.members.stand_in(old) {
+        if let Some(other) = self.store.members.stand_in(old) {
             return Err(PoolError::Invalid(format!(
                 "{} is being replaced by {} already",
                 member.name(),
@@ -276,11 +276,11 @@ impl Pool {
     /// What a device needs to take the place of `member`, when that is `more` than there are, of `most`.
     pub(crate) fn place_of_member(&self, member: &Member, more: usize, most: usize) -> Result<Place> {
         let (rule, ashift) = {
-            let group = &self.core.lock().groups[&member.group];
+            let group = &self.store.core.lock().groups[&member.group];
             (group.rule, group.ashift)
         };
         Ok(Place {
-            index: self.members.next_index(more, most)?,
+            index: self.store.members.next_index(more, most)?,
             group: member.group,
             rule,
             slot_size: member.slot_size,
@@ -310,9 +310,9 @@ impl Pool {
         }
         let label = Label {
             sequence: 1,
-            pool: self.guid(),
+            pool: self.store.guid(),
             name: self.name(),
-            device: guid.unwrap_or_else(|| DeviceGuid::new(self.world.entropy.next_u64())),
+            device: guid.unwrap_or_else(|| DeviceGuid::new(self.store.world.entropy.next_u64())),
             index: place.index,
             group: place.group,
             rule: place.rule,
@@ -322,8 +322,8 @@ impl Pool {
             device_size: size,
             created: self.created,
             ashift: place.ashift,
-            features: self.core.lock().features,
-            key: self.sums.key(),
+            features: self.store.core.lock().features,
+            key: self.store.sums.key(),
         };
         write_label_areas(device, &label)?;
         Ok(label)
@@ -337,16 +337,16 @@ impl Pool {
         label: Label,
         spare: Option<DeviceIndex>,
     ) -> Result<()> {
-        let clock = Arc::clone(&self.world.clock);
+        let clock = Arc::clone(&self.store.world.clock);
         self.change_members(move |pool, commit| {
             let class = if spare.is_some() { Class::SpareUsed } else { Class::DeviceAdd };
-            pool.event(Event::new(class).device(label.device, device.name()));
-            spare.and_then(|spare| pool.members.take(spare));
+            pool.store.event(Event::new(class).device(label.device, device.name()));
+            spare.and_then(|spare| pool.store.members.take(spare));
             pool.resilver.forget(label.index);
             let state = MemberState::Rebuilding;
             let member = Member::labelled(device, label, state, Some(old), &clock);
             member.joined_after(commit);
-            pool.members.put(Arc::new(member));
+            pool.store.members.put(Arc::new(member));
         })
     }
 
@@ -361,16 +361,18 @@ impl Pool {
 
     /// Whether nobody is in use any more in whose place `member` is to be.
     pub(crate) fn is_bereft(&self, member: &Member) -> bool {
-        member.stands_for.is_some_and(|place| self.members.find(place).is_none_or(|old| !old.is_online()))
+        member
+            .stands_for
+            .is_some_and(|place| self.store.members.find(place).is_none_or(|old| !old.is_online()))
     }
 
     /// Members take their places at the next boundary.
     pub(crate) fn settle(&self, rebuilt: Vec<Arc<Member>>) -> Result<()> {
         let leaving: Vec<_> = rebuilt
             .iter()
-            .filter_map(|member| Some((self.members.find(member.stands_for?)?, member.is_partial())))
+            .filter_map(|member| Some((self.store.members.find(member.stands_for?)?, member.is_partial())))
             .collect();
-        let (clock, named) = (Arc::clone(&self.world.clock), rebuilt.clone());
+        let (clock, named) = (Arc::clone(&self.store.world.clock), rebuilt.clone());
         self.change_members(move |pool, commit| {
             let stays = |member: &Arc<Member>| member.is_written() && !member.is_online();
             for member in named.into_iter().filter(stays) {
@@ -384,13 +386,15 @@ impl Pool {
                 (known.index, known.stands_for, known.partial) = (place, None, false);
                 let state = MemberState::Online;
                 let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
-                pool.event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()).text(text));
-                pool.members.take(member.index);
-                pool.members.put(Arc::new(settled));
+                pool.store
+                    .event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()).text(text));
+                pool.store.members.take(member.index);
+                pool.store.members.put(Arc::new(settled));
             }
         })?;
-        for (old, partial) in leaving.iter().filter(|(old, _)| self.members.by_guid(old.guid).is_none()) {
-            let taken = self.members.find(old.index);
+        for (old, partial) in leaving.iter().filter(|(old, _)| self.store.members.by_guid(old.guid).is_none())
+        {
+            let taken = self.store.members.find(old.index);
             // What it holds may be all that there is of something.
             if !partial && taken.as_ref().is_some_and(|new| new.is_online()) {
                 wipe(old);
@@ -409,7 +413,7 @@ impl Pool {
     pub fn accept_loss(&self, old: DeviceIndex) -> Result<()> {
         let _mine = self.change_turn();
         let member = self.known(old)?;
-        let waiting = self.members.stand_in(old).filter(|new| new.state() == MemberState::Waiting);
+        let waiting = self.store.members.stand_in(old).filter(|new| new.state() == MemberState::Waiting);
         let Some(new) = waiting else {
             return Err(PoolError::Invalid(format!(
                 "no device waits to take the place of {}. Nothing was changed",
@@ -431,7 +435,7 @@ impl Pool {
         let _mine = self.change_turn();
         let member = self.known(device)?;
         if member.stands_for.is_none() {
-            let text = match self.members.stand_in(device) {
+            let text = match self.store.members.stand_in(device) {
                 Some(other) if other.state() == MemberState::Waiting => {
                     format!("has something that {}, which is to replace it, could not be given", other.name())
                 }
@@ -453,7 +457,7 @@ impl Pool {
     /// When the device is too small for a pool, or fails.
     pub fn add_spare(&self, new: Arc<dyn Device>) -> Result<DeviceIndex> {
         let _mine = self.change_turn();
-        let index = self.members.next_index(1, MAX_WITH_OTHERS)?;
+        let index = self.store.members.next_index(1, MAX_WITH_OTHERS)?;
         let rule = GroupRule {
             word: GroupWord::Single,
             layout: Layout::new(1, 1, 0).expect("one column is a layout"),
@@ -461,11 +465,11 @@ impl Pool {
         let place =
             Place { index, group: NO_GROUP, rule, slot_size: MIN_SLOT, slot_count: 0, ashift: MIN_ASHIFT };
         let label = self.label_for(&*new, &place, None)?;
-        let clock = Arc::clone(&self.world.clock);
-        self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
+        let clock = Arc::clone(&self.store.world.clock);
+        self.store.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
         self.change_members(move |pool, _| {
             let spare = Member::labelled(new, label, MemberState::Online, None, &clock);
-            pool.members.put_spare(Arc::new(spare));
+            pool.store.members.put_spare(Arc::new(spare));
         })?;
         Ok(index)
     }
@@ -489,8 +493,8 @@ impl Pool {
     /// A member that holds nothing which only it has leaves.
     pub(crate) fn leave(&self, member: &Member) -> Result<()> {
         let index = member.index;
-        self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
-        self.change_members(move |pool, _| drop(pool.members.take(index)))?;
+        self.store.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
+        self.change_members(move |pool, _| drop(pool.store.members.take(index)))?;
         self.forget_rebuilding();
         wipe(member);
         Ok(())
@@ -510,7 +514,7 @@ impl Pool {
         }
         let all = match device {
             Some(device) => vec![self.known(device)?],
-            None => self.members.iter().chain(self.members.spares()).collect(),
+            None => self.store.members.iter().chain(self.store.members.spares()).collect(),
         };
         // One that cannot be taken back keeps no other out.
         let mut outcome = Ok(());
@@ -529,7 +533,7 @@ impl Pool {
 
     /// Looks whether spares answer, and are still spares of this pool; one that is not is faulted.
     pub fn probe_spares(&self) {
-        for spare in self.members.spares() {
+        for spare in self.store.members.spares() {
             self.is_ready(&spare);
         }
     }
@@ -541,7 +545,7 @@ impl Pool {
             let Some(read) = spare.read(area, LABEL_LEN) else { return false };
             match spare.wait(read) {
                 Ok(bytes) => {
-                    let ours = |label: Label| label.pool == self.guid() && label.device == spare.guid;
+                    let ours = |label: Label| label.pool == self.store.guid() && label.device == spare.guid;
                     if Label::check(&bytes).is_ok_and(ours) {
                         return true;
                     }
@@ -566,16 +570,16 @@ impl Pool {
     /// When a spare could not be labelled, after all else was done; when a commit fails.
     pub fn take_spares(&self) -> Result<()> {
         let _mine = self.change_turn();
-        let since = self.world.clock.monotonic().saturating_sub(self.began);
+        let since = self.store.world.clock.monotonic().saturating_sub(self.began);
         let has_place = |member: &Arc<Member>| member.stands_for.is_none() && !member.is_leaving();
         let mut outcome = Ok(());
-        for member in self.members.iter().filter(has_place) {
+        for member in self.store.members.iter().filter(has_place) {
             let gone = match member.state() {
                 MemberState::Faulted => true,
                 MemberState::Missing => since >= PATIENCE,
                 _ => false,
             };
-            if !gone || self.members.stand_in(member.index).is_some() {
+            if !gone || self.store.members.stand_in(member.index).is_some() {
                 continue;
             }
             let place = self.place_of_member(&member, 0, usize::MAX)?;
@@ -584,7 +588,7 @@ impl Pool {
                     |size: ByteLen| slot_count(size, place.slot_size, place.ashift) >= place.slot_count;
                 spare.is_online() && spare.size().is_some_and(room)
             };
-            let mut spares = self.members.spares();
+            let mut spares = self.store.members.spares();
             spares.retain(fits);
             // The smallest that is large enough.
             spares.sort_by_key(|spare| spare.size());

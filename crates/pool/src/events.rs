@@ -221,7 +221,7 @@ impl Pool {
         let mut found = BTreeMap::new();
         let range = table.key(after.saturating_add(1))..=table.key(u64::MAX);
         // What cannot be read is left out.
-        let _ = tables.scan(&TableNodes(self), range, |key, value| {
+        let _ = tables.scan(&TableNodes(&self.store), range, |key, value| {
             if let Some(entry) = decode(value).filter(|_| counts(key.offset)) {
                 found.insert(key.offset, entry);
             }
@@ -242,7 +242,7 @@ impl Pool {
 
     /// Keeps a command that changed the pool, done by a user of this host.
     pub fn log_command(&self, text: &str, uid: u32, user: &str) {
-        let (time, host) = (self.world.clock.now(), self.world.host_name.clone());
+        let (time, host) = (self.store.world.clock.now(), self.store.world.host_name.clone());
         let (user, text) = (user.to_owned(), text.to_owned());
         self.log.log.lock().commands.add(CommandRecord { time, uid, user, host, text });
     }
@@ -278,7 +278,7 @@ impl Pool {
             (ring.table, ring.due())
         };
         for (number, entry) in due {
-            if tables.insert(&TableNodes(self), table.key(number), &encode(&entry)).is_err() {
+            if tables.insert(&TableNodes(&self.store), table.key(number), &encode(&entry)).is_err() {
                 return;
             }
             let mut log = self.log.log.lock();
@@ -290,7 +290,7 @@ impl Pool {
         }
         if !old.is_empty() {
             let keys = table.key(old.start)..table.key(old.end);
-            let removed = tables.remove_range(&TableNodes(self), keys, PER_COMMIT, |_, _| {});
+            let removed = tables.remove_range(&TableNodes(&self.store), keys, PER_COMMIT, |_, _| {});
             if removed.is_ok_and(|removed| removed < PER_COMMIT) {
                 ring(&mut self.log.log.lock()).first = old.end;
             }
@@ -299,7 +299,7 @@ impl Pool {
 
     /// Tells of devices that failed requests or changed their state since the last call.
     pub fn observe_devices(&self) {
-        for member in self.members.iter().chain(self.members.spares()) {
+        for member in self.store.members.iter().chain(self.store.members.spares()) {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counters = &member.counters;
             let now = Known {
@@ -318,7 +318,8 @@ impl Pool {
             let failed = [("read", now.read, before.read), ("write", now.write, before.write)];
             // Counts start again when they are cleared.
             for (what, now, before) in failed.into_iter().filter(|(_, now, before)| now > before) {
-                self.event(about(Class::Io).text(format!("{what} requests failed")).times(now - before));
+                self.store
+                    .event(about(Class::Io).text(format!("{what} requests failed")).times(now - before));
             }
             let wrong = now.checksum.saturating_sub(before.checksum).saturating_sub(told);
             if wrong > 0 {
@@ -327,7 +328,7 @@ impl Pool {
             if now.state != before.state {
                 let (is, was) = (now.state, before.state);
                 let text = format!("{is:?}, was {was:?}").to_lowercase();
-                self.event(about(Class::StateChange).text(text));
+                self.store.event(about(Class::StateChange).text(text));
             }
         }
     }
@@ -389,17 +390,17 @@ mod tests {
     fn what_happens_again_within_a_minute_is_counted_also_once_it_is_written() {
         let bed = bed();
         let device = || Event::new(Class::Io).device(DeviceGuid::new(7), "/dev/x".into());
-        bed.pool.event(device());
-        bed.pool.event(device().times(4));
-        bed.pool.event(device().file(DatasetId::new(1), 9));
+        bed.pool.store.event(device());
+        bed.pool.store.event(device().times(4));
+        bed.pool.store.event(device().file(DatasetId::new(1), 9));
         bed.pool.commit().unwrap();
         bed.clock.advance(Duration::from_secs(30));
-        bed.pool.event(device());
+        bed.pool.store.event(device());
         assert!(bed.pool.is_dirty(), "it is to be written anew");
         bed.pool.commit().unwrap();
         assert!(!bed.pool.is_dirty());
         bed.clock.advance(Duration::from_secs(31));
-        bed.pool.event(device());
+        bed.pool.store.event(device());
         let counted = |class: &str, count| (class.to_owned(), count);
         let told = [counted("pool_create", 1), counted("io", 6), counted("io", 1), counted("io", 1)];
         assert_eq!(bed.classes(), told);
@@ -416,7 +417,7 @@ mod tests {
         let bed = bed();
         let many = EVENTS_AT_MOST + 700;
         for i in 0..many {
-            bed.pool.event(Event::new(Class::StateChange).text(i.to_string()));
+            bed.pool.store.event(Event::new(Class::StateChange).text(i.to_string()));
             if i % 400 == 0 {
                 bed.pool.commit().unwrap();
             }
@@ -431,9 +432,9 @@ mod tests {
         assert!(events.is_sorted_by_key(|(number, _)| *number));
         bed.pool.clear_events();
         assert_eq!(bed.pool.events(0), []);
-        bed.pool.event(Event::new(Class::PoolFull));
+        bed.pool.store.event(Event::new(Class::PoolFull));
         for _ in 0..20 {
-            bed.pool.event(Event::new(Class::PoolFull));
+            bed.pool.store.event(Event::new(Class::PoolFull));
             bed.pool.commit().unwrap();
         }
         let bed = bed.crash(3);

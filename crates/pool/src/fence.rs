@@ -56,7 +56,7 @@ pub(crate) struct Looked {
 impl Pool {
     /// This import.
     pub fn incarnation(&self) -> Incarnation {
-        self.core.lock().incarnation
+        self.store.core.lock().incarnation
     }
 
     /// Shows other hosts that the pool is in use here.
@@ -66,14 +66,15 @@ impl Pool {
     pub fn beat(&self) -> Result<()> {
         self.still_ours(Look::Closely)?;
         let heartbeat = Heartbeat {
-            pool: self.guid(),
-            host: self.world.host,
-            host_name: self.world.host_name.clone(),
+            pool: self.store.guid(),
+            host: self.store.world.host,
+            host_name: self.store.world.host_name.clone(),
             incarnation: self.incarnation(),
             beats: self.beats.fetch_add(1, Ordering::Relaxed) + 1,
         };
         let data = Arc::new(AlignedBuf::padded(&heartbeat.encode()));
         let writes: Vec<_> = self
+            .store
             .members
             .iter()
             .map(|member| {
@@ -86,7 +87,7 @@ impl Pool {
                 Written::Done => member.claim(),
                 Written::Refused(error) if member.is_mute_now() => {
                     let text = format!("does not take the pool's heartbeat: {error}");
-                    self.event(Event::new(Class::Io).device(member.guid, member.name()).text(text));
+                    self.store.event(Event::new(Class::Io).device(member.guid, member.name()).text(text));
                 }
                 Written::Refused(_) | Written::Lost => {}
             }
@@ -96,8 +97,9 @@ impl Pool {
 
     /// Suspends the pool when another import has it.
     pub(crate) fn still_ours(&self, look: Look) -> Result<()> {
-        let next = self.open_commit();
+        let next = self.store.open_commit();
         let reads: Vec<_> = self
+            .store
             .members
             .iter()
             .map(|member| {
@@ -114,7 +116,7 @@ impl Pool {
         // Before the history is locked: a commit that is sealed has the core's lock then.
         let own = self.incarnation();
         let ours: Vec<Incarnation> = {
-            let history = self.history.lock();
+            let history = self.store.history.lock();
             std::iter::once(own).chain(history.iter().map(|import| import.incarnation)).collect()
         };
         let mut other = None;
@@ -123,12 +125,12 @@ impl Pool {
             let bytes = |read: Option<_>| read.and_then(|read| member.wait(read).ok());
             let beat = bytes(beat).and_then(|bytes| Heartbeat::check(&bytes).ok());
             if let Some(beat) =
-                beat.filter(|beat| beat.pool == self.guid() && !ours.contains(&beat.incarnation))
+                beat.filter(|beat| beat.pool == self.store.guid() && !ours.contains(&beat.incarnation))
             {
                 other = Some(format!("the host {}", beat.host_name));
             }
             for (commit, root) in roots {
-                let root = bytes(Some(root)).and_then(|bytes| Root::check(&self.sums, &bytes).ok());
+                let root = bytes(Some(root)).and_then(|bytes| Root::check(&self.store.sums, &bytes).ok());
                 if root.is_some_and(|root| root.commit >= commit && !ours.contains(&root.incarnation)) {
                     other.get_or_insert_with(|| "another host".into());
                 }
@@ -136,7 +138,7 @@ impl Pool {
         }
         self.looked.note(self);
         match other {
-            Some(host) => Err(self.suspend(format!(
+            Some(host) => Err(self.store.suspend(format!(
                 "{host} has imported the pool. Nothing more is written from here; what was not committed is lost"
             ))),
             None => Ok(()),
@@ -150,13 +152,17 @@ impl Pool {
         }
         // Nobody goes on before it is known.
         let _turn = self.looked.turn.lock();
-        if self.looked.is_long_ago(self) { self.still_ours(Look::Closely) } else { self.check_writable() }
+        if self.looked.is_long_ago(self) {
+            self.still_ours(Look::Closely)
+        } else {
+            self.store.check_writable()
+        }
     }
 }
 
 impl Looked {
     fn now(pool: &Pool) -> (u64, u64) {
-        let clock = &pool.world.clock;
+        let clock = &pool.store.world.clock;
         let monotonic = u64::try_from(clock.monotonic().as_millis()).unwrap_or(u64::MAX);
         (monotonic, u64::try_from(clock.now().secs).unwrap_or(0))
     }

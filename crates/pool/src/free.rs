@@ -186,7 +186,7 @@ impl Pool {
 
     /// A further extent names this block: from now on only the trace can say that it is dead.
     pub(crate) fn note_shared(&self, id: BlockId) {
-        self.mark_shared(&mut self.map.lock(), id);
+        self.mark_shared(&mut self.store.map.lock(), id);
     }
 
     /// As [`Pool::note_shared`], under the map's lock.
@@ -227,7 +227,7 @@ impl Pool {
     }
 
     fn queue_limit(&self) -> usize {
-        let share = self.cache.memory() / QUEUE_SHARE / QUEUE_ENTRY;
+        let share = self.store.cache.memory() / QUEUE_SHARE / QUEUE_ENTRY;
         QUEUE_MAX.min(share as usize)
     }
 
@@ -248,14 +248,14 @@ impl Pool {
         let (mut dead, mut unsure) = (Vec::new(), Vec::new());
         let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.trace_holds(node.id));
         if !planted(Bug::Leak) {
-            let core = self.core.lock();
+            let core = self.store.core.lock();
             for ptr in records.into_iter().chain(nodes) {
                 let certain = !shared && !core.has_copies() && !hint_is_stale(&core, ptr.place.segment);
                 if certain { &mut dead } else { &mut unsure }.push(ptr);
             }
         }
         {
-            let mut map = self.map.lock();
+            let mut map = self.store.map.lock();
             dead.iter().for_each(|ptr| self.forget_block(&mut map, ptr.id));
             for ptr in unsure.iter().chain(&held) {
                 map.apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
@@ -275,31 +275,32 @@ impl Pool {
     /// Part of a commit: the freeing record goes into the tables when it changed.
     pub(crate) fn seal_freeing(&self) -> Result<()> {
         let Some(record) = self.freeing.lock().seal() else { return Ok(()) };
-        let noted = self.tables.lock().insert(&TableNodes(self), Table::Freeing.key(0), &record.encode());
+        let noted =
+            self.tables.lock().insert(&TableNodes(&self.store), Table::Freeing.key(0), &record.encode());
         self.freeing.lock().changed |= noted.is_err();
         noted.map(drop)
     }
 
     /// Blocks that the map has forgotten: their bytes are not live any more.
     fn give_back(&self, freed: impl Iterator<Item = (BlockId, Place)> + Clone) {
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         freed.clone().for_each(|(_, place)| core.release(place));
         drop(core);
         for (id, _) in freed {
-            self.cache.forget(id);
+            self.store.cache.forget(id);
             self.trace_freed(id);
         }
     }
 
     /// Frees a block at once, before any commit.
     pub(crate) fn free_now(&self, ptr: BlockPtr) {
-        if self.core.lock().has_copies() {
+        if self.store.core.lock().has_copies() {
             // Only the map knows all of its places.
-            self.map.lock().apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
+            self.store.map.lock().apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
             let bytes = u64::from(ptr.place.footprint());
             return self.freeing.lock().enqueue(ptr.id, bytes, self.queue_limit());
         }
-        self.forget_block(&mut self.map.lock(), ptr.id);
+        self.forget_block(&mut self.store.map.lock(), ptr.id);
         self.give_back(std::iter::once((ptr.id, ptr.place)));
     }
 
@@ -310,7 +311,7 @@ impl Pool {
     /// When nothing may be written, or the map cannot be read.
     pub fn free_step(&self, pages: usize) -> Result<bool> {
         let _commits_wait = self.commit_turn();
-        self.check_writable()?;
+        self.store.check_writable()?;
         self.free_some(pages)
     }
 
@@ -319,7 +320,7 @@ impl Pool {
         self.let_go();
         let mut pages = pages.max(1);
         let mut ids_left = IDS_PER_STEP;
-        let mut finder = self.map.lock().finder();
+        let mut finder = self.store.map.lock().finder();
         while pages > 0 && ids_left > 0 {
             let batch: Vec<BlockId> = {
                 let freeing = self.freeing.lock();
@@ -354,10 +355,10 @@ impl Pool {
 
     /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
     fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
-        let (limit, io) = (self.queue_limit().max(1), RunIo::new(self));
+        let (limit, io) = (self.queue_limit().max(1), RunIo::new(&self.store));
         // A commit's marks are in the runs by now; what the trace has marked since is in the table.
         let (mut found, mut walk) = {
-            let map = self.map.lock();
+            let map = self.store.map.lock();
             (map.newly_marked(from.., Marks::DEAD, limit), map.walk(from, pages))
         };
         // Where to go on, if there is more.
@@ -393,12 +394,12 @@ impl Pool {
 
     /// Frees the ids of the queue that are not shared; the pages that it read.
     fn decide_batch(&self, ids: &[BlockId], finder: &mut Finder) -> Result<usize> {
-        let (io, before) = (RunIo::new(self), finder.pages());
+        let (io, before) = (RunIo::new(&self.store), finder.pages());
         let in_runs: Vec<(BlockId, Delta)> =
             ids.iter().map(|&id| Ok((id, finder.find(id, &io)?))).collect::<Result<_>>()?;
         let mut freed = Vec::new();
         {
-            let mut map = self.map.lock();
+            let mut map = self.store.map.lock();
             let mut freeing = self.freeing.lock();
             for (id, in_runs) in in_runs {
                 let delta = map.now(id, in_runs);
@@ -434,7 +435,7 @@ impl Pool {
             return false;
         };
         {
-            let mut map = self.map.lock();
+            let mut map = self.store.map.lock();
             let mut freeing = self.freeing.lock();
             let marks = map.now(id, Delta { set: in_map.marks, ..Delta::NONE }).set;
             if marks.contains(Marks::SHARED) || !marks.contains(Marks::DEAD) || freeing.held.contains(&id) {
@@ -474,8 +475,8 @@ impl Pool {
     #[doc(hidden)]
     pub fn blocks(&self) -> Result<Vec<(BlockId, Entry)>> {
         let _commits_wait = self.commit_turn();
-        let (io, mut all) = (RunIo::new(self), Vec::new());
-        let window = self.map.lock().window(BlockId::new(0), usize::MAX);
+        let (io, mut all) = (RunIo::new(&self.store), Vec::new());
+        let window = self.store.map.lock().window(BlockId::new(0), usize::MAX);
         window.visit(&io, |id, entry| {
             all.push((id, entry));
             Ok(std::ops::ControlFlow::Continue(()))

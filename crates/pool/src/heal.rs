@@ -25,12 +25,12 @@ pub(crate) struct Healing {
 impl Pool {
     /// Whether more was found wrong than could be remembered: a scrub would find it again.
     pub fn advises_scrub(&self) -> bool {
-        self.suspects.overran()
+        self.store.suspects.overran()
     }
 
     /// Whether [`Pool::heal_step`] has something to do.
     pub fn has_to_heal(&self) -> bool {
-        self.suspects.is_waiting()
+        self.store.suspects.is_waiting()
     }
 
     /// Mends rows that reads found wrong; how many. None when there are none, or when they are in no durable commit
@@ -39,12 +39,12 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended.
     pub fn heal_step(&self) -> Result<u64> {
-        match self.check_writable() {
+        match self.store.check_writable() {
             Err(PoolError::ReadOnly) => return Ok(0),
             checked => checked?,
         }
         let mut whole = self.healing.whole.lock();
-        let mut places = self.suspects.take(PLACES_PER_STEP);
+        let mut places = self.store.suspects.take(PLACES_PER_STEP);
         let mut rows = 0;
         while let Some(((id, offset), mut counted)) = places.pop_first() {
             // Gone, with what was in it.
@@ -55,8 +55,8 @@ impl Pool {
             while let Some(entry) = places.first_entry().filter(|next| *next.key() < (id, end)) {
                 counted |= entry.remove();
             }
-            if row.commit > self.durable_commit() {
-                self.suspects.note(id, offset, counted);
+            if row.commit > self.store.durable_commit() {
+                self.store.suspects.note(id, offset, counted);
                 continue;
             }
             let mut mend = Mend::of_rows(segment, row.offset..end, counted);
@@ -75,8 +75,8 @@ impl Pool {
     /// Goes on with a segment that is mended whole.
     fn heal_whole(&self, whole: &mut Option<Mend>) -> Result<u64> {
         if whole.is_none() {
-            let Some(id) = self.suspects.take_segment() else { return Ok(0) };
-            let core = self.core.lock();
+            let Some(id) = self.store.suspects.take_segment() else { return Ok(0) };
+            let core = self.store.core.lock();
             let entry = core.entries.get(&id);
             *whole = entry.map(|entry| Mend::new(entry.segment.clone(), entry.height, Targets::All));
         }
@@ -96,7 +96,7 @@ impl Pool {
     pub(crate) fn was_mended(&self, mend: &Mend) {
         self.keep_lost(&mend.tally().lost);
         if mend.tally().lost.is_empty() {
-            self.core.lock().entries.change(mend.segment_id(), |entry| entry.damaged = false);
+            self.store.core.lock().entries.change(mend.segment_id(), |entry| entry.damaged = false);
         }
     }
 

@@ -213,7 +213,7 @@ impl Pool {
                 pool.rename(name)?;
             }
         }
-        pool.event(Event::new(Class::PoolImport));
+        pool.store.event(Event::new(Class::PoolImport));
         Ok(pool)
     }
 
@@ -228,7 +228,7 @@ impl Pool {
         for (table, number, value) in kept {
             match table {
                 Table::Damage => self.adopt_damage(number, &value),
-                Table::BadSlots => self.adopt_bad_slot(number, &value),
+                Table::BadSlots => self.store.adopt_bad_slot(number, &value),
                 _ => self.log.met(table, number),
             }
         }
@@ -239,15 +239,15 @@ impl Pool {
         let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
         for record in &segments {
             if moved(record.id) {
-                self.move_is_untold(record.id);
+                self.store.move_is_untold(record.id);
             } else {
                 self.adopt_segment(record, root)?;
             }
         }
-        self.retire_known_slots();
+        self.store.retire_known_slots();
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
-        let map = BlockMap::open(runs, &RunIo::new(self))?;
-        *self.map.lock() = map;
+        let map = BlockMap::open(runs, &RunIo::new(&self.store))?;
+        *self.store.map.lock() = map;
         self.lay_index_down(parts);
         *self.properties.write() = properties.remove(&DatasetId::new(0)).unwrap_or_default();
         self.apply_pool_properties();
@@ -271,17 +271,18 @@ impl Pool {
         self.open_books();
         self.refresh_settings();
         if root.log_open {
-            let slot_size = |segment: &SegmentRecord| self.members.get(segment.slots[0].device).slot_size;
-            let chain = read_chain(&self.sums, root, slot_size, |segment, column, offset, len| {
+            let slot_size =
+                |segment: &SegmentRecord| self.store.members.get(segment.slots[0].device).slot_size;
+            let chain = read_chain(&self.store.sums, root, slot_size, |segment, column, offset, len| {
                 let slot = segment.slots[column];
-                let member = self.members.get(slot.device);
+                let member = self.store.members.get(slot.device);
                 let pending = member.read(member.slot_offset(slot.index, offset), len)?;
                 let bytes = member.wait(pending).ok()?;
                 Some(bytes.to_vec())
             });
             // Whoever only reads is shown the commit, without the log.
             let (ops, last) = match chain {
-                Err(_) if self.read_only => (Vec::new(), root.applied),
+                Err(_) if self.store.read_only => (Vec::new(), root.applied),
                 chain => chain?,
             };
             // Until the commit that ends the replay.
@@ -325,18 +326,20 @@ impl Pool {
         }
         if record.state == SegmentState::Freed && record.freed.get() + 2 <= root.commit.get() {
             if !record.kind.is_rooted() {
-                self.core.lock().gone.push(record.id);
+                self.store.core.lock().gone.push(record.id);
             }
             return Ok(());
         }
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         let core = &mut *core;
         let group = core.groups.change(record.group).ok_or_else(|| bad(Reason::Identity))?;
         if record.height > group.slot_size {
             return Err(bad(Reason::Range));
         }
         for &slot in &record.slots {
-            if !self.members.has(slot.device) || self.members.get(slot.device).group != record.group {
+            if !self.store.members.has(slot.device)
+                || self.store.members.get(slot.device).group != record.group
+            {
                 return Err(bad(Reason::Identity));
             }
             if !group.take(slot) {
@@ -347,7 +350,7 @@ impl Pool {
             self.adopt_unnamed(record);
         }
         let entry = SegmentEntry::from_record(record);
-        self.readable.insert(&entry.segment);
+        self.store.readable.insert(&entry.segment);
         core.entries.insert(entry);
         if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
             if core.fits(record.id) {
@@ -367,7 +370,7 @@ impl Pool {
             let sums = (entry.0.checked_add(footprint.blocks)).zip(entry.1.checked_add(footprint.bytes));
             *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
         }
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         for id in core.entries.select(|entry| entry.segment.kind == SegmentKind::Run) {
             let (blocks, bytes) = live.remove(&id).unwrap_or_default();
             core.entries.change(id, |entry| {
@@ -390,11 +393,11 @@ impl Pool {
         lacking: &[(DeviceIndex, [bool; 2])],
     ) -> Result<()> {
         // What the devices show may be in their caches only: nothing may follow it unflushed.
-        self.members.flush_all();
-        if let Some(bytes) = root.encode(&self.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
+        self.store.members.flush_all();
+        if let Some(bytes) = root.encode(&self.store.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
             for area in 0..2 {
                 let lacking = lacking.iter().filter(|(_, lacks)| lacks[area]);
-                let members: Vec<_> = lacking.map(|&(index, _)| self.members.get(index)).collect();
+                let members: Vec<_> = lacking.map(|&(index, _)| self.store.members.get(index)).collect();
                 for member in &members {
                     let at = ring_slot(member.label_areas()[area], root.commit);
                     let write = member.write(at, Arc::clone(&bytes));
@@ -404,31 +407,31 @@ impl Pool {
                     }
                 }
                 if !members.is_empty() {
-                    self.members.flush_all();
+                    self.store.members.flush_all();
                 }
             }
         }
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         root.commit = core.open_commit;
         root.incarnation = core.incarnation;
-        root.time = self.world.clock.now();
+        root.time = self.store.world.clock.now();
         root.exported = false;
-        root.host = self.world.host;
+        root.host = self.store.world.host;
         root.block_lease = core.block_lease;
         root.segment_lease = core.segment_lease;
         root.history = history;
         core.open_commit = root.commit.next();
         drop(core);
-        *self.history.lock() = root.history.clone();
+        *self.store.history.lock() = root.history.clone();
         self.publish(&mut root)?;
-        self.durable.store(root.commit.get(), Ordering::Release);
+        self.store.durable.store(root.commit.get(), Ordering::Release);
         Ok(())
     }
 
     /// Gives the pool, and its root dataset, another name.
     pub fn rename(&self, name: &str) -> Result<()> {
         crate::create::check_name(name).map_err(PoolError::Invalid)?;
-        for member in self.members.iter().filter(|member| member.is_online()) {
+        for member in self.store.members.iter().filter(|member| member.is_online()) {
             member
                 .relabel(|label| name.clone_into(&mut label.name))
                 .map_err(|error| PoolError::Device { device: member.name(), error })?;
@@ -472,7 +475,7 @@ mod tests {
     fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
         let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
         let pool = bed::pool(sim.devices(), "single");
-        pool.tables.lock().insert(&TableNodes(&pool), Table::Holds.key(3), b"a hold").unwrap();
+        pool.tables.lock().insert(&TableNodes(&pool.store), Table::Holds.key(3), b"a hold").unwrap();
         pool.commit().unwrap();
         drop(pool);
         let before = sim.images();

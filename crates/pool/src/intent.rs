@@ -222,7 +222,7 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         self.look_after_a_pause()?;
         let target = self.notes.lock().last();
         let mut has_waited = false;
@@ -246,10 +246,10 @@ impl Pool {
 
     /// Logs all up to an operation.
     fn log_through(&self, target: OpSeq) -> Result<Logged> {
-        let limit = self.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
+        let limit = self.store.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
         let mut intent = self.intent.lock();
-        let _watch = self.watch("an fsync");
-        self.check_writable()?;
+        let _watch = self.store.watch("an fsync");
+        self.store.check_writable()?;
         loop {
             let batch = {
                 let notes = self.notes.lock();
@@ -263,7 +263,7 @@ impl Pool {
                 Batch::Uncovered => return Ok(Logged::Uncovered),
                 Batch::TooMuch => return Ok(Logged::Full),
             };
-            self.check_writable()?;
+            self.store.check_writable()?;
             if !self.append_log(&mut intent, ops)? {
                 return Ok(Logged::Full);
             }
@@ -283,7 +283,7 @@ impl Pool {
         {
             return Ok(false);
         }
-        if self.unlogged_in.load(Ordering::Acquire) > self.durable_commit().get() {
+        if self.unlogged_in.load(Ordering::Acquire) > self.store.durable_commit().get() {
             return Ok(false);
         }
         let mut notes = self.notes.lock();
@@ -304,9 +304,9 @@ impl Pool {
 
     /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`Op`] held.
     pub fn note_unlogged(&self) -> CommitId {
-        let commit = self.open_commit();
+        let commit = self.store.open_commit();
         if planted(Bug::StoredNotTold) {
-            return self.durable_commit();
+            return self.store.durable_commit();
         }
         self.unlogged_in.fetch_max(commit.get(), Ordering::AcqRel);
         commit
@@ -315,7 +315,7 @@ impl Pool {
     /// Appends one record and makes it durable; false when that takes a commit: the log has no room for it, or a device
     /// missed it that would pass for current without those that have it. A root on them that tells keeps it from that.
     fn append_log(&self, intent: &mut Intent, ops: Vec<Vec<u8>>) -> Result<bool> {
-        let (incarnation, durable) = (self.core.lock().incarnation, self.durable_commit());
+        let (incarnation, durable) = (self.store.core.lock().incarnation, self.store.durable_commit());
         if durable < intent.changed {
             return Ok(false);
         }
@@ -327,13 +327,13 @@ impl Pool {
             ops,
         };
         let payload = record.encode();
-        let id = self.core.lock().take_ids(1);
+        let id = self.store.core.lock().take_ids(1);
         let stamp = Stamp { id, incarnation, birth: CommitId::new(durable.get() + 1) };
         let info = own_info(BlockKind::Log, DatasetId::new(0));
         let block = frame(
-            &self.sums,
+            &self.store.sums,
             &stamp,
-            draft(&self.sums, info, larder_store::codec::Codec::Off, payload.clone().into()),
+            draft(&self.store.sums, info, larder_store::codec::Codec::Off, payload.clone().into()),
         );
         let footprint = row::footprint(block.len());
         let (segment, offset, plan) = loop {
@@ -341,13 +341,13 @@ impl Pool {
             if named > durable && !planted(Bug::LogNotNamed) {
                 return Ok(false);
             }
-            let Some(segment) = self.readable.get(id) else { return Ok(false) };
+            let Some(segment) = self.store.readable.get(id) else { return Ok(false) };
             // A copy of it took no record: a commit leaves it.
-            if !self.core.lock().is_sound(id) {
+            if !self.store.core.lock().is_sound(id) {
                 return Ok(false);
             }
-            let slot_size = self.members.get(segment.slots[0].device).slot_size;
-            let step = self.core.lock().groups[&segment.group].step();
+            let slot_size = self.store.members.get(segment.slots[0].device).slot_size;
+            let step = self.store.core.lock().groups[&segment.group].step();
             let room = slot_size - intent.offset;
             if let Some(plan) = row::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
                 break (segment, intent.offset, plan);
@@ -359,13 +359,14 @@ impl Pool {
             intent.segments.pop_front();
             intent.offset = DESCRIPTOR_LEN;
         };
-        let columns = row::build(&self.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
+        let columns =
+            row::build(&self.store.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
         point("a log record is about to be written");
         let everywhere = self.write_log_row(&segment, RowImage { offset, columns })?;
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
-        intent.previous = fast64(&self.sums, &payload);
+        intent.previous = fast64(&self.store.sums, &payload);
         Ok(everywhere)
     }
 
@@ -374,7 +375,8 @@ impl Pool {
     fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<bool> {
         let mut members = Vec::with_capacity(segment.slots.len());
         for (slot, column) in segment.slots.iter().zip(&row.columns) {
-            members.extend(self.members.writers(slot.device).map(|member| (member, slot.index(), column)));
+            members
+                .extend(self.store.members.writers(slot.device).map(|member| (member, slot.index(), column)));
         }
         let writes: Vec<_> = (members.iter())
             .map(|(member, slot, column)| {
@@ -393,9 +395,9 @@ impl Pool {
         for ((member, slot, _), error) in members.iter().zip(&refused) {
             let Some(error) = error else { continue };
             let column = segment.slots.iter().position(|other| {
-                self.members.writers(other.device).any(|writer| Arc::ptr_eq(&writer, member))
+                self.store.members.writers(other.device).any(|writer| Arc::ptr_eq(&writer, member))
             });
-            match column.map(|column| self.retire_slot(segment, column, *slot, member, error)) {
+            match column.map(|column| self.store.retire_slot(segment, column, *slot, member, error)) {
                 Some(Retired::Noted) => is_noted = true,
                 _ => member.refuse(error),
             }
@@ -419,11 +421,12 @@ impl Pool {
             return Ok(false);
         }
         if copies == 0 {
-            let columns: Vec<_> = segment.slots.iter().map(|slot| self.members.get(slot.device)).collect();
-            return Err(self.suspend_without(&columns, "the intent log cannot be written"));
+            let columns: Vec<_> =
+                segment.slots.iter().map(|slot| self.store.members.get(slot.device)).collect();
+            return Err(self.store.suspend_without(&columns, "the intent log cannot be written"));
         }
         if copies < segment.slots.len() {
-            self.check_tolerance()?;
+            self.store.check_tolerance()?;
         }
         Ok(everywhere)
     }
@@ -431,7 +434,7 @@ impl Pool {
     /// At a commit: the log goes on where it is, full segments are closed, and spares are added.
     pub(crate) fn rotate_log(&self, op: &Op<'_>, intent: &mut Intent, commit: CommitId) -> Result<()> {
         let _ = op;
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         let first = intent.segments.front().copied();
         // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit
         // holds all that is in it.
@@ -452,7 +455,7 @@ impl Pool {
         }
         drop(core);
         while intent.segments.len() < LOG_SEGMENTS {
-            let Some(id) = self.open_log_segment()? else { break };
+            let Some(id) = self.store.open_log_segment()? else { break };
             if intent.segments.is_empty() {
                 intent.offset = DESCRIPTOR_LEN;
             }

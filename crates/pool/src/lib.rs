@@ -1,6 +1,6 @@
-//! A pool without file names: layout, segments, block store, block map, trees, commit, log.
+//! A pool without file names: datasets, snapshots, quotas, dedup, commit, log, import, and what keeps it well.
 //!
-//! Read [`write`] for the way down, [`read`] for the way up, [`commit`] for what makes it durable,
+//! Where blocks lie is the business of the store, [`Pool::store`]. Read [`commit`] for what makes changes durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
 pub mod admin;

@@ -143,16 +143,9 @@ pub(crate) struct CommitTurn<'a> {
     _lock: MutexGuard<'a, ()>,
 }
 
-impl std::ops::Deref for Pool {
-    type Target = Store;
-    fn deref(&self) -> &Store {
-        &self.store
-    }
-}
-
 impl Pool {
     /// Where its blocks lie.
-    pub fn store_of_blocks(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Store {
         &self.store
     }
     /// Enters a modifying operation.
@@ -163,11 +156,11 @@ impl Pool {
         self.look_after_a_pause()?;
         let guard = (!planted(Bug::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
-        self.check_writable()?;
+        self.store.check_writable()?;
         Ok(Op {
             pool: self,
             mark: self.watermark(),
-            _watch: self.watch("an operation"),
+            _watch: self.store.watch("an operation"),
             _gate: Gate::Shared { _guard: guard },
         })
     }
@@ -184,11 +177,15 @@ impl Pool {
     }
 
     pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Result<Op<'a>> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         // It is for what the log holds, which was promised.
         let mark = Watermark::Promised;
-        let op =
-            Op { pool: self, mark, _watch: self.watch("a commit"), _gate: Gate::Exclusive { _guard: guard } };
+        let op = Op {
+            pool: self,
+            mark,
+            _watch: self.store.watch("a commit"),
+            _gate: Gate::Exclusive { _guard: guard },
+        };
         Ok(op)
     }
     /// The pool's name.
@@ -209,15 +206,15 @@ impl Pool {
     }
     /// The most dirty bytes that the budget allows.
     pub fn dirty_limit(&self) -> u64 {
-        self.cache.dirty_limit()
+        self.store.cache.dirty_limit()
     }
     /// From so many dirty bytes on they should be stored, though none of them needs to be yet.
     pub fn stream_from(&self) -> u64 {
-        self.dirty_allowed() / 4
+        self.store.dirty_allowed() / 4
     }
     /// Counts more dirty bytes, and rings when that makes them enough to be stored.
     pub fn add_dirty(&self, bytes: u64) {
-        let (before, enough) = (self.dirty.add(bytes), self.stream_from());
+        let (before, enough) = (self.store.dirty.add(bytes), self.stream_from());
         if before < enough
             && before + bytes >= enough
             && let Some(bell) = self.bell.get()
@@ -243,7 +240,7 @@ impl Pool {
     }
     /// Whether somebody changed anything since the last commit was sealed.
     pub(crate) fn is_changed(&self) -> bool {
-        self.dirty.get() > 0
+        self.store.dirty.get() > 0
             || self.notes.lock().bytes() > 0
             || self.has_dropped()
             || self.trees().iter().any(|dataset| {
@@ -254,7 +251,7 @@ impl Pool {
     /// Whether the changes of the block map that wait for a commit take more memory than merges may: a commit should
     /// come.
     pub fn is_map_large(&self) -> bool {
-        self.map.lock().table_bytes() > self.cache.trace_limit()
+        self.store.map.lock().table_bytes() > self.store.cache.trace_limit()
     }
     /// Bytes of operations that wait for an fsync or a commit.
     pub fn noted_bytes(&self) -> usize {
@@ -296,24 +293,24 @@ impl Pool {
         let found = self.find_space(bytes, record_size).and_then(|()| self.make_space(bytes, record_size));
         found.inspect_err(|error| {
             if matches!(error, PoolError::NoSpace) {
-                self.event(Event::new(Class::PoolFull));
+                self.store.event(Event::new(Class::PoolFull));
             }
         })
     }
 
     /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it.
     pub(crate) fn find_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        if self.space(record_size).available >= bytes {
+        if self.store.space(record_size).available >= bytes {
             return Ok(());
         }
-        self.check_writable()?;
+        self.store.check_writable()?;
         self.settle_space(bytes, record_size)
     }
 
     /// Whether commits would make dropped space writable again: the free queue goes on with each, and a slot
     /// comes back two commits after the last block in it died.
     pub fn is_freeing(&self) -> bool {
-        self.has_dropped() || self.has_queued() || self.core.lock().waiting_to_be_free()
+        self.has_dropped() || self.has_queued() || self.store.core.lock().waiting_to_be_free()
     }
 
     /// Settings that a dataset has when nothing is set.
@@ -321,7 +318,7 @@ impl Pool {
         Settings {
             codec: larder_store::codec::Codec::default(),
             checksum: larder_format::checksum::ChecksumKind::Fast,
-            record_size: (128 << 10).min(self.max_record()),
+            record_size: (128 << 10).min(self.store.max_record()),
             chunking: crate::dataset::Chunking::Fixed,
             readonly: false,
             atime: crate::dataset::Atime::On,

@@ -469,14 +469,14 @@ impl Pool {
         let (mine, others) = self.books.promises(dataset.id());
         let record_size = dataset.settings().record_size;
         let needed = bytes.saturating_add(others).saturating_add(self.promise_overhead(others, record_size));
-        if self.has_plenty(needed, bytes, record_size) {
+        if self.store.has_plenty(needed, bytes, record_size) {
             return Ok(());
         }
-        let kept = || self.space_above(record_size, Watermark::Reserved).available;
+        let kept = || self.store.space_above(record_size, Watermark::Reserved).available;
         match self.find_space(needed, record_size) {
             Err(PoolError::NoSpace) if bytes <= mine || replaces() => {
                 // What waits in memory counts in full until it is stored, and what it replaces is dead only then.
-                if needed > kept() && self.dirty.needed() > 0 {
+                if needed > kept() && self.store.dirty.needed() > 0 {
                     self.store_waiting()?;
                 }
                 if needed > kept() {
@@ -495,7 +495,7 @@ impl Pool {
             return 0;
         }
         let records = self.books.promised_records.read().clone();
-        let fits = |size: u32| self.space(size).available;
+        let fits = |size: u32| self.store.space(size).available;
         let worst = records.into_iter().filter(|&size| size != record_size).map(fits).min();
         let (here, worst) = (fits(record_size), worst.unwrap_or(u64::MAX).max(1));
         (u128::from(promised) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
@@ -504,7 +504,7 @@ impl Pool {
     /// What of the pool is free for records of `record_size` bytes.
     fn free(&self, record_size: u32) -> u64 {
         let promised = self.books.promised.load(Relaxed).max(0) as u64;
-        self.space(record_size).available.saturating_sub(self.promise_overhead(promised, record_size))
+        self.store.space(record_size).available.saturating_sub(self.promise_overhead(promised, record_size))
     }
 
     /// Space as it is for a dataset: what its records take (and what waits in memory), and what can be

@@ -45,7 +45,7 @@ impl Pool {
     pub fn attach(&self, to: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
         let _mine = self.change_turn();
         let member = self.known(to)?;
-        let rule = self.core.lock().groups.get(&member.group).map(|group| group.rule);
+        let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
         let Some(rule) = rule.filter(is_mirror).filter(|_| member.stands_for.is_none()) else {
             return Err(PoolError::Invalid(format!(
                 "{} is neither a single device nor a mirror's: only those get another copy. Nothing was changed",
@@ -54,21 +54,21 @@ impl Pool {
         };
         let leaves =
             |other: &Arc<Member>| other.group == member.group && other.is_leaving() && other.is_written();
-        if self.members.iter().any(|other| leaves(&other)) {
+        if self.store.members.iter().any(|other| leaves(&other)) {
             return Err(PoolError::Invalid("a device is on its way out of this group: wait for that".into()));
         }
         let rule = mirror_of(rule.layout.r() + 1)?;
         let place = Place { rule, ..self.place_of_member(&member, 1, MAX_DEVICES)? };
         let label = self.label_for(&*new, &place, None)?;
-        self.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("another copy"));
-        let clock = Arc::clone(&self.world.clock);
+        self.store.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("another copy"));
+        let clock = Arc::clone(&self.store.world.clock);
         let index = place.index;
         self.change_members(move |pool, commit| {
             let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
             joining.joined_after(commit);
             joining.completed(commit, pool.incarnation());
-            pool.members.put(Arc::new(joining));
-            let mut core = pool.core.lock();
+            pool.store.members.put(Arc::new(joining));
+            let mut core = pool.store.core.lock();
             if let Some(group) = core.groups.change(place.group) {
                 group.join(place.index, place.slot_count);
                 group.rule = rule;
@@ -81,8 +81,8 @@ impl Pool {
 
     /// Whether a mirror holds what is on `member` on another device too.
     pub(crate) fn is_spare_copy(&self, member: &Member) -> bool {
-        let rule = self.core.lock().groups.get(&member.group).map(|group| group.rule);
-        let others = self.members.of_group(member.group).filter(|other| other.index != member.index);
+        let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
+        let others = self.store.members.of_group(member.group).filter(|other| other.index != member.index);
         rule.is_some_and(|rule| is_mirror(&rule) && rule.layout.r() > 1)
             && others.filter(|other| other.is_online()).count() > 0
     }
@@ -90,13 +90,14 @@ impl Pool {
     /// Sends a mirror's device on its way out.
     pub(crate) fn narrow(&self, member: &Arc<Member>) -> Result<()> {
         let group = member.group;
-        let rule = mirror_of(self.members.of_group(group).count() - 1)?;
-        self.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()).text("on its way out"));
+        let rule = mirror_of(self.store.members.of_group(group).count() - 1)?;
+        self.store
+            .event(Event::new(Class::DeviceRemove).device(member.guid, member.name()).text("on its way out"));
         let leaving = Arc::clone(member);
         let gone = !member.is_written();
         self.change_members(move |pool, _| {
             leaving.set_leaving();
-            let mut core = pool.core.lock();
+            let mut core = pool.store.core.lock();
             if let Some(space) = core.groups.change(group) {
                 space.retire(leaving.index, gone);
                 space.rule = rule;
@@ -109,7 +110,7 @@ impl Pool {
 
     /// The labels of a group tell its rule; the root does as well, and is believed.
     fn relabel_group(&self, group: GroupIndex, rule: GroupRule) {
-        for member in self.members.of_group(group).filter(|member| member.is_written()) {
+        for member in self.store.members.of_group(group).filter(|member| member.is_written()) {
             drop(member.relabel(|label| label.rule = rule));
         }
     }
@@ -122,18 +123,18 @@ impl Pool {
     pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
         let _mine = self.change_turn();
         let (number, features) = {
-            let core = self.core.lock();
+            let core = self.store.core.lock();
             (GroupIndex::new(core.groups.next()), core.features)
         };
-        let ashift = self.ashift();
+        let ashift = self.store.ashift();
         if number >= NO_GROUP {
             let text = "this pool has had as many groups as it has numbers for. Nothing was changed";
             return Err(PoolError::Invalid(text.into()));
         }
         // Blocks must find room in the slots of every group.
-        let smallest = self.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
+        let smallest = self.store.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
         let slot_size = spec.slot_size().max(smallest);
-        let first = self.members.next_index(spec.devices.len(), MAX_DEVICES)?.get();
+        let first = self.store.members.next_index(spec.devices.len(), MAX_DEVICES)?.get();
         let mut joining = Vec::new();
         for (device, index) in spec.devices.into_iter().zip(first..) {
             let size = device.size();
@@ -146,9 +147,9 @@ impl Pool {
             }
             let label = Label {
                 sequence: 1,
-                pool: self.guid(),
+                pool: self.store.guid(),
                 name: self.name(),
-                device: DeviceGuid::new(self.world.entropy.next_u64()),
+                device: DeviceGuid::new(self.store.world.entropy.next_u64()),
                 index: DeviceIndex::new(index),
                 group: number,
                 rule: spec.rule,
@@ -159,25 +160,26 @@ impl Pool {
                 created: self.created,
                 ashift,
                 features,
-                key: self.sums.key(),
+                key: self.store.sums.key(),
             };
             joining.push((device, label));
         }
         for (device, label) in &joining {
             write_label_areas(&**device, label)?;
-            self.event(Event::new(Class::DeviceAdd).device(label.device, device.name()).text("a new group"));
+            self.store
+                .event(Event::new(Class::DeviceAdd).device(label.device, device.name()).text("a new group"));
         }
-        let clock = Arc::clone(&self.world.clock);
+        let clock = Arc::clone(&self.store.world.clock);
         self.change_members(move |pool, commit| {
             let slots: Vec<_> = joining.iter().map(|(_, label)| (label.index, label.slot_count)).collect();
             for (device, label) in joining {
                 let member = Member::labelled(device, label, MemberState::Online, None, &clock);
                 member.joined_after(commit);
                 member.completed(commit, pool.incarnation());
-                pool.members.put(Arc::new(member));
+                pool.store.members.put(Arc::new(member));
             }
             let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);
-            pool.core.lock().groups.insert(group);
+            pool.store.core.lock().groups.insert(group);
         })
     }
 
@@ -200,7 +202,7 @@ impl Pool {
         }
         if left > 0 {
             // Records and nodes are all moved, or wait for room; pages of runs are what is left, and tables.
-            self.map.lock().evacuate(|id| misfits.contains(&id));
+            self.store.map.lock().evacuate(|id| misfits.contains(&id));
             self.evacuate_index(|id| misfits.contains(&id));
             self.commit()?;
         }
@@ -209,9 +211,9 @@ impl Pool {
 
     /// Devices on their way out that no segment names any more.
     fn leaving_for_good(&self) -> Vec<Arc<Member>> {
-        let mut leaving: Vec<_> = self.members.iter().filter(|member| member.is_leaving()).collect();
+        let mut leaving: Vec<_> = self.store.members.iter().filter(|member| member.is_leaving()).collect();
         if !leaving.is_empty() {
-            let core = self.core.lock();
+            let core = self.store.core.lock();
             let named: HashSet<DeviceIndex> = core
                 .entries
                 .values()
@@ -230,7 +232,7 @@ impl Pool {
 
     /// The segments that do not fit.
     fn misfits(&self) -> HashSet<SegmentId> {
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let groups = &core.groups;
         let misfit =
             |entry: &larder_store::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
@@ -240,7 +242,7 @@ impl Pool {
     /// Bytes, before copies, that still have to move to fit the shape of their group.
     pub fn reshape_left(&self) -> u64 {
         let misfits = self.misfits();
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
     }
 
@@ -248,8 +250,8 @@ impl Pool {
     /// group had another shape, and lies on these alone. In plain words, with their names.
     pub fn out_of_reach(&self) -> Option<String> {
         let is_lost =
-            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
-        let core = self.core.lock();
+            |device: DeviceIndex| self.store.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.store.core.lock();
         let (mut lost, mut bytes) = (BTreeSet::new(), 0);
         for entry in core.entries.values().filter(|entry| entry.live_blocks > 0) {
             let segment = &entry.segment;
@@ -260,7 +262,7 @@ impl Pool {
         }
         drop(core);
         let name = |device: DeviceIndex| {
-            self.members.find(device).map_or_else(|| format!("device {device}"), |member| member.name())
+            self.store.members.find(device).map_or_else(|| format!("device {device}"), |member| member.name())
         };
         let names: Vec<String> = lost.into_iter().map(name).collect();
         (!names.is_empty()).then(|| {
@@ -276,10 +278,10 @@ impl Pool {
     /// How many more devices can be lost, whichever they are, before data is.
     pub fn losses_survived(&self) -> usize {
         let is_lost =
-            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
-        let core = self.core.lock();
+            |device: DeviceIndex| self.store.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.store.core.lock();
         let by_rule = core.groups.values().map(|group| {
-            let members: Vec<_> = self.members.of_group(group.index).collect();
+            let members: Vec<_> = self.store.members.of_group(group.index).collect();
             group.rule.layout.losses_survived(|column| !members[column].is_online())
         });
         let misfits = core.entries.values().filter(|entry| entry.live_blocks > 0);

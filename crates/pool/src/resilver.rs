@@ -159,7 +159,7 @@ impl Running {
         let total = self.total.max(self.examined);
         ResilverResult {
             started: self.started,
-            finished: pool.world.clock.now(),
+            finished: pool.store.world.clock.now(),
             total,
             examined: if complete { total } else { self.examined },
             written: self.written,
@@ -189,8 +189,8 @@ impl Pool {
     pub fn resilver_step(&self, bytes: u64) -> Result<bool> {
         let _nobody_leaves = self.change_turn();
         let _one_at_a_time = self.resilver.running.lock();
-        self.check_writable()?;
-        for member in self.members.iter().filter(|member| member.state() == MemberState::Stale) {
+        self.store.check_writable()?;
+        for member in self.store.members.iter().filter(|member| member.state() == MemberState::Stale) {
             self.online(member.index, None)?;
         }
         // What they waited for is gone.
@@ -213,7 +213,7 @@ impl Pool {
         let begun = self.resilver.state.lock().running.take();
         let mut running = begun.unwrap_or_else(|| {
             let names: Vec<_> = targets.iter().map(|member| member.name()).collect();
-            self.event(Event::new(Class::ResilverStart).text(names.join(", ")));
+            self.store.event(Event::new(Class::ResilverStart).text(names.join(", ")));
             self.begin_resilver(&targets)
         });
         let stepped = self.go_on(&mut running, &targets, bytes);
@@ -221,7 +221,7 @@ impl Pool {
         let mut state = self.resilver.state.lock();
         state.progress = (!finished).then(|| running.progress());
         if finished {
-            running.lost.iter().for_each(|lost| self.suspects.note_segment(lost.segment));
+            running.lost.iter().for_each(|lost| self.store.suspects.note_segment(lost.segment));
             // What was lost may have come back with a device.
             self.recheck_damage();
         } else {
@@ -233,26 +233,29 @@ impl Pool {
 
     /// Members that wait for what nobody in use has any more.
     fn bereft(&self) -> impl Iterator<Item = Arc<Member>> {
-        self.members.iter().filter(|member| member.state() == MemberState::Waiting && self.is_bereft(member))
+        self.store
+            .members
+            .iter()
+            .filter(|member| member.state() == MemberState::Waiting && self.is_bereft(member))
     }
 
     /// Whether a device is to join, or to take a place, with the next step.
     pub fn resilver_is_due(&self) -> bool {
         self.bereft().next().is_some()
-            || self.members.iter().any(|member| member.state() == MemberState::Stale)
+            || self.store.members.iter().any(|member| member.state() == MemberState::Stale)
     }
 
     /// The members that are being rebuilt. Of one that is just joining, rows of the commit at the boundary may be under
     /// way, and would be taken for later ones: it waits until that is durable.
     fn rebuilding(&self) -> Vec<Arc<Member>> {
-        let durable = self.durable_commit();
+        let durable = self.store.durable_commit();
         let joined =
             |member: &Arc<Member>| member.state() == MemberState::Rebuilding && member.since() <= durable;
-        self.members.iter().filter(joined).collect()
+        self.store.members.iter().filter(joined).collect()
     }
 
     fn begin_resilver(&self, targets: &[Arc<Member>]) -> Running {
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let (mut total, mut examined) = (0, 0);
         for member in targets {
             let lacking = core.entries.values().filter(|entry| column_for(entry, member).is_some());
@@ -262,11 +265,11 @@ impl Pool {
             }
         }
         Running {
-            started: self.world.clock.now(),
+            started: self.store.world.clock.now(),
             total,
             examined,
             written: 0,
-            committed: self.world.clock.monotonic(),
+            committed: self.store.world.clock.monotonic(),
             lost: Vec::new(),
             at: None,
             next: None,
@@ -299,7 +302,7 @@ impl Pool {
                 let ResilverResult { written, lost, lost_bytes, .. } = result;
                 let text =
                     format!("{written} bytes written, {lost} ranges could not be had ({lost_bytes} bytes)");
-                self.event(Event::new(Class::ResilverFinish).text(text));
+                self.store.event(Event::new(Class::ResilverFinish).text(text));
                 self.set_note(RESULT, &result.encode())?;
                 self.complete(rebuilt)?;
                 return Ok(more);
@@ -344,12 +347,12 @@ impl Pool {
         // In the root no later than that the segment is done.
         let stand_ins = members.iter().filter(|member| member.stands_for.is_some() && !lost.is_empty());
         stand_ins.for_each(|member| member.set_partial(true));
-        let height = self.core.lock().entries.get(&id).map_or(0, |entry| u64::from(entry.height));
+        let height = self.store.core.lock().entries.get(&id).map_or(0, |entry| u64::from(entry.height));
         running.examined += height * members.len() as u64;
         // Of who failed meanwhile nothing is kept.
         let stayed = members.iter().filter(|member| member.state() == MemberState::Rebuilding);
         self.resilver.state.lock().done.extend(stayed.map(|member| (member.index, id)));
-        let now = self.world.clock.monotonic();
+        let now = self.store.world.clock.monotonic();
         if now.saturating_sub(running.committed) >= COMMIT_EVERY {
             running.committed = now;
             self.commit()?;
@@ -372,7 +375,7 @@ impl Pool {
             targets.iter().map(reached).collect()
         };
         let first = done.iter().copied().min()?;
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let after = (std::ops::Bound::Excluded(first), std::ops::Bound::Unbounded);
         for (&id, entry) in core.entries.range(after) {
             let lacking = targets.iter().zip(&done).filter(|(_, done)| **done < id);
@@ -456,9 +459,9 @@ impl Pool {
     /// When the pool cannot be written.
     pub fn resilver_restart(&self) -> Result<()> {
         let _nobody_steps = self.resilver.running.lock();
-        self.check_writable()?;
+        self.store.check_writable()?;
         let waiting = |member: &Arc<Member>| member.state() == MemberState::Waiting;
-        for member in self.rebuilding().into_iter().chain(self.members.iter().filter(waiting)) {
+        for member in self.rebuilding().into_iter().chain(self.store.members.iter().filter(waiting)) {
             member.rebuilt_to(SegmentId::new(0));
             member.set_partial(false);
             member.set_state(MemberState::Rebuilding);

@@ -94,7 +94,7 @@ impl Pool {
     /// # Errors
     /// When there is no such dataset, or the name cannot be or is taken; those of [`Pool::commit`].
     pub fn snapshot(&self, dataset: DatasetId, name: &str) -> Result<SnapshotRecord> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         check_name(name).map_err(PoolError::Invalid)?;
         self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let wanted = (dataset, name.to_owned());
@@ -146,7 +146,7 @@ impl Pool {
             return Err(PoolError::Busy(format!("snapshot {name} is in use")));
         }
         let (high, root) = (snapshot.record.high, snapshot.record.root);
-        self.tables.lock().remove(&TableNodes(self), &Table::snapshot_key(dataset, high))?;
+        self.tables.lock().remove(&TableNodes(&self.store), &Table::snapshot_key(dataset, high))?;
         snapshots.taken.remove(&(dataset, high));
         self.notes.lock().note_removal();
         state.record.floor = snapshots.floor(dataset);
@@ -183,26 +183,26 @@ impl Pool {
             };
             let mut state = head.state.write();
             state.changed = true;
-            let high = self.core.lock().take_ids(1);
+            let high = self.store.core.lock().take_ids(1);
             let head = &mut state.record;
             let record = SnapshotRecord {
                 dataset,
-                guid: self.world.entropy.next_u64(),
+                guid: self.store.world.entropy.next_u64(),
                 high,
                 root: head.root,
                 referenced: head.referenced,
                 logical: head.logical,
                 stored: head.stored,
                 next_inode: head.next_inode,
-                created: self.world.clock.now(),
+                created: self.store.world.clock.now(),
                 commit,
                 name,
             };
             head.floor = high;
             let mut snapshots = self.snapshots.lock();
             let mut tables = self.tables.lock();
-            tables.insert(&TableNodes(self), Table::dataset_key(dataset), &head.encode())?;
-            tables.insert(&TableNodes(self), Table::snapshot_key(dataset, high), &record.encode())?;
+            tables.insert(&TableNodes(&self.store), Table::dataset_key(dataset), &head.encode())?;
+            tables.insert(&TableNodes(&self.store), Table::snapshot_key(dataset, high), &record.encode())?;
             snapshots.insert(record);
             snapshots.wanted.remove(0);
             state.changed = false;

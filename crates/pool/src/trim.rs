@@ -175,7 +175,7 @@ impl Pool {
     /// [`PoolError::Busy`] when one is being trimmed; when one is not in use, or does not support it; when the pool
     /// cannot be written.
     pub fn trim_start(&self, devices: &[DeviceIndex], rate: u64) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let members = self.trimmable(devices)?;
         for member in &members {
             if !member.discards() {
@@ -186,7 +186,7 @@ impl Pool {
             }
         }
         for member in members {
-            let time = self.world.clock.now();
+            let time = self.store.world.clock.now();
             let fresh = Course { state: TrimState::Active, time, next: 0, trimmed: 0, rate };
             let course = match self.course_of(member.guid) {
                 Some(old) if old.state == TrimState::Suspended => {
@@ -195,7 +195,7 @@ impl Pool {
                 }
                 _ => fresh,
             };
-            self.event(Event::new(Class::TrimStart).device(member.guid, member.name()));
+            self.store.event(Event::new(Class::TrimStart).device(member.guid, member.name()));
             self.keep_course(member.guid, Some(course))?;
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Pool {
         how: &str,
         change: impl Fn(Course) -> Option<Option<Course>>,
     ) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let _no_step = self.trim.step.lock();
         let members = self.trimmable(devices)?;
         let changed = |member: Arc<Member>| {
@@ -237,7 +237,7 @@ impl Pool {
             Ok((member, course))
         };
         for (member, course) in members.into_iter().map(changed).collect::<Result<Vec<_>>>()? {
-            self.event(Event::new(Class::TrimFinish).device(member.guid, member.name()).text(how));
+            self.store.event(Event::new(Class::TrimFinish).device(member.guid, member.name()).text(how));
             self.keep_course(member.guid, course)?;
         }
         Ok(())
@@ -261,7 +261,7 @@ impl Pool {
             TrimState::Done => 0,
             _ => {
                 let device = member.stands_for.unwrap_or(member.index);
-                let core = self.core.lock();
+                let core = self.store.core.lock();
                 core.groups.get(&member.group).map_or(0, |group| group.free_bytes(device, next))
             }
         };
@@ -271,7 +271,7 @@ impl Pool {
     /// Whether a device is being trimmed because somebody asked for it.
     pub fn is_trimming(&self) -> bool {
         let active = |course: Course| course.state == TrimState::Active;
-        self.members.iter().any(|member| {
+        self.store.members.iter().any(|member| {
             member.is_written() && member.discards() && self.course_of(member.guid).is_some_and(active)
         })
     }
@@ -303,7 +303,7 @@ impl Pool {
         }
         let _nobody_leaves = self.change_turn();
         let mut times = self.trim.step.lock();
-        self.check_writable()?;
+        self.store.check_writable()?;
         let holding = self.no_trim();
         let mut batches = self.hold_asked(&times);
         if auto {
@@ -335,14 +335,14 @@ impl Pool {
 
     /// Slots of each device of a group that what was accepted may take.
     fn accepted(&self, core: &Core, group: GroupIndex) -> u64 {
-        let bytes = self.dirty.needed().saturating_add(core.footprint_of_nodes(self.unsealed()));
-        let record = RECORD.min(self.max_record());
+        let bytes = self.store.dirty.needed().saturating_add(core.footprint_of_nodes(self.store.unsealed()));
+        let record = RECORD.min(self.store.max_record());
         core.groups.get(&group).map_or(0, |space| bytes.div_ceil(space.per_segment(record).max(1)))
     }
 
     /// What was held can be given to anybody again.
     fn give_up_hold(&self, batches: &[Batch]) {
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         for batch in batches {
             let Some(space) = core.groups.change(batch.group) else { continue };
             let slot = |&index| Slot { device: batch.device, index };
@@ -352,9 +352,9 @@ impl Pool {
 
     /// Holds what comes next of trims that were asked for.
     fn hold_asked(&self, times: &BTreeMap<DeviceGuid, Times>) -> Vec<Batch> {
-        let now = self.world.clock.monotonic();
+        let now = self.store.world.clock.monotonic();
         let mut batches = Vec::new();
-        for member in self.members.iter().filter(|member| member.is_written() && member.discards()) {
+        for member in self.store.members.iter().filter(|member| member.is_written() && member.discards()) {
             let Some(course) = self.course_of(member.guid) else { continue };
             if course.state != TrimState::Active
                 || times.get(&member.guid).is_some_and(|times| times.due > now)
@@ -366,7 +366,7 @@ impl Pool {
             if batches.iter().any(|batch: &Batch| batch.device == device) {
                 continue;
             }
-            let mut core = self.core.lock();
+            let mut core = self.store.core.lock();
             let accepted = self.accepted(&core, member.group);
             let Some(space) = core.groups.change(member.group) else { continue };
             let slots = space.hold(device, course.next, most(space, course.rate), accepted);
@@ -382,8 +382,9 @@ impl Pool {
 
     /// Holds some of what was given back.
     fn hold_freed(&self, batches: &mut Vec<Batch>) {
-        let devices: Vec<_> = self.members.iter().filter(|member| member.stands_for.is_none()).collect();
-        let mut core = self.core.lock();
+        let devices: Vec<_> =
+            self.store.members.iter().filter(|member| member.stands_for.is_none()).collect();
+        let mut core = self.store.core.lock();
         for member in devices {
             let device = member.index;
             let accepted = self.accepted(&core, member.group);
@@ -397,7 +398,7 @@ impl Pool {
             let mut slots = space.hold_untrimmed(device, most(space, 0), accepted);
             slots.extend(early);
             let tells = |member: &Arc<Member>| member.is_written() && member.discards();
-            let members: Vec<_> = self.members.writers(device).filter(tells).collect();
+            let members: Vec<_> = self.store.members.writers(device).filter(tells).collect();
             if !slots.is_empty() {
                 batches.push(Batch::new(space, device, slots, members, None));
             }
@@ -420,7 +421,7 @@ impl Pool {
         let Some(course) = self.course_of(guid) else { return Ok(()) };
         let Some(member) = batch.members.first() else { return Ok(()) };
         let finish = |text: &str, course| {
-            self.event(Event::new(Class::TrimFinish).device(guid, member.name()).text(text));
+            self.store.event(Event::new(Class::TrimFinish).device(guid, member.name()).text(text));
             self.keep_course(guid, course)
         };
         if !member.discards() {
@@ -432,12 +433,12 @@ impl Pool {
         }
         let trimmed = course.trimmed + batch.bytes();
         if batch.slots.is_empty() {
-            let time = self.world.clock.now();
+            let time = self.store.world.clock.now();
             let done = Course { state: TrimState::Done, time, ..course };
             return finish(&format!("{trimmed} bytes trimmed"), Some(done));
         }
         let course = Course { next, trimmed, ..course };
-        let now = self.world.clock.monotonic();
+        let now = self.store.world.clock.monotonic();
         let times = times.entry(guid).or_default();
         let nanos = u128::from(batch.bytes()) * 1_000_000_000 / u128::from(course.rate.max(1));
         let rest = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));

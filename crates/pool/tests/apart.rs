@@ -121,15 +121,15 @@ fn an_fsync_that_a_copy_missed_is_told_by_a_root_so_that_the_copy_never_wins() {
         let pool = create(&sim, "mirror");
         let mut model = Model::new();
         commit(&pool, &mut model, &files(10, 5, 1));
-        let before = pool.durable_commit();
+        let before = pool.store().durable_commit();
         sync(&pool, &mut model, &files(10, 5, 2));
-        assert_eq!(pool.durable_commit(), before, "the log does as long as all have it");
+        assert_eq!(pool.store().durable_commit(), before, "the log does as long as all have it");
         sim.device(1).inject(fault.clone());
         sync(&pool, &mut model, &files(10, 5, 3));
-        assert!(pool.durable_commit() > before, "{fault:?}");
-        let told = pool.durable_commit();
+        assert!(pool.store().durable_commit() > before, "{fault:?}");
+        let told = pool.store().durable_commit();
         sync(&pool, &mut model, &files(10, 5, 4));
-        assert_eq!(pool.durable_commit(), told, "one root is enough");
+        assert_eq!(pool.store().durable_commit(), told, "one root is enough");
         drop(pool);
 
         let trace = sim.trace();
@@ -273,7 +273,7 @@ fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pool
     let pool = open(&alone, 50);
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     put(&pool, &dataset, &files(100, 60, 3));
-    pool.members().flush_all();
+    pool.store().members().flush_all();
     drop(pool);
     for swapped in [false, true] {
         let mut images = vec![left.clone(), alone.images().remove(0)];
@@ -292,7 +292,7 @@ fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pool
         let Scan::Member(found) = scan(&both.devices()[if swapped { 0 } else { 1 }]) else {
             panic!("a member")
         };
-        if !pool.members().get(index).is_written() {
+        if !pool.store().members().get(index).is_written() {
             pool.online(index, Some(*found)).unwrap();
         }
         while pool.resilver_step(u64::MAX).unwrap() {}
@@ -314,7 +314,7 @@ fn a_device_whose_loss_was_accepted_and_that_failed_at_once_is_no_branch_however
         sim.device(0).inject(Fault::FailReads(2 << 20..3 << 20));
         let new = pool.replace(DeviceIndex::new(0), Arc::new(sim.add_device(SIZE))).unwrap();
         while pool.resilver_step(u64::MAX).unwrap() {}
-        assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+        assert_eq!(pool.store().members().get(new).state(), MemberState::Waiting);
         sim.device(0).clear_faults();
         pool.online(DeviceIndex::new(1), None).unwrap();
         while pool.resilver_step(u64::MAX).unwrap() {}
@@ -327,7 +327,7 @@ fn a_device_whose_loss_was_accepted_and_that_failed_at_once_is_no_branch_however
         plan.accept_loss();
         sim.device(2).inject(Fault::FailFlushes);
         let pool = Pool::import(world(3), plan, &ImportOptions::default()).unwrap();
-        assert_eq!(pool.members().get(DeviceIndex::new(0)).state(), MemberState::Faulted);
+        assert_eq!(pool.store().members().get(DeviceIndex::new(0)).state(), MemberState::Faulted);
         commit(&pool, &mut model, &files(20, 5, 2));
         drop(pool);
         let half = imported(sim.images().remove(1), 40, &mut model);

@@ -53,11 +53,11 @@ fn is_label(offset: u64) -> bool {
 }
 
 fn write_errors(pool: &Pool) -> u64 {
-    pool.members().iter().map(|member| member.counters.write_errors.load(Ordering::Relaxed)).sum()
+    pool.store().members().iter().map(|member| member.counters.write_errors.load(Ordering::Relaxed)).sum()
 }
 
 fn all_online(pool: &Pool) -> bool {
-    pool.members().iter().all(|member| member.state() == MemberState::Online)
+    pool.store().members().iter().all(|member| member.state() == MemberState::Online)
 }
 
 #[test]
@@ -77,12 +77,12 @@ fn a_sector_that_takes_no_writes_costs_its_slot_and_nothing_else() {
             sim.device(0).inject(Fault::FailWrites(bad.clone()));
             let mut model = Model::new();
             work(&pool, &mut model, 1);
-            assert_eq!(pool.suspended(), None, "{case}");
+            assert_eq!(pool.store().suspended(), None, "{case}");
             assert!(all_online(&pool), "{case}: a device was given up");
-            let slots = pool.bad_slots();
+            let slots = pool.store().bad_slots();
             assert_eq!(slots.is_empty(), is_label(sector), "{case}: {slots:?}");
             retired += slots.len();
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             assert_whole(&pool, &case);
             pool.commit_export().unwrap();
@@ -91,12 +91,12 @@ fn a_sector_that_takes_no_writes_costs_its_slot_and_nothing_else() {
                 let next = SimWorld::from_images(sim.images());
                 next.device(0).inject(Fault::FailWrites(bad.clone()));
                 let pool = open(&next, seed);
-                assert_eq!(pool.bad_slots(), slots, "{case}");
+                assert_eq!(pool.store().bad_slots(), slots, "{case}");
                 let again = write_errors(&pool);
                 work(&pool, &mut model.clone(), 10 * seed);
                 assert!(is_label(sector) || write_errors(&pool) == again, "{case}: it was tried again");
                 assert!(all_online(&pool), "{case}");
-                pool.drop_caches();
+                pool.store().drop_caches();
                 assert_whole(&pool, &case);
             }
         }
@@ -130,7 +130,7 @@ fn a_heartbeat_that_is_refused_costs_no_device() {
             pool.beat().unwrap();
             commit(&pool, &mut model, &files(10, 3, round));
         }
-        assert!(all_online(&pool) && pool.bad_slots().is_empty(), "{word}");
+        assert!(all_online(&pool) && pool.store().bad_slots().is_empty(), "{word}");
         assert_eq!(write_errors(&pool), 19, "{word}");
         let events = pool.events(0);
         let told = events.iter().filter(|(_, event)| event.text.contains("heartbeat"));
@@ -154,7 +154,7 @@ fn rot(sim: &SimWorld, pool: &Pool, device: usize) -> u64 {
     };
     let record = ids.iter().find(|record| record.live_blocks > 0 && of(record).is_some()).unwrap();
     let slot = of(record).unwrap();
-    let at = pool.members().get(slot.device).slot_offset(slot.index, 4096 + 512).get();
+    let at = pool.store().members().get(slot.device).slot_offset(slot.index, 4096 + 512).get();
     let page = larder_format::DeviceOffset::new(at / 4096 * 4096);
     let mut bytes = sim.device(device).image().read(page, 4096);
     bytes[600] ^= 1;
@@ -173,18 +173,18 @@ fn what_a_scrub_cannot_rewrite_goes_to_another_slot_and_the_device_stays() {
         work(&pool, &mut model, 1);
         let at = rot(&sim, &pool, 0);
         sim.device(0).inject(Fault::FailWrites(at..at + 512));
-        pool.drop_caches();
+        pool.store().drop_caches();
         pool.scrub_start(ScrubSince::All).unwrap();
         while pool.scrub_step(u64::MAX).unwrap() {}
         assert!(all_online(&pool), "{word}");
-        assert_eq!(pool.bad_slots().len(), 1, "{word}");
+        assert_eq!(pool.store().bad_slots().len(), 1, "{word}");
         assert!(write_errors(&pool) > 0, "{word}");
         // It is whole again, on the device itself.
         assert_whole(&pool, word);
         commit(&pool, &mut model, &files(60, 2, 1));
         drop(pool);
         let pool = open(&SimWorld::from_images(sim.images()), 2);
-        assert_eq!(pool.bad_slots().len(), 1, "{word}");
+        assert_eq!(pool.store().bad_slots().len(), 1, "{word}");
         assert_whole(&pool, word);
         verify(&pool, &model);
     }
@@ -199,13 +199,13 @@ fn a_device_that_takes_no_writes_at_all_is_faulted_and_loses_no_slots() {
         work(&pool, &mut model, 1);
         sim.device(0).inject(Fault::FailWrites(LABEL_AREA..SIZE.get() - LABEL_AREA));
         commit(&pool, &mut model, &files(60, 5, 1));
-        assert_eq!(pool.members().get(DeviceIndex::new(0)).state(), MemberState::Faulted, "{word}");
-        assert_eq!(pool.bad_slots(), [], "{word}");
+        assert_eq!(pool.store().members().get(DeviceIndex::new(0)).state(), MemberState::Faulted, "{word}");
+        assert_eq!(pool.store().bad_slots(), [], "{word}");
         verify(&pool, &model);
         // It does not flap: taken back, it is out again with the next write, and in for good when it takes them.
         pool.clear(None).unwrap();
         commit(&pool, &mut model, &files(60, 5, 2));
-        assert_eq!(pool.members().get(DeviceIndex::new(0)).state(), MemberState::Faulted, "{word}");
+        assert_eq!(pool.store().members().get(DeviceIndex::new(0)).state(), MemberState::Faulted, "{word}");
         sim.device(0).clear_faults();
         pool.clear(None).unwrap();
         while pool.resilver_step(u64::MAX).unwrap() {}
@@ -221,7 +221,7 @@ fn a_device_with_many_bad_places_is_faulted_by_their_number_and_clear_keeps_them
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     work(&pool, &mut model, 1);
-    let member = pool.members().get(DeviceIndex::new(0));
+    let member = pool.store().members().get(DeviceIndex::new(0));
     // Every third slot has a bad sector.
     for slot in (2..member.slot_count).step_by(3) {
         let at = member.slot_offset(larder_format::SlotIndex::new(slot), 8192).get();
@@ -233,14 +233,14 @@ fn a_device_with_many_bad_places_is_faulted_by_their_number_and_clear_keeps_them
             break;
         }
     }
-    let retired = pool.bad_slots().len();
+    let retired = pool.store().bad_slots().len();
     assert!((12..=20).contains(&retired), "{retired}");
     assert!(!all_online(&pool), "{retired}");
     verify(&pool, &model);
     pool.clear(None).unwrap();
     while pool.resilver_step(u64::MAX).unwrap() {}
     assert!(all_online(&pool));
-    assert!(pool.bad_slots().len() >= retired);
+    assert!(pool.store().bad_slots().len() >= retired);
     verify(&pool, &model);
     assert_whole(&pool, "after clear");
 }
@@ -254,13 +254,13 @@ fn a_column_that_went_elsewhere_after_the_tables_is_found_there_by_every_later_i
         commit(&pool, &mut model, &files(10, 8, 1));
         // The rows of the next commit are refused where they belong, when its tables are written.
         for slot in pool.segments().iter().flat_map(|record| &record.slots) {
-            let member = pool.members().get(slot.device);
+            let member = pool.store().members().get(slot.device);
             let at = member.slot_offset(slot.index, 0).get();
             let bad = at..at + u64::from(member.slot_size);
             sim.device(slot.device.get().into()).inject(Fault::FailWrites(bad));
         }
         commit(&pool, &mut model, &files(30, 4, 1));
-        assert!(!pool.bad_slots().is_empty() && all_online(&pool), "{word}");
+        assert!(!pool.store().bad_slots().is_empty() && all_online(&pool), "{word}");
         let there = pool.segments();
         drop(pool);
         for seed in 2..5 {

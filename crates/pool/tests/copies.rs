@@ -50,7 +50,7 @@ fn what_cannot_be_read_at_one_place_is_read_at_another() {
             assert_whole(&pool, word);
             // All places but one go, each time another one is left.
             let all: Vec<_> =
-                places(&pool).into_keys().map(|id| pool.whereabouts(id).unwrap().unwrap()).collect();
+                places(&pool).into_keys().map(|id| pool.store().whereabouts(id).unwrap().unwrap()).collect();
             drop(pool);
             for left in 0..=more {
                 let mut images = sim.images();

@@ -36,7 +36,7 @@ fn put(pool: &Pool, name: &str, inode: u64, contents: impl Iterator<Item = u64>)
         replaces: None,
     };
     let records: Vec<_> = (0..).zip(contents).map(record).collect();
-    let ptrs = pool.store(&op, records).unwrap();
+    let ptrs = pool.store_records(&op, records).unwrap();
     let update = |tree: &mut larder_pool::Update<'_>| {
         for (inode, &ptr) in (inode..).zip(&ptrs) {
             let key = Key::new(inode, EXTENT, 0);
@@ -235,18 +235,18 @@ fn what_is_known_to_be_lost_is_stored_anew_when_it_is_written_again() {
     let lost = extent(12).ptr;
     let segment = pool.segments().into_iter().find(|segment| segment.id == lost.place.segment).unwrap();
     let slot = segment.slots[usize::from(lost.place.column)];
-    let at = pool.members().get(slot.device).slot_offset(slot.index, lost.place.offset).get();
+    let at = pool.store().members().get(slot.device).slot_offset(slot.index, lost.place.offset).get();
     sim.device(0).inject(larder_sim::Fault::FailReads(at..at + 4096));
-    pool.drop_caches();
-    assert!(pool.read(lost).is_err());
+    pool.store().drop_caches();
+    assert!(pool.store().read(lost).is_err());
     // As whoever read it tells.
     pool.note_unreadable(dataset.id(), 12, 0, LEN as u64, lost.id);
     // From a backup, over the old one.
     put(&pool, "tank", 12, 2..3);
     put(&pool, "tank", 20, 0..2);
     pool.commit().unwrap();
-    pool.drop_caches();
-    assert_eq!(&pool.read(extent(12).ptr).unwrap()[..], content(2, 1, LEN));
+    pool.store().drop_caches();
+    assert_eq!(&pool.store().read(extent(12).ptr).unwrap()[..], content(2, 1, LEN));
     assert_eq!(extent(20).ptr.id, extent(10).ptr.id, "what is not lost is found as ever");
     assert_eq!(pool.damage(), []);
 }

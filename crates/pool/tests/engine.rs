@@ -50,7 +50,7 @@ fn a_power_cut_at_any_write_loses_no_promise() {
 fn a_record_size_that_no_slot_holds_is_refused_in_plain_words() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let pool = create(&sim, "single");
-    let most = pool.max_record();
+    let most = pool.store().max_record();
     assert_eq!(most, 256 << 10);
     pool.set_property(ROOT_DATASET, "recordsize", &most.to_string()).unwrap();
     let refused = pool.set_property(ROOT_DATASET, "recordsize", "1048576").unwrap_err().to_string();

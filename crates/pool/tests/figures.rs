@@ -65,7 +65,7 @@ fn ptr(pool: &Pool, inode: u64) -> BlockPtr {
 }
 
 fn total(pool: &Pool, kind: RequestKind) -> Vec<Counts> {
-    let members = pool.members().of_group(GroupIndex::new(0));
+    let members = pool.store().members().of_group(GroupIndex::new(0));
     members.map(|member| member.meter().waits(kind).total.read()).collect()
 }
 
@@ -97,10 +97,10 @@ fn every_request_is_timed_once_also_one_that_fails() {
     let pool = mirror(&sim);
     let mut model = Model::new();
     commit(&pool, &mut model, &[(10, 1, 100_000), (11, 1, 100_000)]);
-    pool.drop_caches();
+    pool.store().drop_caches();
     sim.device(0).inject(Fault::FailReads(0..u64::MAX));
-    (10..12).for_each(|inode| assert!(pool.read(ptr(&pool, inode)).is_ok()));
-    for member in pool.members().iter() {
+    (10..12).for_each(|inode| assert!(pool.store().read(ptr(&pool, inode)).is_ok()));
+    for member in pool.store().members().iter() {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &member.counters;
         for (kind, requests) in [
@@ -127,13 +127,13 @@ fn the_cache_tells_demand_from_prefetch_and_data_from_metadata() {
     drop(pool);
     let pool = import_from(sim.devices(), 2).unwrap();
     let ptrs = [10, 11, 12].map(|inode| ptr(&pool, inode));
-    let before = pool.cache_stats();
+    let before = pool.store().cache_stats();
     assert!(before.demand_metadata.misses > 0, "nodes were looked up to find the extents");
     assert_eq!(before.demand_data, Lookups::default());
-    pool.read(ptrs[0]).unwrap();
-    pool.prefetch(&ptrs);
-    ptrs.iter().for_each(|&ptr| assert!(pool.read(ptr).is_ok()));
-    let after = pool.cache_stats();
+    pool.store().read(ptrs[0]).unwrap();
+    pool.store().prefetch(&ptrs);
+    ptrs.iter().for_each(|&ptr| assert!(pool.store().read(ptr).is_ok()));
+    let after = pool.store().cache_stats();
     assert_eq!(after.demand_data, Lookups { hits: 3, misses: 1 });
     assert_eq!(after.prefetch_data, Lookups { hits: 1, misses: 2 });
     assert!(after.record_bytes >= 150_000);

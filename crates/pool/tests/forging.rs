@@ -29,13 +29,13 @@ fn what_everybody_knows_of_a_pool_does_not_make_a_block() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let pool = create(&sim, "single");
     let stamp = (Incarnation::new(1), CommitId::new(1));
-    let own = forged(pool.sums(), BlockId::new(7), stamp, b"content");
-    CheckedHeader::check(pool.sums(), &own).unwrap();
-    let guessed = Sums::new(pool.guid(), PoolKey::new([0; KEY_LEN]));
+    let own = forged(pool.store().sums(), BlockId::new(7), stamp, b"content");
+    CheckedHeader::check(pool.store().sums(), &own).unwrap();
+    let guessed = Sums::new(pool.store().guid(), PoolKey::new([0; KEY_LEN]));
     let fake = forged(&guessed, BlockId::new(7), stamp, b"content");
-    assert_eq!(CheckedHeader::check(pool.sums(), &fake).unwrap_err().reason, Reason::Checksum);
-    let shown = format!("{:?} {:?}", pool.sums(), pool.sums().key());
-    assert_eq!(shown, format!("Sums({}) PoolKey(..)", pool.guid()), "a key is not shown");
+    assert_eq!(CheckedHeader::check(pool.store().sums(), &fake).unwrap_err().reason, Reason::Checksum);
+    let shown = format!("{:?} {:?}", pool.store().sums(), pool.store().sums().key());
+    assert_eq!(shown, format!("Sums({}) PoolKey(..)", pool.store().guid()), "a key is not shown");
 }
 
 /// What the other half of a pool that was taken apart wrote is intact, has this pool's key, and ids that are in use
@@ -63,7 +63,7 @@ fn a_block_of_a_split_half_is_not_taken_for_the_one_of_its_id() {
     let pool = import_from(first.devices(), 4).unwrap();
     let slot = |pool: &Pool| {
         let record = pool.segments().into_iter().find(|record| record.id == ptr.place.segment).unwrap();
-        let mut slots = record.slots.iter().map(|slot| (pool.members().get(slot.device), slot.index));
+        let mut slots = record.slots.iter().map(|slot| (pool.store().members().get(slot.device), slot.index));
         let (member, index) = slots.find(|(member, _)| member.is_online()).unwrap();
         member.slot_offset(index, 0)
     };
@@ -74,7 +74,7 @@ fn a_block_of_a_split_half_is_not_taken_for_the_one_of_its_id() {
     let written =
         Request::Write { offset: DeviceOffset::new(from), data: Arc::new(AlignedBuf::padded(&foreign)) };
     first.devices()[0].submit(written).within(TIMEOUT).unwrap();
-    pool.read(ptr).expect_err("it is the other half's");
+    pool.store().read(ptr).expect_err("it is the other half's");
 }
 
 /// A file that is looked at as a device carries the label of the pool's own, GUIDs and all, and the newest root.
@@ -98,7 +98,7 @@ fn a_device_made_up_by_somebody_joins_no_pool() {
     // Its roots are not summed with the key that it names, so it is no pool at all.
     assert_eq!(found.len(), 1);
     let pool = Pool::import(world(3), found.remove(0), &ImportOptions::default()).unwrap();
-    assert_eq!(&pool.read(ptr).unwrap()[..], noise(1, 5000));
+    assert_eq!(&pool.store().read(ptr).unwrap()[..], noise(1, 5000));
     drop(pool);
     // One with roots of its own is told of, and nothing is chosen unasked.
     let other = SimWorld::new(&[ByteLen::new(64 << 20)]);
@@ -106,7 +106,7 @@ fn a_device_made_up_by_somebody_joins_no_pool() {
     let entropy = Arc::new(SameGuid(SeededEntropy::new(1), SeededEntropy::new(9), AtomicBool::new(true)));
     let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
     let pool = Pool::create(World { entropy, ..world(1) }, spec).unwrap();
-    assert_eq!(pool.guid(), plans(sim.devices()).remove(0).guid);
+    assert_eq!(pool.store().guid(), plans(sim.devices()).remove(0).guid);
     drop(pool);
     let mut both = sim.devices();
     both.extend(other.devices());

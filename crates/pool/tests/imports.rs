@@ -82,7 +82,7 @@ fn an_older_image_of_a_device_is_told_and_not_used() {
         let mut model = Model::new();
         commit(&pool, &mut model, &[(10, 1, 50_000)]);
         let old = sim.images();
-        let at = pool.durable_commit();
+        let at = pool.store().durable_commit();
         (2..5).for_each(|version| commit(&pool, &mut model, &[(10, version, 40_000)]));
         drop(pool);
         let mut images = sim.images();
@@ -136,7 +136,7 @@ fn an_older_copy_beside_the_current_device_is_set_aside_by_name() {
         remark(&plan, &[&format!("sim{place} is an older copy of sim{current}")]);
         let pool = Pool::import(world(3), plan, &ImportOptions::default()).unwrap();
         verify(&pool, &model);
-        assert!(pool.members().iter().all(|member| member.is_online()));
+        assert!(pool.store().members().iter().all(|member| member.is_online()));
         drop(pool);
         assert!(sim.device(place).image() == old);
     }
@@ -216,7 +216,7 @@ fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
             let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
             let sleeper = Pool::create(world, spec).unwrap();
             let mut model = Model::new();
-            let devices: Vec<_> = sleeper.members().iter().map(|member| member.index).collect();
+            let devices: Vec<_> = sleeper.store().members().iter().map(|member| member.index).collect();
             sleeper.trim_start(&devices, 0).unwrap();
             commit(&sleeper, &mut model, &[(10, 1, 50_000)]);
             put(&sleeper, &sleeper.dataset(ROOT_DATASET).unwrap(), &[(11, 9, 50_000)]);
@@ -314,11 +314,11 @@ fn of_two_first_roots_in_one_place_the_one_that_is_gone_gives_up() {
     sim.device(0).inject(Fault::FailWrites(HEARTBEAT_OFFSET..HEARTBEAT_OFFSET + 512));
     let first = open(&sim, 2);
     // Another import that had looked before writes its first root over that of this one.
-    let place = ring_slot(label_areas(SIZE)[0], first.durable_commit());
-    let mut root = Root::check(first.sums(), &sim.device(0).image().read(place, RING_SLOT)).unwrap();
+    let place = ring_slot(label_areas(SIZE)[0], first.store().durable_commit());
+    let mut root = Root::check(first.store().sums(), &sim.device(0).image().read(place, RING_SLOT)).unwrap();
     root.incarnation = Incarnation::new(77);
     root.history[0].incarnation = root.incarnation;
-    let bytes = Arc::new(AlignedBuf::padded(&root.encode(first.sums()).unwrap()));
+    let bytes = Arc::new(AlignedBuf::padded(&root.encode(first.store().sums()).unwrap()));
     sim.device(0).submit(Request::Write { offset: place, data: bytes }).wait().unwrap();
     let PoolError::Suspended(_) = first.commit().unwrap_err() else { panic!("it goes on") };
 }
@@ -439,7 +439,7 @@ fn a_device_that_grew_is_used_and_one_that_shrank_is_set_aside() {
         let sim = SimWorld::from_images(images);
         let pool = open(&sim, 2);
         verify(&pool, &model);
-        assert!(pool.members().iter().all(|member| member.is_online()));
+        assert!(pool.store().members().iter().all(|member| member.is_online()));
         commit(&pool, &mut model.clone(), &[(10, 50, 100)]);
         drop(pool);
         assert!(plan(sim.devices()).devices.iter().all(|device| device.standing == Standing::Current));
@@ -510,7 +510,7 @@ fn a_device_that_fell_out_stays_out_after_it_is_back() {
     let mut model = Model::new();
     commit(&pool, &mut model, &[(10, 1, 50_000)]);
     sim.device(1).inject(Fault::FailWrites(0..u64::MAX));
-    let before = pool.durable_commit();
+    let before = pool.store().durable_commit();
     commit(&pool, &mut model, &[(10, 2, 50_000)]);
     sim.device(1).clear_faults();
     commit(&pool, &mut model, &[(11, 3, 50_000)]);
@@ -546,7 +546,7 @@ fn a_spare_whose_label_was_rewritten_for_a_place_that_it_did_not_get_comes_back_
     let Scan::Member(found) = scan(&sim.devices()[2]) else { panic!("a pool's device") };
     pool.online(spare, Some(*found)).unwrap();
     pool.commit().unwrap();
-    let spares: Vec<_> = pool.members().spares().iter().map(|spare| spare.index).collect();
+    let spares: Vec<_> = pool.store().members().spares().iter().map(|spare| spare.index).collect();
     assert_eq!(spares, [spare]);
     drop(pool);
     let plan = plan(sim.devices());
@@ -562,7 +562,7 @@ fn a_device_whose_last_slots_would_reach_into_its_second_label_area_is_too_small
         let devices = sim.devices();
         let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
         let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 16 }).unwrap();
-        let first = pool.members().iter().next().unwrap().index;
+        let first = pool.store().members().iter().next().unwrap().index;
         let replaced = pool.replace(first, Arc::clone(&devices[1]));
         assert_eq!(replaced.is_ok(), fits, "{size:?}");
         if let Err(error) = replaced {
@@ -624,9 +624,9 @@ fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
         let pool = open(&sim, 50 + turn);
         let found = plan(sim.devices());
         assert!(clock.is_none_or(|clock| clock == clock_of(&found)), "import {turn}: {clock:?}");
-        let first = pool.next_block().get();
+        let first = pool.store().next_block().get();
         commit(&pool, &mut model, &files(20, 3, turn));
-        clock = Some(clock_of(&found) + pool.next_block().get() - first);
+        clock = Some(clock_of(&found) + pool.store().next_block().get() - first);
         if turn % 3 == 0 {
             // What follows the last commit is of no age.
             try_put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(30, 2, turn)).unwrap();

@@ -121,9 +121,9 @@ fn a_random_read_asks_exactly_one_device() {
         let pool = open(&sim, 3);
         let mut asked = vec![0; count];
         for ptr in pointers(&pool, &model) {
-            pool.drop_caches();
+            pool.store().drop_caches();
             (0..count).for_each(|i| sim.device(i).reset_counters());
-            pool.read(ptr).unwrap();
+            pool.store().read(ptr).unwrap();
             let reads: Vec<_> = (0..count).map(|i| sim.device(i).counters().reads).collect();
             assert_eq!(reads.iter().sum::<u64>(), 1, "{word} of {count}: {reads:?}");
             asked.iter_mut().zip(reads).for_each(|(sum, reads)| *sum += reads);
@@ -150,7 +150,7 @@ fn work(
             .collect();
         let stored = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| put(pool, &dataset, &files)));
         if stored.is_err() {
-            return (promised, pool.suspended().map(PoolError::Suspended));
+            return (promised, pool.store().suspended().map(PoolError::Suspended));
         }
         let op = match pool.enter() {
             Ok(op) => op,
@@ -214,12 +214,12 @@ fn devices_that_die_within_tolerance_lose_nothing_and_are_told() {
             });
             assert!(refused.is_none(), "{case}: {refused:?}");
             pool.commit().unwrap();
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             let reads_only = matches!(fault, Fault::FailReads(_));
             let mut read_errors = 0;
             for &device in &dying {
-                let member = pool.members().get(DeviceIndex::new(device as u16));
+                let member = pool.store().members().get(DeviceIndex::new(device as u16));
                 let errors = member.counters.write_errors.load(Ordering::Relaxed);
                 read_errors += member.counters.read_errors.load(Ordering::Relaxed);
                 assert_eq!(
@@ -264,13 +264,13 @@ fn the_cleaner_moves_what_lives_past_rot_on_one_device() {
             pool.commit().unwrap();
         }
         rot(&sim, 0);
-        pool.drop_caches();
+        pool.store().drop_caches();
         while pool.clean_step(true).unwrap().is_some() {
             pool.commit().unwrap();
         }
-        assert_eq!(pool.suspended(), None, "{word}");
+        assert_eq!(pool.store().suspended(), None, "{word}");
         assert!(pool.cleaned_bytes() > 0, "{word}");
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, &model);
     }
 }

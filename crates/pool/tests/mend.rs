@@ -51,7 +51,7 @@ fn scrub(pool: &Pool) -> ScrubResult {
 /// Where on its device the slot of a column starts.
 fn slot_start(pool: &Pool, record: &SegmentRecord, column: usize) -> (usize, DeviceOffset) {
     let slot = record.slots[column];
-    let member = pool.members().get(slot.device);
+    let member = pool.store().members().get(slot.device);
     (slot.device.get() as usize, member.slot_offset(slot.index, 0))
 }
 
@@ -119,8 +119,9 @@ fn rot_within_tolerance(
         // The first row of the log, where there is one.
         let (device, start) = slot_start(pool, record, first);
         let row = start + ByteLen::new(DESCRIPTOR_LEN.into());
-        let is_row =
-            |bytes: &[u8]| RowHeader::check(pool.sums(), bytes).is_ok_and(|row| row.segment == record.id);
+        let is_row = |bytes: &[u8]| {
+            RowHeader::check(pool.store().sums(), bytes).is_ok_and(|row| row.segment == record.id)
+        };
         if record.kind == SegmentKind::Log && is_row(&sim.device(device).image().read(row, 4096)) {
             rot(sim, device, row, 100, dice.next_u64());
         }
@@ -129,7 +130,7 @@ fn rot_within_tolerance(
 }
 
 fn checksum_errors(pool: &Pool) -> u64 {
-    pool.members().iter().map(|member| member.counters.checksum_errors.load(Ordering::Relaxed)).sum()
+    pool.store().members().iter().map(|member| member.counters.checksum_errors.load(Ordering::Relaxed)).sum()
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_scrub_restores_every_structure_of_every_layout_byte_for_byte() {
             assert_same(&before, &columns(&pool, &sim.images(), &records), &case);
             let again = scrub(&pool);
             assert_eq!((again.repaired, again.lost, checksum_errors(&pool)), (0, 0, errors), "{case}");
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             assert_whole(&pool, &case);
         }
@@ -167,7 +168,8 @@ fn behead(sim: &SimWorld, pool: &Pool, records: &[SegmentRecord]) -> usize {
         while offset < record.height {
             let (device, start) = slot_start(pool, record, 0);
             let at = start + ByteLen::new(offset.into());
-            let row = RowHeader::check(pool.sums(), &sim.device(device).image().read(at, 4096)).unwrap();
+            let row =
+                RowHeader::check(pool.store().sums(), &sim.device(device).image().read(at, 4096)).unwrap();
             for column in (0..record.slots.len()).filter(|_| second) {
                 let (device, start) = slot_start(pool, record, column);
                 rot(sim, device, start + ByteLen::new(offset.into()), 50, 1);
@@ -193,7 +195,7 @@ fn rows_without_any_header_are_rebuilt_from_the_blocks_in_them() {
         assert_eq!(scrub(&pool).lost, 0, "{word}");
         let again = scrub(&pool);
         assert_eq!((again.repaired, again.lost), (0, 0), "{word}");
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, &model);
         assert_whole(&pool, word);
         pool.commit_export().unwrap();
@@ -220,10 +222,10 @@ fn a_row_without_header_that_lacks_a_block_is_told_as_lost() {
     }
     let result = scrub(&pool);
     assert!(result.lost > 0, "{result:?}");
-    pool.drop_caches();
+    pool.store().drop_caches();
     let lost = model.iter().filter(|(inode, _)| {
         let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(**inode, EXTENT, 0));
-        pool.read(Extent::decode(&value.unwrap().unwrap()).unwrap().ptr).is_err()
+        pool.store().read(Extent::decode(&value.unwrap().unwrap()).unwrap().ptr).is_err()
     });
     assert!(lost.count() > 0, "some files lay there");
 }
@@ -244,12 +246,12 @@ fn labels_and_roots_come_back_on_every_device_in_both_areas() {
             let bytes = sim.device(device).image().read(at, RING_SLOT);
             (
                 at,
-                Root::check(pool.sums(), &bytes)
-                    .map(|root| root.encode(pool.sums()).unwrap().len())
+                Root::check(pool.store().sums(), &bytes)
+                    .map(|root| root.encode(pool.store().sums()).unwrap().len())
                     .unwrap_or(0),
             )
         };
-        let newest = pool.durable_commit().get() % RING_SLOTS;
+        let newest = pool.store().durable_commit().get() % RING_SLOTS;
         let before = sim.images();
         let mut roots = Vec::new();
         for device in 0..count {
@@ -354,8 +356,8 @@ fn beyond_tolerance_what_is_lost_is_told_to_the_block_and_the_rest_is_mended() {
                 && one.range.end <= lost.range.end
         };
         assert!(covers(&lost[0]) && lost.len() == 1 && result.lost == 1, "{case}: {lost:?}, not {one:?}");
-        pool.drop_caches();
-        let error = pool.read(extent(&pool, 30).ptr).expect_err("it is lost");
+        pool.store().drop_caches();
+        let error = pool.store().read(extent(&pool, 30).ptr).expect_err("it is lost");
         assert!(matches!(error, PoolError::Unreadable { .. }), "{case}: {error}");
         model.remove(&30);
         verify(&pool, &model);
@@ -430,7 +432,7 @@ fn a_read_heals_what_it_met_and_full_tolerance_is_back() {
         }
         // Each block is read on one device: so often that all their turns come.
         for _ in 0..2 {
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             while pool.heal_step().unwrap() > 0 {}
         }
@@ -465,8 +467,8 @@ fn a_read_counts_an_error_once_and_healing_it_does_not_count_it_again() {
     let (device, start) = slot_start(&pool, &record, ptr.place.column.into());
     let before = sim.device(device).image();
     rot(&sim, device, start + ByteLen::new(u64::from(ptr.place.offset)), 3000, 3);
-    pool.drop_caches();
-    pool.read(ptr).unwrap();
+    pool.store().drop_caches();
+    pool.store().read(ptr).unwrap();
     assert_eq!(checksum_errors(&pool), 1);
     assert_eq!((pool.heal_step().unwrap(), pool.heal_step().unwrap()), (1, 0));
     assert_eq!(checksum_errors(&pool), 1);
@@ -486,7 +488,7 @@ fn sectors_that_cannot_be_read_are_written_anew() {
     sim.device(device).inject_window(Fault::FailReads(at..at + 4096), 0, 2);
     let result = scrub(&pool);
     assert!(result.repaired > 0 && result.lost == 0, "{result:?}");
-    let member = pool.members().get(larder_format::DeviceIndex::new(device as u16));
+    let member = pool.store().members().get(larder_format::DeviceIndex::new(device as u16));
     assert!(member.is_online() && member.counters.read_errors.load(Ordering::Relaxed) > 0);
     verify(&pool, &model);
     assert_eq!(scrub(&pool).repaired, 0);
@@ -505,9 +507,9 @@ fn what_a_slot_refuses_of_what_was_mended_goes_to_another_and_the_device_stays()
     sim.device(device).inject(Fault::FailWrites(start.get()..start.get() + (1 << 20)));
     let result = scrub(&pool);
     assert!(result.repaired > 0 && result.lost == 0, "{result:?}");
-    assert!(pool.members().get(larder_format::DeviceIndex::new(device as u16)).is_online());
-    assert_eq!(pool.bad_slots().len(), 1);
-    pool.drop_caches();
+    assert!(pool.store().members().get(larder_format::DeviceIndex::new(device as u16)).is_online());
+    assert_eq!(pool.store().bad_slots().len(), 1);
+    pool.store().drop_caches();
     verify(&pool, &model);
     assert_eq!(scrub(&pool).repaired, 0);
 }
@@ -526,7 +528,7 @@ fn writes_that_got_lost_are_found_although_what_they_left_is_intact() {
         let result = scrub(&pool);
         assert!(result.repaired > 0 && result.lost == 0, "{case}: {result:?}");
         assert_eq!(scrub(&pool).repaired, 0, "{case}");
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, &model);
         assert_whole(&pool, &case);
     }
@@ -734,7 +736,7 @@ fn a_scrub_that_waits_keeps_no_slots() {
         assert!(!pool.is_freeing(), "commits would bring nothing: {version}");
     }
     let mut inode = 100;
-    let before = pool.durable_commit().get();
+    let before = pool.store().durable_commit().get();
     while pool.check_space(1 << 20, 128 << 10).is_ok() {
         let file = (inode, 1, 1 << 18);
         if try_put(&pool, &dataset, &[file]).is_ok() {
@@ -744,7 +746,7 @@ fn a_scrub_that_waits_keeps_no_slots() {
         if pool.scrub_progress().is_some() {
             pool.scrub_step(4 << 10).unwrap();
         }
-        assert!(pool.durable_commit().get() < before + 500, "it commits for ever");
+        assert!(pool.store().durable_commit().get() < before + 500, "it commits for ever");
     }
     while pool.scrub_step(STEP).unwrap() {}
     assert!(pool.scrub_results().iter().all(|result| (result.repaired, result.lost) == (0, 0)));

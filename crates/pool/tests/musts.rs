@@ -42,7 +42,7 @@ fn ids_never_return_however_often_an_import_is_cut_short() {
         let (word, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
         let mut sim = SimWorld::new(&vec![SIZE; count]);
         let pool = create(&sim, word);
-        let sums = &pool.sums().clone();
+        let sums = &pool.store().sums().clone();
         let created = sim.trace().len();
         let mut pool = Some(pool);
         let (mut blocks, mut highest) = (BlockId::new(0), SegmentId::new(0));
@@ -52,10 +52,10 @@ fn ids_never_return_however_often_an_import_is_cut_short() {
                 for version in 0..entropy.next_u64() % 4 {
                     put(&pool, &dataset, &[(10 + version, generation, 30_000)]);
                     // Ids below this one have been used by now.
-                    sim.mark(pool.next_block().get());
+                    sim.mark(pool.store().next_block().get());
                     if version % 2 == 1 {
                         pool.commit().unwrap();
-                        sim.mark(pool.next_block().get());
+                        sim.mark(pool.store().next_block().get());
                     }
                 }
             }
@@ -67,7 +67,7 @@ fn ids_never_return_however_often_an_import_is_cut_short() {
             let survival = [Survival::DropAll, Survival::KeepAll, Survival::Random { seed }];
             sim = SimWorld::from_images(trace.crash_images(cut, survival[(seed + generation) as usize % 3]));
             let next = open(&sim, 1000 * seed + generation);
-            assert!(next.next_block() >= blocks, "seed {seed}: block ids come back");
+            assert!(next.store().next_block() >= blocks, "seed {seed}: block ids come back");
             next.commit().unwrap();
             let fresh = segments(sums, sim.trace().events()).min();
             assert!(fresh.is_none_or(|id| id > highest), "seed {seed}: segment {fresh:?} after {highest}");
@@ -107,7 +107,7 @@ fn root_and_log_are_durable_on_enough_devices_before_anything_is_acknowledged() 
         for lost in [0, layout.tolerance()] {
             let sim = SimWorld::new(&vec![SIZE; count]);
             let pool = create(&sim, word);
-            let sums = &pool.sums().clone();
+            let sums = &pool.store().sums().clone();
             let mut model = Model::new();
             let mut from = sim.trace().len();
             for step in 0..12u64 {
@@ -119,7 +119,7 @@ fn root_and_log_are_durable_on_enough_devices_before_anything_is_acknowledged() 
                 }
                 let files = [(10 + step % 3, step, 20_000)];
                 let by_log = step % 2 == 0;
-                let before = pool.durable_commit();
+                let before = pool.store().durable_commit();
                 match by_log {
                     true => sync(&pool, &mut model, &files),
                     false => commit(&pool, &mut model, &files),
@@ -141,11 +141,11 @@ fn root_and_log_are_durable_on_enough_devices_before_anything_is_acknowledged() 
                     devices.len()
                 };
                 let case = format!("{word} of {count} without {gone}, step {step}");
-                if by_log && pool.durable_commit() == before {
+                if by_log && pool.store().durable_commit() == before {
                     let copies = durable(&|event| is_log(sums, event));
                     assert!(copies + gone >= layout.quorum() && copies > 0, "{case}: log on {copies}");
                 } else {
-                    let at = pool.durable_commit();
+                    let at = pool.store().durable_commit();
                     let copies =
                         durable(&|event| is_root(sums, event).filter(|root| root.1 == at).map(|root| root.0));
                     assert_eq!(copies, count - gone, "{case}: root on {copies}");
@@ -173,13 +173,13 @@ fn a_device_that_fails_is_out_and_the_next_root_says_through_which_commit_it_is_
                     _ => 1,
                 };
                 sim.device(1).inject_window(fault.clone(), spare, strikes);
-                let member = pool.members().get(larder_format::DeviceIndex::new(1)).clone();
+                let member = pool.store().members().get(larder_format::DeviceIndex::new(1)).clone();
                 let mut version = 2;
                 while member.is_online() {
                     commit(&pool, &mut model, &[(10, version, 50_000)]);
                     version += 1;
                 }
-                let failed = pool.durable_commit();
+                let failed = pool.store().durable_commit();
                 let writes = sim.device(1).counters().writes;
                 commit(&pool, &mut model, &[(10, version, 50_000)]);
                 let case = format!("{word}, {fault:?} after {spare}");
@@ -223,7 +223,7 @@ fn what_two_commits_back_refers_to_is_not_overwritten_before_the_next_root_is_du
             let mut model = models.last().unwrap().clone();
             commit(&pool, &mut model, &files);
             models.push(model);
-            assert_eq!(pool.durable_commit().get() + 1, models.len() as u64);
+            assert_eq!(pool.store().durable_commit().get() + 1, models.len() as u64);
         }
         drop(pool);
         let trace = sim.trace();
@@ -283,10 +283,10 @@ fn a_slot_is_not_written_again_while_a_reader_is_in_it() {
     commit(&pool, &mut model, &[(60, 1, 120_000), (61, 1, 120_000)]);
     let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(10, EXTENT, 0)).unwrap();
     let ptr = Extent::decode(&value.unwrap()).unwrap().ptr;
-    pool.drop_caches();
+    pool.store().drop_caches();
     *device.armed.lock() = true;
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| pool.read(ptr));
+        let reader = scope.spawn(|| pool.store().read(ptr));
         while device.read.lock().is_none() {
             std::thread::yield_now();
         }
@@ -312,7 +312,8 @@ fn nobody_waits_for_a_tree_while_what_may_be_lost_is_read() {
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 4, 1));
     let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(10, EXTENT, 0)).unwrap();
-    let place = pool.whereabouts(Extent::decode(&value.unwrap()).unwrap().ptr.id).unwrap().unwrap().place;
+    let place =
+        pool.store().whereabouts(Extent::decode(&value.unwrap()).unwrap().ptr.id).unwrap().unwrap().place;
     let range = place.offset..place.offset + place.stored;
     pool.note_lost(&[Lost { segment: place.segment, column: place.column, range }]);
     *device.armed.lock() = true;
@@ -350,7 +351,7 @@ fn with_commits(word: &str, count: usize, commits: u64) -> (SimWorld, Model, Com
     let pool = create(&sim, word);
     let mut model = Model::new();
     (0..commits).for_each(|version| commit(&pool, &mut model, &[(10, version, 30_000)]));
-    let at = pool.durable_commit();
+    let at = pool.store().durable_commit();
     drop(pool);
     (sim, model, at)
 }
@@ -372,7 +373,7 @@ fn a_damaged_root_is_served_by_its_second_copy_or_by_another_device() {
         assert_eq!(plan.root.commit, at);
         let pool = Pool::import(world(3), plan, &ImportOptions::default()).unwrap();
         verify(&pool, &model);
-        assert!(pool.members().iter().all(|member| member.is_online()));
+        assert!(pool.store().members().iter().all(|member| member.is_online()));
     }
 }
 
@@ -391,7 +392,7 @@ fn a_root_that_was_durable_and_is_lost_is_never_passed_over_in_silence() {
             // Whoever wants to can look at what is left.
             let options = ImportOptions { read_only: true, ..ImportOptions::default() };
             let pool = Pool::import(world(4), plan(sim.devices()), &options).unwrap();
-            assert_eq!(pool.durable_commit().get() + 1, at.get());
+            assert_eq!(pool.store().durable_commit().get() + 1, at.get());
             verify(&pool, &Model::from([(10, (commits - 2, 30_000))]));
             assert!(sim.images() == before);
         }
@@ -445,13 +446,13 @@ fn data_larger_than_the_room_of_the_log_turns_into_a_commit() {
     for (word, count) in LAYOUTS {
         let sim = SimWorld::new(&vec![SIZE; count]);
         let pool = create(&sim, word);
-        let before = pool.durable_commit();
+        let before = pool.store().durable_commit();
         sync_op(&pool, vec![1; 900_000]);
-        assert!(pool.durable_commit() > before, "{word}: neither logged nor committed");
+        assert!(pool.store().durable_commit() > before, "{word}: neither logged nor committed");
         // Small ones go to the log until it is full, and into a commit then.
         let mut logged = 0;
-        let before = pool.durable_commit();
-        while pool.durable_commit() == before {
+        let before = pool.store().durable_commit();
+        while pool.store().durable_commit() == before {
             sync_op(&pool, vec![1; 9_000]);
             logged += 1;
         }
@@ -485,7 +486,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     replaces: None,
                 };
                 // Single records pack worse than AVAIL reckons: they may meet the end before it says so.
-                let ptr = match pool.store(&op, vec![record]) {
+                let ptr = match pool.store_records(&op, vec![record]) {
                     Ok(ptrs) => ptrs[0],
                     Err(PoolError::NoSpace) => break 'fill,
                     Err(error) => panic!("{word}: {error}"),
@@ -503,7 +504,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
         }
         pool.commit().unwrap();
         // The log carries data that no commit has stored.
-        let before = pool.durable_commit();
+        let before = pool.store().durable_commit();
         let mut synced = 0;
         let mut cut = 0;
         loop {
@@ -511,7 +512,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
             let mut op = logged(file);
             op.extend(content(file.0, file.1, file.2));
             sync_op(&pool, op);
-            if pool.durable_commit() != before {
+            if pool.store().durable_commit() != before {
                 break;
             }
             synced += 1;
@@ -525,7 +526,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
         assert_eq!(replay(&pool) as u64, synced, "{word}");
         pool.commit().unwrap_or_else(|error| panic!("{word}: {error}"));
         let model: Model = (0..synced).map(|i| (10 + i, (i, 9_000))).collect();
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, &model);
         assert_whole(&pool, word);
     }
@@ -539,7 +540,7 @@ fn nothing_that_is_written_touches_a_sector_with_a_committed_row_or_another_root
             let groups = vec![GroupSpec { rule: rule_for(word, count).unwrap(), devices: sim.devices() }];
             let spec = PoolSpec { name: "tank".into(), groups, ashift };
             let pool = Pool::create(world(1), spec).unwrap();
-            let (sums, from) = (pool.sums().clone(), sim.trace().len());
+            let (sums, from) = (pool.store().sums().clone(), sim.trace().len());
             let mut model = Model::new();
             for version in 1..40 {
                 commit(&pool, &mut model, &files(10, 12, version));

@@ -40,10 +40,10 @@ fn store(pool: &Pool, contents: &[Vec<u8>], codec: Codec, checksum: ChecksumKind
         dedup: Dedup::Off,
         replaces: None,
     };
-    let ptrs = pool.store(&op, (10..).zip(contents).map(record).collect()).unwrap();
+    let ptrs = pool.store_records(&op, (10..).zip(contents).map(record).collect()).unwrap();
     drop(op);
     pool.commit().unwrap();
-    pool.drop_caches();
+    pool.store().drop_caches();
     let extent = |(ptr, plain): (BlockPtr, &Vec<u8>)| {
         let len = plain.len() as u32;
         Extent { ptr, len, block_offset: 0, logical: len }
@@ -63,7 +63,7 @@ fn stored(word: &str, devices: usize, count: u64) -> (SimWorld, Arc<Pool>, Vec<V
 /// Bytes read from all devices by `what`, and what it gave.
 fn bytes_of<T>(pool: &Pool, what: impl FnOnce() -> T) -> (u64, T) {
     let read = || -> u64 {
-        pool.members().iter().map(|member| member.counters.read_bytes.load(Ordering::Relaxed)).sum()
+        pool.store().members().iter().map(|member| member.counters.read_bytes.load(Ordering::Relaxed)).sum()
     };
     let before = read();
     let given = what();
@@ -71,13 +71,13 @@ fn bytes_of<T>(pool: &Pool, what: impl FnOnce() -> T) -> (u64, T) {
 }
 
 fn errors(pool: &Pool) -> u64 {
-    pool.members().iter().map(|member| member.counters.checksum_errors.load(Ordering::Relaxed)).sum()
+    pool.store().members().iter().map(|member| member.counters.checksum_errors.load(Ordering::Relaxed)).sum()
 }
 
 /// Where the byte at `at` of a record's content lies: each device that has it, with the offset there.
 fn lies_at(pool: &Pool, extent: &Extent, at: u32) -> Vec<(usize, u64)> {
     let before = u64::from(BLOCK_OVERHEAD + frame_sums_len(extent.logical) + at);
-    let copies = pool.whereabouts(extent.ptr.id).unwrap().unwrap().copies;
+    let copies = pool.store().whereabouts(extent.ptr.id).unwrap().unwrap().copies;
     copies.into_iter().map(|(device, offset)| (device.get().into(), offset.get() + before)).collect()
 }
 
@@ -93,7 +93,7 @@ fn bytes_at(image: &DeviceImage, at: u64, len: u64) -> Vec<u8> {
 }
 
 fn part(pool: &Pool, extent: &Extent, range: Range<u32>) -> Result<Vec<u8>, PoolError> {
-    pool.part_of(extent, range).map(|part| part.to_vec())
+    pool.store().part_of(extent, range).map(|part| part.to_vec())
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn what_is_beyond_a_record_is_refused() {
     for logical in [RECORD, RECORD + 8, 2 * RECORD] {
         let extent = Extent { logical, ..extents[0] };
         assert!(part(&pool, &extent, RECORD - 50..RECORD + 1).is_err(), "{logical}");
-        assert!(pool.sound_part_of(&extent, RECORD - 50..RECORD + 1).is_err());
+        assert!(pool.store().sound_part_of(&extent, RECORD - 50..RECORD + 1).is_err());
     }
 }
 
@@ -141,7 +141,7 @@ fn rot_in_one_frame_is_no_harm_to_the_others() {
     rot(&sim.device(device), at);
     for frame in (0..RECORD / FRAME).rev() {
         let range = frame * FRAME..(frame + 1) * FRAME;
-        let sound = pool.sound_part_of(extent, range.clone());
+        let sound = pool.store().sound_part_of(extent, range.clone());
         let wanted = &contents[0][range.start as usize..range.end as usize];
         assert!(sound.is_ok_and(|sound| sound == wanted) == (frame != 9), "frame {frame}");
     }
@@ -149,9 +149,9 @@ fn rot_in_one_frame_is_no_harm_to_the_others() {
     assert!(sound == contents[0][80_000..80_100] && bytes < 20 << 10);
     assert_eq!(errors(&pool), 0, "nobody looked");
     assert!(part(&pool, extent, 9 * FRAME..9 * FRAME + 1).is_err());
-    assert!(matches!(pool.read(extent.ptr), Err(PoolError::Unreadable { .. })));
+    assert!(matches!(pool.store().read(extent.ptr), Err(PoolError::Unreadable { .. })));
     assert!(errors(&pool) > 0);
-    assert!(pool.read(extents[1].ptr).unwrap() == contents[1]);
+    assert!(pool.store().read(extents[1].ptr).unwrap() == contents[1]);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_scrub_finds_the_rot_that_reads_of_other_frames_pass_by() {
     }
     for _ in 0..4 {
         assert!(part(&pool, &extents[0], 80_000..80_100).unwrap() == contents[0][80_000..80_100]);
-        pool.drop_caches();
+        pool.store().drop_caches();
     }
     pool.scrub_start(ScrubSince::All).unwrap();
     while pool.scrub_step(u64::MAX).unwrap() {}
@@ -187,7 +187,7 @@ fn a_rotten_frame_comes_from_elsewhere_and_is_healed() {
         for device in 0..devices {
             all.iter().filter(|(of, _)| *of == device).for_each(|(_, at)| rot(&sim.device(device), *at));
             for (content, extent) in contents.iter().zip(&extents) {
-                pool.drop_caches();
+                pool.store().drop_caches();
                 let given = part(&pool, extent, 20 * FRAME..20 * FRAME + 9).unwrap();
                 assert!(given == content[20 * FRAME as usize..][..9], "{word}");
             }
@@ -236,9 +236,9 @@ fn nothing_else_passes_for_a_part() {
         let mut image = sound.clone();
         image.write(DeviceOffset::new(at), &bytes);
         sim.device(0).swap_media(image);
-        assert!(pool.sound_part_of(&extents[0], range.clone()).is_err(), "{name}");
+        assert!(pool.store().sound_part_of(&extents[0], range.clone()).is_err(), "{name}");
         assert!(part(&pool, &extents[0], range.clone()).is_err(), "{name}");
-        pool.drop_caches();
+        pool.store().drop_caches();
     }
     sim.device(0).swap_media(sound);
     assert!(
@@ -289,5 +289,5 @@ fn records_have_frames_when_they_are_large_and_stored_as_they_are_under_the_fast
     let pool = open(&sim, 2);
     pool.commit().unwrap();
     assert_eq!(of_root(), Features::FRAMES, "and for ever");
-    assert!(pool.members().get(DeviceIndex::new(0)).is_online());
+    assert!(pool.store().members().get(DeviceIndex::new(0)).is_online());
 }

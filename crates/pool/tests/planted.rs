@@ -117,7 +117,7 @@ fn stood_in(seed: u64) -> Result<usize, String> {
     pool.commit().unwrap();
     common::put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &common::files(30, 3, seed));
     while pool.resilver_step(u64::MAX).map_err(|error| error.to_string())? {}
-    let failed = pool.members().iter().find(|member| !member.is_online());
+    let failed = pool.store().members().iter().find(|member| !member.is_online());
     failed.map_or(Ok(1), |member| Err(format!("seed {seed}, {word}: {} lacks rows", member.name())))
 }
 
@@ -146,7 +146,7 @@ fn scrubbed(seed: u64) -> Result<usize, String> {
     let pool = common::create(&sim, word);
     let files: Vec<_> = (10..40).map(|inode| (inode, seed, 1 + (inode as usize * 9_176) % 90_000)).collect();
     common::commit(&pool, &mut common::Model::new(), &files);
-    let rotten = pool.members().get(DeviceIndex::new((seed / 4) as u16 % count as u16));
+    let rotten = pool.store().members().get(DeviceIndex::new((seed / 4) as u16 % count as u16));
     for record in pool.segments() {
         for slot in record.slots.iter().filter(|slot| slot.device == rotten.index) {
             for page in 0..record.height / 4096 {

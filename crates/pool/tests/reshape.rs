@@ -83,7 +83,7 @@ fn a_mirrors_device_leaves_when_everything_is_where_it_stays() {
     let pool = open(&sim, 4);
     reshape(&pool);
     commit(&pool, &mut model, &files(30, 5, 6));
-    assert_eq!(pool.members().iter().len(), 2);
+    assert_eq!(pool.store().members().iter().len(), 2);
     assert_eq!(pool.losses_survived(), 1);
     assert_whole(&pool, "a mirror of two");
     let left: Arc<dyn Device> = Arc::new(sim.device(0));
@@ -107,11 +107,11 @@ fn another_group_takes_data_and_survives_on_its_own() {
     let pool = create(&sim, "mirror");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 60, 1));
-    let before = pool.space(128 << 10).size;
+    let before = pool.store().space(128 << 10).size;
     let devices: Vec<Arc<dyn Device>> =
         (0..3).map(|_| Arc::new(sim.add_device(SIZE)) as Arc<dyn Device>).collect();
     pool.add_group(GroupSpec { rule: rule_for("raidz1", 3).unwrap(), devices }).unwrap();
-    assert!(pool.space(128 << 10).size > before * 2);
+    assert!(pool.store().space(128 << 10).size > before * 2);
     for version in 2..6 {
         commit(&pool, &mut model, &files(10, 90, version));
     }
@@ -135,8 +135,8 @@ fn another_group_has_the_widest_sectors_of_the_pool() {
     plan.root.groups[1].ashift = 13;
     let pool = Pool::import(world(2), plan, &ImportOptions::default()).unwrap();
     pool.add_group(group(Arc::new(sim.add_device(SIZE)))).unwrap();
-    assert_eq!(pool.groups().iter().map(|group| group.ashift).collect::<Vec<_>>(), [12, 13, 13]);
-    assert_eq!(pool.members().get(device(2)).label().unwrap().ashift, 13);
+    assert_eq!(pool.store().groups().iter().map(|group| group.ashift).collect::<Vec<_>>(), [12, 13, 13]);
+    assert_eq!(pool.store().members().get(device(2)).label().unwrap().ashift, 13);
 }
 
 #[test]
@@ -211,8 +211,8 @@ fn a_power_cut_while_a_group_or_a_copy_is_added_leaves_a_pool_with_or_without() 
             let after = SimWorld::from_images(sweep.images(survival));
             let case = format!("cut at {cut} of {}, {survival:?}", trace.len());
             let pool = import(&after, 7).unwrap_or_else(|error| panic!("{case}: {error}"));
-            let online = pool.members().iter().filter(|member| member.is_online()).count();
-            assert_eq!(online, pool.members().iter().len(), "{case}: all are in use");
+            let online = pool.store().members().iter().filter(|member| member.is_online()).count();
+            assert_eq!(online, pool.store().members().iter().len(), "{case}: all are in use");
             verify(&pool, &model);
             reshape(&pool);
             pool.commit().unwrap();
@@ -301,7 +301,7 @@ fn a_pool_that_lost_the_only_copies_before_it_was_reshaped_is_refused_by_name_an
         let pool = create(&sim, word);
         let mut model = Model::new();
         commit(&pool, &mut model, &files(10, 60, 1));
-        let old: Vec<String> = pool.members().iter().map(|member| member.guid.to_string()).collect();
+        let old: Vec<String> = pool.store().members().iter().map(|member| member.guid.to_string()).collect();
         pool.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
         let mut new = Model::new();
         commit(&pool, &mut new, &files(100, 20, 2));
@@ -362,7 +362,7 @@ fn a_dead_half_is_detached_without_writing_the_other_anew() {
     for version in 4..7 {
         commit(&pool, &mut model, &files(10, 5, version));
     }
-    assert_eq!(pool.members().get(device(0)).state(), MemberState::Faulted);
+    assert_eq!(pool.store().members().get(device(0)).state(), MemberState::Faulted);
     let before = sim.device(1).counters().bytes_written;
     pool.detach(device(0)).unwrap();
     assert_eq!(pool.reshape_left(), 0, "every copy that there is to be is there");
@@ -382,7 +382,7 @@ fn a_dead_half_is_detached_without_writing_the_other_anew() {
     reshape(&pool);
     commit(&pool, &mut model, &files(30, 5, 9));
     assert_eq!(pool.losses_survived(), 1);
-    assert_eq!(pool.members().iter().count(), 2, "nothing names the dead half any more");
+    assert_eq!(pool.store().members().iter().count(), 2, "nothing names the dead half any more");
     assert_whole(&pool, "a mirror again");
     for left in [1, 2] {
         assert_readable_from(&sim, &[left], &model, "a mirror again");

@@ -38,7 +38,7 @@ fn resilver(pool: &Pool) {
         assert!(steps < 10_000, "it does not end");
     }
     assert!(pool.resilver_progress().is_none());
-    assert!(pool.members().iter().all(|member| member.state() == MemberState::Online));
+    assert!(pool.store().members().iter().all(|member| member.state() == MemberState::Online));
 }
 
 /// Whatever else the layout can lose is lost: everything is still there.
@@ -68,7 +68,11 @@ fn full() -> bool {
 /// The devices that make the pool now, in the order of their places.
 fn images_of(pool: &Pool, sim: &SimWorld) -> Vec<DeviceImage> {
     let images = sim.images();
-    pool.members().iter().map(|member| images[member.name()[3..].parse::<usize>().unwrap()].clone()).collect()
+    pool.store()
+        .members()
+        .iter()
+        .map(|member| images[member.name()[3..].parse::<usize>().unwrap()].clone())
+        .collect()
 }
 
 #[test]
@@ -129,7 +133,7 @@ fn a_new_device_takes_the_place_of_one_that_is_gone_or_still_there() {
             if gone {
                 sim.device(1).inject(Fault::Gone);
                 commit(&pool, &mut model, &files(12, 3, 2));
-                assert_eq!(pool.members().get(device(1)).state(), MemberState::Faulted);
+                assert_eq!(pool.store().members().get(device(1)).state(), MemberState::Faulted);
             }
             let new = sim.add_device(SIZE);
             let index = pool.replace(device(1), Arc::new(new)).unwrap();
@@ -140,7 +144,7 @@ fn a_new_device_takes_the_place_of_one_that_is_gone_or_still_there() {
             resilver(&pool);
             commit(&pool, &mut model, &files(11, 2, 4));
             assert_whole(&pool, &case);
-            let names: Vec<_> = pool.members().iter().map(|member| member.name()).collect();
+            let names: Vec<_> = pool.store().members().iter().map(|member| member.name()).collect();
             assert_eq!(names[1], format!("sim{count}"), "{case}");
             assert_eq!(names.len(), count, "{case}");
             if !gone {
@@ -178,11 +182,11 @@ fn rebuilding_goes_on_after_a_power_cut_at_any_time() {
         let pool = import(&after, 7).unwrap_or_else(|error| panic!("{case}: {error}"));
         replay(&pool);
         verify(&pool, &model);
-        if pool.members().iter().len() > 5 || pool.resilver_progress().is_some() {
+        if pool.store().members().iter().len() > 5 || pool.resilver_progress().is_some() {
             resilver(&pool);
         }
         pool.commit().unwrap();
-        assert_eq!(pool.members().iter().len(), 5, "{case}");
+        assert_eq!(pool.store().members().iter().len(), 5, "{case}");
         assert_whole(&pool, &case);
         assert_full_tolerance(&images_of(&pool, &after), "raidz2", &model, &case);
     }
@@ -251,20 +255,20 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
     pool.commit_export().unwrap();
     drop(pool);
     let pool = open(&sim, 6);
-    assert_eq!(pool.members().spares().len(), 2, "spares are known after an import");
+    assert_eq!(pool.store().members().spares().len(), 2, "spares are known after an import");
     pool.take_spares().unwrap();
     assert!(pool.resilver_progress().is_none(), "nothing failed");
     sim.device(2).inject(Fault::FailWrites(0..u64::MAX));
     commit(&pool, &mut model, &files(12, 5, 2));
     pool.take_spares().unwrap();
-    assert_eq!(pool.members().spares().len(), 1);
+    assert_eq!(pool.store().members().spares().len(), 1);
     resilver(&pool);
     assert_whole(&pool, "with the spare");
-    assert_eq!(pool.members().get(device(2)).name(), "sim4");
+    assert_eq!(pool.store().members().get(device(2)).name(), "sim4");
     assert_full_tolerance(&images_of(&pool, &sim), "raidz1", &model, "with the spare");
-    let other = pool.members().spares()[0].index;
+    let other = pool.store().members().spares()[0].index;
     pool.remove(other).unwrap();
-    assert!(pool.members().spares().is_empty());
+    assert!(pool.store().members().spares().is_empty());
 }
 
 #[test]
@@ -280,12 +284,12 @@ fn a_dead_spare_is_told_about_and_the_next_one_steps_in() {
         commit(&pool, &mut model, &files(12, 5, 2));
         // Whatever is told of the first, the second is there.
         let _ = pool.take_spares();
-        let left = pool.members().spares();
+        let left = pool.store().members().spares();
         assert_eq!(left.iter().map(|spare| spare.index).collect::<Vec<_>>(), spares[..1], "{dead:?}");
         assert_eq!(left[0].state(), MemberState::Faulted, "{dead:?}");
         assert!(left[0].reason().is_some(), "{dead:?}");
         resilver(&pool);
-        assert_eq!(pool.members().get(device(2)).name(), "sim4", "{dead:?}");
+        assert_eq!(pool.store().members().get(device(2)).name(), "sim4", "{dead:?}");
         assert_whole(&pool, "with the second spare");
         pool.take_spares().unwrap();
     }
@@ -298,7 +302,7 @@ fn spares_are_looked_at_while_nobody_needs_them_and_come_back_when_errors_are_cl
     for _ in 0..3 {
         pool.add_spare(Arc::new(sim.add_device(SIZE))).unwrap();
     }
-    let states = || pool.members().spares().iter().map(|spare| spare.state()).collect::<Vec<_>>();
+    let states = || pool.store().members().spares().iter().map(|spare| spare.state()).collect::<Vec<_>>();
     pool.probe_spares();
     assert_eq!(states(), [MemberState::Online; 3]);
     sim.device(2).inject(Fault::FailReads(0..u64::MAX));
@@ -333,7 +337,7 @@ fn a_device_that_fails_while_it_is_rebuilt_is_faulted_and_can_begin_anew() {
     assert!(pool.resilver_step(64 << 10).unwrap());
     sim.device(1).inject_window(Fault::FailWrites(0..u64::MAX), 3, u64::MAX);
     while pool.resilver_step(64 << 10).unwrap() {}
-    assert_eq!(pool.members().get(device(1)).state(), MemberState::Faulted);
+    assert_eq!(pool.store().members().get(device(1)).state(), MemberState::Faulted);
     sim.device(1).clear_faults();
     commit(&pool, &mut model, &files(10, 5, 3));
     pool.clear(Some(device(1))).unwrap();
@@ -354,7 +358,7 @@ fn replacing_ends_early_when_the_new_device_is_detached() {
     pool.detach(index).unwrap();
     assert!(!pool.resilver_step(64 << 10).unwrap());
     commit(&pool, &mut model, &files(12, 3, 2));
-    assert_eq!(pool.members().iter().len(), 3);
+    assert_eq!(pool.store().members().iter().len(), 3);
     let left: Arc<dyn Device> = Arc::new(sim.device(3));
     assert!(matches!(scan(&left), Scan::NotOurs));
     assert_whole(&pool, "detached");
@@ -380,7 +384,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     drop(pool);
     // It was to be offline until the next import only.
     let pool = open(&sim, 9);
-    assert_eq!(pool.members().get(device(0)).state(), MemberState::Stale);
+    assert_eq!(pool.store().members().get(device(0)).state(), MemberState::Stale);
     resilver(&pool);
     assert!(pool.dataset(ROOT_DATASET).is_some());
     assert_whole(&pool, "back");
@@ -424,7 +428,7 @@ fn a_device_that_was_taken_out_of_use_stays_out_over_imports_also_without_it() {
     for devices in [without, sim.devices()] {
         let pool = import_from(devices, 5).unwrap();
         assert!(!pool.resilver_step(1 << 20).unwrap());
-        assert_eq!(pool.members().get(device(1)).state(), MemberState::Offline);
+        assert_eq!(pool.store().members().get(device(1)).state(), MemberState::Offline);
         pool.commit_export().unwrap();
     }
     let pool = open(&sim, 6);
@@ -438,10 +442,10 @@ fn a_device_that_was_taken_out_of_use_stays_out_over_imports_also_without_it() {
 fn where_is(pool: &Pool, inode: u64) -> (usize, u64) {
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there");
-    let place = pool.whereabouts(Extent::decode(&value).unwrap().ptr.id).unwrap().unwrap().place;
+    let place = pool.store().whereabouts(Extent::decode(&value).unwrap().ptr.id).unwrap().unwrap().place;
     let segment = pool.segments().into_iter().find(|segment| segment.id == place.segment).unwrap();
     let slot = segment.slots[segment.layout.replica(place.column.into(), 0)];
-    let member = pool.members().get(slot.device);
+    let member = pool.store().members().get(slot.device);
     (slot.device.get().into(), member.slot_offset(slot.index, place.offset).get())
 }
 
@@ -454,12 +458,12 @@ fn sector_of(pool: &Pool, inode: u64) -> std::ops::Range<u64> {
 
 /// The files that cannot be read, of those in the model; all others are what they must be.
 fn unreadable(pool: &Pool, model: &Model) -> BTreeSet<u64> {
-    pool.drop_caches();
+    pool.store().drop_caches();
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     let view = dataset.view().unwrap();
     let lost = |(&inode, &(version, len)): (&u64, &(u64, usize))| {
         let value = view.get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there");
-        match pool.read(Extent::decode(&value).unwrap().ptr) {
+        match pool.store().read(Extent::decode(&value).unwrap().ptr) {
             Ok(found) => {
                 assert!(found[..] == content(inode, version, len), "file {inode} is another");
                 None
@@ -499,8 +503,8 @@ fn a_device_with_sectors_that_cannot_be_read_is_replaced_but_for_the_blocks_in_t
     let (pool, new, hit) = waiting(&sim, &mut model);
     let result = pool.resilver_result().unwrap();
     assert!(result.complete && result.lost == 2 && result.lost_bytes < 130_000, "{result:?}");
-    assert_eq!(pool.members().get(device(0)).name(), "sim0", "the old one goes on");
-    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    assert_eq!(pool.store().members().get(device(0)).name(), "sim0", "the old one goes on");
+    assert_eq!(pool.store().members().get(new).state(), MemberState::Waiting);
     assert!(pool.resilver_progress().is_none() && !pool.resilver_is_due());
     assert!(pool.damage_unnamed() > 0);
     assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit.clone()));
@@ -513,14 +517,14 @@ fn a_device_with_sectors_that_cannot_be_read_is_replaced_but_for_the_blocks_in_t
     pool.commit_export().unwrap();
     drop(pool);
     let pool = open(&sim, 5);
-    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    assert_eq!(pool.store().members().get(new).state(), MemberState::Waiting);
     assert!(!pool.resilver_step(1 << 20).unwrap());
     sync(&pool, &mut model, &files(100, 5, 3));
     commit(&pool, &mut model, &files(110, 5, 3));
 
     pool.accept_loss(device(0)).unwrap();
     assert!(matches!(pool.accept_loss(device(0)), Err(PoolError::Invalid(_))), "nobody waits");
-    assert_eq!(pool.members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
+    assert_eq!(pool.store().members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
     let old: Arc<dyn Device> = Arc::new(sim.device(0));
     assert!(matches!(scan(&old), Scan::Member(_)), "its label is left alone");
     assert_eq!((unreadable(&pool, &model), named(&pool)), (hit.clone(), hit.clone()));
@@ -559,9 +563,10 @@ fn what_waits_is_kept_over_a_power_cut_at_any_time() {
         let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
         let case = format!("cut at {cut} of {}", trace.len());
         let pool = import(&after, 7).unwrap_or_else(|error| panic!("{case}: {error}"));
-        let stands_in = |pool: &Pool| pool.members().iter().find(|member| member.stands_for.is_some());
+        let stands_in =
+            |pool: &Pool| pool.store().members().iter().find(|member| member.stands_for.is_some());
         // Nothing to be replaced yet.
-        if pool.members().get(device(0)).name() == "sim0" && stands_in(&pool).is_none() {
+        if pool.store().members().get(device(0)).name() == "sim0" && stands_in(&pool).is_none() {
             assert!(cut < replaced, "{case}");
             continue;
         }
@@ -668,7 +673,7 @@ fn what_was_read_once_is_kept_when_it_cannot_be_read_another_day() {
     assert_eq!(pool.resilver_progress().unwrap().devices, [new]);
     resilver(&pool);
     assert_eq!(pool.resilver_result().unwrap().lost, 0);
-    assert_eq!(pool.members().get(device(0)).name(), "sim1");
+    assert_eq!(pool.store().members().get(device(0)).name(), "sim1");
     let old: Arc<dyn Device> = Arc::new(sim.device(0));
     assert!(matches!(scan(&old), Scan::NotOurs), "nothing is lost: it is free for other uses");
     assert_whole(&pool, "both days together");
@@ -698,7 +703,7 @@ fn who_waits_takes_the_place_of_a_device_that_is_gone_when_the_pool_can_do_witho
     drop(pool);
     // The old one is not needed, nor believed, when it is there again.
     let pool = open(&sim, 10);
-    assert_eq!(pool.members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
+    assert_eq!(pool.store().members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
     assert_eq!(unreadable(&pool, &model), hit);
     drop(pool);
 
@@ -711,14 +716,14 @@ fn who_waits_takes_the_place_of_a_device_that_is_gone_when_the_pool_can_do_witho
     sim.device(0).inject(Fault::FailReads(sector_of(&pool, 30)));
     let new = pool.replace(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
     while pool.resilver_step(256 << 10).unwrap() {}
-    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    assert_eq!(pool.store().members().get(new).state(), MemberState::Waiting);
     pool.online(device(1), None).unwrap();
     while pool.resilver_step(256 << 10).unwrap() {}
-    assert_eq!(pool.members().get(new).state(), MemberState::Waiting, "the old one is in use");
+    assert_eq!(pool.store().members().get(new).state(), MemberState::Waiting, "the old one is in use");
     pool.offline(device(0), false).unwrap();
     assert!(pool.resilver_is_due());
     while pool.resilver_step(256 << 10).unwrap() {}
-    assert_eq!(pool.members().get(device(0)).name(), "sim2");
+    assert_eq!(pool.store().members().get(device(0)).name(), "sim2");
     pool.scrub_start(ScrubSince::All).unwrap();
     while pool.scrub_step(u64::MAX).unwrap() {}
     let result = pool.scrub_result().unwrap();
@@ -757,8 +762,8 @@ fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
     sim.device(0).inject(Fault::FailReads(2 << 20..12 << 20));
     while pool.resilver_step(256 << 10).unwrap() {}
     assert!(pool.resilver_result().unwrap().lost > 0);
-    assert_eq!(pool.members().get(device(0)).name(), "sim0", "the old one goes on");
-    assert_eq!(pool.members().get(new).state(), MemberState::Waiting);
+    assert_eq!(pool.store().members().get(device(0)).name(), "sim0", "the old one goes on");
+    assert_eq!(pool.store().members().get(new).state(), MemberState::Waiting);
     let old: Arc<dyn Device> = Arc::new(sim.device(0));
     assert!(matches!(scan(&old), Scan::Member(_)), "its label is left alone");
     // Another day it can be read.
@@ -766,7 +771,7 @@ fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
     commit(&pool, &mut model, &files(12, 4, 2));
     pool.resilver_restart().unwrap();
     resilver(&pool);
-    assert_eq!(pool.members().get(device(0)).name(), "sim1");
+    assert_eq!(pool.store().members().get(device(0)).name(), "sim1");
     assert_whole(&pool, "at last");
     verify(&pool, &model);
     drop(pool);
@@ -796,19 +801,20 @@ fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_row_and_no_copy() {
                 put(&pool, &dataset, &some);
                 model.extend(some.iter().map(|&(inode, version, len)| (inode, (version, len))));
                 let stepped = pool.resilver_step(u64::MAX);
-                if pool.suspended().is_some() {
+                if pool.store().suspended().is_some() {
                     pool.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
                 } else {
                     stepped.unwrap_or_else(|error| panic!("{case}: {error}"));
                 }
             }
             let _ = pool.commit();
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             // Whoever counts has everything.
-            let goes_on = (0..3)
-                .any(|_| pool.clear(None).and_then(|()| pool.commit()).is_ok() && pool.suspended().is_none());
-            assert!(goes_on, "{case}: {:?}", pool.suspended());
+            let goes_on = (0..3).any(|_| {
+                pool.clear(None).and_then(|()| pool.commit()).is_ok() && pool.store().suspended().is_none()
+            });
+            assert!(goes_on, "{case}: {:?}", pool.store().suspended());
             assert_whole(&pool, &case);
             drop((dataset, pool));
             let trace = sim.trace();
@@ -869,7 +875,7 @@ fn an_fsync_while_a_device_takes_a_place_is_not_on_the_new_device_alone() {
     let at_flush = move || {
         let Some(pool) = here.upgrade() else { return };
         let mut done = done.lock();
-        if done.is_some() || pool.members().get(device(0)).name() != "sim1" {
+        if done.is_some() || pool.store().members().get(device(0)).name() != "sim1" {
             return;
         }
         let (tell, told) = std::sync::mpsc::channel();
@@ -907,7 +913,9 @@ fn a_slot_that_is_retired_as_its_device_is_replaced_holds_what_the_last_root_nam
     // Once the new device has the place, and before the root says so: somebody else writes.
     let at_flush = move || {
         let Some(pool) = here.upgrade() else { return };
-        if pool.members().get(device(0)).name() != "sim1" || std::mem::replace(&mut *done.lock(), true) {
+        if pool.store().members().get(device(0)).name() != "sim1"
+            || std::mem::replace(&mut *done.lock(), true)
+        {
             return;
         }
         put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(100, 90, 1));
@@ -917,11 +925,11 @@ fn a_slot_that_is_retired_as_its_device_is_replaced_holds_what_the_last_root_nam
     let index = pool.replace(device(0), Arc::new(new)).unwrap();
     // What nodes lie in is done, and a root says so.
     let nodes = pool.segments().into_iter().find(|record| record.kind == SegmentKind::Node).unwrap().id;
-    while pool.members().get(index).cursor() < nodes {
+    while pool.store().members().get(index).cursor() < nodes {
         pool.resilver_step(1).unwrap();
         pool.commit().unwrap();
     }
-    let old = pool.members().get(device(0));
+    let old = pool.store().members().get(device(0));
     for slot in pool.segments().iter().flat_map(|record| &record.slots) {
         let at = old.slot_offset(slot.index, 0).get();
         sim.device(0).inject(Fault::FailWrites(at..at + u64::from(old.slot_size)));
@@ -935,6 +943,6 @@ fn a_slot_that_is_retired_as_its_device_is_replaced_holds_what_the_last_root_nam
     let images = trace.crash_images(cut, Survival::KeepAll);
     let pool = open(&SimWorld::from_images(images), 7);
     resilver(&pool);
-    assert_eq!(pool.members().iter().count(), 1, "it is replaced");
+    assert_eq!(pool.store().members().iter().count(), 1, "it is replaced");
     verify(&pool, &model);
 }

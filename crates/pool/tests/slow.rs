@@ -34,17 +34,17 @@ fn written(word: &str, count: usize) -> (SimWorld, Arc<Pool>, Model) {
     let pool = create(&sim, word);
     let mut model = Model::new();
     commit(&pool, &mut model, &files(1));
-    pool.drop_caches();
+    pool.store().drop_caches();
     (sim, pool, model)
 }
 
 /// The device that reading everything asks most: one may have but parity.
 fn most_read(sim: &SimWorld, pool: &Pool, model: &Model) -> usize {
     let devices = || (0..sim.devices().len()).map(|device| sim.device(device));
-    pool.drop_caches();
+    pool.store().drop_caches();
     devices().for_each(|device| device.reset_counters());
     verify(pool, model);
-    pool.drop_caches();
+    pool.store().drop_caches();
     devices().max_by_key(|device| device.counters().reads).expect("some device").index()
 }
 
@@ -53,12 +53,12 @@ fn a_device_that_hangs_at_reads_is_read_around_at_the_cost_of_a_few_requests() {
     for (word, count) in REDUNDANT {
         let (sim, pool, model) = written(word, count);
         let slow = most_read(&sim, &pool, &model);
-        let (device, member) = (sim.device(slow), pool.members().get(index(slow)));
+        let (device, member) = (sim.device(slow), pool.store().members().get(index(slow)));
         device.inject(Fault::Hang);
         device.reset_counters();
         for _ in 0..5 {
             verify(&pool, &model);
-            pool.drop_caches();
+            pool.store().drop_caches();
         }
         assert!(device.counters().reads <= 8, "{word}: {} reads", device.counters().reads);
         assert_eq!(member.state(), MemberState::Online, "{word}: nothing was written");
@@ -77,7 +77,7 @@ fn a_device_without_peers_that_hangs_fails_reads_in_time_and_gives_them_when_it_
     sim.device(0).inject(Fault::Hang);
     let refused = contents(&pool).unwrap_err();
     assert!(refused.contains("unavailable"), "{refused}");
-    let member = pool.members().get(index(0));
+    let member = pool.store().members().get(index(0));
     assert!(member.counters.read_errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
     sim.device(0).resume();
     verify(&pool, &model);
@@ -90,7 +90,7 @@ fn a_device_that_hangs_anywhere_in_syncs_and_commits_is_faulted_and_the_pool_goe
             let (sim, pool, mut model) = written(word, count);
             let case = format!("{word} of {count}, {spare} requests to spare");
             let hung = sim.device(spare as usize % count);
-            let member = pool.members().get(index(hung.index()));
+            let member = pool.store().members().get(index(hung.index()));
             hung.inject_window(Fault::Hang, spare, u64::MAX);
             for version in 2..5 {
                 sync(&pool, &mut model, &files(version)[..4]);
@@ -100,13 +100,13 @@ fn a_device_that_hangs_anywhere_in_syncs_and_commits_is_faulted_and_the_pool_goe
             (0..5).for_each(|_| assert!(pool.commit().is_ok()));
             assert_eq!(member.state(), MemberState::Faulted, "{case}");
             assert_eq!(member.reason().as_deref(), Some("did not answer for 15 s"), "{case}");
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
 
             // What it still had under way reaches it late, and harms nobody.
             hung.resume();
             commit(&pool, &mut model, &files(6)[..2]);
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             assert_whole(&pool, &case);
             if spare % 6 == 0 {
@@ -118,7 +118,11 @@ fn a_device_that_hangs_anywhere_in_syncs_and_commits_is_faulted_and_the_pool_goe
             let images = sim.trace().crash_images(sim.trace().len(), Survival::DropAll);
             let again =
                 import(&SimWorld::from_images(images), 7).unwrap_or_else(|error| panic!("{case}: {error}"));
-            assert_ne!(again.members().get(index(hung.index())).state(), MemberState::Online, "{case}");
+            assert_ne!(
+                again.store().members().get(index(hung.index())).state(),
+                MemberState::Online,
+                "{case}"
+            );
             verify(&again, &model);
         }
     }
@@ -130,7 +134,7 @@ fn more_hung_devices_than_the_layout_survives_suspend_the_pool_instead_of_holdin
         let (sim, pool, mut model) = written(word, count);
         (0..hung).for_each(|device| sim.device(device).inject(Fault::Hang));
         assert!(pool.commit().is_err(), "{word}");
-        assert!(pool.suspended().is_some_and(|why| why.contains("cannot do without sim0")), "{word}");
+        assert!(pool.store().suspended().is_some_and(|why| why.contains("cannot do without sim0")), "{word}");
         assert!(matches!(pool.commit(), Err(PoolError::Suspended(_))), "{word}");
         drop(pool);
         (0..hung).for_each(|device| sim.device(device).resume());
@@ -158,10 +162,10 @@ fn a_device_that_hangs_anywhere_in_an_import_is_left_out_and_the_rest_is_importe
             replay(&pool);
             commit(&pool, &mut model, &files(3));
             (0..5).for_each(|_| assert!(pool.commit().is_ok()));
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             assert_ne!(
-                pool.members().get(index(hung.index())).state(),
+                pool.store().members().get(index(hung.index())).state(),
                 MemberState::Online,
                 "{word}, {spare}"
             );
@@ -172,7 +176,8 @@ fn a_device_that_hangs_anywhere_in_an_import_is_left_out_and_the_rest_is_importe
 #[test]
 fn the_timeout_is_a_property_that_takes_effect_at_once_and_at_imports() {
     let (sim, pool, model) = written("mirror", 2);
-    let timeouts = |pool: &Pool| pool.members().iter().map(|member| member.timeout()).collect::<Vec<_>>();
+    let timeouts =
+        |pool: &Pool| pool.store().members().iter().map(|member| member.timeout()).collect::<Vec<_>>();
     assert_eq!(timeouts(&pool), [Duration::from_secs(15); 2]);
     pool.set_pool_property("device_timeout", "3").unwrap();
     assert_eq!(timeouts(&pool), [Duration::from_secs(3); 2]);
@@ -182,7 +187,7 @@ fn the_timeout_is_a_property_that_takes_effect_at_once_and_at_imports() {
     assert_eq!(timeouts(&pool), [Duration::from_secs(3); 2]);
     sim.device(1).inject(Fault::Hang);
     pool.commit().unwrap();
-    assert_eq!(pool.members().get(index(1)).reason().as_deref(), Some("did not answer for 3 s"));
+    assert_eq!(pool.store().members().get(index(1)).reason().as_deref(), Some("did not answer for 3 s"));
     verify(&pool, &model);
 }
 
@@ -256,11 +261,11 @@ fn a_device_ten_times_slower_than_its_peers_is_read_around_named_and_taken_back_
         let mut model = Model::new();
         commit(&pool, &mut model, &files(1));
         let slow = most_read(&sim, &pool, &model);
-        let member = pool.members().get(index(slow));
+        let member = pool.store().members().get(index(slow));
         let read_all = |times: usize| {
             let before = devices.iter().map(|device| device.inner.counters().reads).collect::<Vec<_>>();
             for _ in 0..times {
-                pool.drop_caches();
+                pool.store().drop_caches();
                 verify(&pool, &model);
             }
             let after = devices.iter().map(|device| device.inner.counters().reads);
@@ -307,20 +312,20 @@ fn a_segment_two_of_whose_devices_are_out_is_emptied_by_large_reads() {
     for device in [1, 4] {
         pool.offline(index(device), true).unwrap();
     }
-    pool.drop_caches();
+    pool.store().drop_caches();
     (0..6).for_each(|device| sim.device(device).reset_counters());
-    let (mut moved, before) = (0, pool.durable_commit().get());
+    let (mut moved, before) = (0, pool.store().durable_commit().get());
     while let Some(bytes) = pool.clean_step(true).unwrap() {
         moved += bytes;
         pool.commit().unwrap();
     }
     assert!(moved > 10 << 20, "{moved} bytes were moved");
     // Each commit looks at the heartbeat twice.
-    let looks = 2 * (pool.durable_commit().get() - before);
+    let looks = 2 * (pool.store().durable_commit().get() - before);
     let reads = (0..6).map(|device| sim.device(device).counters().reads.saturating_sub(looks));
     let reads: Vec<u64> = reads.collect();
     assert!(reads.iter().all(|&reads| reads <= 40), "{moved} bytes by {reads:?} reads");
-    pool.drop_caches();
+    pool.store().drop_caches();
     verify(&pool, &model);
     assert_whole(&pool, "emptied");
 }

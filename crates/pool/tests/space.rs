@@ -30,9 +30,9 @@ fn fill(pool: &Pool, record: usize) -> u64 {
         let batch: Vec<Vec<u8>> = (0..(8 << 20) / record)
             .map(|_| (0..record / 8).flat_map(|_| entropy.next_u64().to_le_bytes()).collect())
             .collect();
-        for batch in batch
-            .chunks(((pool.space(record as u32).available / record as u64) as usize).clamp(1, batch.len()))
-        {
+        for batch in batch.chunks(
+            ((pool.store().space(record as u32).available / record as u64) as usize).clamp(1, batch.len()),
+        ) {
             if pool.check_space((batch.len() * record) as u64, record as u32).is_err() {
                 pool.commit().unwrap();
                 return written;
@@ -48,7 +48,7 @@ fn fill(pool: &Pool, record: usize) -> u64 {
                 dedup: Dedup::Off,
                 replaces: None,
             };
-            let ptrs = pool.store(&op, batch.iter().enumerate().map(new).collect()).unwrap();
+            let ptrs = pool.store_records(&op, batch.iter().enumerate().map(new).collect()).unwrap();
             dataset
                 .update(&op, |tree| {
                     for ptr in &ptrs {
@@ -75,7 +75,7 @@ fn the_sum_written_is_what_avail_said_in_every_layout() {
         for (record, size) in [(128 << 10, 256 << 20), (16 << 10, 96 << 20)] {
             let folder = tempfile::tempdir().unwrap();
             let pool = create_on(files(&folder, count, size), word);
-            let said = pool.space(record as u32).available;
+            let said = pool.store().space(record as u32).available;
             let written = fill(&pool, record);
             let ratio = written as f64 / said as f64;
             println!("{word} of {count}, {record} B records: AVAIL {said}, written {written}, {ratio:.4}");
@@ -95,7 +95,7 @@ fn overwriting_a_half_full_pool_for_long_never_runs_out() {
         let entropy = SeededEntropy::new(3);
         let next = |n: u64| entropy.next_u64() % n;
         // Contents compress to about a third, so count by what the pool says.
-        let half = pool.space(128 << 10).available / 2;
+        let half = pool.store().space(128 << 10).available / 2;
         let mut model = Model::new();
         let mut inode = 10;
         while dataset.usage().referenced < half {
@@ -127,7 +127,7 @@ fn overwriting_a_half_full_pool_for_long_never_runs_out() {
         pool.commit().unwrap();
         println!("{word}: {live} live, {written} overwritten, {} moved by the cleaner", pool.cleaned_bytes());
         assert!(pool.cleaned_bytes() > 0);
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, &model);
         let report = pool.check().unwrap();
         assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
@@ -146,7 +146,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     let entropy = SeededEntropy::new(4);
     let mut offset = 0;
-    while pool.space(128 << 10).available >= 128 << 10 {
+    while pool.store().space(128 << 10).available >= 128 << 10 {
         let op = pool.enter().unwrap();
         let plain: Vec<u8> = (0..16 << 10).flat_map(|_| entropy.next_u64().to_le_bytes()).collect();
         let record = NewRecord {
@@ -159,7 +159,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
             dedup: Dedup::Off,
             replaces: None,
         };
-        let ptr = pool.store(&op, vec![record]).unwrap()[0];
+        let ptr = pool.store_records(&op, vec![record]).unwrap()[0];
         let extent = Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10 };
         dataset
             .update(&op, |tree| {

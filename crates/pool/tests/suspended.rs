@@ -71,23 +71,23 @@ fn a_pool_on_a_full_file_system_is_read_and_goes_on_with_all_that_was_accepted_w
             inject(&sim, &Fault::Full, spare, u64::MAX);
             let (_, refused) = work_until_refused(&pool, &mut model);
             assert!(matches!(refused, PoolError::HostFull(_)), "{case}: {refused}");
-            let why = pool.suspended().unwrap();
+            let why = pool.store().suspended().unwrap();
             assert!(why.contains("full") && why.contains("sim"), "{case}: {why}");
             at_stake += u32::from(pool.at_stake().is_some());
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
 
             let refused = pool.clear(None);
             assert!(matches!(refused, Err(PoolError::HostFull(_))), "{case}: it is still full: {refused:?}");
-            assert!(pool.suspended().is_some() && pool.may_resume(), "{case}");
-            pool.drop_caches();
+            assert!(pool.store().suspended().is_some() && pool.store().may_resume(), "{case}");
+            pool.store().drop_caches();
             verify(&pool, &model);
 
             heal(&sim);
             pool.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
             while pool.resilver_step(u64::MAX).unwrap() {}
-            assert_eq!((pool.suspended(), pool.at_stake()), (None, None), "{case}");
-            pool.drop_caches();
+            assert_eq!((pool.store().suspended(), pool.at_stake()), (None, None), "{case}");
+            pool.store().drop_caches();
             verify(&pool, &model);
             sync(&pool, &mut model, &files(40, 3, 50));
             commit(&pool, &mut model, &files(50, 3, 51));
@@ -159,7 +159,7 @@ fn after_a_flush_that_failed_nobody_goes_on_as_if_nothing_were_lost() {
     let before = model.clone();
     let (_, refused) = work_until_refused(&pool, &mut model);
     assert!(matches!(refused, PoolError::Suspended(_)), "{refused}");
-    assert!(!pool.may_resume());
+    assert!(!pool.store().may_resume());
     let refused = pool.clear(None).unwrap_err().to_string();
     assert!(refused.contains("cannot be completed"), "{refused}");
     drop(pool);
@@ -190,7 +190,7 @@ fn a_commit_that_cannot_read_the_tables_for_a_while_goes_on_and_loses_nothing() 
                 put(&pool, &dataset, &some);
                 model.extend(some.iter().map(|&(inode, version, len)| (inode, (version, len))));
                 pool.set_property(ROOT_DATASET, "compression", "zstd-3").unwrap();
-                pool.drop_caches();
+                pool.store().drop_caches();
                 sim.device(0).inject_window(Fault::FailReads(0..u64::MAX), spare, strikes);
                 let committed = pool.commit();
                 sim.device(0).clear_faults();
@@ -198,9 +198,9 @@ fn a_commit_that_cannot_read_the_tables_for_a_while_goes_on_and_loses_nothing() 
                     committed.unwrap_or_else(|error| panic!("{case}: {error}"));
                     continue;
                 }
-                if pool.suspended().is_some() {
+                if pool.store().suspended().is_some() {
                     suspended += 1;
-                    assert!(pool.may_resume(), "{case}: {:?}", pool.suspended());
+                    assert!(pool.store().may_resume(), "{case}: {:?}", pool.store().suspended());
                     pool.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
                 }
             }
@@ -225,7 +225,7 @@ fn a_device_that_was_gone_may_lack_what_was_not_flushed_and_its_pool_does_not_go
         let (_, refused) = work_until_refused(&pool, &mut model);
         assert!(matches!(refused, PoolError::Suspended(_)), "{word}: {refused}");
         heal(&sim);
-        assert!(!pool.may_resume() && pool.clear(None).is_err(), "{word}");
-        assert!(pool.suspended().is_some(), "{word}");
+        assert!(!pool.store().may_resume() && pool.clear(None).is_err(), "{word}");
+        assert!(pool.store().suspended().is_some(), "{word}");
     }
 }

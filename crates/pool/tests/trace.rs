@@ -80,7 +80,7 @@ fn contents(look: &impl Look, pool: &Pool) -> Model {
     })
     .unwrap();
     let of = |(inode, extent): (u64, Extent)| {
-        let plain = pool.read(extent.ptr).unwrap();
+        let plain = pool.store().read(extent.ptr).unwrap();
         (inode, (version_of(&plain), plain.len()))
     };
     found.into_iter().map(of).collect()
@@ -159,10 +159,10 @@ fn what_snapshots_and_second_references_leave_is_found_and_freed() {
     assert_eq!(pool.check().unwrap().unreachable, 0);
     verify(&pool, &model);
     // The head may free at once again.
-    let free = pool.space(4096).available;
+    let free = pool.store().space(4096).available;
     remove(&pool, 30);
     settle(&pool);
-    assert!(pool.space(4096).available >= free);
+    assert!(pool.store().space(4096).available >= free);
     assert_eq!(trace(&pool).dead.blocks, 0);
 }
 
@@ -276,14 +276,14 @@ fn what_does_not_fit_in_memory_is_spilled_and_its_space_comes_back() {
     for _ in 0..8 {
         pool.commit().unwrap();
     }
-    let before = pool.raw_space().0;
+    let before = pool.store().raw_space().0;
     assert!(pool.trace_start().unwrap());
     let (mut steps, mut most) = (0, 0);
     while pool.trace_step(1).unwrap() {
         steps += 1;
         if steps % 3 == 0 {
             commit(&pool, &mut model, &[(10 + steps % 6000, 2 + steps, 50)]);
-            most = most.max(pool.raw_space().0);
+            most = most.max(pool.store().raw_space().0);
             assert_whole(&pool, &format!("step {steps}"));
         }
     }
@@ -294,8 +294,11 @@ fn what_does_not_fit_in_memory_is_spilled_and_its_space_comes_back() {
     for _ in 0..8 {
         pool.commit().unwrap();
     }
-    println!("{steps} steps; {before} bytes of slots before, {most} meanwhile, {} after", pool.raw_space().0);
-    assert!(pool.raw_space().0 <= before + (4 << 20), "spilled pages are gone");
+    println!(
+        "{steps} steps; {before} bytes of slots before, {most} meanwhile, {} after",
+        pool.store().raw_space().0
+    );
+    assert!(pool.store().raw_space().0 <= before + (4 << 20), "spilled pages are gone");
     verify(&pool, &model);
 }
 
@@ -419,7 +422,7 @@ fn a_trace_after_one_that_failed_says_that_it_looked_at_the_rest_only() {
     }
     (0..8).for_each(|_| assert!(pool.trace_step(1).unwrap()));
     pool.commit().unwrap();
-    pool.drop_caches();
+    pool.store().drop_caches();
     sim.device(0).inject(Fault::FailReads(0..u64::MAX));
     assert!(pool.trace_step(64).is_err() && pool.trace_progress().is_none());
     sim.device(0).clear_faults();
@@ -448,7 +451,7 @@ fn nodes_that_the_walk_still_needs_stay_however_long_it_takes() {
             commit(&pool, &mut model, &files);
         }
     }
-    pool.drop_caches();
+    pool.store().drop_caches();
     assert!(pool.queued_bytes() > 0, "nodes are held");
     while pool.trace_step(4).unwrap() {}
     let found = pool.trace_findings().unwrap();
@@ -468,14 +471,14 @@ fn a_node_that_cannot_be_read_keeps_the_trace_from_freeing_anything() {
     commit(&pool, &mut model, &(10..200).map(|inode| (inode, 2, 50)).collect::<Vec<_>>());
     pool.destroy_snapshot(ROOT_DATASET, "a").unwrap();
     pool.commit().unwrap();
-    pool.drop_caches();
+    pool.store().drop_caches();
     let left = pool.left_bytes();
     assert!(left > 0);
     // A byte of the first leaf after the others.
     let damaged = (0..200u64).find(|at| {
         let offset = larder_format::DeviceOffset::new((2 << 20) + (at << 17));
         sim.device(0).flip_bits(offset, 16 << 10, *at);
-        pool.drop_caches();
+        pool.store().drop_caches();
         pool.trace_start().unwrap();
         while pool.trace_step(64).unwrap_or(false) {}
         pool.trace_findings().unwrap().lost > 0

@@ -37,18 +37,23 @@ impl Bed {
     }
 
     fn available(&self, args: &Args) -> u64 {
-        self.pool.space((args.record_kib << 10) as u32).available
+        self.pool.store().space((args.record_kib << 10) as u32).available
     }
 
     /// Slots that are free, and all.
     fn slots(&self) -> (u64, u64) {
-        let groups = self.pool.groups();
+        let groups = self.pool.store().groups();
         let slots = groups.iter().flat_map(|group| &group.devices);
         slots.fold((0, 0), |(free, all), &(_, used, of)| (free + of - used, all + of))
     }
 
     fn device_bytes(&self) -> u64 {
-        self.pool.members().iter().map(|member| member.counters.written_bytes.load(Ordering::Relaxed)).sum()
+        self.pool
+            .store()
+            .members()
+            .iter()
+            .map(|member| member.counters.written_bytes.load(Ordering::Relaxed))
+            .sum()
     }
 }
 
@@ -81,7 +86,7 @@ pub fn run(args: &Args) {
 }
 
 fn overwrite(args: &Args, bed: &Bed) {
-    let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.clock());
+    let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.store().clock());
     let (unit, file_bytes) = (args.write_kib << 10, args.file_mib * MIB);
     assert!(file_bytes.is_multiple_of(unit) && unit > 0, "files of whole overwrites");
     let per_file = file_bytes / unit;
@@ -135,7 +140,7 @@ fn overwrite(args: &Args, bed: &Bed) {
         written,
         device: bed.device_bytes(),
         writes: pool.writes(),
-        commits: pool.durable_commit().get(),
+        commits: pool.store().durable_commit().get(),
     };
     let first = read(0);
     let (mut last, mut counted, mut before, mut worst) = (first, waits.read(), Duration::ZERO, 0);
@@ -189,7 +194,7 @@ fn overwrite(args: &Args, bed: &Bed) {
 
 /// How long a write takes, the fuller the pool is.
 fn rise(args: &Args, bed: &Bed, step: usize) {
-    let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.clock());
+    let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.store().clock());
     let (unit, file_bytes) = (args.write_kib << 10, args.file_mib * MIB);
     let empty = bed.available(args);
     let content = Content::Random.bytes(16 * MIB);

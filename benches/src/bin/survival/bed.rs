@@ -183,7 +183,7 @@ impl Bed {
 
     /// The file of a device that the pool has.
     pub fn path_of(&self, device: DeviceIndex) -> PathBuf {
-        self.pool.members().get(device).name().into()
+        self.pool.store().members().get(device).name().into()
     }
 
     /// Takes devices back that were out of use, and brings them what they missed.

@@ -83,7 +83,7 @@ pub struct Files {
 fn read(bed: &Bed, files: &Files, (work, threads): Cell, seconds: f64, seed: u64) -> (f64, Counts) {
     let files = if work == Work::Small { &files.small } else { &files.large };
     let waits = Histogram::default();
-    let clock = bed.pool.clock();
+    let clock = bed.pool.store().clock();
     let begin = clock.monotonic();
     let unit = work.unit();
     std::thread::scope(|scope| {
@@ -173,7 +173,8 @@ pub fn slow(folder: &Path, shape: Shape, mib: usize, size: u64, rounds: usize, s
     let warm = |seconds| drop(read(&bed, &files, (Work::Large, 4), seconds, 77));
     warm(0.5);
     // One that has what is read: the file may be small enough for the others to hold nothing but parity of it.
-    let answered = |device: &u16| bed.pool.members().get(DeviceIndex::new(*device)).meter().answered();
+    let answered =
+        |device: &u16| bed.pool.store().members().get(DeviceIndex::new(*device)).meter().answered();
     let slow = (0..shape.devices as u16).max_by_key(answered).expect("there are devices");
     for round in 0..rounds {
         warm(0.5);
@@ -181,7 +182,7 @@ pub fn slow(folder: &Path, shape: Shape, mib: usize, size: u64, rounds: usize, s
         delay(slow.into(), SLOW_MS);
         // One read of sixteen tries a device that owes an answer, and some dozen tell how long it takes.
         warm(4.0);
-        let member = bed.pool.members().get(DeviceIndex::new(slow));
+        let member = bed.pool.store().members().get(DeviceIndex::new(slow));
         table.told = member.reason().or(table.told);
         table.measure(&bed, &files, 1, &CELLS, seconds, round);
         delay(slow.into(), TYPICAL_MS);

@@ -110,7 +110,7 @@ fn rounds(
 fn lose(bed: &Bed, ground: Ground, round: usize) -> (u64, PathBuf) {
     let old = bed.path_of(LOST);
     bed.pool.offline(LOST, false).expect("the layout survives it");
-    let member = bed.pool.members().get(LOST);
+    let member = bed.pool.store().members().get(LOST);
     let slots = bed.pool.segments().into_iter().flat_map(|segment| segment.slots);
     let last = slots.filter(|slot| slot.device == LOST).map(|slot| slot.index).max();
     let end = last.map_or(0, |slot| member.slot_offset(slot, member.slot_size).get());
@@ -201,7 +201,7 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
         let before = bed.pool.resilver_progress().map_or(0, |progress| progress.examined);
         let stop = AtomicBool::new(false);
         let (mut traffic, mut rebuilding) = (None, 0.0);
-        let clock = bed.pool.clock();
+        let clock = bed.pool.store().clock();
         std::thread::scope(|scope| {
             let others = scope.spawn(|| {
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -250,7 +250,7 @@ fn traffic(
     const UNIT: u64 = 128 << 10;
     let (reads, writes) = (Histogram::default(), Histogram::default());
     let dice = SeededEntropy::new(11);
-    let clock = bed.pool.clock();
+    let clock = bed.pool.store().clock();
     let begin = clock.monotonic();
     let (mut bytes, mut n) = (0, 0_u64);
     while (clock.monotonic() - begin).as_secs_f64() < seconds && !stop.load(Ordering::Acquire) {

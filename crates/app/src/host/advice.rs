@@ -48,8 +48,8 @@ enum Ailing {
 pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: usize) -> Advice {
     let pool = &live.pool;
     let name = &root.name;
-    if let Some(reason) = pool.suspended() {
-        let action = match pool.may_resume() {
+    if let Some(reason) = pool.store().suspended() {
+        let action = match pool.store().may_resume() {
             true => format!("see to the cause, then: larder pool clear {name}"),
             false => format!("larder pool export -f {name} && larder pool import {name}"),
         };
@@ -87,7 +87,7 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
             format!("larder pool scrub -w {name} && larder pool clear {name}"),
         );
     }
-    if let Some(slow) = pool.members().iter().find(|member| member.is_online() && member.is_slow()) {
+    if let Some(slow) = pool.store().members().iter().find(|member| member.is_online() && member.is_slow()) {
         let (device, named) = (roster::called(pool, &slow), repair::sentence_name(pool, &slow));
         let why = slow.reason().unwrap_or_else(|| "slow".to_owned());
         return Advice::new(
@@ -103,7 +103,7 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
             format!("larder pool trace -j {name}; restore what cannot be read from a backup"),
         );
     }
-    if pool.space(FULL_FOR).available < u64::from(FULL_FOR) && !pool.is_read_only() {
+    if pool.store().space(FULL_FOR).available < u64::from(FULL_FOR) && !pool.store().is_read_only() {
         return Advice::new(
             "The pool is full: writes are refused. Deleting and changing properties work.".to_owned(),
             format!(
@@ -117,7 +117,7 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
 fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
     let name = &root.name;
     let mut ailing: Vec<_> =
-        pool.members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
+        pool.store().members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
     ailing.sort_by_key(|(what, _)| std::cmp::Reverse(*what));
     let (worst, member) = ailing.first()?;
     let device = roster::called(pool, member);
@@ -134,7 +134,7 @@ fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
         }
     };
     let mut status = ailing.iter().map(sentence).collect::<Vec<_>>().join("; ");
-    status += match (root.state, pool.is_read_only()) {
+    status += match (root.state, pool.store().is_read_only()) {
         (State::Faulted, _) => ". These are more than the layout survives: some data cannot be read.",
         (_, true) if damaged > 0 => ". All other data can be read.",
         (_, false) if damaged > 0 => ". All other data can be read and written.",
@@ -142,7 +142,7 @@ fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
         (_, false) => ". All data can be read and written.",
     };
     let action = match worst {
-        _ if pool.is_read_only() => {
+        _ if pool.store().is_read_only() => {
             format!("larder pool export {name} && larder pool import {name}, to have it rebuilt")
         }
         Ailing::Missing => format!(
@@ -166,13 +166,13 @@ fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
 
 /// The device that another is to replace.
 fn replaced(pool: &Pool, new: &Member) -> String {
-    let old = new.stands_for.and_then(|old| pool.members().find(old));
+    let old = new.stands_for.and_then(|old| pool.store().members().find(old));
     old.map_or_else(|| "the old device".to_owned(), |old| roster::called(pool, &old))
 }
 
 /// What a device ails; nothing of one whose place another is about to take.
 fn what(pool: &Pool, member: &Member) -> Option<Ailing> {
-    if pool.members().stand_in(member.index).is_some() {
+    if pool.store().members().stand_in(member.index).is_some() {
         return None;
     }
     match member.state() {

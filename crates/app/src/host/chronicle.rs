@@ -54,7 +54,7 @@ impl Host {
     /// Keeps a command that changed what is named, or is about to, with the pool; nothing where there is none.
     pub(super) fn keep_command(&self, changed: &str, command: &Command) {
         if let Ok(live) = self.pool(name::pool_of(changed))
-            && !live.pool.is_read_only()
+            && !live.pool.store().is_read_only()
         {
             live.pool.log_command(&command.text, command.uid, &command.user);
         }

@@ -82,7 +82,7 @@ impl Host {
         pool.commit()?;
         for spare in spares {
             let index = pool.add_spare(spare)?;
-            if let Some(member) = pool.members().find(index) {
+            if let Some(member) = pool.store().members().find(index) {
                 roster::note_spare(&pool, member.guid)?;
             }
         }
@@ -124,14 +124,14 @@ impl Host {
     /// Puts a pool among the imported ones, notes where its devices are, mounts what mounts by itself.
     pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Vec<ApiError>> {
         let paths = live.device_paths();
-        self.remembered.lock().note(&self.run_dir, live.pool.guid(), paths);
-        if !live.pool.is_read_only() {
-            self.remembered.lock().hold(&self.run_dir, live.pool.guid(), live.pool.incarnation());
+        self.remembered.lock().note(&self.run_dir, live.pool.store().guid(), paths);
+        if !live.pool.store().is_read_only() {
+            self.remembered.lock().hold(&self.run_dir, live.pool.store().guid(), live.pool.incarnation());
             live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
         let failed = if mount { live.mounts.lock().mount_all().1 } else { Vec::new() };
-        if !live.pool.is_read_only() {
+        if !live.pool.store().is_read_only() {
             live.pool.commit()?;
         }
         Ok(failed)
@@ -140,12 +140,12 @@ impl Host {
     /// Destroys an imported pool: exports it and wipes the labels of its devices.
     pub(super) fn destroy(&self, name: &str) -> Result<Done> {
         let live = self.pool(name)?;
-        if live.pool.is_read_only() {
+        if live.pool.store().is_read_only() {
             return Err(ApiError::from(larder_pool::PoolError::ReadOnly)
                 .within(format!("cannot destroy '{name}'"))
                 .of_pool(name));
         }
-        let guid = live.pool.guid();
+        let guid = live.pool.store().guid();
         let paths = live.device_paths();
         drop(live);
         self.export(name, Force { mounts: false, suspended: true })?;

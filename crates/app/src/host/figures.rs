@@ -30,12 +30,12 @@ fn waits(member: &Member) -> Waits {
 /// What a pool's cache did and holds.
 pub fn cache(live: &Live) -> PoolCache {
     let pool = &live.pool;
-    let stats = pool.cache_stats();
+    let stats = pool.store().cache_stats();
     let lookups = |of: cache::Lookups| Lookups { hits: of.hits, misses: of.misses };
     PoolCache {
         name: pool.name(),
-        guid: pool.guid().get(),
-        time: pool.clock().now().secs,
+        guid: pool.store().guid().get(),
+        time: pool.store().clock().now().secs,
         uptime_ns: live.uptime_ns(),
         demand_data: lookups(stats.demand_data),
         demand_metadata: lookups(stats.demand_metadata),

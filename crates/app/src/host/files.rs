@@ -48,13 +48,13 @@ impl Host {
         let mut extents = Vec::new();
         for (offset, extent) in layout.extents.iter().take(PAGE) {
             // What is being overwritten meanwhile is where it was.
-            let found = live.pool.whereabouts(extent.ptr.id)?;
+            let found = live.pool.store().whereabouts(extent.ptr.id)?;
             let (place, copies, shared) = match found {
                 Some(found) => (found.place, found.copies, found.shared),
                 None => (extent.ptr.place, Vec::new(), false),
             };
             let copy = |(device, offset): (_, larder_format::DeviceOffset)| Copy {
-                device: live.pool.members().get(device).name(),
+                device: live.pool.store().members().get(device).name(),
                 offset: offset.get(),
             };
             extents.push(Extent {

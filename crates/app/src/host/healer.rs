@@ -159,10 +159,10 @@ pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace, scope: &Scope) {
     let mut rest = GLANCE;
     while stop.pause(rest) {
         rest = GLANCE;
-        if pool.suspended().is_some() {
+        if pool.store().suspended().is_some() {
             continue;
         }
-        let now = pool.clock().monotonic();
+        let now = pool.store().clock().monotonic();
         if healer.round.is_none_or(|round| now.saturating_sub(round) >= ROUND) {
             healer.round = Some(now);
             healer.look_around();
@@ -203,12 +203,12 @@ impl<'a> Healer<'a> {
 
     /// What is done now and then: devices that are back, spares, schedules.
     fn look_around(&mut self) {
-        for member in self.pool.members().iter().chain(self.pool.members().spares()) {
+        for member in self.pool.store().members().iter().chain(self.pool.store().members().spares()) {
             if let Err(error) = self.bring_back(&member) {
                 complain(self.pool, &format_args!("{}: {error}", roster::called(self.pool, &member)));
             }
         }
-        let now = self.pool.clock().monotonic();
+        let now = self.pool.store().clock().monotonic();
         if self.probed.is_none_or(|probed| now.saturating_sub(probed) >= PROBE) {
             self.probed = Some(now);
             self.pool.probe_spares();
@@ -264,7 +264,7 @@ impl<'a> Healer<'a> {
         let mended = pool.heal_step()? > 0;
         let trimmed = self.trim()?;
         let rate = number(pool, "scan_rate");
-        let now = pool.clock().monotonic();
+        let now = pool.store().clock().monotonic();
         if let Some(last) = self.last {
             let rest = (last.ended + last.rest(rate)).saturating_sub(now);
             if !rest.is_zero() {
@@ -276,10 +276,10 @@ impl<'a> Healer<'a> {
             self.last = None;
             return Ok((mended || trimmed).then_some(Duration::ZERO));
         };
-        let ended = pool.clock().monotonic();
+        let ended = pool.store().clock().monotonic();
         let took = ended.saturating_sub(now);
         let before = std::mem::replace(&mut self.used, tracer::uses(pool));
-        let busy = self.used != before || pool.dirty().get() > 0;
+        let busy = self.used != before || pool.store().dirty().get() > 0;
         self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
         self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
         Ok(Some(if std::mem::take(&mut self.wait_for_room) { FOR_ROOM } else { Duration::ZERO }))
@@ -287,9 +287,9 @@ impl<'a> Healer<'a> {
 
     /// A step of trims, beside whatever scan is under way; whether there was one.
     fn trim(&mut self) -> Result<bool> {
-        let clock = self.pool.clock();
+        let clock = self.pool.store().clock();
         let began = clock.monotonic();
-        if began < self.trim_at || self.pool.is_read_only() {
+        if began < self.trim_at || self.pool.store().is_read_only() {
             return Ok(false);
         }
         let trimmed = self.pool.trim_step()?.is_some();
@@ -308,7 +308,7 @@ impl<'a> Healer<'a> {
             let more = pool.resilver_step(bytes)?;
             let examined = before.map_or(0, |before| before.examined);
             let reached = pool.resilver_progress().map_or(examined, |after| after.examined);
-            self.pace.resilver.lock().note(pool.clock().monotonic(), reached);
+            self.pace.resilver.lock().note(pool.store().clock().monotonic(), reached);
             if !more {
                 *self.pace.resilver.lock() = Samples::default();
                 self.pace.resilvering.store(false, Ordering::Release);
@@ -330,7 +330,7 @@ impl<'a> Healer<'a> {
         let more = pool.scrub_step(bytes)?;
         let after = pool.scrub_progress();
         let reached = after.map_or(before.examined, |after| after.examined);
-        self.pace.scrub.lock().note(pool.clock().monotonic(), reached);
+        self.pace.scrub.lock().note(pool.store().clock().monotonic(), reached);
         if !more && after.is_none() {
             pool.recheck_damage();
             forget_who_asked(pool)?;
@@ -350,7 +350,9 @@ fn next_step(step: u64, took: Duration, target: Duration) -> u64 {
 fn found_again(pool: &Pool, member: &Member, path: &str) -> Option<Found> {
     let device = devices::open(path, OpenMode::Exclusive).ok()?;
     match open::scan(&device) {
-        open::Scan::Member(found) if found.label.is_of(pool.sums()) && found.label.device == member.guid => {
+        open::Scan::Member(found)
+            if found.label.is_of(pool.store().sums()) && found.label.device == member.guid =>
+        {
             Some(*found)
         }
         _ => None,
@@ -375,7 +377,7 @@ fn scrub_is_due(pool: &Pool) -> bool {
     };
     let last = pool.scrub_result().map_or(pool.created(), |result| result.finished).secs;
     let idle = pool.scrub_progress().is_none() && pool.resilver_progress().is_none();
-    has_passed(period, last, pool.clock().now().secs) && idle && outside_window(pool).is_none()
+    has_passed(period, last, pool.store().clock().now().secs) && idle && outside_window(pool).is_none()
 }
 
 /// Whether so many seconds have passed. When the last scrub ended later than it is now, the clock was wrong then, or
@@ -388,7 +390,7 @@ fn has_passed(period: i64, last: i64, now: i64) -> bool {
 fn outside_window(pool: &Pool) -> Option<String> {
     let text = setting(pool, "scrub_window")?;
     let window = Window::parse(&text)?;
-    let now = jiff::Timestamp::from_second(pool.clock().now().secs).ok()?;
+    let now = jiff::Timestamp::from_second(pool.store().clock().now().secs).ok()?;
     let now = now.to_zoned(jiff::tz::TimeZone::system());
     let minute = now.hour().unsigned_abs() as u16 * 60 + now.minute().unsigned_abs() as u16;
     (!window.holds(minute)).then_some(text)
@@ -422,7 +424,7 @@ fn forget_who_asked(pool: &Pool) -> Result<()> {
 /// # Errors
 /// When the pool cannot be written.
 pub fn paused(pool: &Pool) -> Result<()> {
-    pool.set_note(NOTE_PAUSED, &pool.clock().now().secs.to_string())
+    pool.set_note(NOTE_PAUSED, &pool.store().clock().now().secs.to_string())
 }
 
 /// Whether anything has to move since groups changed their shape.
@@ -463,7 +465,7 @@ impl Live {
 /// newest at the front.
 pub fn scans(live: &Live) -> Vec<Scan> {
     let (pool, pace) = (&live.pool, &live.pace);
-    let now = pool.clock().monotonic();
+    let now = pool.store().clock().monotonic();
     let mut scans = Vec::new();
     if let Some(of) = pool.resilver_progress() {
         let rate = pace.resilver.lock().rate(now);
@@ -577,7 +579,7 @@ mod tests {
         let plan = open::assemble(reopened.collect()).remove(0);
         let pool = Pool::import(world::system().unwrap(), plan, &ImportOptions::default()).unwrap();
         pool.take_replay();
-        pool.members().iter().filter(|member| member.size().is_some()).for_each(|member| {
+        pool.store().members().iter().filter(|member| member.size().is_some()).for_each(|member| {
             roster::note_path(&pool, &member).unwrap();
         });
         pool.commit().unwrap();
@@ -598,7 +600,7 @@ mod tests {
         let groups = vec![GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world::system().unwrap(), spec).unwrap();
-        pool.members().iter().for_each(|member| roster::note_path(&pool, &member).unwrap());
+        pool.store().members().iter().for_each(|member| roster::note_path(&pool, &member).unwrap());
         pool.commit().unwrap();
         pool.commit_export().unwrap();
         drop(pool);
@@ -608,7 +610,7 @@ mod tests {
         let (pool, scope) = import(&path("copies"));
         let pace = Pace::default();
         Healer::new(&pool, &pace, &scope).look_around();
-        let state = |pool: &Pool| pool.members().get(DeviceIndex::new(1)).state();
+        let state = |pool: &Pool| pool.store().members().get(DeviceIndex::new(1)).state();
         assert_eq!(state(&pool), MemberState::Missing, "the original is none of this import's");
         assert!(fs::read(path("originals/b")).unwrap() == b, "nor is it written");
         pool.commit_export().unwrap();

@@ -38,7 +38,7 @@ impl Host {
         // Not under the lock: devices may hang.
         let remembered = self.remembered.lock().clone();
         let Search { found, unsupported, remarks } = devices::search(given, &remembered)?;
-        let live: Vec<_> = self.live.read().values().map(|live| live.pool.guid()).collect();
+        let live: Vec<_> = self.live.read().values().map(|live| live.pool.store().guid()).collect();
         let mut plans = assemble(found);
         plans.retain(|plan| !live.contains(&plan.guid));
         plans.iter_mut().for_each(|plan| plan.heed(&unsupported));
@@ -121,7 +121,7 @@ impl Host {
         let options =
             ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
-        if pool.is_read_only() {
+        if pool.store().is_read_only() {
             // Nothing is written, so nothing can be done again.
             let skipped = pool.take_replay().len();
             if skipped > 0 {
@@ -239,7 +239,7 @@ impl Host {
         let admin = live.admin.lock();
         self.still_here(&live)?;
         let doing = format!("cannot export '{name}'");
-        if live.pool.may_resume() {
+        if live.pool.store().may_resume() {
             // What it was suspended for may be over. If not, it says so below.
             let _ = live.pool.resume();
         }
@@ -268,11 +268,11 @@ impl Host {
             }
             unmounted => unmounted.map_err(|error| error.within(&doing))?,
         };
-        if !live.pool.is_read_only() {
+        if !live.pool.store().is_read_only() {
             let stored = live.pool.commit();
             if let Err(error) = stored {
                 // What was written cannot be stored now, and perhaps can after files were deleted, or devices are back.
-                let refused = match live.pool.suspended() {
+                let refused = match live.pool.store().suspended() {
                     None if force.mounts => Ok(()),
                     None => Err(ApiError::from(error).within(&doing).of_pool(name)),
                     Some(_) => refuse_to_drop(),
@@ -314,13 +314,13 @@ pub(super) struct Force {
 
 /// What the export of a suspended pool would cost.
 fn would_drop(pool: &Pool, bytes: u64) -> ApiError {
-    let reason = pool.suspended().unwrap_or_default();
+    let reason = pool.store().suspended().unwrap_or_default();
     let message = format!(
         "it is suspended ({reason}), and what was written since commit {} and not synced would be dropped: up to {} MiB",
-        pool.durable_commit(),
+        pool.store().durable_commit(),
         bytes.max(1).div_ceil(1 << 20)
     );
-    let hint = match pool.may_resume() {
+    let hint = match pool.store().may_resume() {
         true => {
             "larder pool clear POOL goes on with all of it when the cause is gone; to drop it: larder pool export -f POOL"
         }

@@ -123,12 +123,12 @@ impl Live {
         let mount = Mount::new(Arc::clone(&pool), owner).map_err(unreplayed)?;
         let mounts = Mounts::new(Arc::clone(&pool), Arc::clone(&mount), altroot.clone());
         let (table, mounts, admin) = (mounts.table(), Mutex::new(mounts), Mutex::default());
-        let since = pool.clock().monotonic();
+        let since = pool.store().clock().monotonic();
         let pace = Arc::default();
         let (stop, threads) = (Arc::default(), Mutex::default());
         let scope = Arc::new(scope);
         let live = Self { pool, mount, mounts, table, altroot, admin, since, pace, scope, stop, threads };
-        if !live.pool.is_read_only() {
+        if !live.pool.store().is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
             let bell = Arc::clone(&stop);
             live.pool.on_dirty(Box::new(move || {
@@ -171,7 +171,7 @@ impl Live {
     fn thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let pool = Arc::clone(&self.pool);
         let watched = move || {
-            let _watch = pool.watch(name);
+            let _watch = pool.store().watch(name);
             work();
         };
         let thread = std::thread::Builder::new()
@@ -205,7 +205,7 @@ impl Live {
 
     /// Nanoseconds since it was imported, by a clock that never goes back.
     pub fn uptime_ns(&self) -> u64 {
-        let uptime = self.pool.clock().monotonic().saturating_sub(self.since);
+        let uptime = self.pool.store().clock().monotonic().saturating_sub(self.since);
         u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -231,7 +231,7 @@ impl Live {
 
     /// The devices that are there, spares included.
     pub fn present(&self) -> impl Iterator<Item = Arc<Member>> {
-        let members = self.pool.members();
+        let members = self.pool.store().members();
         members.iter().chain(members.spares()).filter(|member| member.size().is_some())
     }
 
@@ -255,19 +255,19 @@ fn free_some(pool: &Pool, mount: &Mount) -> Result<bool> {
 
 /// The committer's life. A pool that cannot commit suspends itself and says why in its status.
 fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
-    let mut last = pool.clock().monotonic();
+    let mut last = pool.store().clock().monotonic();
     while stop.wait(&stop.dirty, GLANCE) {
-        if pool.suspended().is_some() {
+        if pool.store().suspended().is_some() {
             continue;
         }
         let soon = stop.soon.load(Ordering::Relaxed);
         let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
-        let due = pool.clock().monotonic().saturating_sub(last) >= interval;
+        let due = pool.store().clock().monotonic().saturating_sub(last) >= interval;
         let early = pool.noted_bytes() > NOTES_AT_MOST
             || pool.dropped_blocks() > DROPPED_AT_MOST
             || pool.is_map_large();
         let result = if due || early {
-            last = pool.clock().monotonic();
+            last = pool.store().clock().monotonic();
             stop.soon.store(soon.saturating_sub(1), Ordering::Relaxed);
             let wanted = pool.is_dirty() || pool.is_freeing() || mount.unstored() > ATIMES_AT_MOST;
             if wanted { pool.commit().map(drop) } else { Ok(()) }
@@ -283,11 +283,11 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
 
 /// Full rows stream out before the commit that refers to them, so that storing goes on beside writing.
 fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(), PoolError> {
-    while pool.dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
-        let before = pool.dirty().get();
+    while pool.store().dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
+        let before = pool.store().dirty().get();
         let flushed = match mount.flush_rows() {
             // What little each of many datasets holds comes to much.
-            Ok(()) if pool.dirty().get() >= before => FrontEnd::flush(mount),
+            Ok(()) if pool.store().dirty().get() >= before => FrontEnd::flush(mount),
             flushed => flushed,
         };
         match flushed {
@@ -295,7 +295,7 @@ fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(),
             Err(PoolError::NoSpace) => drop(pool.commit()?),
             flushed => flushed?,
         }
-        if pool.clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL {
+        if pool.store().clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL {
             break;
         }
     }

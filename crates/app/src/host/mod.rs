@@ -113,7 +113,7 @@ impl Engine for Host {
         let live = self.pools_named(&request.names)?;
         let status = |live: &Arc<Live>| {
             let mut status = self.status(live);
-            figures::add_waits(&mut status.root, live.pool.members());
+            figures::add_waits(&mut status.root, live.pool.store().members());
             status
         };
         Ok(pool::Statuses { pools: live.iter().map(status).collect() })
@@ -146,7 +146,7 @@ impl Engine for Host {
     }
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
         for live in self.pools_named(&request.names)? {
-            if !live.pool.is_read_only() {
+            if !live.pool.store().is_read_only() {
                 let name = live.pool.name();
                 live.pool.commit().map_err(|error| {
                     ApiError::from(error).within(format!("cannot sync '{name}'")).of_pool(&name)
@@ -164,7 +164,7 @@ impl Engine for Host {
         if wanted(pool::Activity::Scrub) {
             live.wait_for_scrub();
         }
-        if wanted(pool::Activity::Free) && !live.pool.is_read_only() {
+        if wanted(pool::Activity::Free) && !live.pool.store().is_read_only() {
             live.wait_for_free_space().map_err(|error| error.of_pool(&request.name))?;
         }
         if wanted(pool::Activity::Trace) {

@@ -282,7 +282,7 @@ impl Mounts {
             root: self.altroot.clone(),
             overlay,
             make: true,
-            read_only: self.pool.is_read_only(),
+            read_only: self.pool.store().is_read_only(),
             allow_other: root,
             atime: dataset.settings().atime != larder_pool::Atime::Off,
             ..MountOptions::new(path, name)

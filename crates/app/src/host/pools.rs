@@ -19,7 +19,7 @@ pub fn item(live: &Live, asked: &[String]) -> Item {
 fn value(live: &Live, name: &str) -> Option<PropertyValue> {
     let known = property::pool(name)?;
     let pool = &live.pool;
-    let (allocated, size) = pool.raw_space();
+    let (allocated, size) = pool.store().raw_space();
     let free = size.saturating_sub(allocated);
     let told =
         |value: String| Some(PropertyValue { name: known.name.to_owned(), value, source: Source::None });
@@ -33,9 +33,9 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "capacity" => {
             return told((u128::from(allocated) * 100 / u128::from(size.max(1))).to_string());
         }
-        "fragmentation" => return told(fragmentation(pool.dead_space(), free).to_string()),
+        "fragmentation" => return told(fragmentation(pool.store().dead_space(), free).to_string()),
         "health" => return told(super::status::health(live).to_string()),
-        "guid" => return told(pool.guid().to_string()),
+        "guid" => return told(pool.store().guid().to_string()),
         "version" => return told(FORMAT_VERSION.to_string()),
         "dedupratio" => {
             let all = pool.trace_findings().map(|found| found.references()).unwrap_or_default();
@@ -47,14 +47,14 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
                 live.altroot.as_ref().map_or_else(|| "-".to_owned(), |root| root.display().to_string()),
             );
         }
-        "readonly" => return told(if pool.is_read_only() { "on" } else { "off" }.to_owned()),
+        "readonly" => return told(if pool.store().is_read_only() { "on" } else { "off" }.to_owned()),
         _ if known.access == Access::Told => return told("-".to_owned()),
         _ => {}
     }
     let local = pool.pool_properties().remove(known.name);
     let source = if local.is_some() { Source::Local } else { Source::Default };
     let value = match known.name {
-        "ashift" => pool.ashift().to_string(),
+        "ashift" => pool.store().ashift().to_string(),
         _ => local.or_else(|| known.default.map(str::to_owned)).unwrap_or_else(|| "-".to_owned()),
     };
     Some(PropertyValue { name: known.name.to_owned(), value, source })

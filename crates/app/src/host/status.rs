@@ -22,34 +22,34 @@ impl Host {
     pub(super) fn status(&self, live: &Live) -> PoolStatus {
         let pool = &live.pool;
         let mut children = Vec::new();
-        for group in pool.groups() {
-            let members: Vec<_> = pool.members().of_group(group.index).collect();
+        for group in pool.store().groups() {
+            let members: Vec<_> = pool.store().members().of_group(group.index).collect();
             let lost = |column: usize| !members[column].is_online();
             let state = state_of(&group.rule, members.len(), lost);
             let places =
                 members.iter().enumerate().map(|(column, member)| place(pool, member, column, &group));
             // One that is gone is only a number in what was written before.
-            let leaving = pool
-                .members()
-                .iter()
-                .filter(|member| member.group == group.index && member.is_leaving() && member.is_online());
+            let leaving =
+                pool.store().members().iter().filter(|member| {
+                    member.group == group.index && member.is_leaving() && member.is_online()
+                });
             let leaving = leaving.map(|member| device(pool, &member, Some(&group)));
             children.push(group_vdev(group.index, &group.rule, state, places.chain(leaving).collect()));
         }
-        let state = match pool.suspended() {
+        let state = match pool.store().suspended() {
             Some(_) => State::Suspended,
             None => worst(children.iter().map(|child| child.state)),
         };
-        let (allocated, size) = pool.raw_space();
+        let (allocated, size) = pool.store().raw_space();
         let mut root = sum(&pool.name(), "root", state, children);
-        (root.guid, root.size, root.allocated) = (pool.guid().get(), size, allocated);
-        root.fragmentation = fragmentation(pool.dead_space(), size.saturating_sub(allocated));
+        (root.guid, root.size, root.allocated) = (pool.store().guid().get(), size, allocated);
+        root.fragmentation = fragmentation(pool.store().dead_space(), size.saturating_sub(allocated));
         let trace = tracer::status(pool);
         let damaged = chronicle::damaged(live);
         let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
         PoolStatus {
             root,
-            commit: pool.durable_commit().get(),
+            commit: pool.store().durable_commit().get(),
             status,
             action,
             see,
@@ -73,17 +73,15 @@ const WAITING: &str = "(waiting: the old device could not be read whole)";
 
 /// The devices that wait to take the place of others, and those that are doing so.
 fn spares(pool: &Pool) -> Vec<Vdev> {
-    let waiting = pool.members().spares().into_iter().map(|spare| {
+    let waiting = pool.store().members().spares().into_iter().map(|spare| {
         let mut vdev = device(pool, &spare, None);
         if vdev.state == State::Online {
             vdev.state = State::Avail;
         }
         vdev
     });
-    let in_use = pool.members().iter().filter(|member| is_spare_in_use(pool, member)).map(|member| Vdev {
-        state: State::InUse,
-        note: Some("currently in use".to_owned()),
-        ..device(pool, &member, None)
+    let in_use = pool.store().members().iter().filter(|member| is_spare_in_use(pool, member)).map(|member| {
+        Vdev { state: State::InUse, note: Some("currently in use".to_owned()), ..device(pool, &member, None) }
     });
     waiting.chain(in_use).collect()
 }
@@ -95,7 +93,7 @@ fn is_spare_in_use(pool: &Pool, member: &Member) -> bool {
 /// A place in a group: a device, or two while one takes the place of the other.
 fn place(pool: &Pool, member: &Member, column: usize, group: &GroupUse) -> Vdev {
     let old = device(pool, member, Some(group));
-    let Some(new) = pool.members().stand_in(member.index) else { return old };
+    let Some(new) = pool.store().members().stand_in(member.index) else { return old };
     let kind = if is_spare_in_use(pool, &new) { "spare" } else { "replacing" };
     let state = if member.is_online() { State::Online } else { State::Degraded };
     let (size, allocated) = (old.size, old.allocated);
@@ -129,11 +127,11 @@ fn dedup(pool: &Pool) -> Option<DedupStatus> {
 
 /// An imported pool's state.
 pub fn health(live: &Live) -> State {
-    if live.pool.suspended().is_some() {
+    if live.pool.store().suspended().is_some() {
         return State::Suspended;
     }
-    let groups = live.pool.groups();
-    let members = |group: &GroupUse| live.pool.members().of_group(group.index).collect::<Vec<_>>();
+    let groups = live.pool.store().groups();
+    let members = |group: &GroupUse| live.pool.store().members().of_group(group.index).collect::<Vec<_>>();
     let states = groups.iter().map(|group| {
         let members = members(group);
         state_of(&group.rule, members.len(), |column| !members[column].is_online())
@@ -219,7 +217,7 @@ fn trim(pool: &Pool, member: &Member) -> Option<Trim> {
 
 /// How many of a device's slots are out of use.
 fn retired(pool: &Pool, member: &Member) -> Option<String> {
-    match pool.count_bad_slots(member.guid) {
+    match pool.store().count_bad_slots(member.guid) {
         0 => None,
         1 => Some("(1 slot retired)".to_owned()),
         count => Some(format!("({count} slots retired)")),

@@ -29,7 +29,7 @@ const WAIT: Duration = Duration::from_millis(50);
 pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
     let mut used = 0;
     while stop.pause(GLANCE) {
-        if pool.suspended().is_some() {
+        if pool.store().suspended().is_some() {
             continue;
         }
         if pool.trace_progress().is_none() && is_due(pool) && complain(pool, pool.trace_start()).is_none() {
@@ -38,15 +38,15 @@ pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
             continue;
         }
         while (pool.trace_progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
-            let begun = pool.clock().monotonic();
+            let begun = pool.store().clock().monotonic();
             let stepped = pool.trace_step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
             if complain(pool, stepped).is_none() {
                 // It is taken up again after a while.
                 break;
             }
-            let took = pool.clock().monotonic().saturating_sub(begun);
+            let took = pool.store().clock().monotonic().saturating_sub(begun);
             let before = std::mem::replace(&mut used, uses(pool));
-            if (used != before || pool.dirty().get() > 0) && !stop.pause(took * (BUSY_PARTS - 1)) {
+            if (used != before || pool.store().dirty().get() > 0) && !stop.pause(took * (BUSY_PARTS - 1)) {
                 break;
             }
         }
@@ -55,7 +55,7 @@ pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
 
 /// Look-ups of others: the trace's own do not count.
 pub fn uses(pool: &Pool) -> u64 {
-    let stats = pool.cache_stats();
+    let stats = pool.store().cache_stats();
     [stats.demand_data, stats.demand_metadata].iter().map(|looked| looked.hits + looked.misses).sum()
 }
 
@@ -70,8 +70,8 @@ fn is_due(pool: &Pool) -> bool {
         return true;
     }
     let last = pool.trace_findings().map_or(pool.created(), |found| found.finished).secs;
-    let since = pool.clock().now().secs.saturating_sub(last);
-    let space = pool.space(128 << 10);
+    let since = pool.store().clock().now().secs.saturating_sub(last);
+    let space = pool.store().space(128 << 10);
     let left = pool.left_bytes();
     let needed = left > space.size / NEED_PART || left > 0 && space.available < space.size / NEED_PART;
     needed && since >= NEED_INTERVAL_SECS || period_secs(pool).is_some_and(|period| since >= period)

@@ -186,7 +186,7 @@ impl Snapshot {
         let of = &self.inodes[&inode];
         let mut bytes = vec![0; if of.kind == FileKind::Regular { of.size as usize } else { 0 }];
         for (at, extent) in self.extents.get(&inode).into_iter().flatten() {
-            let plain = pool.read(extent.ptr).unwrap();
+            let plain = pool.store().read(extent.ptr).unwrap();
             let len = (bytes.len() - *at as usize).min(extent.len as usize);
             bytes[*at as usize..][..len].copy_from_slice(&plain[extent.block_offset as usize..][..len]);
         }
@@ -209,12 +209,12 @@ pub fn conditions(bed: &Bed) -> Vec<String> {
     let mut out = Vec::new();
     let mut tell = |is_so: bool, what: String| out.extend(is_so.then_some(what));
     tell(pool.trace_was_cut(), "task trace".into());
-    for member in pool.members().iter().filter(|member| member.state() != MemberState::Online) {
+    for member in pool.store().members().iter().filter(|member| member.state() != MemberState::Online) {
         tell(true, format!("device {} {:?}", member.index, member.state()));
     }
     tell(pool.is_reshaping(), "task reshape".into());
     tell(!pool.destroyed().is_empty(), format!("task destroy {}", pool.destroyed().len()));
-    tell(!pool.bad_slots().is_empty(), format!("retired slots {}", pool.bad_slots().len()));
+    tell(!pool.store().bad_slots().is_empty(), format!("retired slots {}", pool.store().bad_slots().len()));
     for damaged in bed.mount.damaged() {
         let path = damaged.path.unwrap_or_default();
         tell(true, format!("damaged {path} {:?}", damaged.ranges));

@@ -406,7 +406,7 @@ fn datasets(bed: Bed) -> Made {
 /// What was synced since the last commit is in the intent log alone.
 fn log(bed: Bed) -> Made {
     fill(&bed, ROOT);
-    let before = bed.pool.durable_commit();
+    let before = bed.pool.store().durable_commit();
     let top = bed.dir(ROOT, "logged");
     let large = file(&bed, top, "large", &noise(1, 50_000));
     bed.fsync(large);
@@ -424,7 +424,7 @@ fn log(bed: Bed) -> Made {
     bed.fsync(moved);
     bed.mount.fsyncdir(ROOT, Handle(0), false).unwrap();
     bed.mount.fsyncdir(top, Handle(0), false).unwrap();
-    assert_eq!(bed.pool.durable_commit(), before);
+    assert_eq!(bed.pool.store().durable_commit(), before);
     power_cut(bed)
 }
 
@@ -460,7 +460,7 @@ fn retired(bed: Bed) -> Made {
     let recipe = RECIPES.iter().find(|recipe| recipe.name == "retired").unwrap();
     let bed = recipe.bed(bad);
     fill(&bed, ROOT);
-    assert_eq!(bed.pool.bad_slots().len(), 1);
+    assert_eq!(bed.pool.store().bad_slots().len(), 1);
     exported(bed)
 }
 
@@ -517,7 +517,7 @@ fn damage(bed: Bed) -> Made {
     let rotten = file(&bed, dir, "rotten", &bytes);
     file(&bed, dir, "sound", &text(2, 40 << 10));
     bed.pool.commit().unwrap();
-    bed.pool.drop_caches();
+    bed.pool.store().drop_caches();
     for device in 0..2 {
         let image = bed.sim.device(device).image();
         let all = image.read(DeviceOffset::new(0), SIZE.get() as usize);

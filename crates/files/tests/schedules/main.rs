@@ -69,7 +69,8 @@ fn age(bed: &Bed) {
         bed.mount.write(ballast, Handle(0), at * RECORD, &record, false).is_ok()
     };
     let mut records = 0;
-    while bed.pool.space(RECORD as u32).available > 12 * RECORD && write(records, 1_000_000 + records) {
+    while bed.pool.store().space(RECORD as u32).available > 12 * RECORD && write(records, 1_000_000 + records)
+    {
         records += 1;
         if records.is_multiple_of(8) {
             bed.pool.commit().unwrap();
@@ -222,7 +223,7 @@ impl Schedule {
             }),
             7 => Box::new(move || {
                 self.expect("autotrim", pool.set_pool_property("autotrim", "on"));
-                let all: Vec<_> = pool.members().iter().map(|member| member.index).collect();
+                let all: Vec<_> = pool.store().members().iter().map(|member| member.index).collect();
                 // One may be out of use.
                 match pool.trim_start(&all, 0) {
                     Err(PoolError::Invalid(_)) => {}

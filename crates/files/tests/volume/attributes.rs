@@ -217,13 +217,13 @@ fn a_new_root_directory_belongs_to_whom_the_mount_was_told() {
 #[test]
 fn a_commit_comes_before_more_numbers_than_import_passes_over() {
     let bed = Bed::new(&[]);
-    let mut last = bed.pool.durable_commit();
+    let mut last = bed.pool.store().durable_commit();
     let (mut commits, mut seen) = (0, 0);
     for i in 0..140_000 {
         seen = bed.mount.tmpfile(ROOT, 0o600, crate::bed::READ_WRITE, &USER).unwrap().0.node.raw();
         bed.mount.release(NodeId::from_raw(seen), Handle(0)).unwrap();
-        commits += u32::from(bed.pool.durable_commit() > last);
-        last = bed.pool.durable_commit();
+        commits += u32::from(bed.pool.store().durable_commit() > last);
+        last = bed.pool.store().durable_commit();
         assert!(commits >= i / 65_536, "{i} made, {commits} commits");
     }
     assert!(commits < 5, "{commits}");

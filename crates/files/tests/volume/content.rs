@@ -68,7 +68,7 @@ fn a_byte_at_the_front_leaves_most_records_as_they_were() {
     bed.write(new, 1, &bytes);
     bed.pool.commit().unwrap();
     let records = |node| {
-        let plain = |(_, extent): (u64, Extent)| bed.pool.read(extent.ptr).unwrap().to_vec();
+        let plain = |(_, extent): (u64, Extent)| bed.pool.store().read(extent.ptr).unwrap().to_vec();
         extents(&bed, node).into_iter().map(plain).collect::<BTreeSet<_>>()
     };
     let (old, new) = (records(old), records(new));

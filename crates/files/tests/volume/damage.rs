@@ -46,7 +46,7 @@ fn blocks(bed: &Bed, kind: BlockKind) -> Vec<Stored> {
             if bytes[at..at + 4] != BLOCK_MAGIC.to_le_bytes() {
                 continue;
             }
-            let Ok(header) = CheckedHeader::check(bed.pool.sums(), &bytes[at..]) else { continue };
+            let Ok(header) = CheckedHeader::check(bed.pool.store().sums(), &bytes[at..]) else { continue };
             let info = header.info;
             if info.kind == kind {
                 let first = Key { object: info.object, kind: info.key_kind, offset: info.offset };
@@ -438,7 +438,7 @@ fn a_lost_leaf_of_extents_costs_its_range_of_its_file() {
     bed.pool.commit().unwrap();
     assert_eq!(bed.read(big, (high + 1) * RECORD, 4096), [5; RECORD as usize]);
     assert!(bed.mount.statfs(ROOT).is_ok());
-    assert_eq!(bed.pool.suspended(), None);
+    assert_eq!(bed.pool.store().suspended(), None);
 
     // Removing the file removes what cannot be read of it; what that held comes back with a trace.
     bed.mount.unlink(ROOT, b"big").unwrap();
@@ -493,7 +493,7 @@ fn a_lost_leaf_of_small_files_names_these_files() {
     bed.write(new, 0, b"content");
     bed.fsync(new);
     bed.pool.commit().unwrap();
-    assert_eq!(bed.pool.suspended(), None);
+    assert_eq!(bed.pool.store().suspended(), None);
     let bed = bed.reopen(4);
     assert_eq!(bed.read(bed.find("many/new").unwrap().node, 0, 7), b"content");
 }
@@ -544,7 +544,7 @@ fn a_lost_leaf_of_a_directory_leaves_the_other_names() {
     let free = (0..).find(|i| !lost(&(count + i))).unwrap() + count;
     bed.file(dir, &format!("a name that is rather long, so that there are several leaves {free}"));
     bed.pool.commit().unwrap();
-    assert_eq!(bed.pool.suspended(), None);
+    assert_eq!(bed.pool.store().suspended(), None);
 }
 
 /// Removes a directory and what can be listed of it, as `rm -r` does.
@@ -609,7 +609,7 @@ fn directories_that_are_lost_can_be_removed_with_what_is_left_in_them() {
     assert_eq!(bed.mount.getattr(ROOT).unwrap().nlink, 2);
     bed.write(bed.file(ROOT, "after"), 0, b"goes on");
     bed.pool.commit().unwrap();
-    assert_eq!(bed.pool.suspended(), None);
+    assert_eq!(bed.pool.store().suspended(), None);
     let bed = bed.reopen(4);
     assert_eq!(bed.content(bed.find("after").unwrap().node), b"goes on");
 }
@@ -653,7 +653,7 @@ fn a_lost_inner_node_leaves_the_pool_and_what_is_beside_it() {
     bed.write(other, 0, b"goes on");
     bed.fsync(other);
     bed.pool.commit().unwrap();
-    assert_eq!(bed.pool.suspended(), None);
+    assert_eq!(bed.pool.store().suspended(), None);
 }
 
 #[test]
@@ -713,7 +713,7 @@ impl Greedy {
         };
         for count in [256, 1] {
             loop {
-                match pool.store(&op, (0..count).map(record).collect()) {
+                match pool.store_records(&op, (0..count).map(record).collect()) {
                     Ok(pointers) => self.taken.lock().unwrap().extend(pointers),
                     Err(PoolError::NoSpace) => break,
                     other => drop(other.unwrap()),
@@ -773,7 +773,7 @@ fn what_is_left_of_a_batch_when_space_ends_after_damage_stays_dirty() {
     others.iter().zip(&wanted).for_each(|(node, wanted)| bed.write(*node, 0, wanted));
     others.iter().for_each(|node| bed.fsync(*node));
     rot(&bed, &leaves[&keys[0]]);
-    bed.pool.drop_caches();
+    bed.pool.store().drop_caches();
 
     workers.armed.store(true, Ordering::Relaxed);
     let volume = bed.mount.volume(ROOT_DATASET).unwrap();
@@ -784,7 +784,7 @@ fn what_is_left_of_a_batch_when_space_ends_after_damage_stays_dirty() {
     for _ in 0..4 {
         bed.pool.commit().unwrap();
     }
-    assert_eq!(bed.pool.dirty().get(), 0);
+    assert_eq!(bed.pool.store().dirty().get(), 0);
     let bed = bed.crash(4);
     others.iter().zip(&wanted).for_each(|(node, wanted)| assert!(bed.content(*node) == *wanted, "{node:?}"));
     assert!(is_eio(bed.mount.getattr(lost)));

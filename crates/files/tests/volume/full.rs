@@ -196,7 +196,10 @@ impl Full {
                 self.bed.pool.tend().unwrap();
             }
         }
-        println!("  {steps} steps, {} commits, {least} slots free at least", self.bed.pool.durable_commit());
+        println!(
+            "  {steps} steps, {} commits, {least} slots free at least",
+            self.bed.pool.store().durable_commit()
+        );
         if fill == Overwrites {
             let name = self.files.keys().next().cloned().unwrap();
             let size = self.files[&name].len() as u64;
@@ -209,7 +212,7 @@ impl Full {
 
     /// The pool is well, and the mount shows what was accepted and nothing else.
     fn verify(&self) {
-        assert_eq!(self.bed.pool.suspended(), None);
+        assert_eq!(self.bed.pool.store().suspended(), None);
         let mut names: Vec<_> = self.bed.names(ROOT).into_iter().skip(2).map(|(name, ..)| name).collect();
         names.sort_unstable();
         assert!(names.iter().eq(self.files.keys()), "{} names, not {}", names.len(), self.files.len());
@@ -333,13 +336,13 @@ impl Full {
 
     /// Free slots of the device that has least.
     fn free_slots(&self) -> u64 {
-        let groups = self.bed.pool.groups();
+        let groups = self.bed.pool.store().groups();
         groups.iter().flat_map(|group| &group.devices).map(|(_, used, all)| all - used).min().unwrap()
     }
 
     /// Bytes of data that a segment has room for, about.
     fn segment(&self) -> u64 {
-        let group = &self.bed.pool.groups()[0];
+        let group = &self.bed.pool.store().groups()[0];
         u64::from(group.slot_size) * group.rule.layout.k() as u64
     }
 
@@ -469,11 +472,12 @@ fn rounds(layout: (&str, usize), mib: u64, record: u64, fills: &[Fill]) {
         settle(&full.bed);
         full.bed.check();
         full.bed.check_tree();
-        let records: u64 = full.bed.pool.accounts().iter().map(|account| account.data_bytes).sum();
+        let records: u64 = full.bed.pool.store().accounts().iter().map(|account| account.data_bytes).sum();
         assert_eq!(records, 0, "bytes of records are left after round {round}");
         in_use.push(
             full.bed
                 .pool
+                .store()
                 .groups()
                 .iter()
                 .flat_map(|group| &group.devices)

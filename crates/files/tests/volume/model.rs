@@ -692,10 +692,10 @@ impl Run {
 
     fn fsync(&mut self) {
         let Some(id) = self.pick_file() else { return };
-        let before = self.bed.pool.durable_commit();
+        let before = self.bed.pool.store().durable_commit();
         self.bed.fsync(self.node(id));
         self.model.objects.get_mut(&id).unwrap().exact = true;
-        if self.bed.pool.durable_commit() > before {
+        if self.bed.pool.store().durable_commit() > before {
             self.all_exact();
         }
         self.durable = self.model.clone();
@@ -803,7 +803,7 @@ fn run(seed: u64, steps: u64, properties: &[(&str, &str)]) {
     free_all(&run.bed);
     run.bed.check();
     run.bed.check_tree();
-    assert_eq!(run.bed.pool.dirty().get(), 0);
+    assert_eq!(run.bed.pool.store().dirty().get(), 0);
 }
 
 #[test]

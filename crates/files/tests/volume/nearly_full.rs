@@ -42,7 +42,7 @@ impl Life {
         let memory = [2u64, 8, 64][seed as usize % 3] << 20;
         bed.pool.set_pool_property("memory", &memory.to_string()).unwrap();
         settle(&bed);
-        let empty = bed.pool.space(record).available;
+        let empty = bed.pool.store().space(record).available;
         let mut run = Run::on(bed, seed);
         run.refusals = Some(0);
         let mut life = Self {
@@ -63,7 +63,7 @@ impl Life {
     }
 
     fn available(&self) -> u64 {
-        self.run.bed.pool.space(self.record).available
+        self.run.bed.pool.store().space(self.record).available
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -120,7 +120,7 @@ impl Life {
     /// One step.
     fn step(&mut self) {
         let before = self.run.model.clone();
-        let (synced, durable) = (self.run.synced, self.run.bed.pool.durable_commit());
+        let (synced, durable) = (self.run.synced, self.run.bed.pool.store().durable_commit());
         let refusals = self.run.refusals;
         // Tides: it fills until all is refused, stays full for a while, then falls.
         self.steps += 1;
@@ -142,8 +142,8 @@ impl Life {
                 self.run.verify();
             }
         }
-        assert_eq!(self.run.bed.pool.suspended(), None);
-        let committed = self.run.bed.pool.durable_commit() > durable;
+        assert_eq!(self.run.bed.pool.store().suspended(), None);
+        let committed = self.run.bed.pool.store().durable_commit() > durable;
         self.keep_state(before, self.run.synced > synced, committed);
     }
 
@@ -325,10 +325,10 @@ impl Life {
         settle(&bed);
         bed.check();
         bed.check_tree();
-        let now = bed.pool.space(self.record).available;
+        let now = bed.pool.store().space(self.record).available;
         let lost = self.empty.saturating_sub(now);
         // Segments that are open, or kept by little, are a part of such a small pool.
-        let group = &bed.pool.groups()[0];
+        let group = &bed.pool.store().groups()[0];
         let segments = 4 * u64::from(group.slot_size) * group.rule.layout.k() as u64;
         assert!(lost < self.empty / 50 + segments, "AVAIL was {} and is {now}", self.empty);
     }

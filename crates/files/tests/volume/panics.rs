@@ -43,7 +43,7 @@ fn run(seed: u64, n: u64) -> Result<&'static str, u64> {
     // Nothing is taken or promised any more.
     let case = format!("{case}, {step}");
     let pool = &run.bed.pool;
-    let reason = pool.suspended().unwrap_or_else(|| panic!("{case}: not suspended"));
+    let reason = pool.store().suspended().unwrap_or_else(|| panic!("{case}: not suspended"));
     assert!(reason.starts_with("a bug of Larder"), "{case}: {reason}");
     let told = pool.events(0).iter().any(|(_, event)| event.class == "pool_suspend" && event.text == reason);
     assert!(told, "{case}: no event");

@@ -308,7 +308,7 @@ fn simulate(seed: u64, seen: &mut BTreeMap<&'static str, u64>, overshoot: &mut u
                 "EDQUOT"
             }
             FsError::NoSpace => {
-                let free = bed.pool.space(RECORD as u32).available;
+                let free = bed.pool.store().space(RECORD as u32).available;
                 let kept: u64 = ["tank/a", "tank/a/b", "tank/a/c", "tank/d", "tank"]
                     .iter()
                     .map(|name| kept_unused(&bed, name))
@@ -420,7 +420,7 @@ fn kept_unused(bed: &Bed, name: &str) -> u64 {
 fn small_overwrites_of_large_records_fit_a_pool_that_is_half_full() {
     // Each takes a whole record when it is stored: what is dirty needs 32 times what was written.
     let bed = Bed::with_layout("mirror", &[ByteLen::new(96 << 20); 2], &[("recordsize", "131072")]);
-    let (half, entropy) = (bed.pool.space(128 << 10).available / 2, SeededEntropy::new(1));
+    let (half, entropy) = (bed.pool.store().space(128 << 10).available / 2, SeededEntropy::new(1));
     let file = bed.file(ROOT, "file");
     let mut content = noise(&entropy, half as usize);
     bed.write(file, 0, &content);
@@ -444,12 +444,12 @@ fn small_overwrites_of_large_records_fit_a_pool_that_is_half_full() {
 fn what_was_accepted_by_a_pool_that_runs_full_can_be_stored() {
     // Records grow in halves, each of which is stored: more is written than was accepted.
     let bed = Bed::with_layout("mirror", &[ByteLen::new(72 << 20); 2], &[("recordsize", "8192")]);
-    let (half, entropy) = (bed.pool.space(8192).available / 2, SeededEntropy::new(1));
+    let (half, entropy) = (bed.pool.store().space(8192).available / 2, SeededEntropy::new(1));
     bed.write(bed.file(ROOT, "small records"), 0, &noise(&entropy, half as usize));
     bed.pool.commit().unwrap();
     bed.pool.set_property(ROOT_DATASET, "recordsize", "131072").unwrap();
     let file = bed.file(ROOT, "file");
-    let said = bed.pool.space(128 << 10).available;
+    let said = bed.pool.store().space(128 << 10).available;
     let (written, _) = fill(&bed, file, 64 << 10, 2);
     assert!(written.abs_diff(said) < 512 * KIB, "{written} B were written, AVAIL said {said}");
     bed.pool.commit().unwrap();
@@ -465,7 +465,7 @@ fn small_records_of_the_smallest_pool_can_be_overwritten_when_it_is_nearly_full(
     for (word, devices) in [("single", 1), ("raidz1", 3)] {
         let sizes = vec![ByteLen::new(64 << 20); devices];
         let bed = Bed::with_layout(word, &sizes, &[("recordsize", "16384")]);
-        let said = bed.pool.space(RECORD as u32).available;
+        let said = bed.pool.store().space(RECORD as u32).available;
         let (records, entropy) = (said / 100 * 95 / RECORD, SeededEntropy::new(1));
         let file = bed.file(ROOT, "file");
         for record in 0..records {
@@ -475,7 +475,7 @@ fn small_records_of_the_smallest_pool_can_be_overwritten_when_it_is_nearly_full(
         for round in 0..4500 {
             let at = entropy.next_u64() % records * RECORD;
             let written = write(&bed, file, at, &noise(&entropy, RECORD as usize));
-            let left = bed.pool.space(RECORD as u32).available;
+            let left = bed.pool.store().space(RECORD as u32).available;
             assert_eq!(written, Ok(RECORD as u32), "{word}, overwrite {round}: AVAIL {left} of {said}");
         }
         whole(&bed);
@@ -488,7 +488,7 @@ fn a_stream_takes_what_avail_said_in_the_widest_layouts() {
         let sizes = vec![ByteLen::new(72 << 20); devices];
         let bed = Bed::with_layout(word, &sizes, &[]);
         bed.pool.set_pool_property("memory", &(64 * MIB).to_string()).unwrap();
-        let said = bed.pool.space(128 << 10).available;
+        let said = bed.pool.store().space(128 << 10).available;
         let (file, entropy) = (bed.file(ROOT, "file"), SeededEntropy::new(1));
         let (mut written, mut piece) = (0, 3 * (128 << 10));
         while piece > 0 {
@@ -498,7 +498,7 @@ fn a_stream_takes_what_avail_said_in_the_widest_layouts() {
             }
             written += piece as u64;
             // As the daemon does.
-            if bed.pool.dirty().get() >= bed.pool.stream_from() {
+            if bed.pool.store().dirty().get() >= bed.pool.stream_from() {
                 let stored = bed.mount.flush_rows();
                 assert!(stored.is_ok() || bed.pool.commit().is_ok());
             }

@@ -78,13 +78,13 @@ fn what_was_written_over_and_over_is_replayed_with_little_memory_into_little_roo
     let bed = Bed::with_layout("single", &[ByteLen::new(64 << 20)], &[("compression", "off")]);
     let (entropy, mut content) = (SeededEntropy::new(1), Vec::new());
     let file = bed.file(ROOT, "file");
-    while bed.pool.space(RECORD as u32).available > 6 << 20 {
+    while bed.pool.store().space(RECORD as u32).available > 6 << 20 {
         let piece = noise(&entropy, RECORD);
         bed.write(file, content.len() as u64, &piece);
         content.extend(piece);
         bed.pool.commit().unwrap();
     }
-    let durable = bed.pool.durable_commit();
+    let durable = bed.pool.store().durable_commit();
     let (mut cut, mut files) = (0, Files::new());
     for round in 0..90u64 {
         cut = bed.sim.trace().len();
@@ -96,7 +96,7 @@ fn what_was_written_over_and_over_is_replayed_with_little_memory_into_little_roo
             content[at as usize..][..piece.len()].copy_from_slice(&piece);
         }
         bed.fsync(file);
-        if bed.pool.durable_commit() > durable {
+        if bed.pool.store().durable_commit() > durable {
             assert!(round > 50, "the log was full after {round} rounds");
             break;
         }
@@ -137,13 +137,13 @@ fn an_import_that_finds_no_room_says_so_and_the_next_one_goes_on() {
                     dedup: Dedup::Off,
                     replaces: None,
                 };
-                if pool.store(&op, (0..8).map(record).collect()).is_err() {
+                if pool.store_records(&op, (0..8).map(record).collect()).is_err() {
                     break;
                 }
             }
             let told = Mount::new(Arc::clone(&pool), (0, 0)).err().expect("there is no room");
             assert!(told == FsError::NoSpace, "{word}: {told}");
-            assert_eq!(pool.suspended(), None);
+            assert_eq!(pool.store().suspended(), None);
         }
         let again = Bed::import(sim, Arc::clone(&bed.clock), 10);
         compare(&again, &files);
@@ -206,12 +206,12 @@ fn a_log_that_is_full_is_replayed_into_a_pool_that_is_full() {
         // The moment before a commit at which the log had most.
         let (mut steps, mut most) = (0, (0, 0, Files::new()));
         for _ in 0..400 {
-            let (cut, commit) = (bed.sim.trace().len(), bed.pool.durable_commit());
+            let (cut, commit) = (bed.sim.trace().len(), bed.pool.store().durable_commit());
             if steps > most.0 {
                 most = (steps, cut, files.clone());
             }
             change(&bed, &mut files, &entropy);
-            steps = if bed.pool.durable_commit() == commit { steps + 1 } else { 0 };
+            steps = if bed.pool.store().durable_commit() == commit { steps + 1 } else { 0 };
         }
         let (steps, cut, files) = most;
         println!("seed {seed}: {layout:?}, records of {record}, memory {memory}: {steps} operations");

@@ -198,15 +198,15 @@ fn attributes_have_the_namespaces_that_linux_has() {
 fn a_small_fsync_needs_no_commit_and_a_large_one_gets_one() {
     let bed = Bed::new(&[]);
     let node = bed.file(ROOT, "f");
-    let before = bed.pool.durable_commit();
+    let before = bed.pool.store().durable_commit();
     for i in 0..10 {
         bed.write(node, i * 1000, &[i as u8; 1000]);
         bed.fsync(node);
     }
-    assert_eq!(bed.pool.durable_commit(), before);
+    assert_eq!(bed.pool.store().durable_commit(), before);
     bed.write(node, 10_000, &vec![7; 2 << 20]);
     bed.fsync(node);
-    assert!(bed.pool.durable_commit() > before);
+    assert!(bed.pool.store().durable_commit() > before);
     let bed = bed.crash(2);
     assert_eq!(bed.content(node)[9999..10_001], [9, 7]);
     assert_eq!(bed.mount.getattr(node).unwrap().size, 10_000 + (2 << 20));

@@ -85,7 +85,7 @@ fn callers_and_commits_do_not_wait_for_each_other_for_ever() {
     while bed.mount.reap_step(1000).unwrap() {}
     bed.pool.commit().unwrap();
     bed.check();
-    assert_eq!(bed.pool.dirty().get(), 0);
+    assert_eq!(bed.pool.store().dirty().get(), 0);
 }
 
 /// Appends to a file whenever there is work, as much as may be dirty: faster than anybody stores.
@@ -99,7 +99,7 @@ struct Appending {
 
 impl Appending {
     fn append(&self, pool: &Pool, mount: &Mount, node: NodeId) {
-        while pool.dirty().get() + self.len as u64 <= pool.dirty_limit()
+        while pool.store().dirty().get() + self.len as u64 <= pool.dirty_limit()
             && self
                 .left
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
@@ -139,7 +139,7 @@ fn a_flush_does_not_follow_who_appends_as_fast_as_it_stores() {
         assert!(workers.to.set((Arc::clone(&bed.pool), Arc::clone(&bed.mount), node)).is_ok());
         workers.left.store(100 * most, Ordering::Relaxed);
         // Others are storing as well, and leave it little at a time.
-        let others = bed.pool.dirty().room(bed.pool.dirty_limit(), 0);
+        let others = bed.pool.store().dirty().room(bed.pool.dirty_limit(), 0);
         bed.mount.volume(ROOT_DATASET).unwrap().flush_all().unwrap();
         let came = 100 * most - workers.left.swap(0, Ordering::Relaxed);
         drop(others);
@@ -147,7 +147,7 @@ fn a_flush_does_not_follow_who_appends_as_fast_as_it_stores() {
             came <= 2 * most,
             "{chunking}, {piece}: it was led on by {came} pieces, {most} of which may be dirty"
         );
-        let stored = (most - 1 + came) * piece - bed.pool.dirty().get() as usize;
+        let stored = (most - 1 + came) * piece - bed.pool.store().dirty().get() as usize;
         assert!(stored >= before.len(), "{chunking}: what was dirty is stored");
         let content = bed.content(node);
         assert_eq!(content.len(), (most - 1 + came) * piece);

@@ -19,10 +19,10 @@ impl Pool {
 
     /// Counts the blocks that the index should lead to and does not. Nobody may be inside.
     pub(crate) fn check_index(&self, report: &mut Report) -> Result<()> {
-        let (mut next, io) = (Some(BlockId::new(0)), RunIo::new(self));
+        let (mut next, io) = (Some(BlockId::new(0)), RunIo::new(&self.store));
         while let Some(from) = next {
             let mut prints: Vec<(Fingerprint, BlockId)> = Vec::new();
-            let window = self.map.lock().window(from, AT_ONCE);
+            let window = self.store.map.lock().window(from, AT_ONCE);
             next = window.visit(&io, |id, entry| {
                 prints.extend(entry.print.map(|print| (print, id)));
                 Ok(if prints.len() < AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
@@ -38,7 +38,7 @@ impl Pool {
                 match named {
                     None => report.unindexed += 1,
                     Some(named) if named != id => {
-                        let look_up = self.map.lock().look_up(named);
+                        let look_up = self.store.map.lock().look_up(named);
                         let same = look_up.entry(&io)?.is_some_and(|entry| entry.print == Some(print));
                         report.stale += u64::from(!same);
                     }

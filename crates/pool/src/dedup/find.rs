@@ -59,7 +59,7 @@ impl Pool {
     /// # Errors
     /// [`crate::PoolError::NoSpace`] when the records do not fit: then some may have been written, but none is
     /// referred to.
-    pub fn store(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
+    pub fn store_records(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         if records.iter().any(|record| record.dedup != Dedup::Off) {
             return self.store_unless_there(op, records);
         }
@@ -123,15 +123,15 @@ impl Pool {
         for (i, twin) in twins.iter().enumerate().filter_map(|(i, twin)| Some((i, (*twin)?))) {
             found[i] = found[twin];
             if let Some(ptr) = found[i] {
-                self.hit(&mut self.map.lock(), ptr);
+                self.hit(&mut self.store.map.lock(), ptr);
             }
         }
         for (ptr, record) in found.iter().zip(records) {
             // The copy that was just written goes, not the one that is kept: its memory is in the processor's caches.
             if let (Some(ptr), Some(record)) = (ptr, record)
-                && self.cache.lacks_record(ptr.id)
+                && self.store.cache.lacks_record(ptr.id)
             {
-                self.cache.keep_record(ptr.id, record.plain);
+                self.store.cache.keep_record(ptr.id, record.plain);
             }
         }
         Ok(found.into_iter().map(|ptr| ptr.expect("each record was found, stored, or has a twin")).collect())
@@ -139,7 +139,7 @@ impl Pool {
 
     /// From now on ids may be given out that the index does not know yet.
     fn storing(&self) -> Storing<'_> {
-        let mut core = self.core.lock();
+        let mut core = self.store.core.lock();
         // An id of its own, so that each who stores has another.
         let first = core.take_ids(1);
         self.duplicates.storing.lock().insert(first);
@@ -152,12 +152,12 @@ impl Pool {
         let wanted: Vec<usize> = (0..records.len()).filter(|&i| records[i].dedup != Dedup::Off).collect();
         // What was just hashed is in the processor's cache.
         let drafts_too = self.duplicates.expects_new.load(Ordering::Relaxed);
-        let hashed = self.world.workers.map(wanted.len(), |n| {
+        let hashed = self.store.world.workers.map(wanted.len(), |n| {
             let record = &records[wanted[n]];
             let print = self.fingerprint(&record.plain);
             // To have compressed one in vain must be cheap.
             let wants_draft = drafts_too && !record.codec.is_slow();
-            (print, wants_draft.then(|| self.draft_record(record)))
+            (print, wants_draft.then(|| self.store.draft_record(record)))
         });
         let mut prints = vec![None; records.len()];
         let mut drafts: Vec<Option<Draft>> = records.iter().map(|_| None).collect();
@@ -177,8 +177,8 @@ impl Pool {
     /// Finds what is there: first near, then around what the index names. While neighbourhoods answer for the rest
     /// of the batch the index is asked for one record at a time, else for more and more.
     fn find_all(&self, search: &mut Search<'_>) {
-        let io = RunIo::new(self);
-        self.find_near(&mut self.map.lock(), search);
+        let io = RunIo::new(&self.store);
+        self.find_near(&mut self.store.map.lock(), search);
         let mut width = 1;
         let mut next = 0;
         loop {
@@ -190,7 +190,7 @@ impl Pool {
                 Some(index) => index.probe(&prints),
                 None => break,
             };
-            let began = self.world.clock.monotonic();
+            let began = self.store.world.clock.monotonic();
             let allowed = self.duplicates.tokens.pages(began);
             let mut left = allowed;
             let named = probe.finish(&io, &mut left);
@@ -202,7 +202,7 @@ impl Pool {
                     pages += self.look_around(&io, search, i, id) as u64;
                 }
             }
-            self.duplicates.tokens.spent(pages, self.world.clock.monotonic().saturating_sub(began));
+            self.duplicates.tokens.spent(pages, self.store.world.clock.monotonic().saturating_sub(began));
             let after = search.open().filter(|&i| i >= next).count();
             width = if after < before { 1 } else { width * 2 };
         }
@@ -212,12 +212,12 @@ impl Pool {
     /// The index says that block `id` has the content of record `i`. Reads the map around it, which may find others
     /// of the batch as well; the pages that it took.
     fn look_around(&self, io: &RunIo<'_>, search: &mut Search<'_>, i: usize, id: BlockId) -> usize {
-        let around = self.map.lock().around(id);
+        let around = self.store.map.lock().around(id);
         // A page of the map that cannot be read is told by whoever needs it.
         let Ok(read) = around.read(io) else { return 1 };
         let print = search.print(i);
         let is_it = {
-            let mut map = self.map.lock();
+            let mut map = self.store.map.lock();
             let mut near = self.duplicates.near.lock();
             let mut is_it = false;
             for (neighbour, entry) in map.neighbours(&read) {
@@ -279,9 +279,9 @@ impl Pool {
             .filter(|&i| search.records[i].dedup == Dedup::Verify)
             .filter_map(|i| Some((i, search.found[i]?)))
             .collect();
-        self.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());
+        self.store.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());
         for (i, ptr) in doubted {
-            if !self.read(ptr).is_ok_and(|plain| plain == search.records[i].plain) {
+            if !self.store.read(ptr).is_ok_and(|plain| plain == search.records[i].plain) {
                 search.found[i] = None;
                 count(&self.duplicates.counts.refuted, 1);
                 self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);

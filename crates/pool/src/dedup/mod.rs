@@ -207,9 +207,9 @@ impl Pool {
     pub(crate) fn make_secret(&self) -> Result<()> {
         let mut secret = [0; SECRET_LEN];
         for word in secret.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.world.entropy.next_u64().to_le_bytes());
+            word.copy_from_slice(&self.store.world.entropy.next_u64().to_le_bytes());
         }
-        self.tables.lock().insert(&TableNodes(self), Table::Secret.key(0), &secret)?;
+        self.tables.lock().insert(&TableNodes(&self.store), Table::Secret.key(0), &secret)?;
         // Nobody else sets it.
         let _ = self.secret.set(secret);
         Ok(())

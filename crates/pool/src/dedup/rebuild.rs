@@ -46,7 +46,7 @@ impl Pool {
     /// # Errors
     /// When no dataset has `dedup` on, or nothing may be written.
     pub fn rebuild_index(&self) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let _commits_wait = self.commit_turn();
         let mut indexed = self.duplicates.indexed.lock();
         let Some(index) = &mut indexed.index else {
@@ -130,24 +130,24 @@ impl Pool {
         blocks.sort_unstable_by_key(|ptr| ptr.id);
         blocks.dedup_by_key(|ptr| ptr.id);
         let op = self.enter()?;
-        let io = RunIo::new(self);
-        let mut finder = self.map.lock().finder();
+        let io = RunIo::new(&self.store);
+        let mut finder = self.store.map.lock().finder();
         let mut without = Vec::new();
         for ptr in blocks {
             let in_runs = finder.find(ptr.id, &io)?;
-            let now = Entry::of(&self.map.lock().now(ptr.id, in_runs));
+            let now = Entry::of(&self.store.map.lock().now(ptr.id, in_runs));
             if now.is_some_and(|entry| entry.print.is_none()) {
                 without.push((ptr, in_runs));
             }
         }
-        self.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
+        self.store.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
         // What cannot be read stays without.
-        let print = |i: usize| Some(self.fingerprint(&self.read(without[i].0).ok()?));
-        let prints = self.world.workers.map(without.len(), print);
+        let print = |i: usize| Some(self.fingerprint(&self.store.read(without[i].0).ok()?));
+        let prints = self.store.world.workers.map(without.len(), print);
         let mut taken = Vec::new();
         {
             // No checkpoint came between, for an operation is under way.
-            let mut map = self.map.lock();
+            let mut map = self.store.map.lock();
             for ((ptr, in_runs), print) in without.iter().zip(prints) {
                 let there = Entry::of(&map.now(ptr.id, *in_runs)).is_some();
                 if let Some(print) = print.filter(|_| there) {

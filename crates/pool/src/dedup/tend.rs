@@ -44,7 +44,8 @@ impl Pool {
 
     /// Opens the index when some dataset has `dedup` on, and lets go of it when none has.
     pub(crate) fn wake_or_lay_down(&self) {
-        let wanted = !self.read_only && self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off);
+        let wanted =
+            !self.store.read_only && self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off);
         let mut indexed = self.duplicates.indexed.lock();
         match (wanted, indexed.index.is_some()) {
             (true, false) => self.wake(&mut indexed),
@@ -54,7 +55,7 @@ impl Pool {
                 self.install_parts_or_suspend(index.progress().changes);
                 let parts = index.descriptors().cloned().collect();
                 *indexed = Indexed { parts, turn: indexed.turn + 1, ..Indexed::default() };
-                let _map = self.map.lock();
+                let _map = self.store.map.lock();
                 self.duplicates.near.lock().clear();
             }
             _ => {}
@@ -63,12 +64,12 @@ impl Pool {
 
     fn wake(&self, indexed: &mut Indexed) {
         let parts = std::mem::take(&mut indexed.parts);
-        let (index, lost) = Index::open(parts, self.duplicates.limits(), &RunIo::new(self));
+        let (index, lost) = Index::open(parts, self.duplicates.limits(), &RunIo::new(&self.store));
         count(&self.duplicates.counts.lost_parts, lost.len());
         self.install_parts_or_suspend(Changes { added: Vec::new(), removed: lost });
         let since = self.note(SINCE).and_then(|since| since.parse().ok());
         let since = since.unwrap_or_else(|| {
-            let next = self.next_block().get();
+            let next = self.store.next_block().get();
             // Without the note more has to be walked.
             let _ = self.keep_note(SINCE, &next.to_string());
             next
@@ -125,7 +126,7 @@ impl Pool {
     pub(crate) fn tend_index(&self, pages: usize) -> Result<bool> {
         // What has this id or a later one may not be in the map yet.
         let next = {
-            let core = self.core.lock();
+            let core = self.store.core.lock();
             let storing = self.duplicates.storing.lock();
             storing.first().copied().unwrap_or(core.next_block)
         };
@@ -134,7 +135,7 @@ impl Pool {
             // A page of the map that cannot be read is told by whoever needs it.
             drop(self.take_up(from, next, pages * BLOCKS_PER_PAGE));
         }
-        let mut io = RunIo::new(self);
+        let mut io = RunIo::new(&self.store);
         let mut left = pages;
         loop {
             let mut indexed = self.duplicates.indexed.lock();
@@ -170,7 +171,7 @@ impl Pool {
             (index.progress(), refill.is_some(), index.figures().filter_bytes)
         };
         self.install_parts(progress.changes)?;
-        self.cache.lend(lent);
+        self.store.cache.lend(lent);
         Ok(progress.pending || refilling)
     }
 
@@ -190,9 +191,9 @@ impl Pool {
     /// Has the index take up blocks from `from` on, at most so many. What has the id `next` or a later one may be about
     /// to get into the map.
     fn take_up(&self, from: BlockId, next: BlockId, blocks: usize) -> Result<()> {
-        let (window, mut left) = (self.map.lock().window(from, blocks), blocks);
+        let (window, mut left) = (self.store.map.lock().window(from, blocks), blocks);
         let mut found = Vec::new();
-        let rest = window.visit(&RunIo::new(self), |id, entry| {
+        let rest = window.visit(&RunIo::new(&self.store), |id, entry| {
             found.extend(entry.print.map(|print| (print, id)));
             left -= 1;
             Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -213,7 +214,7 @@ impl Pool {
     /// As [`Pool::install_parts`]: memory and tables must not part.
     fn install_parts_or_suspend(&self, changes: Changes) {
         if let Err(error) = self.install_parts(changes) {
-            self.suspend(format!("the dedup index could not be noted: {error}"));
+            self.store.suspend(format!("the dedup index could not be noted: {error}"));
         }
     }
 
@@ -262,7 +263,7 @@ mod tests {
     fn parts_of_the_index_leave_segments_that_are_mostly_dead() {
         let (pool, dice) = (pool(), SeededEntropy::new(3));
         let thin = |pool: &Pool| -> BTreeSet<SegmentId> {
-            let core = pool.core.lock();
+            let core = pool.store.core.lock();
             core.entries
                 .values()
                 .filter(|entry| entry.thin().is_some())
@@ -273,7 +274,7 @@ mod tests {
             pool.index_footprints().all().map(|footprint| footprint.segment).collect()
         };
         // One part, and runs of the map around it, which are soon merged.
-        let first = pool.core.lock().take_ids(10_000);
+        let first = pool.store.core.lock().take_ids(10_000);
         {
             let mut indexed = pool.duplicates.indexed.lock();
             let index = indexed.index.as_mut().unwrap();
@@ -284,33 +285,33 @@ mod tests {
             index.flush(BlockId::new(first.get() + 10_000));
         }
         for _ in 0..60 {
-            let first = pool.core.lock().take_ids(3000).get();
+            let first = pool.store.core.lock().take_ids(3000).get();
             for id in first..first + 3000 {
                 let segment = SegmentId::new((1 << 40) + id % 7);
                 let place = Place { segment, column: 0, offset: 4096 + (id % 1000) as u32 * 8, stored: 100 };
                 let places = Places::new(&[place]).unwrap();
-                pool.map.lock().apply(Update::Put { id: BlockId::new(id), places });
+                pool.store.map.lock().apply(Update::Put { id: BlockId::new(id), places });
             }
             pool.commit().unwrap();
             for id in first..first + 3000 {
-                pool.map.lock().apply(Update::Delete { id: BlockId::new(id) });
+                pool.store.map.lock().apply(Update::Delete { id: BlockId::new(id) });
             }
         }
-        pool.core.lock().close_streams(GroupIndex::new(0));
+        pool.store.core.lock().close_streams(GroupIndex::new(0));
         for _ in 0..20 {
             pool.commit().unwrap();
         }
         let stuck: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
         assert!(!stuck.is_empty(), "{:?}, {:?}", thin(&pool), of_parts(&pool));
-        let before = pool.space(128 << 10).available;
+        let before = pool.store.space(128 << 10).available;
         pool.evacuate_thin();
-        assert!(pool.space(128 << 10).available > before, "what comes back is counted");
+        assert!(pool.store.space(128 << 10).available > before, "what comes back is counted");
         for _ in 0..40 {
             pool.evacuate_thin();
             pool.commit().unwrap();
         }
         let left: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
         assert!(left.is_empty(), "{stuck:?} were thin and had parts of the index, {left:?} are and do");
-        assert!(pool.space(128 << 10).available > before);
+        assert!(pool.store.space(128 << 10).available > before);
     }
 }

@@ -34,7 +34,8 @@ impl Mend {
             let mut buffer = AlignedBuf::zeroed(height as usize);
             let (body, used) = &bodies[column];
             buffer[head as usize..].copy_from_slice(body);
-            RowHeader { column: column as u8, used: *used, ..header.clone() }.put(&pool.sums, &mut buffer);
+            RowHeader { column: column as u8, used: *used, ..header.clone() }
+                .put(&pool.store.sums, &mut buffer);
             (column, buffer)
         });
         let written: Vec<_> = written.collect();
@@ -60,13 +61,13 @@ impl Mend {
             (0..layout.r()).find_map(|j| {
                 let column = layout.replica(i, j);
                 let place = Place { segment: self.segment.id, column: i as u8, offset, stored: height };
-                let bytes = pool.read_part(&self.segment, column, place)?.ok()?.slice(head as usize..);
+                let bytes = pool.store.read_part(&self.segment, column, place)?.ok()?.slice(head as usize..);
                 let used = self.blocks_alone(pool, i, offset + head, &bytes)?;
                 Some((bytes, used))
             })
         });
         let data: Vec<(Bytes, u32)> = data.collect::<Option<_>>()?;
-        let step = pool.core.lock().groups.get(&self.segment.group)?.step();
+        let step = pool.store.core.lock().groups.get(&self.segment.group)?.step();
         if data.iter().map(|(_, used)| *used).max()? + head + step <= height {
             return None;
         }
@@ -91,7 +92,7 @@ impl Mend {
             incarnation: history.iter().find(|import| import.first <= commit)?.incarnation,
             column: 0,
             used: 0,
-            sums: bodies.iter().map(|(body, _)| fast128(&pool.sums, body)).collect(),
+            sums: bodies.iter().map(|(body, _)| fast128(&pool.store.sums, body)).collect(),
         };
         Some((header, bodies))
     }
@@ -100,7 +101,7 @@ impl Mend {
     /// and nothing comes behind them.
     fn blocks_alone(&self, pool: &Pool, i: usize, start: u32, body: &[u8]) -> Option<u32> {
         let mut at = 0usize;
-        while let Ok((header, _)) = block::check_any(&pool.sums, body.get(at..)?) {
+        while let Ok((header, _)) = block::check_any(&pool.store.sums, body.get(at..)?) {
             let place = Place {
                 segment: self.segment.id,
                 column: i as u8,
@@ -108,7 +109,7 @@ impl Mend {
                 stored: header.stored(),
             };
             let mapped = row::holds(self.segment.kind, header.info.kind);
-            let placed = mapped && pool.places_of(header.id).ok()?.contains(&place);
+            let placed = mapped && pool.store.places_of(header.id).ok()?.contains(&place);
             if !mapped || !placed && header.birth < self.segment.birth {
                 return None;
             }

@@ -291,11 +291,11 @@ impl Mend {
     fn look_back(&mut self, pool: &Pool, limit: u64) -> Result<()> {
         self.writes.settle(limit, &mut self.tally);
         for (member, columns) in self.writes.healed() {
-            pool.event(Event::new(Class::Healed).device(member.guid, member.name()).times(columns));
+            pool.store.event(Event::new(Class::Healed).device(member.guid, member.name()).times(columns));
         }
         for refusal in self.writes.refusals() {
             let (member, column) = (&refusal.member, refusal.column);
-            match pool.retire_slot(&self.segment, column, refusal.slot, member, &refusal.error) {
+            match pool.store.retire_slot(&self.segment, column, refusal.slot, member, &refusal.error) {
                 // It is gone through once more.
                 Retired::Moved => self.tally.refused -= refusal.rows,
                 Retired::Noted => {}
@@ -306,7 +306,7 @@ impl Mend {
         }
         self.refusals_seen = self.refusals_seen.min(self.tally.refused);
         if std::mem::replace(&mut self.refusals_seen, self.tally.refused) < self.tally.refused {
-            pool.check_tolerance()?;
+            pool.store.check_tolerance()?;
         }
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Mend {
     }
 
     fn expected<'a>(&'a self, pool: &'a Pool) -> Expected<'a> {
-        Expected { sums: &pool.sums, segment: &self.segment, end: self.end, history: &self.history }
+        Expected { sums: &pool.store.sums, segment: &self.segment, end: self.end, history: &self.history }
     }
 
     /// The columns asked for that are not on `column`'s own device, or are and must not be read.
@@ -333,7 +333,7 @@ impl Mend {
 
     /// Whether `column` can be read at all.
     fn is_readable(&self, pool: &Pool, column: usize) -> bool {
-        let member = pool.members.get(self.segment.slots[column].device);
+        let member = pool.store.members.get(self.segment.slots[column].device);
         member.is_online() && !self.is_target(column, &member)
     }
 
@@ -345,18 +345,18 @@ impl Mend {
         }
         self.begun.1 = self.segment.moves();
         // Before anything is read: what is durable by now has settled on the devices.
-        self.through = pool.durable_commit();
+        self.through = pool.store.durable_commit();
         if let Targets::Missing(missing) = &self.targets {
             self.through = self.through.min(missing.through);
         }
-        self.history.clone_from(&pool.history.lock());
+        self.history.clone_from(&pool.store.history.lock());
         self.find_end(pool);
         self.sources = self.choose_sources(pool);
         if !self.rows_only {
             self.ask_for_descriptors(pool);
         }
         self.skip_old_rows(pool);
-        let budget = pool.cache.trace_limit().max(4 << 20);
+        let budget = pool.store.cache.trace_limit().max(4 << 20);
         (self.batch_limit, self.writes_limit) = (budget / 4, budget / 4);
         let lanes = self.sources.len().max(1) as u64;
         // One of the chunks of each column is being worked on.
@@ -365,7 +365,7 @@ impl Mend {
         let chunk = chunk / ROW_STEP * ROW_STEP;
         let range = self.offset..self.end;
         let mut ahead = Ahead::new(Arc::clone(&self.segment), self.sources.clone(), range, chunk, window);
-        ahead.fill(pool);
+        ahead.fill(&pool.store);
         self.ahead = Some(ahead);
     }
 
@@ -383,7 +383,7 @@ impl Mend {
             let end = match at {
                 Some(0) => intent.offset,
                 Some(_) => DESCRIPTOR_LEN,
-                None => pool.members.get(self.segment.slots[0].device).slot_size,
+                None => pool.store.members.get(self.segment.slots[0].device).slot_size,
             };
             self.end = if self.rows_only { self.end } else { end };
             self.end_is_known = at.is_some();
@@ -392,7 +392,7 @@ impl Mend {
             }
             return;
         }
-        let core = pool.core.lock();
+        let core = pool.store.core.lock();
         let entry = core.entries.get(&self.segment.id);
         self.end_is_known = entry.is_some_and(|entry| entry.filled <= self.through) || self.rows_only;
     }
@@ -431,7 +431,8 @@ impl Mend {
     /// Writes descriptors at the slots' starts to whoever lacks them, or has them read.
     fn ask_for_descriptors(&mut self, pool: &Pool) {
         let record = self.segment.as_opened();
-        let right = |column| Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.sums, &record, column)));
+        let right =
+            |column| Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.store.sums, &record, column)));
         self.tally.examined += u64::from(DESCRIPTOR_LEN) * self.segment.layout.columns() as u64;
         if let Targets::Missing(missing) = &self.targets {
             let born = self.segment.birth;
@@ -447,7 +448,7 @@ impl Mend {
         }
         let readable = (0..record.slots.len()).filter(|column| self.is_readable(pool, *column));
         let reads = readable.filter_map(|column| {
-            let (slot, member) = (record.slots[column], pool.members.get(record.slots[column].device));
+            let (slot, member) = (record.slots[column], pool.store.members.get(record.slots[column].device));
             let read = member.read(member.slot_offset(slot.index, 0), DESCRIPTOR_LEN as usize)?;
             Some((column, member, read))
         });
@@ -458,17 +459,17 @@ impl Mend {
     fn mend_descriptors(&mut self, pool: &Pool) {
         let record = self.segment.as_opened();
         let is_right = |found: &[u8], column| {
-            check_descriptor(&pool.sums, found)
+            check_descriptor(&pool.store.sums, found)
                 .is_ok_and(|(found, at)| at == column && is_same_descriptor(&found, &record, column))
         };
         for (column, member, read) in std::mem::take(&mut self.descriptors) {
             let found = member.wait(read);
-            let right = Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.sums, &record, column)));
+            let right = Arc::new(AlignedBuf::padded(&encode_descriptor(&pool.store.sums, &record, column)));
             match found {
                 Ok(found) if is_right(&found, column) => continue,
                 Ok(_) => {
                     member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-                    pool.event(Event::new(Class::Checksum).device(member.guid, member.name()));
+                    pool.store.event(Event::new(Class::Checksum).device(member.guid, member.name()));
                 }
                 Err(error) => {
                     member.counters.read_errors.fetch_add(1, Ordering::Relaxed);
@@ -495,7 +496,7 @@ impl Mend {
             // The first column that knows of a row here.
             let expected = self.expected(pool);
             let known = self.sources.iter().find_map(|&column| {
-                let bytes = pool.read_part(&self.segment, column, place)?.ok()?;
+                let bytes = pool.store.read_part(&self.segment, column, place)?.ok()?;
                 expected.header(column, self.offset, &bytes)?;
                 Some((column, bytes))
             });
@@ -541,7 +542,8 @@ impl Mend {
             }
             bytes += u64::from(height) * self.sources.len() as u64;
             let ahead = self.ahead.as_mut().expect("it has begun");
-            let read = (0..self.sources.len()).map(|lane| ahead.parts(pool, lane, range.clone())).collect();
+            let read =
+                (0..self.sources.len()).map(|lane| ahead.parts(&pool.store, lane, range.clone())).collect();
             batch.push((Row::new(&self.segment, header), read));
         }
         batch
@@ -553,7 +555,7 @@ impl Mend {
         let range = offset..offset + ALIGN as u32;
         let ahead = self.ahead.as_mut().expect("it has begun");
         let heads: Vec<Option<Bytes>> =
-            (0..self.sources.len()).map(|lane| ahead.get(pool, lane, range.clone())).collect();
+            (0..self.sources.len()).map(|lane| ahead.get(&pool.store, lane, range.clone())).collect();
         let expected = self.expected(pool);
         // Of what a chunk did not bring, this may be had.
         let came = self.sources.iter().zip(&heads).filter(|(_, bytes)| bytes.is_some());
@@ -564,7 +566,7 @@ impl Mend {
             let others = (0..self.segment.layout.columns()).filter(|column| !came.contains(column));
             let place = Place { segment: self.segment.id, column: 0, offset, stored: ALIGN as u32 };
             row::newest(others.filter(|&column| self.is_readable(pool, column)).filter_map(|column| {
-                let bytes = pool.read_part(&self.segment, column, place)?.ok()?;
+                let bytes = pool.store.read_part(&self.segment, column, place)?.ok()?;
                 expected.header(column, offset, &bytes)
             }))
         };
@@ -594,8 +596,13 @@ impl Mend {
             }
         }
         if matches!(self.targets, Targets::All) {
-            let filled =
-                pool.core.lock().entries.get(&self.segment.id).map_or(self.through, |entry| entry.filled);
+            let filled = pool
+                .store
+                .core
+                .lock()
+                .entries
+                .get(&self.segment.id)
+                .map_or(self.through, |entry| entry.filled);
             let before = next.as_ref().map_or(filled.min(self.through), |next| next.commit);
             if self.rebuild_row(pool, from..self.offset, before) {
                 self.tally.examined += u64::from(self.offset - from) * self.segment.layout.columns() as u64;
@@ -610,10 +617,10 @@ impl Mend {
                     let column = self.segment.layout.replica(i, j);
                     let mut bytes = AlignedBuf::zeroed(stored as usize);
                     if self.read_around(pool, column, start..start + stored, &mut bytes) {
-                        salvage.add(&pool.sums, &bytes);
+                        salvage.add(&pool.store.sums, &bytes);
                     }
                     if let Some(bytes) = self.read_stand_in(column, &(start..start + stored)) {
-                        salvage.add(&pool.sums, &bytes);
+                        salvage.add(&pool.store.sums, &bytes);
                     }
                 }
                 self.tally.lost.extend(salvage.lost(pool, &self.segment, i, start));
@@ -633,9 +640,9 @@ impl Mend {
         self.tally.wrong += 1;
         // A failed read was counted when it failed.
         if sums && self.counted & 1 << column == 0 {
-            let member = pool.members.get(self.segment.slots[column].device);
+            let member = pool.store.members.get(self.segment.slots[column].device);
             member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-            pool.event(Event::new(Class::Checksum).device(member.guid, member.name()));
+            pool.store.event(Event::new(Class::Checksum).device(member.guid, member.name()));
         }
     }
 
@@ -652,9 +659,9 @@ impl Mend {
         let mut runs = Run::plan(&rows, &wanted, longest);
         let places = Run::places(&mut runs, rows.len());
         let mut given: Vec<BTreeSet<usize>> =
-            pool.world.workers.map(rows.len(), |i| match wanted[i].is_empty() {
+            pool.store.world.workers.map(rows.len(), |i| match wanted[i].is_empty() {
                 true => BTreeSet::new(),
-                false => rows[i].compute(&pool.sums, &segment, &mut places[i].lock()),
+                false => rows[i].compute(&pool.store.sums, &segment, &mut places[i].lock()),
             });
         for ((row, places), given) in rows.iter_mut().zip(places).zip(&mut given) {
             let mut lacking = places.into_inner();
@@ -678,7 +685,7 @@ impl Mend {
         let (mut rows, read): (Vec<Row>, Vec<_>) = batch.into_iter().unzip();
         let read: Vec<Mutex<Option<Parts>>> = read.into_iter().flatten().map(Mutex::new).collect();
         let expected = self.expected(pool);
-        let judged = pool.world.workers.map(read.len(), |at| {
+        let judged = pool.store.world.workers.map(read.len(), |at| {
             let (row, column) = (&rows[at / lanes], self.sources[at % lanes]);
             let parts = read[at].lock().take();
             parts.map_or(Column::Unread, |parts| row.judge(&expected, column, parts.join()))
@@ -729,7 +736,7 @@ impl Mend {
         let range = row.range();
         let stored = range.end - range.start;
         let place = Place { segment: self.segment.id, column: 0, offset: range.start, stored };
-        row.columns[column] = match pool.read_part(&self.segment, column, place) {
+        row.columns[column] = match pool.store.read_part(&self.segment, column, place) {
             Some(Ok(bytes)) => row.judge(&self.expected(pool), column, bytes),
             // Nothing is known of what a slow device holds.
             None | Some(Err(DeviceError::Overdue | DeviceError::Gone)) => Column::Unread,
@@ -749,14 +756,14 @@ impl Mend {
             }
         }
         let segment = Arc::clone(&self.segment);
-        let done = row.compute(&pool.sums, &segment, lacking);
+        let done = row.compute(&pool.store.sums, &segment, lacking);
         if done.len() == lacking.len() {
             return done;
         }
         (0..segment.layout.columns()).for_each(|column| self.read_in_pieces(pool, row, column));
         let lost = row.salvage(pool, &segment);
         self.tally.lost.extend(lost);
-        let done = row.compute(&pool.sums, &segment, lacking);
+        let done = row.compute(&pool.store.sums, &segment, lacking);
         let lacking: Vec<usize> = lacking.iter().map(|(column, _)| *column).collect();
         self.leave_remains(pool, row, &lacking, &done);
         done
@@ -765,7 +772,7 @@ impl Mend {
     /// Writes so many rows of a column to whoever is to get them.
     fn write_column(&mut self, pool: &Pool, column: usize, offset: u32, data: Arc<AlignedBuf>, rows: u64) {
         let targets: Vec<Arc<Member>> = match &self.targets {
-            Targets::All => vec![pool.members.get(self.segment.slots[column].device)],
+            Targets::All => vec![pool.store.members.get(self.segment.slots[column].device)],
             Targets::Missing(missing) => {
                 let targets = missing.columns.iter().filter(|(of, _)| *of == column);
                 targets.map(|(_, member)| Arc::clone(member)).collect()
@@ -786,9 +793,9 @@ impl Mend {
 
 /// The row that has byte `offset` of its columns, as a header of it tells.
 pub(crate) fn find_row(pool: &Pool, segment: &Segment, offset: u32) -> Option<RowHeader> {
-    let history = pool.history.lock().clone();
-    let end = pool.members.get(segment.slots[0].device).slot_size;
-    let expected = Expected { sums: &pool.sums, segment, end, history: &history };
+    let history = pool.store.history.lock().clone();
+    let end = pool.store.members.get(segment.slots[0].device).slot_size;
+    let expected = Expected { sums: &pool.store.sums, segment, end, history: &history };
     let at = offset / ROW_STEP * ROW_STEP;
     (0..segment.layout.columns()).find_map(|column| {
         let mut above = (at + ROW_STEP).min(end);
@@ -796,7 +803,7 @@ pub(crate) fn find_row(pool: &Pool, segment: &Segment, offset: u32) -> Option<Ro
         while above > DESCRIPTOR_LEN && above + LARGEST_ROW > at {
             let start = above.saturating_sub(SKIM).max(DESCRIPTOR_LEN);
             let place = Place { segment: segment.id, column: 0, offset: start, stored: above - start };
-            let bytes = pool.read_part(segment, column, place)?.ok()?;
+            let bytes = pool.store.read_part(segment, column, place)?.ok()?;
             let steps = (start..above).step_by(ROW_STEP as usize).rev();
             let found =
                 steps.filter_map(|row| expected.header(column, row, &bytes[(row - start) as usize..])).next();

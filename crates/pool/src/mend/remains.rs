@@ -76,7 +76,7 @@ impl Mend {
         }
         let stored = range.end - range.start;
         let place = Place { segment: self.segment.id, column: 0, offset: range.start, stored };
-        match pool.read_part(&self.segment, column, place) {
+        match pool.store.read_part(&self.segment, column, place) {
             Some(Ok(found)) => {
                 bytes.copy_from_slice(&found);
                 true
@@ -107,7 +107,7 @@ impl Mend {
         given: &BTreeSet<usize>,
     ) {
         for &column in lacking.iter().filter(|column| !given.contains(column)) {
-            if let Some(bytes) = row.remains(&pool.sums, &self.segment, column) {
+            if let Some(bytes) = row.remains(&pool.store.sums, &self.segment, column) {
                 self.write_to_stand_ins(column, row.range().start, bytes);
             }
         }

@@ -200,8 +200,8 @@ impl Row {
                 if self.data(segment, i).is_some() {
                     continue;
                 }
-                let salvage = self.salvage_column(&pool.sums, segment, i);
-                match salvage.finish(&pool.sums, self.header.sums[layout.replica(i, 0)]) {
+                let salvage = self.salvage_column(&pool.store.sums, segment, i);
+                match salvage.finish(&pool.store.sums, self.header.sums[layout.replica(i, 0)]) {
                     Some(body) => {
                         (self.salvaged[i], self.partial[i]) = (Some(body), None);
                         progress = true;
@@ -399,7 +399,7 @@ impl Salvage {
             let (offset, stored) = (start + range.start as u32, range.len() as u32);
             let here = Place { segment: segment.id, column, offset, stored };
             let mapped = matches!(kind, BlockKind::Record | BlockKind::Node);
-            mapped && !pool.places_of(*id).is_ok_and(|places| places.contains(&here))
+            mapped && !pool.store.places_of(*id).is_ok_and(|places| places.contains(&here))
         };
         let foreign = self.blocks.iter().filter(|block| foreign(block)).map(|(.., range)| range);
         let mut open: Vec<&Range<usize>> = self.gaps.iter().chain(foreign).collect();

@@ -28,7 +28,7 @@ fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
         dedup: crate::Dedup::Off,
         replaces: None,
     };
-    pool.store(&op, sizes.enumerate().map(record).collect()).unwrap();
+    pool.store_records(&op, sizes.enumerate().map(record).collect()).unwrap();
     drop(op);
     pool.set_note("turn", &first.to_string()).unwrap();
     pool.commit().unwrap();
@@ -37,9 +37,9 @@ fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
 /// A blank device that is to get what member `of` has.
 fn blank(pool: &Pool, sim: &SimWorld, of: DeviceIndex) -> (usize, Arc<Member>) {
     let device = sim.add_device(SIZE);
-    let label = Label { index: DeviceIndex::new(60), ..pool.members.get(of).label().unwrap() };
+    let label = Label { index: DeviceIndex::new(60), ..pool.store.members.get(of).label().unwrap() };
     let number = device.index();
-    let (state, clock) = (MemberState::Rebuilding, &pool.world.clock);
+    let (state, clock) = (MemberState::Rebuilding, &pool.store.world.clock);
     (number, Arc::new(Member::labelled(Arc::new(device), label, state, Some(of), clock)))
 }
 
@@ -49,7 +49,7 @@ fn rebuild(pool: &Pool, of: DeviceIndex, blank: &Arc<Member>, after: CommitId, t
     for record in pool.segments() {
         let Some(column) = record.slots.iter().position(|slot| slot.device == of) else { continue };
         let missing = Missing { columns: vec![(column, Arc::clone(blank))], after, through };
-        let segment = pool.readable.get(record.id).unwrap();
+        let segment = pool.store.readable.get(record.id).unwrap();
         let mut mend = Mend::new(segment, record.height, Targets::Missing(missing));
         while !mend.step(pool, 100_000).unwrap() {}
         all.written += mend.tally().written;
@@ -62,7 +62,7 @@ fn rebuild(pool: &Pool, of: DeviceIndex, blank: &Arc<Member>, after: CommitId, t
 
 fn assert_same(pool: &Pool, sim: &SimWorld, old: DeviceIndex, new: usize, case: &str) {
     let images = sim.images();
-    let member = pool.members.get(old);
+    let member = pool.store.members.get(old);
     for record in pool.segments().iter().filter(|record| record.state != SegmentState::Freed) {
         for slot in record.slots.iter().filter(|slot| slot.device == old) {
             let at = member.slot_offset(slot.index, 0);
@@ -85,12 +85,12 @@ fn a_blank_device_gets_byte_for_byte_what_the_lost_one_held() {
             store(&pool, 10, (1..30).map(|i| i * 9_000));
             store(&pool, 50, (1..4).map(|i| i * 300));
             let of = DeviceIndex::new(lost as u16);
-            let lost = pool.members.get(of);
+            let lost = pool.store.members.get(of);
             lost.fault();
             let (number, target) = blank(&pool, &sim, of);
             let layout = rule_for(word, count).unwrap().layout;
             sim.devices().iter().enumerate().for_each(|(i, _)| sim.device(i).reset_counters());
-            let tally = rebuild(&pool, of, &target, CommitId::new(0), pool.durable_commit());
+            let tally = rebuild(&pool, of, &target, CommitId::new(0), pool.store.durable_commit());
             assert_eq!((tally.wrong, tally.refused, tally.lost.len()), (0, 0, 0), "{case}");
             assert_same(&pool, &sim, of, number, &case);
             let read: u64 = (0..count).map(|i| sim.device(i).counters().bytes_read).sum();
@@ -109,7 +109,7 @@ fn a_healthy_device_that_is_replaced_is_copied() {
     let of = DeviceIndex::new(2);
     let (number, target) = blank(&pool, &sim, of);
     (0..6).for_each(|i| sim.device(i).reset_counters());
-    rebuild(&pool, of, &target, CommitId::new(0), pool.durable_commit());
+    rebuild(&pool, of, &target, CommitId::new(0), pool.store.durable_commit());
     assert_same(&pool, &sim, of, number, "copied");
     let data_read = |i: usize| sim.device(i).counters().bytes_read;
     assert!((0..6).all(|i| i == 2 || data_read(i) < data_read(2)));
@@ -124,14 +124,14 @@ fn a_device_that_missed_commits_gets_their_rows_alone() {
         let of = DeviceIndex::new(1);
         let (number, target) = blank(&pool, &sim, of);
         store(&pool, 10, (1..20).map(|i| i * 9_000));
-        let middle = pool.durable_commit();
+        let middle = pool.store.durable_commit();
         let first = rebuild(&pool, of, &target, CommitId::new(0), middle);
         store(&pool, 40, (1..12).map(|i| i * 7_000));
-        pool.members.get(of).fault();
-        let second = rebuild(&pool, of, &target, middle, pool.durable_commit());
+        pool.store.members.get(of).fault();
+        let second = rebuild(&pool, of, &target, middle, pool.store.durable_commit());
         assert!(second.written > 0 && second.written < first.written, "{case}: {second:?} {first:?}");
         assert_same(&pool, &sim, of, number, &case);
-        let nothing = rebuild(&pool, of, &target, pool.durable_commit(), pool.durable_commit());
+        let nothing = rebuild(&pool, of, &target, pool.store.durable_commit(), pool.store.durable_commit());
         assert_eq!(nothing.written, 0, "{case}");
     }
 }
@@ -147,7 +147,7 @@ fn a_source_that_is_rotten_is_read_around() {
             let pool = bed::pool(sim.devices(), word);
             store(&pool, 10, (1..30).map(|i| i * 9_000));
             let of = DeviceIndex::new(1);
-            let member = pool.members.get(DeviceIndex::new(rotten as u16));
+            let member = pool.store.members.get(DeviceIndex::new(rotten as u16));
             for record in pool.segments().iter().filter(|record| record.kind != SegmentKind::Log) {
                 for slot in record.slots.iter().filter(|slot| slot.device == member.index) {
                     for page in 1..record.height / 4096 {
@@ -156,9 +156,9 @@ fn a_source_that_is_rotten_is_read_around() {
                     }
                 }
             }
-            pool.members.get(of).fault();
+            pool.store.members.get(of).fault();
             let (number, target) = blank(&pool, &sim, of);
-            let tally = rebuild(&pool, of, &target, CommitId::new(0), pool.durable_commit());
+            let tally = rebuild(&pool, of, &target, CommitId::new(0), pool.store.durable_commit());
             assert!(tally.lost.is_empty(), "{case}: {tally:?}");
             assert_same(&pool, &sim, of, number, &case);
             wrong += tally.wrong;

@@ -70,7 +70,7 @@ impl Pool {
             let reads = member.label_areas().map(|area| member.read(area, LABEL_AREA as usize));
             reads.iter().any(Option::is_some).then_some((member, reads))
         };
-        let reads: Vec<_> = self.members.iter().filter_map(start).collect();
+        let reads: Vec<_> = self.store.members.iter().filter_map(start).collect();
         let finish = |(member, reads): (Arc<Member>, [Option<_>; 2])| {
             let areas = reads.map(|read: Option<larder_device::Pending<_>>| match member.wait(read?) {
                 Ok(bytes) => Some(bytes),
@@ -99,7 +99,7 @@ impl Pool {
         for (member, _) in &rotten {
             member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
             let event = Event::new(Class::Checksum).device(member.guid, member.name());
-            self.event(event.text("heartbeat"));
+            self.store.event(event.text("heartbeat"));
         }
         self.beat()?;
         Ok((rotten.len() * LABEL_LEN) as u64)
@@ -121,14 +121,14 @@ impl Pool {
 
     /// Whether a place of a ring holds no root, or an old one where the newest belongs.
     fn has_damaged_roots(&self, areas: &[(Arc<Member>, [Area; 2])]) -> bool {
-        let newest = self.durable_commit();
+        let newest = self.store.durable_commit();
         let mut all = areas.iter().flat_map(|(_, areas)| areas);
         all.any(|area| (0..RING_SLOTS).any(|place| self.is_wrong_root(area, place, newest)))
     }
 
     fn is_wrong_root(&self, area: &Area, place: u64, newest: CommitId) -> bool {
         let Some(bytes) = area else { return true };
-        match RingPlace::of(&self.sums, &bytes[ring(place)]) {
+        match RingPlace::of(&self.store.sums, &bytes[ring(place)]) {
             RingPlace::Damaged | RingPlace::Unread => true,
             RingPlace::Blank => newest.get() % RING_SLOTS == place,
             RingPlace::Root(commit) => newest.get() % RING_SLOTS == place && commit < newest,
@@ -138,14 +138,14 @@ impl Pool {
     /// With commits held back: the bytes rewritten, and whether no copy of the newest root is left.
     fn mend_areas(&self) -> Result<(u64, bool)> {
         let _commits_wait = self.commit_turn();
-        let newest = self.durable_commit();
+        let newest = self.store.durable_commit();
         self.still_ours(Look::Closely)?;
         let areas = self.read_areas();
         let mut fixes = self.wrong_labels(&areas);
         let mut newest_is_lost = false;
         for place in 0..RING_SLOTS {
             let copies = areas.iter().flat_map(|(_, areas)| areas).flatten();
-            let roots = copies.filter_map(|area| Root::check(&self.sums, &area[ring(place)]).ok());
+            let roots = copies.filter_map(|area| Root::check(&self.store.sums, &area[ring(place)]).ok());
             let belongs = |root: &Root| root.commit <= newest && root.commit.get() % RING_SLOTS == place;
             let best = roots.filter(belongs).max_by_key(|root| root.commit);
             let is_newest = newest.get() % RING_SLOTS == place;
@@ -153,7 +153,8 @@ impl Pool {
                 newest_is_lost = true;
                 continue;
             }
-            let bytes = best.and_then(|best| best.encode(&self.sums)).unwrap_or_else(|| vec![0; RING_SLOT]);
+            let bytes =
+                best.and_then(|best| best.encode(&self.store.sums)).unwrap_or_else(|| vec![0; RING_SLOT]);
             let data = Arc::new(AlignedBuf::padded(&bytes));
             for (member, areas) in &areas {
                 for (area, found) in areas.iter().enumerate() {
@@ -170,19 +171,19 @@ impl Pool {
                 let at = fix.member.label_areas()[area] + ByteLen::new(fix.at);
                 fix.member.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
                 let about = |class| Event::new(class).device(fix.member.guid, fix.member.name());
-                self.event(about(Class::Checksum).text("label or root"));
+                self.store.event(about(Class::Checksum).text("label or root"));
                 let write = fix.member.write(at, Arc::clone(&fix.data));
                 if write.is_some() && fix.member.settle_write(write) == Written::Done {
                     let proof = fix.member.read(at, fix.data.len()).map(|read| fix.member.wait(read));
                     if matches!(proof, Some(Ok(found)) if found[..] == fix.data[..]) {
                         repaired += fix.data.len() as u64;
-                        self.event(about(Class::Healed));
+                        self.store.event(about(Class::Healed));
                     }
                 }
             }
-            self.members.flush_all();
+            self.store.members.flush_all();
         }
-        self.check_tolerance()?;
+        self.store.check_tolerance()?;
         Ok((repaired, newest_is_lost))
     }
 }

@@ -208,7 +208,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Busy`] when one is under way; when the pool cannot be written.
     pub fn scrub_start(&self, what: ScrubSince) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let mut work = self.scrub.work.lock();
         let course = match self.scrub_course() {
             Some(course) if course.paused => Course { paused: false, ..course },
@@ -216,13 +216,13 @@ impl Pool {
             None => {
                 work.clear();
                 Course {
-                    started: self.world.clock.now(),
+                    started: self.store.world.clock.now(),
                     before: match what {
                         ScrubSince::All => None,
                         ScrubSince::Before(secs) => Some(secs),
                     },
                     next: SegmentId::new(0),
-                    until: self.core.lock().next_segment,
+                    until: self.store.core.lock().next_segment,
                     examined: 0,
                     repaired: 0,
                     lost: 0,
@@ -231,7 +231,7 @@ impl Pool {
             }
         };
         self.scrub.shown.lock().course = Some(course);
-        self.event(Event::new(Class::ScrubStart));
+        self.store.event(Event::new(Class::ScrubStart));
         self.note_course(&mut work)
     }
 
@@ -240,7 +240,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NotFound`] when none is under way; when the pool cannot be written.
     pub fn scrub_pause(&self) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let mut work = self.scrub.work.lock();
         self.scrub_course().ok_or_else(|| PoolError::NotFound("a scrub under way".into()))?;
         if let Some(course) = &mut self.scrub.shown.lock().course {
@@ -257,7 +257,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::scrub_pause`].
     pub fn scrub_stop(&self) -> Result<()> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let mut work = self.scrub.work.lock();
         let course = self.scrub_course().ok_or_else(|| PoolError::NotFound("a scrub under way".into()))?;
         self.end_scrub(&mut work, course, ScrubOutcome::Stopped)
@@ -268,7 +268,7 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn scrub_step(&self, bytes: u64) -> Result<bool> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         let mut work = self.scrub.work.lock();
         let mut left = bytes.max(1);
         while left > 0 {
@@ -316,7 +316,7 @@ impl Pool {
                 self.scrubbed(mend, course.started);
                 (work.mend, work.counted) = (None, (0, 0, 0));
                 work.unnoted += 1;
-                let now = self.world.clock.monotonic();
+                let now = self.store.world.clock.monotonic();
                 if work.unnoted >= SEGMENTS_PER_NOTE || now.saturating_sub(work.noted_at) >= TIME_PER_NOTE {
                     self.note_course(&mut work)?;
                 }
@@ -328,7 +328,7 @@ impl Pool {
     /// The scrub under way or paused.
     pub fn scrub_progress(&self) -> Option<ScrubProgress> {
         let course = self.scrub_course()?;
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let ahead = core.entries.range(course.next..course.until.max(course.next));
         let left: u64 = ahead
             .filter(|(_, entry)| course.wants(entry))
@@ -351,7 +351,7 @@ impl Pool {
 
     /// All segments, as the tables or the root will have them.
     pub fn segments(&self) -> Vec<SegmentRecord> {
-        self.core.lock().entries.values().map(SegmentEntry::to_record).collect()
+        self.store.core.lock().entries.values().map(SegmentEntry::to_record).collect()
     }
 
     /// The scrub under way, at first as the last import left it.
@@ -366,8 +366,8 @@ impl Pool {
 
     /// The next segment that a scrub goes through.
     fn next_to_scrub(&self, course: &Course) -> Option<Mend> {
-        let durable = self.durable_commit();
-        let core = self.core.lock();
+        let durable = self.store.durable_commit();
+        let core = self.store.core.lock();
         let mut ahead =
             core.entries.range(course.next..course.until.max(course.next)).map(|(_, entry)| entry);
         let found = ahead.find(|entry| {
@@ -385,7 +385,7 @@ impl Pool {
         if !mend.is_proven() {
             return;
         }
-        self.core.lock().entries.change(mend.segment_id(), |entry| {
+        self.store.core.lock().entries.change(mend.segment_id(), |entry| {
             // It may have got rows meanwhile.
             if entry.height == mend.end() {
                 entry.verified = started.secs.max(0) as u64;
@@ -420,7 +420,7 @@ impl Pool {
             course.examined -= work.counted.0;
             course.lost -= work.counted.2;
         }
-        (work.unnoted, work.noted_at) = (0, self.world.clock.monotonic());
+        (work.unnoted, work.noted_at) = (0, self.store.world.clock.monotonic());
         self.set_note(COURSE, &course.map(|course| course.encode()).unwrap_or_default())
     }
 
@@ -429,10 +429,10 @@ impl Pool {
         work.clear();
         self.scrub.shown.lock().course = None;
         if outcome == ScrubOutcome::Done {
-            self.suspects.all_seen();
+            self.store.suspects.all_seen();
         }
         let Course { started, examined, repaired, lost, .. } = course;
-        let finished = self.world.clock.now();
+        let finished = self.store.world.clock.now();
         let result = ScrubResult { started, finished, examined, repaired, lost, outcome };
         let mut results = self.scrub_results();
         results.push(result);
@@ -441,7 +441,7 @@ impl Pool {
         // What was lost may have come back with a device.
         self.recheck_damage();
         let text = format!("{repaired} bytes repaired, {lost} ranges lost");
-        self.event(Event::new(Class::ScrubFinish).text(text));
+        self.store.event(Event::new(Class::ScrubFinish).text(text));
         self.set_note(RESULTS, &note.join(";"))?;
         self.note_course(work)?;
         self.commit().map(drop)

@@ -488,7 +488,7 @@ impl PageWriter for SpillPages<'_> {
             self.locked = Some(self.pool.commit_turn());
         }
         let spare =
-            self.pool.core.lock().groups.values().any(|group| group.free_segments() >= SPARE_SEGMENTS);
+            self.pool.store.core.lock().groups.values().any(|group| group.free_segments() >= SPARE_SEGMENTS);
         if !spare {
             return Err(PoolError::NoSpace);
         }
@@ -503,7 +503,7 @@ impl Pool {
     /// # Errors
     /// When the pool cannot be written, or the commit fails.
     pub fn trace_start(&self) -> Result<bool> {
-        self.check_writable()?;
+        self.store.check_writable()?;
         {
             let mut told = self.trace.told.lock();
             if told.progress.is_some() || told.wanted {
@@ -513,7 +513,7 @@ impl Pool {
         }
         let begun = self.set_note(BEGUN, "yes").and_then(|()| self.commit());
         begun.inspect_err(|_| self.trace.told.lock().wanted = false)?;
-        self.event(Event::new(Class::TraceStart));
+        self.store.event(Event::new(Class::TraceStart));
         Ok(true)
     }
 
@@ -547,13 +547,13 @@ impl Pool {
         if let Some(pinned) = self.trace.told.lock().pinned.take() {
             let is_cut = pinned.from > BlockId::new(0);
             let before = self.note(FOUND).filter(|_| is_cut).and_then(|found| Findings::decode(&found));
-            *slot = Some(Trace::new(pinned, before, self.cache.trace_limit()));
+            *slot = Some(Trace::new(pinned, before, self.store.cache.trace_limit()));
         }
     }
 
     fn step_of(&self, trace: &mut Trace, effort: usize) -> Result<bool> {
         let locked = trace.is_sweeping().then(|| self.commit_turn());
-        let mut io = SpillPages { pool: self, io: RunIo::new(self), locked };
+        let mut io = SpillPages { pool: self, io: RunIo::new(&self.store), locked };
         self.hear(trace)?;
         if io.locked.is_some() && self.queue_room() < effort * ENTRIES_PER_NODE {
             self.free_some(effort * PAGES_PER_NODE)?;
@@ -591,7 +591,7 @@ impl Pool {
     /// Has what is dead freed and clears marks, but for what was touched a moment ago; how many marks of second
     /// references that were.
     fn act(&self, judged: &[(BlockId, Act)]) -> u64 {
-        let map = &mut *self.map.lock();
+        let map = &mut *self.store.map.lock();
         let untouched: Vec<_> = {
             let told = self.trace.told.lock();
             judged.iter().filter(|(id, _)| !told.touched.contains(id)).collect()
@@ -635,10 +635,10 @@ impl Pool {
             Outcome::Failed(why) => format!("failed: {why}"),
             _ => "stopped".to_owned(),
         };
-        self.event(Event::new(Class::TraceFinish).text(text));
+        self.store.event(Event::new(Class::TraceFinish).text(text));
         findings.outcome = outcome;
         findings.keep_sharing(sharing);
-        findings.finished = self.world.clock.now();
+        findings.finished = self.store.world.clock.now();
         self.set_note(BEGUN, "no")?;
         self.set_note(NOTE, &findings.encode())
     }
@@ -745,13 +745,13 @@ impl Pool {
         }
         let left = self.left_bytes();
         let (from, settles) = self.judged().unwrap_or((BlockId::new(0), left));
-        let core = self.core.lock();
+        let core = self.store.core.lock();
         let counted = core.entries.values().filter(|entry| {
             matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
         });
         Pinned {
             commit,
-            started: self.world.clock.now(),
+            started: self.store.world.clock.now(),
             members,
             origins,
             horizon: BlockId::new(core.next_block.get() - 1),

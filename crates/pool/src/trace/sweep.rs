@@ -75,8 +75,8 @@ impl Sweep {
         let mut left = entries;
         let mut references = Vec::new();
         self.went_on = true;
-        let window = pool.map.lock().window(self.next, entries);
-        let next = window.visit(&RunIo::new(pool), |id, entry| {
+        let window = pool.store.map.lock().window(self.next, entries);
+        let next = window.visit(&RunIo::new(&pool.store), |id, entry| {
             if id > self.horizon {
                 return Ok(ControlFlow::Break(()));
             }

@@ -184,7 +184,7 @@ fn name_blocks(pool: &Pool, inodes: std::ops::Range<u64>) {
     let op = pool.enter().unwrap();
     let named = pool.dataset(ROOT_DATASET).unwrap().update(&op, |tree| {
         for inode in inodes {
-            let ptr = BlockPtr { id: pool.core.lock().take_ids(1), place: NOWHERE };
+            let ptr = BlockPtr { id: pool.store.core.lock().take_ids(1), place: NOWHERE };
             let extent = Extent { ptr, len: 100, block_offset: 0, logical: 4096 };
             tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
         }
@@ -196,13 +196,13 @@ fn name_blocks(pool: &Pool, inodes: std::ops::Range<u64>) {
 #[test]
 fn steady_second_references_keep_no_sweep_from_freeing() {
     let pool = pool_of(6000);
-    let all = pool.core.lock().next_block.get();
-    let touched = pool.core.lock().take_ids(100_000);
+    let all = pool.store.core.lock().next_block.get();
+    let touched = pool.store.core.lock().take_ids(100_000);
     // What is dead comes last in the order of ids, and one of it is needed again during the sweep.
-    let dead: Vec<BlockId> = (0..20).map(|_| pool.core.lock().take_ids(1)).collect();
+    let dead: Vec<BlockId> = (0..20).map(|_| pool.store.core.lock().take_ids(1)).collect();
     for id in (1..all).map(BlockId::new).chain(dead.iter().copied()) {
         let places = larder_format::run::Places::new(&[NOWHERE]).unwrap();
-        pool.map.lock().apply(larder_sorted::map::Update::Put { id, places });
+        pool.store.map.lock().apply(larder_sorted::map::Update::Put { id, places });
     }
     pool.note_shared(dead[0]);
     pool.commit().unwrap();
@@ -252,8 +252,8 @@ impl Visitor for Seen {
 }
 
 fn walked(pool: &Pool, memory: usize, deep: bool) -> (Seen, usize) {
-    pool.drop_caches();
-    let mut walk = Walk::new(pool.pin(pool.durable_commit()).members, BlockId::new(0), memory, deep);
+    pool.store.drop_caches();
+    let mut walk = Walk::new(pool.pin(pool.store.durable_commit()).members, BlockId::new(0), memory, deep);
     let mut seen = Seen::default();
     while walk.step(pool, &mut seen).unwrap() > 0 {}
     (seen, walk.most_bytes())

@@ -210,11 +210,11 @@ impl Walk {
     /// Reads and decodes nodes, in the order given.
     fn read(&self, pool: &Pool, batch: &[Waiting]) -> Vec<Result<Arc<Node>>> {
         let cached: Vec<_> =
-            batch.iter().map(|one| pool.cache.peek_node(one.ptr.id).filter(|_| !self.deep)).collect();
+            batch.iter().map(|one| pool.store.cache.peek_node(one.ptr.id).filter(|_| !self.deep)).collect();
         let missing = batch.iter().zip(&cached).filter(|(_, cached)| cached.is_none());
         let arrived: HashMap<BlockId, Bytes> =
-            pool.fetch(missing.map(|(one, _)| one.ptr)).into_iter().collect();
-        pool.world.workers.map(batch.len(), |i| {
+            pool.store.fetch(missing.map(|(one, _)| one.ptr)).into_iter().collect();
+        pool.store.world.workers.map(batch.len(), |i| {
             let one = &batch[i];
             let node = cached[i].clone().map_or_else(|| load(pool, one.ptr, arrived.get(&one.ptr.id)), Ok);
             node.and_then(|node| match one.fence.admits(&node) {
@@ -228,14 +228,14 @@ impl Walk {
 /// A node from the bytes that arrived, else from whatever can give it.
 fn load(pool: &Pool, ptr: BlockPtr, arrived: Option<&Bytes>) -> Result<Arc<Node>> {
     let arrived = arrived.and_then(|bytes| {
-        let header = pool.prove(ptr.id, bytes)?;
+        let header = pool.store.prove(ptr.id, bytes)?;
         let plain = plain_of(&header, bytes, BlockKind::Node).ok()?;
         decode_node(&header, &plain).ok()
     });
     match arrived {
         Some(node) => Ok(node),
         None => {
-            let (header, plain) = pool.read_plain(ptr, BlockKind::Node)?;
+            let (header, plain) = pool.store.read_plain(ptr, BlockKind::Node)?;
             decode_node(&header, &plain)
         }
     }
@@ -296,12 +296,12 @@ struct PinnedNodes<'a>(&'a Pool);
 impl NodeStore for PinnedNodes<'_> {
     type Error = PoolError;
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
-        if let Some(node) = self.0.cache.peek_node(ptr.id) {
+        if let Some(node) = self.0.store.cache.peek_node(ptr.id) {
             return Ok(node);
         }
         let node = load(self.0, ptr, None)?;
         if node.level() > 0 {
-            self.0.cache.keep_node(ptr.id, &node);
+            self.0.store.cache.keep_node(ptr.id, &node);
         }
         Ok(node)
     }

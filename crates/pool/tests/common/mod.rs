@@ -133,8 +133,8 @@ fn codec_of(inode: u64) -> Codec {
 pub fn read_twice(pool: &Pool, extent: &Extent) -> Result<Record, PoolError> {
     let len = extent.logical / 5;
     let at = (extent.ptr.id.get() % 5) as u32 * len;
-    let part = pool.part_of(extent, at..at + len)?;
-    let whole = pool.read(extent.ptr)?;
+    let part = pool.store().part_of(extent, at..at + len)?;
+    let whole = pool.store().read(extent.ptr)?;
     assert!(whole[at as usize..(at + len) as usize] == part[..], "block {} from {at}", extent.ptr.id);
     Ok(whole)
 }
@@ -144,7 +144,7 @@ pub fn assert_parts(pool: &Pool, extent: &Extent, wanted: &[u8]) {
     for at in (0..extent.logical).step_by(10_000) {
         let range = at..extent.logical.min(at + 3000);
         let right = &wanted[range.start as usize..range.end as usize];
-        if let Ok(part) = pool.sound_part_of(extent, range) {
+        if let Ok(part) = pool.store().sound_part_of(extent, range) {
             assert!(part[..] == *right, "block {} from {at}", extent.ptr.id);
         }
     }
@@ -163,7 +163,7 @@ pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> R
         dedup: dataset.settings().dedup,
         replaces: None,
     };
-    let ptrs = pool.store(&op, files.iter().map(record).collect())?;
+    let ptrs = pool.store_records(&op, files.iter().map(record).collect())?;
     dataset.update(&op, |tree| {
         for (&(inode, _, len), ptr) in files.iter().zip(&ptrs) {
             let key = Key::new(inode, EXTENT, 0);
@@ -180,7 +180,7 @@ pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> R
 }
 
 pub fn verify(pool: &Pool, model: &Model) {
-    pool.drop_caches();
+    pool.store().drop_caches();
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for (&inode, &(version, len)) in model {
         let value =
@@ -262,7 +262,7 @@ pub fn try_remove(pool: &Pool, dataset: &Dataset, inodes: &[u64]) -> Result<(), 
 
 /// The files of a pool; an error when one has not the content that its length and version say.
 pub fn contents(pool: &Pool) -> Result<Model, String> {
-    pool.drop_caches();
+    pool.store().drop_caches();
     let dataset = pool.dataset(ROOT_DATASET).ok_or("no root dataset")?;
     let mut extents = Vec::new();
     let view = dataset.view().map_err(|error| error.to_string())?;

@@ -34,7 +34,7 @@ pub fn store(pool: &Pool, files: Vec<Vec<u8>>) -> Vec<BlockPtr> {
         dedup: Dedup::Off,
         replaces: None,
     };
-    let ptrs = pool.store(&op, (10..).zip(files).map(record).collect()).unwrap();
+    let ptrs = pool.store_records(&op, (10..).zip(files).map(record).collect()).unwrap();
     drop(op);
     pool.commit().unwrap();
     ptrs
@@ -78,7 +78,7 @@ pub fn attack(seed: u64) -> Result<usize, String> {
     let import_of = (root.incarnation, root.commit);
     // Worse than what a user can do: with the pool's own key.
     let fakes: Vec<u8> =
-        targets.iter().flat_map(|ptr| forged(pool.sums(), ptr.id, import_of, &[b'F'; 64])).collect();
+        targets.iter().flat_map(|ptr| forged(pool.store().sums(), ptr.id, import_of, &[b'F'; 64])).collect();
     let mut files = Vec::new();
     for i in 0..60 {
         files.push(noise(i, 600));
@@ -91,12 +91,12 @@ pub fn attack(seed: u64) -> Result<usize, String> {
     drop(pool);
     let pool = import(&sim, 2).unwrap();
     for (ptr, content) in ptrs.iter().zip(&contents).filter(|(_, content)| content.len() == 600) {
-        assert_eq!(&pool.read(*ptr).unwrap()[..], content);
+        assert_eq!(&pool.store().read(*ptr).unwrap()[..], content);
     }
-    let read_along = pool.cache_stats().demand_data.hits;
+    let read_along = pool.store().cache_stats().demand_data.hits;
     assert!(read_along > 20, "{word}: {read_along} of the small files were read along");
     for (ptr, content) in targets.iter().zip(&victims) {
-        if pool.read(*ptr).unwrap()[..] != content[..] {
+        if pool.store().read(*ptr).unwrap()[..] != content[..] {
             return Err(format!("{word}: block {} reads as what another file holds", ptr.id));
         }
     }

@@ -113,6 +113,6 @@ fn writers_snapshots_and_whatever_frees_share_a_pool() {
     while pool.free_step(8).unwrap() {}
     pool.commit().unwrap();
     common::assert_whole(&pool, "at the end");
-    let records: u64 = pool.accounts().iter().map(|account| account.data_bytes).sum();
+    let records: u64 = pool.store().accounts().iter().map(|account| account.data_bytes).sum();
     assert_eq!(records, 0, "of {} blocks in the map", pool.blocks().unwrap().len());
 }

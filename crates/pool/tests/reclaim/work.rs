@@ -166,7 +166,7 @@ impl Bed {
     fn trim(&mut self) -> &'static str {
         let pool = self.pool();
         if !pool.is_trimming() && self.next(6) == 0 {
-            let members: Vec<_> = pool.members().iter().map(|member| member.index).collect();
+            let members: Vec<_> = pool.store().members().iter().map(|member| member.index).collect();
             pool.trim_start(&members, 0).unwrap();
         }
         if pool.trim_step().unwrap().is_some() { "trim" } else { "nothing to trim" }
@@ -208,7 +208,7 @@ impl Bed {
     /// Fills the pool but for a little.
     fn fill(&mut self) {
         const LEN: u32 = 240 << 10;
-        while self.pool().space(LEN).available > 4 << 20 {
+        while self.pool().store().space(LEN).available > 4 << 20 {
             let files = [0, 1, 2, 3].map(|i| ((1000 + self.ballast + i, 0), LEN));
             self.make_room();
             if !self.store("tank", &files) {
@@ -243,7 +243,7 @@ impl Bed {
             }
         }
         let files = files.as_slice();
-        let unborn = pool.next_block();
+        let unborn = pool.store().next_block();
         let record = |(i, &((inode, offset), len)): (usize, &((u64, u64), u32))| NewRecord {
             dataset: dataset.id(),
             inode,
@@ -254,7 +254,7 @@ impl Bed {
             dedup,
             replaces: None,
         };
-        let ptrs = pool.store(&op, files.iter().enumerate().map(record).collect()).unwrap();
+        let ptrs = pool.store_records(&op, files.iter().enumerate().map(record).collect()).unwrap();
         let update = |tree: &mut Update<'_>| {
             for ((&(key, len), &ptr), &letter) in files.iter().zip(&ptrs).zip(&letters) {
                 drop_at(tree, key)?;
@@ -603,7 +603,7 @@ fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> R
         return Err(format!("{nodes} nodes are not freed, though no snapshot was destroyed"));
     }
     let mut data_bytes = 0;
-    for account in pool.accounts() {
+    for account in pool.store().accounts() {
         if account.free + account.data + account.metadata + account.waiting != account.slots {
             return Err(format!("slots do not add up: {account:?}"));
         }

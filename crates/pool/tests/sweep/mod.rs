@@ -117,8 +117,8 @@ fn after_cut(
     seed: u64,
 ) -> Result<(), String> {
     let pool = import(after, seed).map_err(|error| format!("import: {error}"))?;
-    if pool.next_block() < highest {
-        return Err(format!("ids come back: {} after {highest}", pool.next_block()));
+    if pool.store().next_block() < highest {
+        return Err(format!("ids come back: {} after {highest}", pool.store().next_block()));
     }
     whole(&pool).map_err(|problem| format!("after import: {problem}"))?;
     replay(&pool);
@@ -133,7 +133,7 @@ fn after_cut(
         // Rot in the slots of one device: every layout of several devices here survives it.
         let rot = DeviceOffset::new(1 << 20);
         after.device(device).flip_bits(rot, 8 << 20, seed);
-        pool.drop_caches();
+        pool.store().drop_caches();
     } else {
         whole(&pool).map_err(|problem| format!("after replay: {problem}"))?;
     }
@@ -154,7 +154,7 @@ pub fn run(word: &str, count: usize, seed: u64, steps: usize, stride: usize) -> 
     let created = sim.trace().len();
     let mut states = vec![State::default()];
     workload(&pool, &sim, &mut states, seed, steps);
-    let highest = pool.next_block();
+    let highest = pool.store().next_block();
     drop(pool);
     let trace = sim.trace();
     let mut sweep = trace.sweep();

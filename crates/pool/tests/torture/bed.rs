@@ -158,13 +158,13 @@ impl Bed {
 
     /// The places of a group that are columns of its rule.
     pub fn columns(&self, group: GroupIndex) -> Vec<DeviceIndex> {
-        self.pool().members().of_group(group).map(|member| member.index).collect()
+        self.pool().store().members().of_group(group).map(|member| member.index).collect()
     }
 
     /// Whether nothing is lost when these places are: by the rules, and by the segments as they are.
     pub fn survives(&self, lost: impl Fn(DeviceIndex) -> bool) -> bool {
         let pool = self.pool();
-        let groups = pool.groups().into_iter().all(|group| {
+        let groups = pool.store().groups().into_iter().all(|group| {
             let columns = self.columns(group.index);
             group.rule.layout.survives(|column| lost(columns[column]))
         });
@@ -179,7 +179,7 @@ impl Bed {
         if self.aloud {
             let harmed: Vec<_> =
                 self.places(|seat| self.harmed(seat)).into_iter().map(|seat| seat.get()).collect();
-            let members = self.pool.iter().flat_map(|pool| pool.members().iter());
+            let members = self.pool.iter().flat_map(|pool| pool.store().members().iter());
             let out: Vec<_> = members
                 .filter(|member| !member.is_online() || member.is_leaving())
                 .map(|member| (member.index.get(), member.state(), member.is_leaving()))
@@ -250,7 +250,7 @@ impl Bed {
     /// Every file is what it must be, read from the devices.
     pub fn verify(&self) {
         let pool = self.pool();
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, self.model());
     }
 
@@ -345,7 +345,7 @@ pub fn apply(pool: &Pool, change: &Change, log: bool) -> Result<(), PoolError> {
         dedup: if inode >= TWINS { dedup } else { Dedup::Off },
         replaces: None,
     };
-    let ptrs = pool.store(&op, change.puts.iter().map(record).collect())?;
+    let ptrs = pool.store_records(&op, change.puts.iter().map(record).collect())?;
     dataset.update(&op, |tree| {
         for (&(inode, _, len), ptr) in change.puts.iter().zip(&ptrs) {
             drop_file(tree, inode)?;

@@ -77,7 +77,7 @@ fn must_be_readable(
     let layout = segment.layout;
     let whole = |column: usize, len: u32| {
         let slot = segment.slots[column];
-        let member = pool.members().get(slot.device);
+        let member = pool.store().members().get(slot.device);
         is_whole(slot.device.get().into(), member.slot_offset(slot.index, place.offset), len as usize)
     };
     let has = |i: usize, len: u32| (0..layout.r()).any(|j| whole(layout.replica(i, j), len));
@@ -105,16 +105,16 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
     };
     let segments: BTreeMap<_, _> = pool.segments().into_iter().map(|segment| (segment.id, segment)).collect();
     let unreadable = || {
-        pool.drop_caches();
+        pool.store().drop_caches();
         let mut hit = BTreeSet::new();
         for (&inode, &(version, len)) in bed.model() {
             let extent = extent(&pool, inode).unwrap();
             let (ptr, wanted) = (extent.ptr, bytes_of(inode, version, len));
             assert_parts(&pool, &extent, &wanted);
-            match pool.read(ptr) {
+            match pool.store().read(ptr) {
                 Ok(found) => assert!(found[..] == wanted, "file {inode} is another"),
                 Err(PoolError::Unreadable { .. }) => {
-                    let place = pool.whereabouts(ptr.id).unwrap().expect("the map knows it").place;
+                    let place = pool.store().whereabouts(ptr.id).unwrap().expect("the map knows it").place;
                     let must = must_be_readable(&pool, &segments[&place.segment], place, is_whole);
                     assert!(!must, "file {inode} could be read");
                     hit.insert(inode);
@@ -148,14 +148,15 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
     bed.export();
     bed.import().unwrap();
     bed.verify();
-    assert_eq!(bed.pool().suspended(), None);
+    assert_eq!(bed.pool().store().suspended(), None);
 }
 
 /// Files that cannot be read; the others are what they must be.
 fn unreadable(bed: &Bed) -> BTreeSet<u64> {
     let pool = bed.pool();
-    pool.drop_caches();
+    pool.store().drop_caches();
     let lost = |(&inode, &(version, len)): (&u64, &(u64, usize))| match pool
+        .store()
         .read(extent(&pool, inode).unwrap().ptr)
     {
         Ok(found) => {
@@ -190,7 +191,7 @@ fn replace_the_last(seed: u64, coverage: &mut Coverage) {
     let old = bed.some_place(|_| true).expect("a pool has devices");
     // Nobody is left who could give what it does not.
     for seat in bed.places(|seat| seat != old) {
-        let out = |other| other == seat || !pool.members().get(other).is_online();
+        let out = |other| other == seat || !pool.store().members().get(other).is_online();
         if bed.survives(out) {
             pool.offline(seat, false).unwrap();
         }
@@ -212,7 +213,7 @@ fn replace_the_last(seed: u64, coverage: &mut Coverage) {
     let new = loop {
         let pool = bed.pool();
         let more = pool.resilver_step([30_000, 300_000, 3_000_000][bed.next(3) as usize]).unwrap();
-        let new = pool.members().stand_in(old);
+        let new = pool.store().members().stand_in(old);
         if bed.next(4) == 0 && cuts > 0 && new.is_some() {
             cuts -= 1;
             drop((pool, new));
@@ -242,7 +243,7 @@ fn replace_the_last(seed: u64, coverage: &mut Coverage) {
             bed.count("loss accepted");
         }
     }
-    assert!(pool.members().stand_in(old).is_none());
+    assert!(pool.store().members().stand_in(old).is_none());
     // What was overwritten meanwhile is well; a duplicate of what is lost is not.
     let hit = unreadable(&bed);
     assert!(blocks(&bed, &hit).is_subset(&before), "{hit:?} cannot be read, {before:?} could not before");
@@ -296,7 +297,7 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
             Err(_) => return *coverage.entry("import refused".into()).or_default() += 1,
         }
     };
-    pool.drop_caches();
+    pool.store().drop_caches();
     let served = |model: &BTreeMap<u64, (u64, usize)>| {
         let mut served = 0;
         for (&inode, &(version, len)) in model {
@@ -305,7 +306,7 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
             if extent.logical as usize == len {
                 assert_parts(&pool, &extent, &wanted);
             }
-            if let Ok(found) = pool.read(extent.ptr) {
+            if let Ok(found) = pool.store().read(extent.ptr) {
                 assert!(found[..] == wanted, "file {inode} is another");
                 served += 1;
             }
@@ -326,7 +327,7 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
             6 => pool.heal_step().map(drop),
             7 => pool.check().map(drop),
             8 => {
-                let all: Vec<_> = pool.members().iter().map(|member| member.index).collect();
+                let all: Vec<_> = pool.store().members().iter().map(|member| member.index).collect();
                 pool.trim_start(&all, 0).and_then(|()| pool.trim_step()).map(drop)
             }
             _ => {
@@ -337,7 +338,7 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
     }
     while matches!(pool.scrub_step(u64::MAX), Ok(true)) {}
     while matches!(pool.name_lost_step(64), Ok(true)) {}
-    pool.drop_caches();
+    pool.store().drop_caches();
     assert!(served(&model) >= count, "repair made it worse");
 }
 

@@ -170,7 +170,7 @@ fn every_loss_that_a_layout_allows_is_survived_at_import_and_every_other_is_refu
         if number.is_multiple_of(7) {
             assert_whole(&pool, "degraded");
         }
-        pool.drop_caches();
+        pool.store().drop_caches();
         verify(&pool, &model);
         drop(pool);
         verify(&import_from(left, 4).unwrap(), &model);
@@ -245,9 +245,9 @@ fn devices_that_vanish_while_the_pool_works_cost_what_the_layout_says() {
         numbers(lost).into_iter().for_each(|device| sim.device(device).inject(Fault::Gone));
         let went_on = went_on && pool.commit().is_ok();
         let case = format!("{} without {:?}", written.shape, numbers(lost));
-        assert_eq!(pool.suspended().is_none(), went_on, "{case}");
+        assert_eq!(pool.store().suspended().is_none(), went_on, "{case}");
         if went_on {
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
         }
         drop(pool);
@@ -279,7 +279,7 @@ fn bring_back(pool: &Pool, sim: &SimWorld, seats: &mut [usize], seat: usize, nex
     }
     let bytes = [20_000, 500_000, u64::MAX][next(3) as usize];
     while pool.resilver_step(bytes).unwrap() {}
-    assert!(pool.members().get(index).is_online(), "device {seat} was not rebuilt");
+    assert!(pool.store().members().get(index).is_online(), "device {seat} was not rebuilt");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn devices_lost_one_after_the_other_with_resilvers_between_cost_nothing() {
                 return false;
             }
             model.extend(files.iter().map(|&(inode, version, len)| (inode, (version, len))));
-            pool.drop_caches();
+            pool.store().drop_caches();
             verify(&pool, &model);
             bring_back(&pool, &sim, &mut seats, seat, &next);
         }

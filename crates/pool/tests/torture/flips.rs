@@ -64,7 +64,7 @@ fn filled(shape: Shape, seed: u64) -> Bed {
 /// One round on a pool that is in order.
 fn round(bed: &Bed, next: &impl Fn(u64) -> u64, flips: &mut Flips) {
     let pool = bed.pool();
-    let durable = pool.durable_commit();
+    let durable = pool.store().durable_commit();
     let pieces = structures(&pool, &bed.sim);
     let before: Vec<DeviceImage> = bed.sim.images();
     let mut after = before.clone();
@@ -107,9 +107,9 @@ fn round(bed: &Bed, next: &impl Fn(u64) -> u64, flips: &mut Flips) {
     assert_eq!(result.lost, 0, "{shape}, {pattern:?}: {:?}", pool.scrub_lost());
     pool.beat().unwrap();
     let healed = bed.sim.images();
-    let fresh: Vec<DeviceOffset> = (durable.get() + 1..=pool.durable_commit().get())
+    let fresh: Vec<DeviceOffset> = (durable.get() + 1..=pool.store().durable_commit().get())
         .flat_map(|commit| {
-            let members = pool.members().iter();
+            let members = pool.store().members().iter();
             let areas = members.flat_map(|member| member.label_areas());
             areas.map(move |area| ring_slot(area, CommitId::new(commit)))
         })

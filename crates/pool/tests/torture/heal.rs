@@ -43,7 +43,7 @@ impl Bed {
 
     /// Every place has its device, current. One that was sent away when it was gone is but a number.
     fn is_complete(&self) -> bool {
-        let members = self.pool().members().iter().collect::<Vec<_>>();
+        let members = self.pool().store().members().iter().collect::<Vec<_>>();
         members.len() == self.seats.len()
             && members.iter().all(|member| member.is_online() || member.is_leaving())
     }
@@ -51,8 +51,8 @@ impl Bed {
     /// A device takes its place again, or another one takes it.
     fn bring_in(&mut self, index: DeviceIndex) {
         let pool = self.pool();
-        let member = pool.members().get(index);
-        if let Some(other) = pool.members().stand_in(index) {
+        let member = pool.store().members().get(index);
+        if let Some(other) = pool.store().members().stand_in(index) {
             match other.state() {
                 MemberState::Rebuilding => return,
                 // What the old one did not give the others do, in the end.
@@ -106,11 +106,11 @@ impl Bed {
     fn replace(&mut self, index: DeviceIndex) {
         let pool = self.pool();
         let new = Arc::new(self.sim.add_device(self.shape.device_size()));
-        if pool.members().get(index).is_leaving() {
+        if pool.store().members().get(index).is_leaving() {
             assert!(matches!(pool.replace(index, new), Err(PoolError::Invalid(_))), "it is to leave");
             return;
         }
-        if pool.members().get(index).state() == MemberState::Faulted && self.next(3) == 0 {
+        if pool.store().members().get(index).state() == MemberState::Faulted && self.next(3) == 0 {
             pool.add_spare(new).unwrap();
             pool.take_spares().unwrap();
             return self.count("spare");
@@ -169,7 +169,7 @@ impl Bed {
     pub fn trim(&mut self) {
         if !self.pool().is_trimming() && self.next(4) == 0 {
             let pool = self.pool();
-            let members = pool.members().iter();
+            let members = pool.store().members().iter();
             let all: Vec<_> = members
                 .filter(|member| member.is_written() && member.discards())
                 .map(|member| member.index)
@@ -200,7 +200,7 @@ impl Bed {
             }
             8 if !calm && self.next(4) == 0 => {
                 // A device that is being rebuilt goes away, perhaps when it has just taken its place.
-                let members = self.pool().members().iter().collect::<Vec<_>>();
+                let members = self.pool().store().members().iter().collect::<Vec<_>>();
                 let new = members.iter().find_map(|member| Some((member, member.stands_for?)));
                 let Some((new, place)) = new.filter(|(_, place)| self.may_harm(*place)) else {
                     return true;
@@ -235,7 +235,7 @@ impl Bed {
     pub fn settle_in(&mut self) {
         let pool = self.pool();
         let mut seats = std::mem::take(&mut self.seats);
-        for member in pool.members().iter().filter(|member| member.stands_for.is_none()) {
+        for member in pool.store().members().iter().filter(|member| member.stands_for.is_none()) {
             let known = seats.remove(&member.index).or_else(|| self.left.remove(&member.index));
             let mut seat = known.unwrap_or_default();
             if let Some(device) = number_of(&member.name()) {
@@ -257,8 +257,11 @@ impl Bed {
         self.assert_whole("after a repair");
         self.verify();
         // The whole tolerance is there again, whichever devices go now.
-        let by_rule =
-            pool.groups().into_iter().filter_map(|group| group.rule.layout.losses_survived(|_| false));
+        let by_rule = pool
+            .store()
+            .groups()
+            .into_iter()
+            .filter_map(|group| group.rule.layout.losses_survived(|_| false));
         assert_eq!(Some(pool.losses_survived()), by_rule.min(), "what the shape allows");
         let mut order = self.places(|_| true);
         order.rotate_left(self.next(self.seats.len() as u64) as usize);

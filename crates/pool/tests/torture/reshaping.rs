@@ -23,16 +23,17 @@ impl Bed {
     /// The copies that the mirror of `seat` has, if it is in one that stays as it is.
     fn mirror_of(&self, seat: DeviceIndex) -> Option<Vec<DeviceIndex>> {
         let pool = self.pool();
-        let group = pool.members().get(seat).group;
-        let rule = pool.groups().into_iter().find(|of| of.index == group)?.rule;
+        let group = pool.store().members().get(seat).group;
+        let rule = pool.store().groups().into_iter().find(|of| of.index == group)?.rule;
         matches!(rule.word, GroupWord::Single | GroupWord::Mirror).then(|| self.columns(group))
     }
 
     /// Whether a device is on its way out of the group of `seat`.
     fn one_leaves(&self, seat: DeviceIndex) -> bool {
         let pool = self.pool();
-        let group = pool.members().get(seat).group;
-        pool.members()
+        let group = pool.store().members().get(seat).group;
+        pool.store()
+            .members()
             .iter()
             .any(|member| member.group == group && member.is_leaving() && member.is_written())
     }
@@ -64,7 +65,7 @@ impl Bed {
         let Some(seat) = self.some_place(spare) else { return };
         let since = self.sim.trace().len();
         let pool = self.pool();
-        if pool.members().stand_in(seat).is_some() {
+        if pool.store().members().stand_in(seat).is_some() {
             assert!(matches!(pool.detach(seat), Err(PoolError::Invalid(_))), "it is being replaced");
             return;
         }
@@ -77,13 +78,13 @@ impl Bed {
     /// The pool gets another group.
     pub fn add_group(&mut self) {
         let pool = self.pool();
-        if pool.groups().len() >= GROUPS {
+        if pool.store().groups().len() >= GROUPS {
             return;
         }
         let since = self.sim.trace().len();
         let (word, width) = [("mirror", 2), ("raidz1", 3), ("mirror", 3)][self.next(3) as usize];
         let devices = (0..width).map(|_| self.new_device()).collect();
-        let first = pool.members().iter().map(|member| member.index).max();
+        let first = pool.store().members().iter().map(|member| member.index).max();
         pool.add_group(GroupSpec { rule: rule_for(word, width).unwrap(), devices }).unwrap();
         self.left.retain(|index, _| Some(*index) <= first);
         self.settle_in();
@@ -94,7 +95,9 @@ impl Bed {
     /// A device begins to take another's place, whatever is wrong with that one; by chance it is sent away again.
     pub fn replace_and_detach(&mut self) {
         let pool = self.pool();
-        let free = |seat| !pool.members().get(seat).is_leaving() && pool.members().stand_in(seat).is_none();
+        let free = |seat| {
+            !pool.store().members().get(seat).is_leaving() && pool.store().members().stand_in(seat).is_none()
+        };
         let Some(seat) = self.some_place(free) else { return };
         let since = self.sim.trace().len();
         let new = pool.replace(seat, self.new_device()).unwrap();
@@ -108,7 +111,7 @@ impl Bed {
                 _ => self.put(),
             }
         }
-        if self.next(2) == 0 && pool.members().find(new).is_some_and(|new| new.stands_for.is_some()) {
+        if self.next(2) == 0 && pool.store().members().find(new).is_some_and(|new| new.stands_for.is_some()) {
             pool.detach(new).unwrap();
             self.count("detach of a new device");
         }

@@ -70,7 +70,7 @@ pub struct RowPart {
 /// Everything that the newest commit of a pool has on its devices. Where rows
 /// lie is told by any of their columns.
 pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
-    let members: Vec<_> = pool.members().iter().collect();
+    let members: Vec<_> = pool.store().members().iter().collect();
     let image = |member: &Arc<Member>| number_of(&member.name()).map(|device| sim.device(device).image());
     let images: Vec<Option<DeviceImage>> = members.iter().map(image).collect();
     let mut pieces = Vec::new();
@@ -83,7 +83,7 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
         for area in areas {
             pieces.push(Piece { what: Structure::Label, device, at: area, len: LABEL_LEN, row: None });
             // The newest fifteen; what lies behind a root in its place says nothing.
-            let newest = pool.durable_commit().get();
+            let newest = pool.store().durable_commit().get();
             for commit in (1..=newest).rev().take(RING_SLOTS as usize) {
                 let at = ring_slot(area, CommitId::new(commit));
                 let root = roots.get(&commit).map_or(RING_SLOT, Vec::len);
@@ -92,21 +92,21 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
         }
     }
     let committed = |segment: &&SegmentRecord| {
-        segment.state != SegmentState::Freed && segment.birth <= pool.durable_commit()
+        segment.state != SegmentState::Freed && segment.birth <= pool.store().durable_commit()
     };
     for segment in pool.segments().iter().filter(committed) {
         let spot = |column: usize, within: u32| {
             let slot = segment.slots[column];
-            let member = pool.members().get(slot.device);
+            let member = pool.store().members().get(slot.device);
             (usize::from(slot.device.get()), member.slot_offset(slot.index, within))
         };
         let columns = segment.layout.columns();
-        let slot_size = pool.members().get(segment.slots[0].device).slot_size;
+        let slot_size = pool.store().members().get(segment.slots[0].device).slot_size;
         let read_header = |column: usize, offset: u32| {
             let (device, at) = spot(column, offset);
             let number = members.iter().position(|member| usize::from(member.index.get()) == device)?;
             let image = images[number].as_ref().filter(|image| at.get() + 4096 <= image.size().get())?;
-            let row = RowHeader::check(pool.sums(), &image.read(at, 4096)).ok()?;
+            let row = RowHeader::check(pool.store().sums(), &image.read(at, 4096)).ok()?;
             (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
         };
         for column in 0..columns {
@@ -130,7 +130,7 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
                 break;
             };
             // Later rows are of no commit yet.
-            if row.commit > pool.durable_commit() && segment.kind != SegmentKind::Log {
+            if row.commit > pool.store().durable_commit() && segment.kind != SegmentKind::Log {
                 break;
             }
             let header = row_header_len(columns);
@@ -157,7 +157,7 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
 /// The roots that some device holds, by commit.
 fn roots(pool: &Pool, sim: &SimWorld) -> BTreeMap<u64, Vec<u8>> {
     let mut roots = BTreeMap::new();
-    for member in pool.members().iter() {
+    for member in pool.store().members().iter() {
         let Some(image) = number_of(&member.name()).map(|device| sim.device(device).image()) else {
             continue;
         };
@@ -165,10 +165,14 @@ fn roots(pool: &Pool, sim: &SimWorld) -> BTreeMap<u64, Vec<u8>> {
             for place in 0..RING_SLOTS {
                 let at = ring_slot(area, CommitId::new(place));
                 let inside = at.get() + RING_SLOT as u64 <= image.size().get();
-                let root =
-                    inside.then(|| Root::check(pool.sums(), &image.read(at, RING_SLOT)).ok()).flatten();
+                let root = inside
+                    .then(|| Root::check(pool.store().sums(), &image.read(at, RING_SLOT)).ok())
+                    .flatten();
                 if let Some(root) = root {
-                    roots.insert(root.commit.get(), root.encode(pool.sums()).expect("it fitted before"));
+                    roots.insert(
+                        root.commit.get(),
+                        root.encode(pool.store().sums()).expect("it fitted before"),
+                    );
                 }
             }
         }

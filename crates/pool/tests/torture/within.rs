@@ -177,7 +177,7 @@ impl Bed {
 
     /// A device is taken out of use.
     fn offline(&mut self) {
-        let online = |seat| self.pool().members().get(seat).is_online();
+        let online = |seat| self.pool().store().members().get(seat).is_online();
         let needed = |seat| !self.survives(|other| other == seat || !online(other));
         if let Some(seat) = self.some_place(needed) {
             let refused = self.pool().offline(seat, true);
@@ -185,7 +185,7 @@ impl Bed {
         }
         let Some(seat) = self.victim() else { return self.count("no harm") };
         let pool = self.pool();
-        if pool.members().get(seat).is_online() {
+        if pool.store().members().get(seat).is_online() {
             self.note_harm(seat);
             pool.offline(seat, self.next(2) == 0).unwrap();
             self.count("offline");

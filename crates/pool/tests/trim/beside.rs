@@ -70,7 +70,7 @@ fn late(sim: &SimWorld, word: &str) -> (Arc<Pool>, Hooks) {
 fn fill_up_to(pool: &Pool, left: u64) {
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     for inode in 10.. {
-        if pool.space(131_072).available <= left {
+        if pool.store().space(131_072).available <= left {
             break;
         }
         common::try_put(pool, &dataset, &[(inode, 1, 500_000)]).unwrap();
@@ -100,7 +100,7 @@ fn value(i: u64) -> Vec<u8> {
 }
 
 fn assert_grown(pool: &Pool) {
-    pool.drop_caches();
+    pool.store().drop_caches();
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     let view = dataset.view().unwrap();
     for i in 0..4000 {
@@ -118,7 +118,7 @@ fn a_trim_takes_no_room_from_writers_however_little_there_is() {
     fill_up_to(&pool, 14 << 20);
     pool.trim_start(&all(&pool), 0).unwrap();
     pool.commit().unwrap();
-    let there = pool.space(131_072).available;
+    let there = pool.store().space(131_072).available;
     assert!(there > 12 << 20, "{there}");
     pool.check_space(there, 131_072).unwrap();
     let (here, (tell, told)) = (Arc::clone(&pool), channel());
@@ -126,7 +126,7 @@ fn a_trim_takes_no_room_from_writers_however_little_there_is() {
     let note = Arc::clone(&seen);
     let hook = move |request: &Request| {
         if matches!(request, Request::Discard { .. }) && note.lock().unwrap().is_none() {
-            *note.lock().unwrap() = Some(here.space(131_072).available);
+            *note.lock().unwrap() = Some(here.store().space(131_072).available);
             // It may as well wait until the slots are let go.
             let (pool, tell, (done, waits)) = (Arc::clone(&here), tell.clone(), channel());
             std::thread::spawn(move || {
@@ -151,19 +151,19 @@ fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
     fill_up_to(&pool, 12 << 20);
     pool.trim_start(&all(&pool), 0).unwrap();
     pool.commit().unwrap();
-    let accepted = pool.space(131_072).available;
-    pool.dirty().need(0, accepted);
+    let accepted = pool.store().space(131_072).available;
+    pool.store().dirty().need(0, accepted);
     let here = Arc::clone(&pool);
     let hook = move |request: &Request| {
         if matches!(request, Request::Discard { .. }) {
-            let (room, needed) = (here.storable_now(131_072), here.dirty().needed());
+            let (room, needed) = (here.store().storable_now(131_072), here.store().dirty().needed());
             assert!(room >= needed, "{room} of {needed}");
         }
     };
     *hooks[0].lock().unwrap() = Some(Box::new(hook));
     while pool.trim_step().unwrap().is_some() {}
     assert_eq!(first(&pool).unwrap().state, TrimState::Active, "it goes on when that is stored");
-    pool.dirty().need(accepted, 0);
+    pool.store().dirty().need(accepted, 0);
     while pool.trim_step().unwrap().is_some() {}
     *hooks[0].lock().unwrap() = None;
     let done = first(&pool).unwrap();
@@ -181,7 +181,7 @@ fn a_late_discard_spoils_nothing_that_is_written_when_a_pool_goes_on() {
     let (here, device) = (Arc::clone(&pool), sim.device(0));
     // The file system under it is full just between the discard and its flush.
     let hook = move |request: &Request| {
-        if matches!(request, Request::Discard { .. }) && here.suspended().is_none() {
+        if matches!(request, Request::Discard { .. }) && here.store().suspended().is_none() {
             device.inject(Fault::Full);
             let dataset = here.dataset(ROOT_DATASET).unwrap();
             let op = here.enter().unwrap();
@@ -197,7 +197,7 @@ fn a_late_discard_spoils_nothing_that_is_written_when_a_pool_goes_on() {
     *hooks[0].lock().unwrap() = Some(Box::new(hook));
     drop(pool.trim_step());
     *hooks[0].lock().unwrap() = None;
-    assert!(pool.suspended().is_some());
+    assert!(pool.store().suspended().is_some());
     sim.device(0).clear_faults();
     pool.clear(None).unwrap();
     common::verify(&pool, &model);
@@ -216,13 +216,13 @@ fn a_late_discard_spoils_nothing_that_is_written_to_a_device_that_comes_back() {
     let wrote = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&wrote);
     let hook = move |request: &Request| match request {
-        Request::Discard { .. } if here.members().get(device).is_online() => {
+        Request::Discard { .. } if here.store().members().get(device).is_online() => {
             of.inject(Fault::FailWrites(0..u64::MAX));
             here.commit().unwrap();
         }
         // Somebody writes while the commit is made with which it comes back.
         Request::Flush
-            if here.members().get(device).state() == MemberState::Rebuilding
+            if here.store().members().get(device).state() == MemberState::Rebuilding
                 && !done.swap(true, Ordering::Relaxed) =>
         {
             common::put(&here, &here.dataset(ROOT_DATASET).unwrap(), &common::files(100, 90, 1));
@@ -231,12 +231,12 @@ fn a_late_discard_spoils_nothing_that_is_written_to_a_device_that_comes_back() {
     };
     *hooks[1].lock().unwrap() = Some(Box::new(hook));
     pool.trim_step().unwrap();
-    assert_eq!(pool.members().get(device).state(), MemberState::Faulted);
+    assert_eq!(pool.store().members().get(device).state(), MemberState::Faulted);
     sim.device(1).clear_faults();
     pool.clear(None).unwrap();
     while pool.resilver_step(u64::MAX).unwrap() {}
     *hooks[1].lock().unwrap() = None;
-    assert!(wrote.load(Ordering::Relaxed) && pool.members().get(device).is_online());
+    assert!(wrote.load(Ordering::Relaxed) && pool.store().members().get(device).is_online());
     model.extend(common::files(100, 90, 1).iter().map(|&(inode, version, len)| (inode, (version, len))));
     pool.commit().unwrap();
     pool.scrub_start(ScrubSince::All).unwrap();

@@ -45,7 +45,7 @@ pub fn watched(sim: &SimWorld, word: &str) -> (Arc<Pool>, Vec<Log>) {
 /// The slots of what was discarded since the last call, which are whole ones.
 pub fn discarded(pool: &Pool, logs: &[Log]) -> Vec<Slot> {
     let mut slots = Vec::new();
-    for (member, log) in pool.members().iter().zip(logs) {
+    for (member, log) in pool.store().members().iter().zip(logs) {
         let (start, size) = (member.slot_offset(SlotIndex::new(0), 0).get(), u64::from(member.slot_size));
         for (offset, len) in std::mem::take(&mut *log.lock().unwrap()) {
             let from = offset.checked_sub(start).expect("labels are not discarded");
@@ -99,7 +99,7 @@ pub fn run(seed: u64) -> Result<usize, String> {
             return Err(format!("seed {seed}, {word}: {slot:?} was freed and is not discarded"));
         }
     }
-    pool.drop_caches();
+    pool.store().drop_caches();
     common::verify(&pool, &model);
     let problems = pool.check().unwrap().problems;
     problems.first().map_or(Ok(trimmed), |problem| Err(format!("seed {seed}, {word}: {problem}")))

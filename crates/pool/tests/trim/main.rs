@@ -24,15 +24,15 @@ fn free(pool: &Pool) -> BTreeSet<Slot> {
     let of = |member: Arc<Member>| {
         (0..member.slot_count).map(move |slot| Slot { device: member.index, index: SlotIndex::new(slot) })
     };
-    pool.members().iter().flat_map(of).filter(|slot| !used.contains(slot)).collect()
+    pool.store().members().iter().flat_map(of).filter(|slot| !used.contains(slot)).collect()
 }
 
 fn all(pool: &Pool) -> Vec<DeviceIndex> {
-    pool.members().iter().map(|member| member.index).collect()
+    pool.store().members().iter().map(|member| member.index).collect()
 }
 
 fn first(pool: &Pool) -> Option<Trim> {
-    pool.trim_of(&pool.members().get(DeviceIndex::new(0)))
+    pool.trim_of(&pool.store().members().get(DeviceIndex::new(0)))
 }
 
 fn classes(pool: &Pool) -> Vec<String> {
@@ -81,7 +81,7 @@ fn a_trim_discards_all_that_is_free_on_its_device_and_nothing_else() {
         while pool.trim_step().unwrap().is_some() {}
         assert!(discarded(&pool, &logs).iter().all(|slot| slot.device.get() == 0));
         common::commit(&pool, &mut model, &common::files(10, 60, 3));
-        pool.drop_caches();
+        pool.store().drop_caches();
         common::verify(&pool, &model);
         common::assert_whole(&pool, word);
     }
@@ -101,7 +101,7 @@ fn a_device_without_discards_says_so_once_and_has_no_errors() {
     }
     assert_eq!(logs[1].lock().unwrap().len(), 1, "it was asked once");
     assert!(logs[0].lock().unwrap().len() > 10);
-    let members: Vec<_> = pool.members().iter().collect();
+    let members: Vec<_> = pool.store().members().iter().collect();
     for member in &members {
         assert!(member.is_online());
         assert_eq!(member.counters.write_errors.load(Ordering::Relaxed), 0);
@@ -197,7 +197,7 @@ fn of_a_pool_that_is_nearly_full_writers_lose_no_slot() {
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     let mut inode = 10;
     while common::try_put(&pool, &dataset, &[(inode, 1, 500_000)]).is_ok()
-        && pool.space(131_072).available > 1 << 20
+        && pool.store().space(131_072).available > 1 << 20
     {
         inode += 1;
         pool.commit().unwrap();

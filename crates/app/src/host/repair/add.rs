@@ -28,7 +28,7 @@ impl<'a> Draft<'a> {
             self.after.groups.push(Part { index: None, word: group.word, columns });
         }
         if !specs.is_empty() {
-            let spec = PoolSpec { name: pool.name(), groups: specs.clone(), ashift: pool.ashift() };
+            let spec = PoolSpec { name: pool.name(), groups: specs.clone(), ashift: pool.store().ashift() };
             self.after.usable += spec.available(RECORD);
         }
         let mut waiting = Vec::new();
@@ -64,7 +64,7 @@ fn as_safe(word: &Word, rule: &GroupRule, weakest: usize) -> Result<()> {
 /// For which groups a spare is too small.
 fn cannot_stand_for(pool: &Pool, device: &dyn Device, path: &str) -> Option<String> {
     let size = device.size().get();
-    let most = pool.members().iter().map(|member| needed(&member)).max()?;
+    let most = pool.store().members().iter().map(|member| needed(&member)).max()?;
     (size < most).then(|| {
         format!(
             "{path} is too small to take the place of every device: it has {size} bytes, {most} are needed"

@@ -21,7 +21,7 @@ impl<'a> Draft<'a> {
                 .hint("to replace it: larder pool replace; for more room: larder pool add"));
         }
         let device = self.new_device(new)?;
-        let smallest = pool.members().of_group(member.group).min_by_key(|member| member.slot_count);
+        let smallest = pool.store().members().of_group(member.group).min_by_key(|member| member.slot_count);
         large_enough(&*device, smallest.as_ref().unwrap_or(&member), new)?;
         let group = self.after.group_of(member.index).ok_or_else(|| no_place(to))?;
         group.columns.push(Column { index: None, path: new.to_owned(), lost: false });

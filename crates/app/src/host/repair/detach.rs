@@ -12,7 +12,7 @@ impl<'a> Draft<'a> {
     pub fn detach(&mut self, device: &str) -> Result<Act<'a>> {
         let pool = self.pool;
         let member = roster::find(pool, device)?;
-        if let Some(new) = pool.members().stand_in(member.index) {
+        if let Some(new) = pool.store().members().stand_in(member.index) {
             let waits = new.state() == MemberState::Waiting;
             let new = roster::called(pool, &new);
             if waits {
@@ -47,7 +47,7 @@ impl<'a> Draft<'a> {
     pub fn detach_with_loss(&mut self, device: &str) -> Result<Act<'a>> {
         let pool = self.pool;
         let member = roster::find(pool, device)?;
-        let new = pool.members().stand_in(member.index);
+        let new = pool.store().members().stand_in(member.index);
         let new = new.ok_or_else(|| {
             ApiError::usage("nothing replaces it, so there is no loss to accept").safe(NOTHING_CHANGED)
         })?;

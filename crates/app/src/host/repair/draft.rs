@@ -69,8 +69,8 @@ impl<'a> Draft<'a> {
         self.host.none_is_ours(std::iter::once(path))?;
         if let Ok(device) = devices::open(path, OpenMode::Probe)
             && let Scan::Member(found) = scan(&device)
-            && found.label.is_of(self.pool.sums())
-            && self.pool.members().by_guid(found.label.device).is_some()
+            && found.label.is_of(self.pool.store().sums())
+            && self.pool.store().members().by_guid(found.label.device).is_some()
         {
             let message = format!("{path} holds the label of this pool: it is one of its devices");
             return Err(ApiError::new(ErrorKind::Exists, message)

@@ -44,7 +44,7 @@ impl Host {
     /// A pool whose devices can be changed.
     fn writable(&self, name: &str) -> Result<Arc<Live>> {
         let live = self.pool(name)?;
-        if live.pool.is_read_only() {
+        if live.pool.store().is_read_only() {
             return Err(ApiError::from(PoolError::ReadOnly).of_pool(name));
         }
         Ok(live)
@@ -68,20 +68,21 @@ impl Host {
 
     /// Notes where a device is, with the pool and in the run folder.
     fn note_path(&self, live: &Live, index: DeviceIndex) -> Result<()> {
-        let Some(member) = live.pool.members().find(index).filter(|member| member.size().is_some()) else {
+        let Some(member) = live.pool.store().members().find(index).filter(|member| member.size().is_some())
+        else {
             return Ok(());
         };
-        if live.pool.members().spares().iter().any(|spare| spare.index == index) {
+        if live.pool.store().members().spares().iter().any(|spare| spare.index == index) {
             roster::note_spare(&live.pool, member.guid)?;
         }
-        self.remembered.lock().note(&self.run_dir, live.pool.guid(), [(member.guid, member.name())]);
+        self.remembered.lock().note(&self.run_dir, live.pool.store().guid(), [(member.guid, member.name())]);
         roster::note_path(&live.pool, &member)?;
         Ok(())
     }
 
     /// The same of all.
     fn note_group_paths(&self, live: &Live) -> Result<()> {
-        live.pool.members().iter().try_for_each(|member| self.note_path(live, member.index))
+        live.pool.store().members().iter().try_for_each(|member| self.note_path(live, member.index))
     }
 }
 
@@ -95,13 +96,13 @@ pub fn lost_text(pool: &Pool) -> String {
 
 /// Refuses to do without a device that others need.
 fn can_go(pool: &Pool, member: &Member) -> Result<()> {
-    let Some(group) = pool.groups().into_iter().find(|group| group.index == member.group) else {
+    let Some(group) = pool.store().groups().into_iter().find(|group| group.index == member.group) else {
         return Ok(());
     };
     if member.stands_for.is_some() || !member.is_online() {
         return Ok(());
     }
-    let columns: Vec<_> = pool.members().of_group(group.index).collect();
+    let columns: Vec<_> = pool.store().members().of_group(group.index).collect();
     let lost = |column: usize| !columns[column].is_online() || columns[column].index == member.index;
     if group.rule.layout.survives(lost) {
         return Ok(());

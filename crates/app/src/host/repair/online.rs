@@ -35,7 +35,10 @@ impl Host {
             let path = text.contains('/').then_some(text)?;
             let device = devices::open(path, OpenMode::Probe).ok()?;
             let Scan::Member(found) = scan(&device) else { return None };
-            pool.members().by_guid(found.label.device).filter(|_| found.label.is_of(pool.sums()))
+            pool.store()
+                .members()
+                .by_guid(found.label.device)
+                .filter(|_| found.label.is_of(pool.store().sums()))
         };
         let member = match roster::find(pool, text) {
             Ok(member) => member,
@@ -79,7 +82,9 @@ fn open_again(pool: &Pool, member: &Member, path: &str) -> Result<Option<Found>>
     }
     let device = devices::open_when_free(path, OpenMode::Exclusive)?;
     match scan(&device) {
-        Scan::Member(found) if found.label.is_of(pool.sums()) && found.label.device == member.guid => {
+        Scan::Member(found)
+            if found.label.is_of(pool.store().sums()) && found.label.device == member.guid =>
+        {
             Ok(Some(*found))
         }
         Scan::Failed(error) => {

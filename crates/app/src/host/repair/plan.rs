@@ -52,10 +52,11 @@ pub struct Plan {
 impl Plan {
     /// As it is.
     pub fn of(pool: &Pool) -> Self {
-        let groups = pool.groups().into_iter().map(|group| Part {
+        let groups = pool.store().groups().into_iter().map(|group| Part {
             index: Some(group.index),
             word: Word::parse(&group.rule.name()).unwrap_or(Word::Single),
             columns: pool
+                .store()
                 .members()
                 .of_group(group.index)
                 .map(|member| Column {
@@ -65,11 +66,11 @@ impl Plan {
                 })
                 .collect(),
         });
-        let spares = pool.members().spares();
+        let spares = pool.store().members().spares();
         Self {
             groups: groups.collect(),
             spares: spares.iter().map(|spare| roster::called(pool, spare)).collect(),
-            usable: pool.space(RECORD).size,
+            usable: pool.store().space(RECORD).size,
         }
     }
 

@@ -12,7 +12,7 @@ impl<'a> Draft<'a> {
         let mut going = Vec::new();
         for text in devices {
             let member = roster::find(pool, text)?;
-            if !pool.members().spares().iter().any(|spare| spare.index == member.index) {
+            if !pool.store().members().spares().iter().any(|spare| spare.index == member.index) {
                 let message = format!("{text} is no spare: what it holds cannot be moved away");
                 return Err(ApiError::new(ErrorKind::Unsupported, message).safe(NOTHING_CHANGED).hint(
                     format!("larder pool replace POOL {text} NEW, or larder pool detach POOL {text}"),

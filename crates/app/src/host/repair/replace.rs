@@ -16,12 +16,12 @@ impl<'a> Draft<'a> {
                 ApiError::usage(format!("where {old} was is not known: name the new device as well"))
             })?,
         };
-        if pool.members().spares().iter().any(|spare| spare.index == member.index) {
+        if pool.store().members().spares().iter().any(|spare| spare.index == member.index) {
             return Err(ApiError::usage("it is a spare")
                 .safe(NOTHING_CHANGED)
                 .hint(format!("larder pool remove POOL {old}; larder pool add POOL spare {path}")));
         }
-        if pool.members().stand_in(member.index).is_some() || member.stands_for.is_some() {
+        if pool.store().members().stand_in(member.index).is_some() || member.stands_for.is_some() {
             return Err(ApiError::new(ErrorKind::Busy, "it is being replaced already")
                 .safe(NOTHING_CHANGED)
                 .hint(format!("larder pool wait -t resilver POOL, or larder pool detach POOL {old}")));

@@ -12,7 +12,8 @@ impl Host {
         for name in &request.names {
             let live = self.writable(name)?;
             let doing = format!("cannot restart resilver of {name}");
-            let waits = live.pool.members().iter().any(|member| member.state() == MemberState::Waiting);
+            let waits =
+                live.pool.store().members().iter().any(|member| member.state() == MemberState::Waiting);
             if live.pool.resilver_progress().is_none() && !waits {
                 let error =
                     ApiError::new(ErrorKind::NotFound, "no device lacks anything").safe(NOTHING_CHANGED);

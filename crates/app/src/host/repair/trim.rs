@@ -42,7 +42,8 @@ fn trim_some(pool: &Pool, request: &Trim) -> Result<()> {
                     matches!(state(member), Some(TrimState::Active | TrimState::Suspended))
                 }
             };
-            let members = pool.members().iter().filter(|member| member.is_written() && applies(member));
+            let members =
+                pool.store().members().iter().filter(|member| member.is_written() && applies(member));
             members.map(|member| member.index).collect()
         }
         false => {
