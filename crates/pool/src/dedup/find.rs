@@ -94,7 +94,7 @@ impl Pool {
     /// is marked as shared where somebody else may name it.
     ///
     /// # Errors
-    /// As [`Pool::store`].
+    /// As [`Pool::store_records`].
     fn store_unless_there(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         let mut search = self.fingerprint_all(&records);
         self.find_all(&mut search);
