@@ -21,8 +21,8 @@ export LARDER := $(CARGO_TARGET_DIR)/release/larder
 CARGO := cargo
 STEP := scripts/step.sh
 # One command for all that `make test` runs in release: other packages together would be built with other features.
-BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-twins -p larder-real -p larder-benches \
-	--bin larder --bin twins --bin crowd --bin races --bin witness --bin index
+BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-differential -p larder-real -p larder-benches \
+	--bin larder --bin differential --bin crowd --bin races --bin witness --bin index
 SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
@@ -34,7 +34,7 @@ AGEING := --out docs
 DEDUP := --out docs
 SURVIVAL := --out docs
 
-.PHONY: build run clean-run lint quick test planted real index peers ageing dedup survival soak help
+.PHONY: build run clean-run lint quick test mutants real index peers ageing dedup survival soak help
 .NOTPARALLEL:
 
 build:
@@ -56,7 +56,7 @@ lint:
 quick: lint
 	$(CARGO) test --workspace --locked --lib --bins --test golden --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
 
-# `--workspace` has every test of the engine without planted bugs; `planted` is the test of those tests.
+# `--workspace` has every test of the engine without mutants; `mutants` is the test of those tests.
 # The same cases in every run; `quick` and `soak` draw new ones each time.
 test: export LARDER_FULL := 1
 test: export PROPTEST_RNG_SEED := 1
@@ -66,15 +66,15 @@ test:
 	@LARDER_CUTS=12000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@LARDER_SEEDS=4000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
 	@LARDER_SCHEDULES=1500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
-	@$(STEP) planted $(MAKE) --no-print-directory planted
+	@$(STEP) mutants $(MAKE) --no-print-directory mutants
 	@$(STEP) 'release build' $(BUILD_TESTED)
 	@$(STEP) real $(MAKE) --no-print-directory real
 	@$(STEP) index $(MAKE) --no-print-directory index
 
-planted:
-	$(CARGO) test --workspace --locked --features larder-pool/planted --test planted -- --nocapture
-	$(CARGO) test -p larder-files --locked --features planted --test schedules planted -- --nocapture
-	$(CARGO) test -p larder-files --locked --features planted --test volume panic
+mutants:
+	$(CARGO) test --workspace --locked --features larder-pool/mutants --test mutants -- --nocapture
+	$(CARGO) test -p larder-files --locked --features mutants --test schedules mutants -- --nocapture
+	$(CARGO) test -p larder-files --locked --features mutants --test volume panic
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)
@@ -137,7 +137,7 @@ soak: export TREES_CARGO := 1
 soak: lint
 	$(CARGO) test --release --workspace --locked -- --nocapture
 	$(CARGO) test --workspace --locked --test schedules -- --nocapture
-	@$(MAKE) --no-print-directory planted real survival SURVIVAL=
+	@$(MAKE) --no-print-directory mutants real survival SURVIVAL=
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// As the daemon has it.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// As the daemon has it.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whoever calls [`Committer::work`] in a thread of its own stands in for the daemon.
 #[derive(Default)]
@@ -24,9 +24,9 @@ impl Committer {
     /// One that `pool` rings when there is much to store.
     pub fn of(pool: &Pool) -> Arc<Self> {
         let committer = Arc::new(Self::default());
-        let bell = Arc::clone(&committer);
+        let waker = Arc::clone(&committer);
         pool.on_dirty(Box::new(move || {
-            let _ = bell.dirty.notify_one();
+            let _ = waker.dirty.notify_one();
         }));
         committer
     }
@@ -38,7 +38,7 @@ impl Committer {
     pub fn work(&self, pool: &Pool, mount: &Mount) {
         let mut last = pool.store().clock().monotonic();
         while !self.stop.load(Ordering::Acquire) {
-            self.dirty.wait_for(&mut self.lock.lock(), GLANCE);
+            self.dirty.wait_for(&mut self.lock.lock(), POLL_INTERVAL);
             let due = |last| pool.store().clock().monotonic().saturating_sub(last) >= COMMIT_INTERVAL;
             if due(last) {
                 last = pool.store().clock().monotonic();
@@ -50,7 +50,7 @@ impl Committer {
                     flushed => flushed.expect("it is stored"),
                 }
             }
-            pool.tend().expect("it is cleaned");
+            pool.tick().expect("it is cleaned");
         }
     }
 

@@ -23,16 +23,16 @@ impl Content {
 
     /// `len` bytes, the same each time.
     pub fn bytes(self, len: usize) -> Vec<u8> {
-        let dice = SeededEntropy::new(7);
+        let rng = SeededEntropy::new(7);
         match self {
             Self::Random => {
-                let words = std::iter::repeat_with(|| dice.next_u64().to_le_bytes());
+                let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());
                 words.take(len.div_ceil(8)).flatten().take(len).collect()
             }
             Self::Text => {
                 let mut text = String::with_capacity(len + 256);
                 while text.len() < len {
-                    let (word, second) = (dice.next_u64(), text.len() / 500);
+                    let (word, second) = (rng.next_u64(), text.len() / 500);
                     let (job, size) = (word % 90_000, word >> 40 & 0xfffff);
                     let verb = ["stored", "fetched", "checked", "moved"][(word >> 32) as usize % 4];
                     writeln!(

@@ -64,14 +64,14 @@ impl Ground {
 /// Performs requests with [`DEPTH`] of them in flight.
 pub fn perform(device: &FileDevice, requests: impl Iterator<Item = Request>) {
     let done = |pending: Pending<Outcome>| drop(pending.wait().expect("the device works"));
-    let mut flying: VecDeque<Pending<Outcome>> = VecDeque::new();
+    let mut in_flight: VecDeque<Pending<Outcome>> = VecDeque::new();
     for request in requests {
-        if flying.len() == DEPTH {
-            done(flying.pop_front().expect("full"));
+        if in_flight.len() == DEPTH {
+            done(in_flight.pop_front().expect("full"));
         }
-        flying.push_back(device.submit(request));
+        in_flight.push_back(device.submit(request));
     }
-    flying.into_iter().for_each(done);
+    in_flight.into_iter().for_each(done);
 }
 
 /// Writes `content` over and over in 1 MiB requests until `mib` are written, and flushes.
@@ -91,8 +91,8 @@ pub fn measure(folder: &Path, content: &[u8], mib: usize, operations: usize) -> 
     sparse_file(&path, (mib * MIB) as u64);
     let device = FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used");
     let one = |request| drop(device.submit(request).wait().expect("the device works"));
-    let dice = SeededEntropy::new(3);
-    let place = || DeviceOffset::new(dice.next_u64() % (mib * MIB / 4096) as u64 * 4096);
+    let rng = SeededEntropy::new(3);
+    let place = || DeviceOffset::new(rng.next_u64() % (mib * MIB / 4096) as u64 * 4096);
     let page = Arc::new(AlignedBuf::padded(&content[..4096]));
     let write = timed(|| write_all(&device, content, mib));
     let reads = (0..mib).map(|i| Request::Read {

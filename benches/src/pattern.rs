@@ -38,7 +38,7 @@ impl FromStr for Pattern {
 
 /// Draws pieces; the same ones for the same seed.
 pub struct Picker {
-    dice: SeededEntropy,
+    rng: SeededEntropy,
     /// The piece of each rank: which pieces are hot has nothing to do with where they are.
     pieces: Vec<u32>,
     /// The weight of a rank and all before it; empty where all are alike.
@@ -52,10 +52,10 @@ impl Picker {
     /// Without any, or with more than fit 32 bits.
     pub fn new(pattern: Pattern, count: usize, seed: u64) -> Self {
         assert!(count > 0, "something to pick from");
-        let dice = SeededEntropy::new(seed);
+        let rng = SeededEntropy::new(seed);
         let mut pieces: Vec<u32> = (0..u32::try_from(count).expect("32 bits")).collect();
         for last in (1..count).rev() {
-            pieces.swap(last, (dice.next_u64() % (last as u64 + 1)) as usize);
+            pieces.swap(last, (rng.next_u64() % (last as u64 + 1)) as usize);
         }
         let sums = match pattern {
             Pattern::Uniform => Vec::new(),
@@ -66,12 +66,12 @@ impl Picker {
                 })
                 .collect(),
         };
-        Self { dice, pieces, sums }
+        Self { rng, pieces, sums }
     }
 
     /// The next piece.
     pub fn pick(&self) -> usize {
-        let word = self.dice.next_u64();
+        let word = self.rng.next_u64();
         let rank = match self.sums.last() {
             None => (word % self.pieces.len() as u64) as usize,
             Some(all) => {

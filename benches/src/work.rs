@@ -40,10 +40,10 @@ pub fn read_direct(file: &Path, mib: usize) -> Duration {
 /// Reads 4 KiB at random places within `mib` mebibytes, past the kernel's cache.
 pub fn read_randomly(file: &Path, mib: usize, count: usize) -> Latencies {
     let file = direct(file);
-    let dice = SeededEntropy::new(5);
+    let rng = SeededEntropy::new(5);
     let mut page = AlignedBuf::zeroed(4096);
     Latencies::of(count, |_| {
-        let at = dice.next_u64() % (mib * MIB / 4096) as u64 * 4096;
+        let at = rng.next_u64() % (mib * MIB / 4096) as u64 * 4096;
         file.read_exact_at(&mut page, at).expect("it can be read");
     })
 }

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| larder_hostile::feed("fuse_request", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| larder_fuzz_harness::feed("fuse_request", bytes));

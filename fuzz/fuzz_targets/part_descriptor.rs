@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| larder_hostile::feed("part_descriptor", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| larder_fuzz_harness::feed("part_descriptor", bytes));

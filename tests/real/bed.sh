@@ -149,7 +149,7 @@ dead() {
     done
 }
 
-# program NAME: where a program is that was built beside the command (NAME.rs of this folder, or twins).
+# program NAME: where a program is that was built beside the command (NAME.rs of this folder, or differential).
 program() {
     local path
     path=$(dirname "$LARDER")/$1

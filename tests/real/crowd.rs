@@ -39,9 +39,9 @@ fn main() {
 }
 
 /// SplitMix64.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -98,7 +98,7 @@ fn hold(dir: &Path) -> io::Result<()> {
 
 fn open(dir: &Path, count: u64) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    let content = |n: u64, turn: u64| Dice(n << 8 | turn).bytes(200 + n % 5000);
+    let content = |n: u64, turn: u64| Rng(n << 8 | turn).bytes(200 + n % 5000);
     let path = |n: u64| dir.join(format!("{}/file{n}", n % 100));
     for n in 0..count.min(100) {
         fs::create_dir_all(path(n).parent().expect("it is in a folder"))?;
@@ -137,25 +137,25 @@ fn open(dir: &Path, count: u64) -> io::Result<()> {
 fn work(dir: &Path, seed: u64, ops: u64) -> io::Result<()> {
     let mine = dir.join(format!("program{seed}"));
     fs::create_dir_all(&mine)?;
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut model: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for turn in 0..ops {
-        let name = format!("f{}", dice.below(24));
+        let name = format!("f{}", rng.below(24));
         let path = mine.join(&name);
-        match dice.below(12) {
+        match rng.below(12) {
             0..=2 => {
-                let len = dice.below(40_000);
-                let bytes = dice.bytes(len);
+                let len = rng.below(40_000);
+                let bytes = rng.bytes(len);
                 fs::write(&path, &bytes)?;
                 model.insert(name, bytes);
             }
             3..=4 => {
                 let Some(bytes) = model.get_mut(&name) else { continue };
-                let (at, len) = (dice.below(60_000) as usize, dice.below(20_000));
-                let piece = dice.bytes(len);
+                let (at, len) = (rng.below(60_000) as usize, rng.below(20_000));
+                let piece = rng.bytes(len);
                 let file = OpenOptions::new().write(true).open(&path)?;
                 file.write_all_at(&piece, at as u64)?;
-                if dice.below(4) == 0 {
+                if rng.below(4) == 0 {
                     file.sync_all()?;
                 }
                 if !piece.is_empty() {
@@ -165,12 +165,12 @@ fn work(dir: &Path, seed: u64, ops: u64) -> io::Result<()> {
             }
             5 => {
                 let Some(bytes) = model.get_mut(&name) else { continue };
-                let len = dice.below(50_000);
+                let len = rng.below(50_000);
                 OpenOptions::new().write(true).open(&path)?.set_len(len)?;
                 bytes.resize(len as usize, 0);
             }
             6 => {
-                let to = format!("f{}", dice.below(24));
+                let to = format!("f{}", rng.below(24));
                 if let Some(bytes) = model.remove(&name) {
                     fs::rename(&path, mine.join(&to))?;
                     model.insert(to, bytes);

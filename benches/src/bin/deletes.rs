@@ -43,7 +43,7 @@ const FILE_MIB: usize = 100;
 /// The devices, bytes: sparse.
 const DEVICE: u64 = 8 << 30;
 /// How often the pool is asked what it still frees.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Small files in a folder.
 const FOLDER_FILES: usize = 1000;
 
@@ -135,7 +135,7 @@ impl Bed {
                     back = Some((start.elapsed(), cpu() - before));
                 }
                 assert!(start.elapsed() < Duration::from_secs(600), "the space does not come back");
-                pause(GLANCE);
+                pause(POLL_INTERVAL);
             }
             done.store(true, Ordering::Relaxed);
             let stall = probe.join().expect("the probe ends");

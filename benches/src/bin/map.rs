@@ -104,19 +104,19 @@ fn compressed(n: u64) -> u32 {
     60_000 + (noise(n) % 70_000) as u32
 }
 
-/// Ids and places that ascend: rows of 1 MiB over `k` columns in slots of 32 MiB.
+/// Ids and places that ascend: stripes of 1 MiB over `k` columns in slots of 32 MiB.
 fn stream(k: u8, stored: impl Fn(u64) -> u32) -> impl Iterator<Item = (BlockId, Places)> {
     const HEADER: u32 = 64 + 16 * 6;
-    let (mut segment, mut row, mut ends) = (100, 4096, vec![4096 + HEADER; usize::from(k)]);
+    let (mut segment, mut stripe, mut ends) = (100, 4096, vec![4096 + HEADER; usize::from(k)]);
     (0..PUTS).map(move |n| {
         let stored = stored(n);
         let mut column = (0..ends.len()).min_by_key(|column| ends[*column]).unwrap_or(0);
-        if ends[column] + stored > row + (1 << 20) {
-            row += 1 << 20;
-            if row + (1 << 20) > 32 << 20 {
-                (segment, row) = (segment + 1, 4096);
+        if ends[column] + stored > stripe + (1 << 20) {
+            stripe += 1 << 20;
+            if stripe + (1 << 20) > 32 << 20 {
+                (segment, stripe) = (segment + 1, 4096);
             }
-            ends.fill(row + HEADER);
+            ends.fill(stripe + HEADER);
             column = 0;
         }
         let place =

@@ -24,15 +24,15 @@ fn main() {
     let meter = Arc::new(Meter::new(clock.clone()));
     let histogram = Histogram::default();
     let bare = cost(&*clock, |n| {
-        let (promise, pending) = Pending::new();
-        promise.keep(n);
+        let (completion, pending) = Pending::new();
+        completion.complete(n);
         black_box(pending.wait());
     });
     let timed = cost(&*clock, |n| {
-        let (promise, pending) = Pending::new();
+        let (completion, pending) = Pending::new();
         let pending = pending.timed(meter.start(RequestKind::Read));
-        promise.begin();
-        promise.keep(n);
+        completion.begin();
+        completion.complete(n);
         black_box(pending.wait());
     });
     let record = cost(&*clock, |n| histogram.record(black_box(n.wrapping_mul(0x9e37_79b9) & 0xff_ffff)));

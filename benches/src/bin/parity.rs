@@ -61,7 +61,7 @@ fn measure(k: usize, m: usize, len: usize) {
     );
 }
 
-/// Columns of equal length, one behind the other from a page boundary on, as a row lies in memory.
+/// Columns of equal length, one behind the other from a page boundary on, as a stripe lies in memory.
 struct Columns {
     bytes: Vec<u8>,
     start: usize,

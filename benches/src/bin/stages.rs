@@ -20,9 +20,9 @@ use larder_format::{
 use larder_pool::Dedup;
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
-use larder_pool::row::{self, Encoded};
 use larder_pool::segments::{Segment, SegmentEntry};
-use larder_pool::space::ROW_TARGET;
+use larder_pool::space::STRIPE_TARGET;
+use larder_pool::stripe::{self, Encoded};
 use larder_pool::{NewRecord, Pool, ROOT_DATASET};
 use std::fs::File;
 use std::hint::black_box;
@@ -77,7 +77,7 @@ fn main() {
         by_record(content, &source, bytes);
     }
     let random = Content::Random.bytes(32 * MIB);
-    rows(&random, bytes);
+    stripes(&random, bytes);
     devices(&args, &random);
     fuse(&random, args.mib);
     for content in [Content::Random, Content::Text] {
@@ -172,19 +172,20 @@ fn by_record(content: Content, source: &[u8], bytes: usize) {
     }
 }
 
-/// Packing, parity and sums of rows.
-fn rows(source: &[u8], bytes: usize) {
+/// Packing, parity and sums of stripes.
+fn stripes(source: &[u8], bytes: usize) {
     let blocks = source.chunks_exact(RECORD).map(|record| Encoded::Whole(framed(record).into()));
     let blocks: Vec<Encoded> = blocks.collect();
     for (word, devices) in LAYOUTS {
         let segment = segment(word, devices);
-        let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
-        let plan = row::plan(segment.layout, ALIGN as u32, 64 << 20, ROW_TARGET, &footprints).expect("a row");
-        let in_row = plan.spots.len();
+        let footprints: Vec<u32> = blocks.iter().map(|block| stripe::footprint(block.len())).collect();
+        let plan = stripe::plan(segment.layout, ALIGN as u32, 64 << 20, STRIPE_TARGET, &footprints)
+            .expect("a stripe");
+        let in_stripe = plan.spots.len();
         let stamp = (STAMP.birth, STAMP.incarnation);
-        stage(&format!("row: {word}, {devices} devices"), bytes, || {
-            for _ in 0..bytes / (in_row * RECORD) {
-                black_box(row::build(&SUMS, &segment, DESCRIPTOR_LEN, stamp, &plan, &blocks[..in_row]));
+        stage(&format!("stripe: {word}, {devices} devices"), bytes, || {
+            for _ in 0..bytes / (in_stripe * RECORD) {
+                black_box(stripe::build(&SUMS, &segment, DESCRIPTOR_LEN, stamp, &plan, &blocks[..in_stripe]));
             }
         });
     }
@@ -293,8 +294,8 @@ fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
     let read_bytes = || -> u64 {
         pool.store().members().iter().map(|member| member.counters.read_bytes.load(Ordering::Relaxed)).sum()
     };
-    let dice = SeededEntropy::new(1);
-    stored.sort_by_cached_key(|_| dice.next_u64());
+    let rng = SeededEntropy::new(1);
+    stored.sort_by_cached_key(|_| rng.next_u64());
     let (mut turns, mut bytes) = ([Vec::new(), Vec::new()], [0, 0]);
     let per_turn = (stored.len() / (2 * TURNS)).max(1);
     for (turn, records) in stored.chunks(per_turn).take(2 * TURNS).enumerate() {
@@ -302,7 +303,7 @@ fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
         let before = read_bytes();
         let (_, time) = timing(|| {
             for &ptr in records {
-                let at = dice.next_u64() as u32 % (RECORD as u32 / PIECE) * PIECE;
+                let at = rng.next_u64() as u32 % (RECORD as u32 / PIECE) * PIECE;
                 let extent = Extent { ptr, len: RECORD as u32, block_offset: 0, logical: RECORD as u32 };
                 let piece = if turn % 2 == 0 {
                     pool.store().read(ptr).map(|record| record.slice(at as usize..(at + PIECE) as usize))

@@ -27,14 +27,14 @@ fn timed(
     requests: impl Iterator<Item = Request>,
 ) -> Result<f64, Box<dyn Error>> {
     let clock = SystemClock::new();
-    let mut flying: VecDeque<Pending<_>> = VecDeque::new();
+    let mut in_flight: VecDeque<Pending<_>> = VecDeque::new();
     for request in requests {
-        if flying.len() == depth {
-            flying.pop_front().expect("full").wait()?;
+        if in_flight.len() == depth {
+            in_flight.pop_front().expect("full").wait()?;
         }
-        flying.push_back(device.submit(request));
+        in_flight.push_back(device.submit(request));
     }
-    for pending in flying {
+    for pending in in_flight {
         pending.wait()?;
     }
     Ok(clock.monotonic().as_secs_f64())
@@ -122,9 +122,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let file = std::fs::File::options().create(true).write(true).truncate(false).open(&path)?;
         file.set_len(mib << 20)?;
     }
-    let dice = SeededEntropy::new(1);
+    let rng = SeededEntropy::new(1);
     let mut data = AlignedBuf::zeroed(1 << 20);
-    data.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&dice.next_u64().to_le_bytes()));
+    data.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&rng.next_u64().to_le_bytes()));
     let data = Arc::new(data);
 
     for threads in [1, 4] {
@@ -135,7 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .chain([Request::Flush]);
         let write_secs = timed(&device, 16, writes)?;
         let reads = (0..READS).map(|_| Request::Read {
-            offset: DeviceOffset::new(dice.next_u64() % (end << 8) * 4096),
+            offset: DeviceOffset::new(rng.next_u64() % (end << 8) * 4096),
             len: ByteLen::new(4096),
         });
         let read_secs = timed(&device, 32, reads)?;
@@ -151,12 +151,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let end = mib.min(device.size().get() >> 20);
     println!("one at a time, a second   by pread     perform              queue");
     for (name, count, len) in [("read 4 KiB", 40_000, 4 << 10), ("read 128 KiB", 10_000, 128 << 10)] {
-        let random = || DeviceOffset::new(dice.next_u64() % ((end << 20) / len) * len);
+        let random = || DeviceOffset::new(rng.next_u64() % ((end << 20) / len) * len);
         let [pread, perform, queue] = single(&path, &device, count, len as usize, random)?;
         let (by_perform, by_queue) = (perform / pread, queue / pread);
         println!("{name:22} {pread:11.0} {perform:11.0} {by_perform:.2}x {queue:12.0} {by_queue:.2}x");
     }
-    let random = || DeviceOffset::new(dice.next_u64() % (end << 7) * (8 << 10));
+    let random = || DeviceOffset::new(rng.next_u64() % (end << 7) * (8 << 10));
     let [own, start, queue] = durable(&path, &device, 4000, random)?;
     let (by_start, by_queue) = (start / own, queue / own);
     println!(

@@ -23,7 +23,7 @@
 
 use crate::open_file::OpenFile;
 use crate::ring;
-use crate::{ALIGN, AlignedBuf, Device, DeviceError, Outcome, Pending, Promise, Request};
+use crate::{ALIGN, AlignedBuf, Completion, Device, DeviceError, Outcome, Pending, Request};
 use larder_format::ByteLen;
 use larder_format::label::MIN_DEVICE;
 use larder_sync::{Condvar, Mutex};
@@ -87,12 +87,12 @@ impl OpenError {
 
 /// A regular file or a block device.
 pub struct FileDevice {
-    shared: Arc<Shared>,
+    shared: Arc<FileState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What the threads and their owner share.
-struct Shared {
+struct FileState {
     file: Arc<OpenFile>,
     queue: Mutex<Queue>,
     ready: Condvar,
@@ -101,14 +101,14 @@ struct Shared {
 struct Queue {
     /// Flushes, and writes that somebody waits for at once ([`Device::start`]): done before the others. There are few,
     /// since their callers do nothing else meanwhile.
-    urgent: VecDeque<(Request, Promise<Outcome>)>,
-    waiting: VecDeque<(Request, Promise<Outcome>)>,
+    urgent: VecDeque<(Request, Completion<Outcome>)>,
+    waiting: VecDeque<(Request, Completion<Outcome>)>,
     /// Whether more may come.
     open: bool,
 }
 
 impl Queue {
-    fn next(&mut self) -> Option<(Request, Promise<Outcome>)> {
+    fn next(&mut self) -> Option<(Request, Completion<Outcome>)> {
         self.urgent.pop_front().or_else(|| self.waiting.pop_front())
     }
 }
@@ -171,23 +171,23 @@ impl Device for FileDevice {
     }
 
     fn perform(&self, request: Request, limit: Duration) -> Result<Outcome, Pending<Outcome>> {
-        let Some(mut flight) = self.prepare(&request) else { return self.submit(request).wait_for(limit) };
-        match flight.land(Some(limit)) {
+        let Some(mut transfer) = self.prepare(&request) else { return self.submit(request).wait_for(limit) };
+        match transfer.complete(Some(limit)) {
             Some(outcome) => Ok(outcome),
-            None if flight.is_under_way() => Err(ring::Own::pending(flight).left()),
-            None => ring::Own::pending(flight).left().wait_for(limit),
+            None if transfer.is_under_way() => Err(ring::Own::pending(transfer).left()),
+            None => ring::Own::pending(transfer).left().wait_for(limit),
         }
     }
 
     fn start(&self, request: Request) -> Pending<Outcome> {
-        let Some(mut flight) = self.prepare(&request) else { return self.enqueue(request, true) };
-        if let Some(outcome) = flight.take_off() {
+        let Some(mut transfer) = self.prepare(&request) else { return self.enqueue(request, true) };
+        if let Some(outcome) = transfer.submit() {
             return Pending::done(outcome);
         }
-        if flight.is_under_way() {
-            return ring::Own::pending(flight);
+        if transfer.is_under_way() {
+            return ring::Own::pending(transfer);
         }
-        flight.cancel();
+        transfer.cancel();
         self.enqueue(request, true)
     }
 
@@ -196,8 +196,8 @@ impl Device for FileDevice {
     fn abandon(&self) {
         let waiting = self.shared.close();
         self.shared.file.fd.lock().take();
-        for (_, promise) in waiting {
-            promise.keep(Err(DeviceError::Gone));
+        for (_, completion) in waiting {
+            completion.complete(Err(DeviceError::Gone));
         }
         self.threads.lock().clear();
     }
@@ -212,9 +212,9 @@ impl FileDevice {
         if !queue.open {
             return Pending::done(Err(DeviceError::Gone));
         }
-        let (promise, pending) = Pending::new();
+        let (completion, pending) = Pending::new();
         let line = if urgent { &mut queue.urgent } else { &mut queue.waiting };
-        line.push_back((request, promise));
+        line.push_back((request, completion));
         drop(queue);
         self.shared.ready.notify_one();
         pending
@@ -227,7 +227,7 @@ impl FileDevice {
     }
 
     /// The request in a ring of this thread, if it can be done there.
-    fn prepare(&self, request: &Request) -> Option<ring::Flight> {
+    fn prepare(&self, request: &Request) -> Option<ring::Transfer> {
         let open = self.check(request).is_ok() && self.shared.queue.lock().open;
         open.then(|| ring::prepare(&self.shared.file, request)).flatten()
     }
@@ -260,8 +260,8 @@ impl Drop for FileDevice {
     /// Performs what still waits, then ends the threads.
     fn drop(&mut self) {
         let waiting = self.shared.close();
-        for (request, promise) in waiting {
-            promise.keep(self.shared.perform(request));
+        for (request, completion) in waiting {
+            completion.complete(self.shared.perform(request));
         }
         for thread in self.threads.get_mut().drain(..) {
             // A thread that panicked has said so, and the promise it held is lost either way.
@@ -270,9 +270,9 @@ impl Drop for FileDevice {
     }
 }
 
-impl Shared {
+impl FileState {
     /// Takes no more requests and gives back those that no thread has begun.
-    fn close(&self) -> VecDeque<(Request, Promise<Outcome>)> {
+    fn close(&self) -> VecDeque<(Request, Completion<Outcome>)> {
         let mut queue = self.queue.lock();
         queue.open = false;
         let mut waiting = std::mem::take(&mut queue.urgent);
@@ -286,7 +286,7 @@ impl Shared {
     fn work(&self) {
         loop {
             let mut queue = self.queue.lock();
-            let (request, promise) = loop {
+            let (request, completion) = loop {
                 match queue.next() {
                     Some(next) => break next,
                     None if queue.open => self.ready.wait(&mut queue),
@@ -294,10 +294,10 @@ impl Shared {
                 }
             };
             drop(queue);
-            promise.begin();
+            completion.begin();
             // Whoever waits is told, and the thread stays.
             let performed = catch_unwind(AssertUnwindSafe(|| self.perform(request)));
-            promise.keep(performed.unwrap_or(Err(DeviceError::Gone)));
+            completion.complete(performed.unwrap_or(Err(DeviceError::Gone)));
         }
     }
 
@@ -313,7 +313,7 @@ impl Shared {
     }
 }
 
-fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
+fn open(path: &Path, mode: OpenMode) -> Result<FileState, OpenError> {
     let fail = |errno| OpenError::new(path, errno);
     // Before it is opened: opening alone makes a pipe wait and a tape wind.
     let kind = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -358,7 +358,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<Shared, OpenError> {
         flush_failed: Mutex::new(None),
     };
     let queue = Mutex::new(Queue { urgent: VecDeque::new(), waiting: VecDeque::new(), open: true });
-    Ok(Shared { file: Arc::new(file), queue, ready: Condvar::new() })
+    Ok(FileState { file: Arc::new(file), queue, ready: Condvar::new() })
 }
 
 /// Whether a block device says that it discards. One that does not may write zeros instead, at the speed of a disk.
@@ -428,12 +428,12 @@ mod tests {
         pending.push(device.submit(Request::Flush));
         pending.push(device.enqueue(write(3), true));
         let mut order = Vec::new();
-        while let Some((request, promise)) = { shared.queue.lock().next() } {
+        while let Some((request, completion)) = { shared.queue.lock().next() } {
             order.push(match &request {
                 Request::Write { offset, .. } => Some(offset.get() / ALIGN as u64),
                 _ => None,
             });
-            promise.keep(shared.perform(request));
+            completion.complete(shared.perform(request));
         }
         assert_eq!(order, [None, Some(3), Some(0), Some(1), Some(2)]);
         pending.into_iter().for_each(|pending| drop(pending.wait().unwrap()));

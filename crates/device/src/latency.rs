@@ -395,24 +395,24 @@ mod tests {
         let means = |kind| [&meter.waits(kind).total, &meter.waits(kind).disk].map(|of| of.read().mean());
 
         let watch = meter.start(RequestKind::Write);
-        let (promise, pending) = Pending::new();
+        let (completion, pending) = Pending::new();
         let pending = pending.timed(watch);
         at(5);
-        promise.begin();
+        completion.begin();
         at(12);
         assert_eq!(means(RequestKind::Write), [None, None]);
-        promise.keep(());
+        completion.complete(());
         pending.wait();
         assert_eq!(means(RequestKind::Write), [Some(12), Some(7)]);
 
         // The device may be faster than its caller.
         let watch = meter.start(RequestKind::Read);
-        let (promise, pending) = Pending::new();
-        promise.begin();
+        let (completion, pending) = Pending::new();
+        completion.begin();
         at(20);
         let pending = pending.timed(watch);
         at(21);
-        promise.keep(());
+        completion.complete(());
         pending.wait();
         assert_eq!(means(RequestKind::Read), [Some(9), Some(1)]);
         assert_eq!(meter.answered(), Duration::from_nanos(21));
@@ -435,10 +435,10 @@ mod tests {
         assert_eq!((meter.owed(), meter.silence()), (2, Duration::from_nanos(300)));
         drop(a);
         at(500);
-        first.keep(());
+        first.complete(());
         at(700);
         assert_eq!((meter.owed(), meter.silence()), (1, Duration::from_nanos(200)));
-        second.keep(());
+        second.complete(());
         assert_eq!((meter.owed(), meter.silence()), (0, Duration::ZERO));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Everything above this crate sees devices, clocks and entropy only through these traits, so that it
 //! runs on simulated ones exactly as in production. Requests are submitted and completed, not called
-//! and waited for: a hung device can be given up, and a batch of rows is in flight at once. All waiting
+//! and waited for: a hung device can be given up, and a batch of stripes is in flight at once. All waiting
 //! can be limited, also that of a request which its caller's own thread performs ([`Device::perform`]).
 
 mod buffer;
@@ -19,7 +19,7 @@ pub use buffer::{ALIGN, AlignedBuf};
 pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
-pub use pending::{Pending, Promise, wait_any};
+pub use pending::{Completion, Pending, wait_any};
 pub use ring::do_without_rings;
 pub use system::{SystemClock, SystemEntropy, SystemWorkers};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};

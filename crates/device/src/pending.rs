@@ -1,8 +1,8 @@
-//! The two ends of one request: the device keeps the promise, the caller waits for it.
+//! The two ends of one request: the device completes it, the caller waits for it.
 //!
 //! Nobody has to wait for ever. [`Pending::wait_for`] and [`wait_any`] give up after a while and leave the request
 //! in flight: its buffers belong to the device until it is done with them, and an outcome that nobody wants any
-//! more is dropped when it comes. A device that knows that it will not answer says so ([`Promise::hang`]); whoever
+//! more is dropped when it comes. A device that knows that it will not answer says so ([`Completion::hang`]); whoever
 //! would wait a limited time then returns at once, as if the time had passed. Simulated devices hang like that,
 //! so that tests of hung devices take no time.
 //!
@@ -15,7 +15,7 @@ use larder_sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Shared<T> {
+struct Channel<T> {
     state: Mutex<State<T>>,
     ready: Condvar,
 }
@@ -26,61 +26,61 @@ struct State<T> {
     hangs: bool,
     watch: Option<Stopwatch>,
     /// Who waits for this request among others.
-    bell: Option<Arc<Bell>>,
+    waker: Option<Arc<Waker>>,
 }
 
-impl<T> Shared<T> {
+impl<T> Channel<T> {
     fn new(value: Option<T>) -> Arc<Self> {
-        let state = State { value, begun: false, hangs: false, watch: None, bell: None };
+        let state = State { value, begun: false, hangs: false, watch: None, waker: None };
         Arc::new(Self { state: Mutex::new(state), ready: Condvar::new() })
     }
 
     /// Tells everybody who waits that the state is another.
     fn tell(&self, state: MutexGuard<'_, State<T>>) {
-        let bell = state.bell.clone();
+        let waker = state.waker.clone();
         drop(state);
         self.ready.notify_all();
-        if let Some(bell) = bell {
-            *bell.rung.lock() = true;
-            bell.ready.notify_all();
+        if let Some(waker) = waker {
+            *waker.woken.lock() = true;
+            waker.ready.notify_all();
         }
     }
 }
 
 /// Rings when one of several requests completes or hangs.
 #[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
+struct Waker {
+    woken: Mutex<bool>,
     ready: Condvar,
 }
 
 /// The device's end of a request, when who waits for it is to see to that. Dropped, it is left to another thread.
 pub(crate) trait OtherEnd: Send + Sync {
-    /// Waits at most `limit`, and keeps the promise if the outcome is there.
+    /// Waits at most `limit`, and completes it if the outcome is there.
     fn wait(self: Box<Self>, limit: Option<Duration>);
 }
 
 /// The caller's end of a request in flight.
 pub struct Pending<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Channel<T>>,
     on_taken: Option<Box<dyn FnOnce() + Send + Sync>>,
     /// The other end, when who waits is to see to it.
     own: Option<Box<dyn OtherEnd>>,
 }
 
-/// The device's end; dropping it unkept leaves the request hanging, as a hung device does.
-pub struct Promise<T>(Arc<Shared<T>>);
+/// The device's end; dropping it unused leaves the request hanging, as a hung device does.
+pub struct Completion<T>(Arc<Channel<T>>);
 
 impl<T> Pending<T> {
-    /// A request in flight and the promise of its outcome.
-    pub fn new() -> (Promise<T>, Self) {
-        let shared = Shared::new(None);
-        (Promise(Arc::clone(&shared)), Self { shared, on_taken: None, own: None })
+    /// A request in flight and its completion.
+    pub fn new() -> (Completion<T>, Self) {
+        let shared = Channel::new(None);
+        (Completion(Arc::clone(&shared)), Self { shared, on_taken: None, own: None })
     }
 
     /// A request that completed at once.
     pub fn done(value: T) -> Self {
-        Self { shared: Shared::new(Some(value)), on_taken: None, own: None }
+        Self { shared: Channel::new(Some(value)), on_taken: None, own: None }
     }
 
     /// Calls `hook` in the thread that takes the outcome, just before it gets it; never, if nobody does.
@@ -188,9 +188,9 @@ pub fn wait_any<T>(requests: &[&Pending<T>], limit: Duration) -> Option<usize> {
         requests.iter().all(|request| request.own.is_none()),
         "who waits for all completes none by itself"
     );
-    let bell = Arc::new(Bell::default());
+    let waker = Arc::new(Waker::default());
     for request in requests {
-        request.shared.state.lock().bell = Some(Arc::clone(&bell));
+        request.shared.state.lock().waker = Some(Arc::clone(&waker));
     }
     let mut out_of_time = false;
     loop {
@@ -200,13 +200,13 @@ pub fn wait_any<T>(requests: &[&Pending<T>], limit: Duration) -> Option<usize> {
         if out_of_time || requests.iter().all(|request| request.hangs()) {
             return None;
         }
-        let mut rung = bell.rung.lock();
-        out_of_time = bell.ready.wait_while_for(&mut rung, |rung| !*rung, limit).timed_out();
-        *rung = false;
+        let mut woken = waker.woken.lock();
+        out_of_time = waker.ready.wait_while_for(&mut woken, |woken| !*woken, limit).timed_out();
+        *woken = false;
     }
 }
 
-impl<T> Promise<T> {
+impl<T> Completion<T> {
     /// The device takes the request up: it waits in no queue any more.
     pub fn begin(&self) {
         let mut state = self.0.state.lock();
@@ -226,7 +226,7 @@ impl<T> Promise<T> {
     }
 
     /// Completes the request.
-    pub fn keep(self, value: T) {
+    pub fn complete(self, value: T) {
         let mut state = self.0.state.lock();
         if let Some(watch) = state.watch.take() {
             watch.done();
@@ -245,11 +245,11 @@ mod tests {
 
     #[test]
     fn a_request_that_hangs_is_not_waited_for_and_can_still_complete() {
-        let (promise, pending) = Pending::new();
-        promise.hang();
+        let (completion, pending) = Pending::new();
+        completion.hang();
         let Err(pending) = pending.wait_for(LONG) else { panic!("it hangs") };
         assert!(pending.hangs() && pending.has_begun() && !pending.is_done());
-        promise.keep(7);
+        completion.complete(7);
         assert!(!pending.hangs());
         assert_eq!(pending.wait_for(Duration::ZERO).ok(), Some(7));
     }
@@ -261,23 +261,23 @@ mod tests {
         assert_eq!(wait_any(&[&a, &b], Duration::from_millis(1)), None);
         first.hang();
         std::thread::scope(|scope| {
-            scope.spawn(|| second.keep(2));
+            scope.spawn(|| second.complete(2));
             assert_eq!(wait_any(&[&a, &b], LONG), Some(1));
         });
         let (third, c) = Pending::<i32>::new();
         third.hang();
         assert_eq!(wait_any(&[&a, &c], LONG), None, "both hang");
         assert_eq!(wait_any::<i32>(&[], LONG), None, "nothing comes of nothing");
-        first.keep(1);
+        first.complete(1);
         assert_eq!((wait_any(&[&a, &b], Duration::ZERO), a.wait(), b.wait()), (Some(0), 1, 2));
     }
 
     #[test]
     fn an_outcome_that_nobody_waits_for_any_more_is_dropped() {
-        let (promise, pending) = Pending::new();
+        let (completion, pending) = Pending::new();
         let buffer = Arc::new(());
         assert!(pending.wait_for(Duration::ZERO).map_err(drop).is_err());
-        promise.keep(Arc::clone(&buffer));
+        completion.complete(Arc::clone(&buffer));
         assert_eq!(Arc::strong_count(&buffer), 1);
     }
 }

@@ -17,8 +17,8 @@
 //!
 //! # The buffer of a request
 //! It belongs to the kernel from the moment the request is submitted until its completion has been taken from the
-//! ring. All that time [`Flight`] owns it, or a share in it, beside the ring, and nothing reaches into it; a flight
-//! that is dropped before it has landed leaves its memory behind for good. The file stays open as long as the flight
+//! ring. All that time [`Transfer`] owns it, or a share in it, beside the ring, and nothing reaches into it; a transfer
+//! that is dropped before it is done leaves its memory behind for good. The file stays open as long as the transfer
 //! is there.
 //!
 //! Where io_uring is not to be had, and when too many requests are late already, [`prepare`] refuses, and the queue's
@@ -26,7 +26,7 @@
 
 use crate::open_file::{OpenFile, device_error};
 use crate::pending::OtherEnd;
-use crate::{AlignedBuf, Clock, DeviceError, Outcome, Pending, Promise, Request, SystemClock};
+use crate::{AlignedBuf, Clock, Completion, DeviceError, Outcome, Pending, Request, SystemClock};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 use rustix::io::Errno;
@@ -40,7 +40,7 @@ use std::time::Duration;
 
 /// Threads that wait for late requests at most, for all devices.
 const MOST_LATE: usize = 64;
-/// Rings that a thread keeps: as many as a row of the log has copies.
+/// Rings that a thread keeps: as many as a stripe of the log has copies.
 const KEPT: usize = 4;
 
 /// `RWF_NOWAIT`: a write that needs more than the disk, such as room in a sparse file, comes back at once.
@@ -90,7 +90,7 @@ enum Job {
 
 /// A read or write within the file, in a ring of this thread; it is not under way yet. None when it cannot be done
 /// here.
-pub(crate) fn prepare(file: &Arc<OpenFile>, request: &Request) -> Option<Flight> {
+pub(crate) fn prepare(file: &Arc<OpenFile>, request: &Request) -> Option<Transfer> {
     let job = match request {
         Request::Read { offset, len } => {
             let len = usize::try_from(len.get()).expect("a request fits memory");
@@ -101,25 +101,25 @@ pub(crate) fn prepare(file: &Arc<OpenFile>, request: &Request) -> Option<Flight>
     };
     let fd = file.fd().ok()?;
     let ring = Some(ring()?);
-    let mut flight = Flight { ring, fd, file: Arc::clone(file), job: Some(job), stage: Stage::Ground };
-    flight.push();
-    Some(flight)
+    let mut transfer = Transfer { ring, fd, file: Arc::clone(file), job: Some(job), stage: Stage::Prepared };
+    transfer.push();
+    Some(transfer)
 }
 
-/// Where a flight is.
+/// Where a transfer is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The kernel has not seen it, or is done with it and it has to be performed once more.
-    Ground,
+    Prepared,
     /// It has been submitted, and its completion not been taken.
-    Air,
+    Submitted,
     /// Its outcome was given.
-    Landed,
+    Done,
 }
 
 /// A request and all that it needs.
-pub(crate) struct Flight {
-    /// There until it has landed.
+pub(crate) struct Transfer {
+    /// There until it is done.
     ring: Option<IoUring>,
     fd: Arc<OwnedFd>,
     file: Arc<OpenFile>,
@@ -128,9 +128,9 @@ pub(crate) struct Flight {
     stage: Stage,
 }
 
-impl Flight {
+impl Transfer {
     fn ring(&mut self) -> &mut IoUring {
-        self.ring.as_mut().expect("it has not landed")
+        self.ring.as_mut().expect("it is not done")
     }
 
     fn job(&mut self) -> &mut Job {
@@ -149,38 +149,38 @@ impl Flight {
             }
         };
         // SAFETY: the entry points to all of the job's bytes, and has their length. `self` owns them (of
-        // those that are written, which nobody changes, a share), and neither moves nor touches them while in the air;
+        // those that are written, which nobody changes, a share), and neither moves nor touches them while under way;
         // if it is dropped then, they are leaked. `fd` stays open as long.
         unsafe { self.ring().submission().push(&entry) }.expect("a ring that was kept is empty");
     }
 
     /// Submits it without waiting; gives its outcome in the rare case that it is there at once.
-    pub(crate) fn take_off(&mut self) -> Option<Outcome> {
+    pub(crate) fn submit(&mut self) -> Option<Outcome> {
         // Whether it was taken is seen below.
         let _ = self.ring().submit();
         if !self.note_taken() {
             return None;
         }
         let completion = self.ring().completion().next()?;
-        self.stage = Stage::Ground;
+        self.stage = Stage::Prepared;
         self.step(completion.result())
     }
 
     /// Whether the kernel has it.
     pub(crate) fn is_under_way(&self) -> bool {
-        self.stage == Stage::Air
+        self.stage == Stage::Submitted
     }
 
     fn note_taken(&mut self) -> bool {
-        if self.stage == Stage::Ground && self.ring().submission().is_empty() {
-            self.stage = Stage::Air;
+        if self.stage == Stage::Prepared && self.ring().submission().is_empty() {
+            self.stage = Stage::Submitted;
         }
-        self.stage == Stage::Air
+        self.stage == Stage::Submitted
     }
 
-    /// Submits it, if that was not done, and waits at most `limit` for its outcome. None when it is in the air still,
-    /// or has to be performed once more; [`Flight::land_elsewhere`] is for both.
-    pub(crate) fn land(&mut self, limit: Option<Duration>) -> Option<Outcome> {
+    /// Submits it, if that was not done, and waits at most `limit` for its outcome. None when it is under way still,
+    /// or has to be performed once more; [`Transfer::complete_elsewhere`] is for both.
+    pub(crate) fn complete(&mut self, limit: Option<Duration>) -> Option<Outcome> {
         let clock = SystemClock::new();
         let mut left = limit;
         loop {
@@ -190,7 +190,7 @@ impl Flight {
             }
             let completion = self.ring().completion().next();
             if let Some(completion) = completion {
-                self.stage = Stage::Ground;
+                self.stage = Stage::Prepared;
                 return self.step(completion.result());
             }
             if let Some(limit) = limit {
@@ -229,29 +229,29 @@ impl Flight {
             (Ok(put), Job::Write { data, .. }) if put < data.len() => return None,
             (Ok(_), Job::Write { .. }) => Ok(AlignedBuf::zeroed(0)),
         };
-        self.stage = Stage::Landed;
+        self.stage = Stage::Done;
         self.ring.take().into_iter().for_each(give_back);
         Some(outcome)
     }
 
-    /// Lets another thread wait for it, perform it once more if need be, and keep its promise.
-    pub(crate) fn land_elsewhere(mut self, promise: Promise<Outcome>) {
-        if self.stage == Stage::Landed {
+    /// Lets another thread wait for it, perform it once more if need be, and complete it.
+    pub(crate) fn complete_elsewhere(mut self, completion: Completion<Outcome>) {
+        if self.stage == Stage::Done {
             return;
         }
-        promise.begin();
+        completion.begin();
         LATE.fetch_add(1, Relaxed);
         let wait = move || {
-            let outcome = told(|| {
-                let landed = if self.stage == Stage::Air { self.land(None) } else { None };
-                landed.unwrap_or_else(|| self.again())
+            let outcome = caught(|| {
+                let done = if self.stage == Stage::Submitted { self.complete(None) } else { None };
+                done.unwrap_or_else(|| self.again())
             });
             LATE.fetch_sub(1, Relaxed);
             // Who waits may want to open the device anew, and this still holds the file.
             drop(self);
-            promise.keep(outcome);
+            completion.complete(outcome);
         };
-        // Without a thread the flight is dropped: its memory stays behind, and the promise is never kept, which is what
+        // Without a thread the transfer is dropped: its memory stays behind, and it never completes, which is what
         // a hung device comes to.
         if std::thread::Builder::new().name("larder-late".to_owned()).spawn(wait).is_err() {
             LATE.fetch_sub(1, Relaxed);
@@ -262,7 +262,7 @@ impl Flight {
     fn again(&mut self) -> Outcome {
         // What the ring may still hold is not to be submitted.
         self.ring.take();
-        self.stage = Stage::Landed;
+        self.stage = Stage::Done;
         match self.job.as_ref().expect("it is not dropped yet") {
             Job::Read { offset, bytes } => self.file.read(*offset, bytes.len()),
             Job::Write { offset, data } => self.file.write(*offset, data),
@@ -271,16 +271,16 @@ impl Flight {
 
     /// Takes back what the kernel has not seen, or has given back.
     pub(crate) fn cancel(mut self) {
-        assert!(self.stage == Stage::Ground, "it is under way");
+        assert!(self.stage == Stage::Prepared, "it is under way");
         if self.ring().submission().is_empty() {
             self.ring.take().into_iter().for_each(give_back);
         }
     }
 }
 
-impl Drop for Flight {
+impl Drop for Transfer {
     fn drop(&mut self) {
-        if self.stage == Stage::Air {
+        if self.stage == Stage::Submitted {
             mem::forget(self.job.take());
         }
     }
@@ -288,38 +288,38 @@ impl Drop for Flight {
 
 /// What came of a request that nobody waits for with its own thread. A panic is one of the device's errors: so
 /// whoever was promised an outcome hears of it, and the pool notes it.
-fn told(perform: impl FnOnce() -> Outcome) -> Outcome {
-    let told = catch_unwind(AssertUnwindSafe(perform));
-    told.unwrap_or(Err(DeviceError::Io { errno: Errno::IO.raw_os_error() }))
+fn caught(perform: impl FnOnce() -> Outcome) -> Outcome {
+    let caught = catch_unwind(AssertUnwindSafe(perform));
+    caught.unwrap_or(Err(DeviceError::Io { errno: Errno::IO.raw_os_error() }))
 }
 
-/// A flight whose promise is kept by who waits for it; by another thread, when that is given up.
-pub(crate) struct Own(Option<(Flight, Promise<Outcome>)>);
+/// A transfer that is completed by who waits for it; by another thread, when that is given up.
+pub(crate) struct Own(Option<(Transfer, Completion<Outcome>)>);
 
 impl Own {
     /// A request that is under way, and its other end.
-    pub(crate) fn pending(flight: Flight) -> Pending<Outcome> {
-        let (promise, pending) = Pending::new();
-        promise.begin();
-        pending.owned(Box::new(Self(Some((flight, promise)))))
+    pub(crate) fn pending(transfer: Transfer) -> Pending<Outcome> {
+        let (completion, pending) = Pending::new();
+        completion.begin();
+        pending.owned(Box::new(Self(Some((transfer, completion)))))
     }
 }
 
 impl OtherEnd for Own {
     fn wait(mut self: Box<Self>, limit: Option<Duration>) {
-        let outcome = self.0.as_mut().and_then(|own| own.0.land(limit));
+        let outcome = self.0.as_mut().and_then(|own| own.0.complete(limit));
         if let Some(outcome) = outcome
             && let Some(own) = self.0.take()
         {
-            own.1.keep(outcome);
+            own.1.complete(outcome);
         }
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Some((flight, promise)) = self.0.take() {
-            flight.land_elsewhere(promise);
+        if let Some((transfer, completion)) = self.0.take() {
+            transfer.complete_elsewhere(completion);
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_late_request_is_an_error_of_the_device() {
-        let outcome = told(|| panic!("a bug"));
+        let outcome = caught(|| panic!("a bug"));
         assert!(matches!(outcome, Err(DeviceError::Io { .. })));
     }
 }

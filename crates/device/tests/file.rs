@@ -58,15 +58,15 @@ fn write(offset: u64, bytes: &[u8]) -> Request {
 
 /// Overwrites random ranges, then compares the whole device with a copy in memory.
 fn exercise(device: &FileDevice, seed: u64) {
-    let dice = SeededEntropy::new(seed);
-    let below = |count: u64| dice.next_u64() % count;
+    let rng = SeededEntropy::new(seed);
+    let below = |count: u64| rng.next_u64() % count;
     let span = 4 << 20;
     let mut copy = vec![0; span as usize];
     device.submit(write(0, &copy)).wait().unwrap();
     for _ in 0..50 {
         let pages = 1 + below(64);
         let (offset, len) = (below(span / 4096 - pages + 1) * 4096, pages * 4096);
-        let bytes: Vec<u8> = (0..len / 8).flat_map(|_| dice.next_u64().to_le_bytes()).collect();
+        let bytes: Vec<u8> = (0..len / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
         copy[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
         assert!(device.submit(write(offset, &bytes)).wait().unwrap().is_empty());
     }

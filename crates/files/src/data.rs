@@ -170,7 +170,7 @@ impl Volume {
         item: &items::Inode,
         range: &Range<u64>,
         layers: &Layers,
-    ) -> Result<Vec<(Range<u64>, Option<Found>)>> {
+    ) -> Result<Vec<(Range<u64>, Option<FoundExtent>)>> {
         let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
         let (mut parts, mut wanted, mut at) = (Vec::new(), Vec::new(), range.start);
         for (i, &(offset, extent)) in found.iter().enumerate() {
@@ -198,7 +198,13 @@ impl Volume {
 
     /// What `part` of an extent shows. The extent may have been replaced, and its block freed, since it was
     /// looked up.
-    fn read_part(&self, id: InodeId, item: &items::Inode, part: &Range<u64>, found: Found) -> Result<Record> {
+    fn read_part(
+        &self,
+        id: InodeId,
+        item: &items::Inode,
+        part: &Range<u64>,
+        found: FoundExtent,
+    ) -> Result<Record> {
         let mut now = vec![found];
         for _ in 0..READ_TRIES {
             let whole = |extent: &Extent, range| Ok(self.pool.store().part_of(extent, range)?);
@@ -222,7 +228,7 @@ impl Volume {
     }
 
     /// Notes that an extent of a file can neither be read nor rebuilt.
-    pub(crate) fn note_damage(&self, id: InodeId, (offset, extent): &Found) {
+    pub(crate) fn note_damage(&self, id: InodeId, (offset, extent): &FoundExtent) {
         self.pool.note_unreadable(self.id(), id.get(), *offset, extent.len.into(), extent.ptr.id);
     }
 
@@ -233,7 +239,7 @@ impl Volume {
         }
         // What was overwritten since is not damaged any more.
         let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
-        let partly = |(offset, extent): &&Found| {
+        let partly = |(offset, extent): &&FoundExtent| {
             let whole = range.start <= *offset && range.end >= extent_end(*offset, extent).min(item.size);
             !whole && self.pool.is_damaged_block(self.id(), id.get(), *offset, extent.ptr.id)
         };
@@ -250,7 +256,7 @@ impl Volume {
     fn put_together(
         &self,
         part: &Range<u64>,
-        found: &[Found],
+        found: &[FoundExtent],
         read: impl Fn(&Extent, Range<u32>) -> Result<Record>,
     ) -> std::result::Result<Record, (BlockId, FsError)> {
         let shown = |offset: u64, extent: &Extent, range: Range<u64>| {
@@ -352,7 +358,7 @@ impl Volume {
 }
 
 /// An extent and its offset in the file.
-pub(crate) type Found = (u64, Extent);
+pub(crate) type FoundExtent = (u64, Extent);
 
 /// What was written to a range of a file and is not in its tree: by record, older pieces below newer ones.
 struct Layers {

@@ -72,26 +72,26 @@ struct Taken<'a> {
 
 impl Taken<'_> {
     /// Where to stop: within what is dirty in `all`, where the room ends and no write reaches over, unless that is too
-    /// large to be stored at once; where rows are full as well, if such a place is near.
+    /// large to be stored at once; where stripes are full as well, if such a place is near.
     fn choose(&mut self, state: &State, all: Range<u64>, share: &mut Share) -> u64 {
         let (step, mut goes_on) = (self.record_size, None);
-        // The last place at which rows are full, and the end of the write that reaches over where the room ends.
+        // The last place at which stripes are full, and the end of the write that reaches over where the room ends.
         let (mut full, mut end) = (None, None);
         for (&record, pieces) in state.data.records.range(all.start / step..all.end.div_ceil(step)) {
             let base = (record * step).max(all.start);
             let across = state.data.spans.across(base);
-            let is_full = across.is_none() && share.taken > 0 && share.taken.is_multiple_of(share.row);
+            let is_full = across.is_none() && share.taken > 0 && share.taken.is_multiple_of(share.stripe);
             if is_full {
                 full = Some(base);
             }
             if share.left == 0 && end.is_none() {
                 let Some(span) = across else { return base };
-                if full.is_some() || (span.end - base).next_multiple_of(step) > share.spare {
+                if full.is_some() || (span.end - base).next_multiple_of(step) > share.headroom {
                     return full.unwrap_or(base);
                 }
                 end = Some(span.end);
             } else if let Some(end) = end
-                && (is_full || share.spare < step)
+                && (is_full || share.headroom < step)
             {
                 return full.unwrap_or(end);
             }
@@ -103,21 +103,21 @@ impl Taken<'_> {
             goes_on = Some(record + 1);
             self.room += bytes;
             share.taken += bytes;
-            let more = if end.is_some() { &mut share.spare } else { &mut share.left };
+            let more = if end.is_some() { &mut share.headroom } else { &mut share.left };
             *more = more.saturating_sub(bytes);
         }
         match (full, end) {
             (_, None) => all.end,
             (Some(full), _) => full,
-            (None, Some(_)) if share.taken.is_multiple_of(share.row) => all.end,
-            // More that is written fills the row.
-            (None, Some(end)) if share.only_rows && end.is_multiple_of(step) => all.start,
+            (None, Some(_)) if share.taken.is_multiple_of(share.stripe) => all.end,
+            // More that is written fills the stripe.
+            (None, Some(end)) if share.only_stripes && end.is_multiple_of(step) => all.start,
             (None, Some(end)) => end,
         }
     }
 
     /// Whether it is in the tree, or given up.
-    fn is_settled(&self) -> bool {
+    fn is_stored(&self) -> bool {
         self.inode.state.lock().data.flushing.is_empty() && !self.records.is_empty()
     }
 }
@@ -141,11 +141,11 @@ struct Share {
     /// Bytes of records, unless a write goes on behind them.
     left: u64,
     /// Bytes that may be taken besides to where no write goes on.
-    spare: u64,
-    /// Bytes that fill a row.
-    row: u64,
+    headroom: u64,
+    /// Bytes that fill a stripe.
+    stripe: u64,
     /// What does not fill one is left.
-    only_rows: bool,
+    only_stripes: bool,
     taken: u64,
 }
 
@@ -238,9 +238,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores most of what was dirty when it was called, in whole rows: what would leave columns of a row empty stays
-    /// dirty, for what is written next to fill.
-    pub(crate) fn flush_rows(&self) -> Result<()> {
+    /// Stores most of what was dirty when it was called, in whole stripes: what would leave columns of a stripe empty
+    /// stays dirty, for what is written next to fill.
+    pub(crate) fn flush_stripes(&self) -> Result<()> {
         let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
         while !todo.is_empty() {
             self.flush_some(&self.pool.enter()?, &mut todo, true)?;
@@ -275,9 +275,9 @@ impl Volume {
         self.flush_some(op, todo, false)
     }
 
-    /// As [`Volume::flush_batch`]; with `whole_rows` what is not enough for a row is taken off the list and stays
+    /// As [`Volume::flush_batch`]; with `whole_stripes` what is not enough for a stripe is taken off the list and stays
     /// dirty.
-    fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_rows: bool) -> Result<()> {
+    fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_stripes: bool) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
         let storable = self.pool.store().storable_now(record_size);
         // What was only looked at has nothing but an inode to store; each inode and each record may lie in another
@@ -315,8 +315,8 @@ impl Volume {
             }
         }
         todo.retain(|id, _| skipped.binary_search(id).is_err());
-        let only_rows = whole_rows && room.bytes() >= 4 * abreast;
-        if only_rows {
+        let only_stripes = whole_stripes && room.bytes() >= 4 * abreast;
+        if only_stripes {
             room.shrink_to(expected / abreast * abreast);
             if room.bytes() == 0 {
                 todo.clear();
@@ -326,8 +326,8 @@ impl Volume {
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
         // What was taken is lost to whoever has a turn next.
         let _watch = self.pool.store().watch("a flush");
-        let spare = storable.saturating_sub(room.bytes()).min(2 * SPAN_MAX);
-        let mut share = Share { left: room.bytes(), spare, row: abreast, only_rows, taken: 0 };
+        let headroom = storable.saturating_sub(room.bytes()).min(2 * SPAN_MAX);
+        let mut share = Share { left: room.bytes(), headroom, stripe: abreast, only_stripes, taken: 0 };
         let mut taken = Vec::new();
         let mut rest = Todo::new();
         for (inode, records) in &inodes {
@@ -348,7 +348,7 @@ impl Volume {
             Ok(mut not_stored) => rest.append(&mut not_stored),
             // One of them cannot be stored where its tree is damaged: the others can.
             Err(FsError::Damaged(_)) => {
-                for one in taken.chunks(1).filter(|one| !one[0].is_settled()) {
+                for one in taken.chunks(1).filter(|one| !one[0].is_stored()) {
                     match self.store_taken(op, one) {
                         Ok(mut not_stored) => rest.append(&mut not_stored),
                         Err(error @ FsError::Damaged(_)) => self.give_up(&one[0], error),
@@ -415,7 +415,7 @@ impl Volume {
         taken.spans = state.data.spans.take(all.start..stop);
         // One that is too large is torn, and what ends here can be left.
         taken.spans.cut(stop);
-        let is_left = share.only_rows && stop == all.start;
+        let is_left = share.only_stripes && stop == all.start;
         let next = (stop < all.end && !is_left).then(|| {
             taken.more = state.data.first_from(stop, record_size);
             stop / record_size..taken.until
@@ -469,7 +469,7 @@ impl Volume {
         for (index, from) in taken.iter().enumerate() {
             let (mine, others) = left.split_at(left.partition_point(|record| record.inode == index));
             let rest = rests.get(&index);
-            self.settle(op, from, mine, rest)?;
+            self.put_extents(op, from, mine, rest)?;
             todo.extend(rest.map(|rest| (from.inode.id, rest.from / from.record_size..from.until)));
             left = others;
         }
@@ -582,7 +582,13 @@ impl Volume {
     }
 
     /// Puts an inode's new extents into the tree; what was taken from it is dirty no more, but for a rest.
-    fn settle(&self, op: &Op<'_>, taken: &Taken<'_>, built: &[Built], rest: Option<&Rest>) -> Result<()> {
+    fn put_extents(
+        &self,
+        op: &Op<'_>,
+        taken: &Taken<'_>,
+        built: &[Built],
+        rest: Option<&Rest>,
+    ) -> Result<()> {
         let id = taken.inode.id;
         let mut guard = taken.inode.state.lock();
         let state: &mut State = &mut guard;
@@ -633,7 +639,7 @@ impl Volume {
         for span in taken.spans.iter().filter(|span| span.end > left) {
             state.data.put_back(taken.record_size, span);
         }
-        state.data.settle(taken.record_size, left);
+        state.data.finish_flush(taken.record_size, left);
         for range in &taken.unlogged {
             state.data.unlogged.insert(range.start.max(left)..range.end.max(left));
         }

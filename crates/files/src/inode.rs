@@ -277,7 +277,7 @@ impl DirtyData {
 
     /// The store of `flushing` is done, but for what lies from `rest` on: that becomes dirty again, under what was
     /// written since.
-    pub fn settle(&mut self, record_size: u64, rest: u64) {
+    pub fn finish_flush(&mut self, record_size: u64, rest: u64) {
         // What has no records yet has nothing that was written either.
         let mut rests = self.flushing.split_off(&(rest / record_size.max(1)));
         self.flushing.clear();

@@ -349,12 +349,12 @@ impl Mount {
         self.tree.read().children(of).any(|(_, taken, _)| taken == name)
     }
 
-    /// Stores most of what is dirty, between commits: what would leave rows half empty stays, for more may follow.
+    /// Stores most of what is dirty, between commits: what would leave stripes half empty stays, for more may follow.
     ///
     /// # Errors
     /// When it cannot be stored.
-    pub fn flush_rows(&self) -> Result<(), PoolError> {
-        self.all().iter().try_for_each(|volume| Ok(volume.flush_rows()?))
+    pub fn flush_stripes(&self) -> Result<(), PoolError> {
+        self.all().iter().try_for_each(|volume| Ok(volume.flush_stripes()?))
     }
 }
 
@@ -365,7 +365,7 @@ impl FrontEnd for Mount {
 
     fn flush_logged(&self, op: &Op<'_>) -> Result<(), PoolError> {
         self.all().iter().try_for_each(|volume| {
-            volume.ids.seal(volume.dataset().next_inode());
+            volume.ids.note_commit(volume.dataset().next_inode());
             Ok(volume.flush_logged(op)?)
         })
     }

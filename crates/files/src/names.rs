@@ -33,7 +33,7 @@ const SETGID: u16 = 0o2000;
 
 /// An entry that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundName {
     pub key: Key,
     pub inode: InodeId,
     pub kind: FileKind,
@@ -80,7 +80,12 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Finds `name` in `dir`, or else a free key for it.
-fn find(tree: &impl Look, names: &NameKey, dir: InodeId, name: &[u8]) -> Result<Result<Found, Option<Key>>> {
+fn find(
+    tree: &impl Look,
+    names: &NameKey,
+    dir: InodeId,
+    name: &[u8],
+) -> Result<Result<FoundName, Option<Key>>> {
     let first = names.cookie(name);
     let mut free = first;
     let mut found = Ok(None);
@@ -90,7 +95,7 @@ fn find(tree: &impl Look, names: &NameKey, dir: InodeId, name: &[u8]) -> Result<
         }
         match Entry::decode(value) {
             Ok(entry) if entry.name == name => {
-                found = Ok(Some(Found { key: *key, inode: entry.inode, kind: entry.kind }));
+                found = Ok(Some(FoundName { key: *key, inode: entry.inode, kind: entry.kind }));
                 return ControlFlow::Break(());
             }
             Ok(_) => free += u64::from(free == key.offset),
@@ -188,11 +193,11 @@ impl Volume {
     }
 
     /// What `name` in `dir` is.
-    pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<FoundName>> {
         Ok(find(&self.dataset.view()?, self.dataset.name_key(), dir, name)?.ok())
     }
 
-    fn existing(&self, dir: InodeId, name: &[u8]) -> Result<Found> {
+    fn existing(&self, dir: InodeId, name: &[u8]) -> Result<FoundName> {
         self.find(dir, name)?.ok_or(FsError::NotFound)
     }
 
@@ -241,7 +246,7 @@ impl Volume {
     }
 
     /// What stands in for an inode that is lost, which `found` leads to: it belongs to whom its directory does.
-    fn show_lost(&self, parent: InodeId, found: Found) -> Result<Attr> {
+    fn show_lost(&self, parent: InodeId, found: FoundName) -> Result<Attr> {
         let (uid, gid) = self.getattr(parent).map_or((0, 0), |dir| (dir.uid, dir.gid));
         let perm = if found.kind == FileKind::Directory { 0o700 } else { 0 };
         let item = items::Inode {
@@ -675,7 +680,8 @@ impl Volume {
                 return Err(FsError::NotEmpty);
             }
         }
-        let entry = |found: Found, name: &[u8]| Entry { inode: found.inode, kind: found.kind, name }.encode();
+        let entry =
+            |found: FoundName, name: &[u8]| Entry { inode: found.inode, kind: found.kind, name }.encode();
         self.dataset.update(op, |tree| {
             let replaced = to.map_or(to_key, |to| orphan_key(to.inode));
             warm(tree, &states, &[from.key, to_key, replaced])?;
@@ -714,7 +720,7 @@ impl Volume {
     }
 
     /// Refuses to move a directory into itself or anything below it.
-    fn check_subtree(&self, moved: Found, into: InodeId) -> Result<()> {
+    fn check_subtree(&self, moved: FoundName, into: InodeId) -> Result<()> {
         if moved.kind != FileKind::Directory {
             return Ok(());
         }

@@ -515,9 +515,9 @@ mod tests {
             let new = NewInode::plain(FileKind::Regular, 0o644);
             let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
             let id = volume.make(ROOT_INODE, b"file", new, &caller).unwrap().node.unpack().1;
-            let dice = SeededEntropy::new(len);
+            let rng = SeededEntropy::new(len);
             for at in (0..400_000).step_by(len as usize) {
-                let bytes: Vec<u8> = (0..len).map(|_| dice.next_u64() as u8).collect();
+                let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
                 volume.write(id, Some(at), &bytes, false).unwrap();
             }
             let mut todo = Todo::from([(id, 0..u64::MAX)]);

@@ -1,7 +1,7 @@
 //! Copying between files, by reference where that can be.
 //!
 //! A copy shares extents: the target's tree names the blocks that the source's tree names, and each block is marked
-//! as shared in the same operation, so that nobody but the trace frees it (see `larder_pool`'s `free`). No data is
+//! as shared in the same operation, so that nobody but GC frees it (see `larder_pool`'s `free`). No data is
 //! read or written.
 //!
 //! # What can be shared

@@ -65,22 +65,22 @@ pub struct Volume {
 #[derive(Debug, Default)]
 pub(crate) struct IdLease {
     /// The next id, as the commit under way has it; 0 before the first.
-    sealed: AtomicU64,
+    noted: AtomicU64,
     /// The first id that must not be given out yet.
     end: AtomicU64,
 }
 
 impl IdLease {
     /// A commit takes `next` along.
-    pub fn seal(&self, next: InodeId) {
-        self.sealed.store(next.get(), Ordering::Relaxed);
+    pub fn note_commit(&self, next: InodeId) {
+        self.noted.store(next.get(), Ordering::Relaxed);
     }
 
     /// That commit is durable.
     pub fn renew(&self) {
-        let sealed = self.sealed.load(Ordering::Relaxed);
-        if sealed > 0 {
-            self.end.store(sealed + INODE_LEASE, Ordering::Relaxed);
+        let noted = self.noted.load(Ordering::Relaxed);
+        if noted > 0 {
+            self.end.store(noted + INODE_LEASE, Ordering::Relaxed);
         }
     }
 }

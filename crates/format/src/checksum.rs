@@ -116,7 +116,7 @@ pub fn fast64(sums: &Sums, bytes: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot_with_secret(&sums.secret, bytes).expect(LONG_ENOUGH)
 }
 
-/// XXH3-128 of `bytes`, keyed: for row columns and, as `checksum=on`, for payloads.
+/// XXH3-128 of `bytes`, keyed: for stripe columns and, as `checksum=on`, for payloads.
 pub fn fast128(sums: &Sums, bytes: &[u8]) -> u128 {
     twox_hash::XxHash3_128::oneshot_with_secret(&sums.secret, bytes).expect(LONG_ENOUGH)
 }

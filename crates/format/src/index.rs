@@ -21,7 +21,7 @@ pub const FILTER_PER_PAGE: usize = PAGE_MAX - PageHead::SIZE;
 /// The most pages of a filter.
 pub const MAX_FILTER_PAGES: usize = 64;
 /// Values of a filter among which all of one fingerprint lie.
-pub const BAND: usize = 64;
+pub const RIBBON_WIDTH: usize = 64;
 /// Bytes of a line of a filter.
 pub const LINE: usize = 64;
 
@@ -264,31 +264,31 @@ impl<'a> PrintsPage<'a> {
 /// What a filter is. `SPEC.md` has the hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterShape {
-    /// Values of a byte, of which a fingerprint has up to seven within [`BAND`] (after Dillinger and Walzer, *Ribbon
-    /// filter: practically smaller than Bloom and Xor*, 2021).
-    Band {
+    /// Values of a byte, of which a fingerprint has up to seven within [`RIBBON_WIDTH`] (after Dillinger and Walzer,
+    /// *Ribbon filter: practically smaller than Bloom and Xor*, 2021).
+    Ribbon {
         /// Seed of its hash.
         seed: u64,
-        /// How many, [`BAND`] at least.
+        /// How many, [`RIBBON_WIDTH`] at least.
         values: u32,
     },
     /// A Bloom filter whose bits of one fingerprint are in one line of [`LINE`] bytes (Putze, Sanders and Singler,
     /// *Cache-, Hash- and Space-Efficient Bloom Filters*, 2007).
-    Lines {
+    Bloom {
         /// How many.
         lines: u32,
     },
 }
 
-const BAND_KIND: u8 = 1;
-const LINES_KIND: u8 = 2;
+const RIBBON_KIND: u8 = 1;
+const BLOOM_KIND: u8 = 2;
 
 impl FilterShape {
     /// Its bytes.
     pub fn bytes(&self) -> u64 {
         match *self {
-            Self::Band { values, .. } => u64::from(values),
-            Self::Lines { lines } => u64::from(lines) * LINE as u64,
+            Self::Ribbon { values, .. } => u64::from(values),
+            Self::Bloom { lines } => u64::from(lines) * LINE as u64,
         }
     }
     /// Pages that hold it.
@@ -298,12 +298,12 @@ impl FilterShape {
 
     fn of(head: &PartHead, entries: u64) -> Result<Self, Corrupt> {
         let shape = match head.filter {
-            BAND_KIND => Self::Band { seed: head.seed, values: head.size },
-            _ => Self::Lines { lines: head.size },
+            RIBBON_KIND => Self::Ribbon { seed: head.seed, values: head.size },
+            _ => Self::Bloom { lines: head.size },
         };
         let of_kind = match head.filter {
-            BAND_KIND => head.size as usize >= BAND,
-            LINES_KIND => head.seed == 0 && head.size > 0,
+            RIBBON_KIND => head.size as usize >= RIBBON_WIDTH,
+            BLOOM_KIND => head.seed == 0 && head.size > 0,
             _ => false,
         };
         let fits = of_kind
@@ -390,8 +390,8 @@ impl PartDescriptor {
         let at = out.len();
         out.resize(at + PartHead::SIZE, 0);
         let (filter, seed, size) = match self.filter {
-            FilterShape::Band { seed, values } => (BAND_KIND, seed, values),
-            FilterShape::Lines { lines } => (LINES_KIND, 0, lines),
+            FilterShape::Ribbon { seed, values } => (RIBBON_KIND, seed, values),
+            FilterShape::Bloom { lines } => (BLOOM_KIND, 0, lines),
         };
         PartHead {
             covered: self.covered,

@@ -22,9 +22,9 @@ pub const RING_OFFSET: u64 = 2 << MAX_ASHIFT;
 pub const RING_SLOT: usize = 1 << MAX_ASHIFT;
 /// Places in the ring.
 pub const RING_SLOTS: u64 = 14;
-/// The least alignment of rows, log2: 512-byte sectors are never believed.
+/// The least alignment of stripes, log2: 512-byte sectors are never believed.
 pub const MIN_ASHIFT: u8 = 12;
-/// The greatest alignment of rows, log2.
+/// The greatest alignment of stripes, log2.
 pub const MAX_ASHIFT: u8 = 16;
 /// The smallest device that can be a pool's.
 pub const MIN_DEVICE: u64 = 64 << 20;
@@ -49,7 +49,7 @@ pub fn label_areas(size: ByteLen) -> [DeviceOffset; 2] {
 /// The word by which people ask for a group's redundancy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum GroupWord {
+pub enum LayoutKind {
     /// One device.
     Single = 1,
     /// Copies on every device.
@@ -66,7 +66,7 @@ pub enum GroupWord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupRule {
     /// The word people use.
-    pub word: GroupWord,
+    pub word: LayoutKind,
     /// The layout of the group's full-width segments.
     pub layout: Layout,
 }
@@ -79,17 +79,17 @@ impl Field for GroupRule {
     }
     /// Unchecked: the word of an unknown number reads as single; see [`GroupRule::load_checked`].
     fn load(from: &[u8]) -> Self {
-        Self { word: word(from[0]).unwrap_or(GroupWord::Single), layout: Layout::load(&from[1..]) }
+        Self { word: word(from[0]).unwrap_or(LayoutKind::Single), layout: Layout::load(&from[1..]) }
     }
 }
 
-fn word(byte: u8) -> Option<GroupWord> {
+fn word(byte: u8) -> Option<LayoutKind> {
     Some(match byte {
-        1 => GroupWord::Single,
-        2 => GroupWord::Mirror,
-        3 => GroupWord::Raidz,
-        4 => GroupWord::Raid10,
-        5 => GroupWord::Raid14,
+        1 => LayoutKind::Single,
+        2 => LayoutKind::Mirror,
+        3 => LayoutKind::Raidz,
+        4 => LayoutKind::Raid10,
+        5 => LayoutKind::Raid14,
         _ => return None,
     })
 }
@@ -103,11 +103,11 @@ impl GroupRule {
         let layout = Layout::new(from[1], from[2], from[3])?;
         let (k, r, m) = (layout.k(), layout.r(), layout.m());
         let fits = match word {
-            GroupWord::Single => (k, r, m) == (1, 1, 0),
-            GroupWord::Mirror => (k, m) == (1, 0),
-            GroupWord::Raidz => r == 1 && m > 0,
-            GroupWord::Raid10 => (r, m) == (2, 0),
-            GroupWord::Raid14 => (r, m) == (2, 1),
+            LayoutKind::Single => (k, r, m) == (1, 1, 0),
+            LayoutKind::Mirror => (k, m) == (1, 0),
+            LayoutKind::Raidz => r == 1 && m > 0,
+            LayoutKind::Raid10 => (r, m) == (2, 0),
+            LayoutKind::Raid14 => (r, m) == (2, 1),
         };
         ensure(fits, WHAT, Reason::Range)?;
         Ok(Self { word, layout })
@@ -116,11 +116,11 @@ impl GroupRule {
     /// How status shows it: `mirror`, `raidz2`, …
     pub fn name(&self) -> String {
         match self.word {
-            GroupWord::Single => "single".into(),
-            GroupWord::Mirror => "mirror".into(),
-            GroupWord::Raidz => format!("raidz{}", self.layout.m()),
-            GroupWord::Raid10 => "raid10".into(),
-            GroupWord::Raid14 => "raid14".into(),
+            LayoutKind::Single => "single".into(),
+            LayoutKind::Mirror => "mirror".into(),
+            LayoutKind::Raidz => format!("raidz{}", self.layout.m()),
+            LayoutKind::Raid10 => "raid10".into(),
+            LayoutKind::Raid14 => "raid14".into(),
         }
     }
 }
@@ -200,7 +200,7 @@ layout! {
         device_size: ByteLen = 64,
         /// When the pool was made.
         created: Timestamp = 72,
-        /// log2 of the alignment of rows.
+        /// log2 of the alignment of stripes.
         ashift: u8 = 84,
         /// Bytes of the pool's name.
         name_len: u8 = 85,
@@ -238,7 +238,7 @@ pub struct Label {
     pub device_size: ByteLen,
     /// When the pool was made.
     pub created: Timestamp,
-    /// log2 of the alignment of rows.
+    /// log2 of the alignment of stripes.
     pub ashift: u8,
     /// Features in use.
     pub features: Features,
@@ -271,7 +271,7 @@ impl Label {
         }
         .put(&mut out);
         out[LabelHead::SIZE..LabelHead::SIZE + self.name.len()].copy_from_slice(self.name.as_bytes());
-        seal(&mut out);
+        put_sum(&mut out);
         out
     }
 
@@ -283,7 +283,7 @@ impl Label {
     /// Verifies a label.
     pub fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "label";
-        let bytes = unseal(bytes, WHAT, LABEL_MAGIC)?;
+        let bytes = take_summed(bytes, WHAT, LABEL_MAGIC)?;
         let head = LabelHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         head.features.check(WHAT)?;
@@ -293,8 +293,8 @@ impl Label {
         ensure_countable(&[head.sequence, head.device_size.get()], WHAT)?;
         ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         let start = head.data_start.get();
-        let rows = start.saturating_add(u64::from(DESCRIPTOR_LEN));
-        ensure(start >= LABEL_AREA && rows.is_multiple_of(1 << head.ashift), WHAT, Reason::Range)?;
+        let stripes = start.saturating_add(u64::from(DESCRIPTOR_LEN));
+        ensure(start >= LABEL_AREA && stripes.is_multiple_of(1 << head.ashift), WHAT, Reason::Range)?;
         let end = start.checked_add(u64::from(head.slot_count) * u64::from(head.slot_size));
         ensure(head.device_size.get() >= 2 * LABEL_AREA, WHAT, Reason::Range)?;
         let last_area = label_areas(head.device_size)[1].get();
@@ -370,14 +370,14 @@ impl Heartbeat {
         }
         .put(&mut out);
         out[HeartbeatHead::SIZE..HeartbeatHead::SIZE + name.len()].copy_from_slice(name);
-        seal(&mut out);
+        put_sum(&mut out);
         out
     }
 
     /// Verifies a heartbeat.
     pub fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "heartbeat";
-        let bytes = unseal(bytes, WHAT, HEARTBEAT_MAGIC)?;
+        let bytes = take_summed(bytes, WHAT, HEARTBEAT_MAGIC)?;
         let head = HeartbeatHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let name = &bytes[HeartbeatHead::SIZE..HeartbeatHead::SIZE + usize::from(head.name_len)];
         Ok(Self {
@@ -392,12 +392,12 @@ impl Heartbeat {
 }
 
 /// Sums all but the last eight bytes into them. Without a key: a label must be readable before its pool is known.
-fn seal(out: &mut [u8]) {
+fn put_sum(out: &mut [u8]) {
     let end = out.len() - 8;
     checksum::plain64(&out[..end]).store(&mut out[end..]);
 }
 
-fn unseal<'a>(bytes: &'a [u8], what: &'static str, magic: u64) -> Result<&'a [u8], Corrupt> {
+fn take_summed<'a>(bytes: &'a [u8], what: &'static str, magic: u64) -> Result<&'a [u8], Corrupt> {
     let bytes = bytes.get(..LABEL_LEN).ok_or(Corrupt::new(what, Reason::Short))?;
     ensure(u64::load(bytes) == magic, what, Reason::Magic)?;
     let (body, sum) = bytes.split_at(LABEL_LEN - 8);

@@ -99,7 +99,7 @@ layout! {
         rule: GroupRule = 2,
         /// A [`GroupRole`].
         role: u8 = 6,
-        /// log2 of the alignment of its rows.
+        /// log2 of the alignment of its stripes.
         ashift: u8 = 7,
         /// Bytes of a slot on its devices.
         slot_size: u32 = 8,
@@ -147,7 +147,7 @@ pub struct RootGroup {
     pub index: GroupIndex,
     /// Its rule: word, k, r, m.
     pub rule: GroupRule,
-    /// log2 of the alignment of its rows.
+    /// log2 of the alignment of its stripes.
     pub ashift: u8,
     /// Bytes of a slot on its devices.
     pub slot_size: u32,
@@ -271,8 +271,8 @@ pub enum DeviceState {
 
 /// A device as the root knows it.
 ///
-/// One that is being rebuilt holds every row whose commit is at most `good_through` or above `since`, and all
-/// rows of the segments up to `cursor`.
+/// One that is being rebuilt holds every stripe whose commit is at most `good_through` or above `since`, and all
+/// stripes of the segments up to `cursor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootDevice {
     /// Its number.

@@ -183,7 +183,7 @@ impl Delta {
     }
 
     /// Whether nothing older can show through.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         self.target != Target::Keep && self.set.with(self.clear) == Marks::ALL
     }
 

@@ -1,4 +1,4 @@
-//! Segments: the layout formula, the descriptor at the start of every slot, row headers, and the
+//! Segments: the layout formula, the descriptor at the start of every slot, stripe headers, and the
 //! record that the segment table and the root keep of a segment.
 
 use crate::checksum::{self, Sums};
@@ -13,8 +13,8 @@ use crate::{
 
 /// Bytes at the start of every slot that hold the segment's descriptor.
 pub const DESCRIPTOR_LEN: u32 = 4096;
-/// Rows start and end on multiples of this many bytes, or of the device's sector when that is larger.
-pub const ROW_STEP: u32 = 4096;
+/// Stripes start and end on multiples of this many bytes, or of the device's sector when that is larger.
+pub const STRIPE_STEP: u32 = 4096;
 /// The smallest slot.
 pub const MIN_SLOT: u32 = 1 << 20;
 
@@ -92,7 +92,7 @@ impl Layout {
     pub fn quorum(self) -> usize {
         self.r() + self.m()
     }
-    /// The layout for what is less than a row: one data column, as many copies as losses survived.
+    /// The layout for what is less than a stripe: one data column, as many copies as losses survived.
     pub fn replicated(self) -> Self {
         Self { k: 1, r: self.r + self.m, m: 0 }
     }
@@ -127,9 +127,9 @@ impl Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SegmentKind {
-    /// Records in full rows of the group's layout.
+    /// Records in full stripes of the group's layout.
     Data = 1,
-    /// Records that did not fill a row, replicated.
+    /// Records that did not fill a stripe, replicated.
     Small = 2,
     /// Nodes of datasets' trees, replicated.
     Node = 3,
@@ -184,7 +184,7 @@ impl Field for Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SegmentState {
-    /// Rows are being appended.
+    /// Stripes are being appended.
     Open = 1,
     /// Complete; its blocks are read.
     Closed = 2,
@@ -209,7 +209,7 @@ layout! {
         layout: Layout = 12,
         /// Number of slots that follow.
         columns: u8 = 15,
-        /// Committed height: bytes of every column that hold descriptor and whole rows.
+        /// Committed height: bytes of every column that hold descriptor and whole stripes.
         height: u32 = 16,
         /// Blocks in it that are not freed.
         live_blocks: u32 = 20,
@@ -229,7 +229,7 @@ layout! {
         class: u8 = 72,
         /// 1 when something of it is lost and not all files that this belongs to have been named yet, else 0.
         unnamed: u8 = 73,
-        /// The commit of its last row; a device that holds all up to that one holds it whole.
+        /// The commit of its last stripe; a device that holds all up to that one holds it whole.
         filled: CommitId = 80,
         /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
         verified: u64 = 88,
@@ -269,7 +269,7 @@ pub struct SegmentRecord {
     pub class: u8,
     /// Something of it is lost, and not all files that this belongs to are in the damage ledger yet.
     pub unnamed: bool,
-    /// The commit of its last row; not kept for the log.
+    /// The commit of its last stripe; not kept for the log.
     pub filled: CommitId,
     /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
     pub verified: u64,
@@ -315,7 +315,7 @@ impl SegmentRecord {
         let layout = head.layout.checked()?;
         ensure(usize::from(head.columns) == layout.columns(), WHAT, Reason::Range)?;
         let heights = DESCRIPTOR_LEN..=MAX_SLOT;
-        let height_ok = heights.contains(&head.height) && head.height.is_multiple_of(ROW_STEP);
+        let height_ok = heights.contains(&head.height) && head.height.is_multiple_of(STRIPE_STEP);
         ensure(height_ok, WHAT, Reason::Range)?;
         ensure(head.live_bytes <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
         ensure(head.placed <= layout.columns() as u64 * u64::from(MAX_SLOT), WHAT, Reason::Range)?;
@@ -404,14 +404,14 @@ pub fn check_descriptor(sums: &Sums, bytes: &[u8]) -> Result<(SegmentRecord, usi
 }
 
 /// `LROW`.
-pub const ROW_MAGIC: u32 = u32::from_le_bytes(*b"LROW");
+pub const STRIPE_MAGIC: u32 = u32::from_le_bytes(*b"LROW");
 
 layout! {
-    /// The fixed part of the header in front of each column of a row. The 16-byte XXH3-128 of every
+    /// The fixed part of the header in front of each column of a stripe. The 16-byte XXH3-128 of every
     /// column's bytes behind the header follow it, in column order: data, replicas, padding and
     /// parity alike.
-    pub struct RowHead[64] {
-        /// [`ROW_MAGIC`].
+    pub struct StripeHead[64] {
+        /// [`STRIPE_MAGIC`].
         magic: u32 = 0,
         /// Number of column sums that follow.
         columns: u8 = 4,
@@ -419,11 +419,11 @@ layout! {
         column: u8 = 5,
         /// The segment.
         segment: SegmentId = 8,
-        /// Where the row starts, bytes from the start of the slot.
+        /// Where the stripe starts, bytes from the start of the slot.
         offset: u32 = 16,
         /// Bytes of each column, header and padding included.
         height: u32 = 20,
-        /// The commit that the row was written for.
+        /// The commit that the stripe was written for.
         commit: CommitId = 24,
         /// The import under which it was written.
         incarnation: Incarnation = 32,
@@ -434,21 +434,21 @@ layout! {
     }
 }
 
-/// Bytes of a row's header when the segment has `columns` columns; a multiple of [`crate::BLOCK_STEP`].
-pub const fn row_header_len(columns: usize) -> u32 {
-    (RowHead::SIZE + 16 * columns) as u32
+/// Bytes of a stripe's header when the segment has `columns` columns; a multiple of [`crate::BLOCK_STEP`].
+pub const fn stripe_header_len(columns: usize) -> u32 {
+    (StripeHead::SIZE + 16 * columns) as u32
 }
 
-/// A row's header.
+/// A stripe's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowHeader {
+pub struct StripeHeader {
     /// The segment.
     pub segment: SegmentId,
-    /// Where the row starts, bytes from the start of the slot.
+    /// Where the stripe starts, bytes from the start of the slot.
     pub offset: u32,
     /// Bytes of each column, header and padding included.
     pub height: u32,
-    /// The commit that the row was written for.
+    /// The commit that the stripe was written for.
     pub commit: CommitId,
     /// The import under which it was written.
     pub incarnation: Incarnation,
@@ -460,12 +460,12 @@ pub struct RowHeader {
     pub sums: Vec<u128>,
 }
 
-impl RowHeader {
-    /// Writes the header at the start of `out`, which holds [`row_header_len`] bytes.
+impl StripeHeader {
+    /// Writes the header at the start of `out`, which holds [`stripe_header_len`] bytes.
     pub fn put(&self, sums: &Sums, out: &mut [u8]) {
-        let len = row_header_len(self.sums.len()) as usize;
-        let mut head = RowHead {
-            magic: ROW_MAGIC,
+        let len = stripe_header_len(self.sums.len()) as usize;
+        let mut head = StripeHead {
+            magic: STRIPE_MAGIC,
             columns: self.sums.len() as u8,
             column: self.column,
             segment: self.segment,
@@ -478,25 +478,25 @@ impl RowHeader {
         };
         head.put(out);
         for (i, sum) in self.sums.iter().enumerate() {
-            sum.store(&mut out[RowHead::SIZE + 16 * i..]);
+            sum.store(&mut out[StripeHead::SIZE + 16 * i..]);
         }
         head.header_sum = checksum::fast64(sums, &out[..len]);
         head.put(out);
     }
 
-    /// Verifies the row header at the start of `bytes`.
+    /// Verifies the stripe header at the start of `bytes`.
     pub fn check(sums: &Sums, bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "row header";
-        let head = RowHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
-        ensure(head.magic == ROW_MAGIC, WHAT, Reason::Magic)?;
+        let head = StripeHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(head.magic == STRIPE_MAGIC, WHAT, Reason::Magic)?;
         let columns = usize::from(head.columns);
         ensure((1..=MAX_COLUMNS).contains(&columns), WHAT, Reason::Range)?;
-        let header_len = row_header_len(columns);
+        let header_len = stripe_header_len(columns);
         let bytes = bytes.get(..header_len as usize).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let sum = checksum::fast64_with_hole(sums, bytes, 48);
         ensure(sum == head.header_sum, WHAT, Reason::Checksum)?;
         ensure(head.column < head.columns, WHAT, Reason::Range)?;
-        let aligned = head.offset.is_multiple_of(ROW_STEP) && head.height.is_multiple_of(ROW_STEP);
+        let aligned = head.offset.is_multiple_of(STRIPE_STEP) && head.height.is_multiple_of(STRIPE_STEP);
         ensure(aligned && head.used.is_multiple_of(BLOCK_STEP), WHAT, Reason::Range)?;
         let end = u64::from(head.offset) + u64::from(head.height);
         ensure(head.offset >= DESCRIPTOR_LEN && end <= u64::from(MAX_SLOT), WHAT, Reason::Range)?;
@@ -509,7 +509,7 @@ impl RowHeader {
             incarnation: head.incarnation,
             column: head.column,
             used: head.used,
-            sums: bytes[RowHead::SIZE..].chunks_exact(16).map(u128::load).collect(),
+            sums: bytes[StripeHead::SIZE..].chunks_exact(16).map(u128::load).collect(),
         })
     }
 }

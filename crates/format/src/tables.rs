@@ -171,7 +171,7 @@ layout! {
         /// The root of its tree.
         root: BlockPtr = 32,
         /// Floor: the highest block id that a snapshot of it may hold.
-        floor: BlockId = 56,
+        protected_below: BlockId = 56,
         /// Footprints of all blocks it refers to, bytes.
         referenced: u64 = 64,
         /// Plain bytes of the records it refers to.
@@ -219,7 +219,7 @@ pub struct DatasetRecord {
     /// It has neither name nor parent nor properties any more; its tree is being taken down.
     pub destroyed: bool,
     /// The highest block id that a snapshot of it may hold.
-    pub floor: BlockId,
+    pub protected_below: BlockId,
     /// Footprints of all blocks it refers to, bytes.
     pub referenced: u64,
     /// Plain bytes of the records it refers to.
@@ -251,7 +251,7 @@ impl DatasetRecord {
             has_root: u8::from(self.root.is_some()),
             destroyed: u8::from(self.destroyed),
             root: self.root.unwrap_or(BlockPtr::load(&[0; BlockPtr::SIZE])),
-            floor: self.floor,
+            protected_below: self.protected_below,
             referenced: self.referenced,
             logical: self.logical,
             next_inode: self.next_inode,
@@ -297,7 +297,7 @@ impl DatasetRecord {
             guid: head.guid,
             root: (head.has_root != 0).then(|| head.root.checked()).transpose()?,
             destroyed: head.destroyed != 0,
-            floor: head.floor,
+            protected_below: head.protected_below,
             referenced: head.referenced,
             logical: head.logical,
             stored: head.stored,

@@ -4,7 +4,7 @@
 use larder_format::block::{self, BlockHeader, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{self, ChecksumKind, KEY_LEN, PoolKey, Sums};
 use larder_format::items::{Entry, Extent, FileKind, Inode};
-use larder_format::label::{Features, GroupRule, GroupWord, LABEL_AREA, Label, label_areas};
+use larder_format::label::{Features, GroupRule, LABEL_AREA, Label, LayoutKind, label_areas};
 use larder_format::log::{decode_op, encode_op};
 use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
@@ -13,8 +13,8 @@ use larder_format::root::{
 };
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
-    CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot,
-    row_header_len,
+    CLASSES, DESCRIPTOR_LEN, Layout, MAX_SLOT, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader,
+    stripe_header_len,
 };
 use larder_format::tables::{
     BadSlotRecord, DatasetRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table,
@@ -62,7 +62,7 @@ fn segment() -> SegmentRecord {
 }
 
 fn root() -> Root {
-    let rule = GroupRule { word: GroupWord::Mirror, layout: layout(1, 2, 0) };
+    let rule = GroupRule { word: LayoutKind::Mirror, layout: layout(1, 2, 0) };
     let device = |i| RootDevice {
         index: DeviceIndex::new(i),
         group: GroupIndex::new(0),
@@ -120,7 +120,7 @@ fn label() -> Label {
         device: DeviceGuid::new(2),
         index: DeviceIndex::new(0),
         group: GroupIndex::new(0),
-        rule: GroupRule { word: GroupWord::Mirror, layout: layout(1, 2, 0) },
+        rule: GroupRule { word: LayoutKind::Mirror, layout: layout(1, 2, 0) },
         slot_size: 1 << 20,
         slot_count: 62,
         data_start: DeviceOffset::new(1 << 20),
@@ -139,7 +139,7 @@ fn dataset() -> DatasetRecord {
         guid: 1,
         root: Some(ptr(300)),
         destroyed: false,
-        floor: BlockId::new(0),
+        protected_below: BlockId::new(0),
         referenced: 1,
         logical: 1,
         stored: 1,
@@ -294,7 +294,7 @@ fn a_segment_that_nothing_could_be_stored_in_is_refused() {
         SegmentRecord::decode(&out)
     };
     refused(&segment(), decode, "no room for the descriptor", |s| s.height = 0);
-    refused(&segment(), decode, "half a row", |s| s.height += 8);
+    refused(&segment(), decode, "half a stripe", |s| s.height += 8);
     refused(&segment(), decode, "two columns on one device", |s| s.slots[1].device = s.slots[0].device);
     refused(&segment(), decode, "freed by nobody", |s| s.state = SegmentState::Freed);
     refused(&segment(), decode, "freed and open", |s| s.freed = CommitId::new(3));
@@ -309,14 +309,14 @@ fn layouts_that_no_parity_covers_are_refused() {
     assert!(Layout::new(62, 1, 1).is_err());
     assert!(Layout::new(64, 1, 0).is_ok());
     let rule = |word, k, r, m| GroupRule::load_checked(&[word as u8, k, r, m]);
-    assert!(rule(GroupWord::Raidz, 4, 1, 2).is_ok());
-    assert!(rule(GroupWord::Single, 4, 1, 2).is_err());
-    assert!(rule(GroupWord::Raid10, 2, 3, 0).is_err());
+    assert!(rule(LayoutKind::Raidz, 4, 1, 2).is_ok());
+    assert!(rule(LayoutKind::Single, 4, 1, 2).is_err());
+    assert!(rule(LayoutKind::Raid10, 2, 3, 0).is_err());
 }
 
 #[test]
-fn a_row_over_its_descriptor_or_past_its_slot_is_refused() {
-    let header = RowHeader {
+fn a_stripe_over_its_descriptor_or_past_its_slot_is_refused() {
+    let header = StripeHeader {
         segment: SegmentId::new(1),
         offset: DESCRIPTOR_LEN,
         height: 8192,
@@ -326,13 +326,13 @@ fn a_row_over_its_descriptor_or_past_its_slot_is_refused() {
         used: 160,
         sums: vec![1, 2],
     };
-    let check = |header: &RowHeader| {
-        let mut out = vec![0; row_header_len(header.sums.len()) as usize];
+    let check = |header: &StripeHeader| {
+        let mut out = vec![0; stripe_header_len(header.sums.len()) as usize];
         header.put(&sums(), &mut out);
-        RowHeader::check(&sums(), &out)
+        StripeHeader::check(&sums(), &out)
     };
-    refused(&header, check, "a row over the descriptor", |h| h.offset = 0);
-    refused(&header, check, "a row past the slot", |h| h.offset = MAX_SLOT - 4096);
+    refused(&header, check, "a stripe over the descriptor", |h| h.offset = 0);
+    refused(&header, check, "a stripe past the slot", |h| h.offset = MAX_SLOT - 4096);
     refused(&header, check, "half a block step", |h| h.used = 161);
 }
 
@@ -346,7 +346,7 @@ fn slots_that_reach_into_the_second_label_area_are_refused() {
         label.data_start = DeviceOffset::new(last_area + 4096 - 62 * (1 << 20));
     });
     refused(&label(), check, "unaligned slots", |label| label.data_start = DeviceOffset::new((1 << 20) + 8));
-    refused(&label(), check, "rows across sectors", |label| label.ashift = 13);
+    refused(&label(), check, "stripes across sectors", |label| label.ashift = 13);
     refused(&label(), check, "sectors of 512 bytes", |label| label.ashift = 9);
     refused(&label(), check, "a feature", |label| label.features.incompatible = 1 << 40);
     refused(&label(), check, "a time that is none", |label| label.created.nanos = u32::MAX);

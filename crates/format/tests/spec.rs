@@ -113,7 +113,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         root::RootImport,
         segment::SegmentHead,
         segment::DescriptorHead,
-        segment::RowHead,
+        segment::StripeHead,
         block::BlockHeader,
         node::NodeHead,
         node::LeafEntry,
@@ -156,7 +156,7 @@ fn composites() -> Vec<Composite> {
     };
     let ptr = BlockPtr { id: BlockId::new(0x5152_5354_5556_5758), place };
     let layout = segment::Layout::new(4, 1, 2).expect("a layout");
-    let rule = label::GroupRule { word: label::GroupWord::Raidz, layout };
+    let rule = label::GroupRule { word: label::LayoutKind::Raidz, layout };
     let slot = segment::Slot { device: DeviceIndex::new(0x6162), index: SlotIndex::new(0x7172_7374) };
     let key = node::Key::new(0x0102_0304_0506_0708, 9, 0x0a0b_0c0d_0e0f_1011);
     let features = label::Features { compatible: 1 << 40, read_compatible: 2 << 40, incompatible: 3 << 40 };
@@ -253,7 +253,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         checksum::SUM_LEN,
         ids::BLOCK_STEP,
         ids::MAX_COUNT,
-        index::BAND,
+        index::RIBBON_WIDTH,
         index::FILTER_PER_PAGE,
         index::MAX_FILTER_PAGES,
         index::LINE,
@@ -313,8 +313,8 @@ fn coded_constants() -> BTreeMap<String, u128> {
         segment::MAX_PARITY_DATA,
         ids::MAX_SLOT,
         segment::MIN_SLOT,
-        segment::ROW_MAGIC,
-        segment::ROW_STEP,
+        segment::STRIPE_MAGIC,
+        segment::STRIPE_STEP,
         segment::SEGMENT_MAGIC,
         tables::PIECE_MAX,
         tables::SECRET_LEN,

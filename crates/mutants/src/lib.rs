@@ -1,6 +1,6 @@
 //! Bugs on purpose: the test of the tests.
 //!
-//! With the feature `planted`, a test can switch on one of these mistakes in its own thread; the
+//! With the feature `mutated`, a test can switch on one of these mistakes in its own thread; the
 //! simulation must find each. Without the feature every question is answered no at compile time.
 //!
 //! It can also have a thread panic at the n-th [`point`] that it comes to: they stand between the steps of whatever
@@ -8,7 +8,7 @@
 
 /// A mistake that loses data, or would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+pub enum Mutant {
     /// The root is written without flushing what it refers to.
     DataNotFlushed,
     /// The root is written before what it refers to.
@@ -23,7 +23,7 @@ pub enum Bug {
     LogNotFlushed,
     /// Replay stops one operation early.
     ReplayStopsShort,
-    /// The root says that the log starts a row later than it does.
+    /// The root says that the log starts a stripe later than it does.
     LogStartsLate,
     /// Ids start again after a crash.
     IdsComeBack,
@@ -33,14 +33,14 @@ pub enum Bug {
     NoParity,
     /// The block map is not told of new blocks.
     MapNotTold,
-    /// The segment table is not told of new rows.
+    /// The segment table is not told of new stripes.
     HeightNotTold,
     /// Payloads are not verified when read.
     UncheckedPayload,
     /// Frames are not verified when a part of a record is read.
     UncheckedFrames,
     /// What a snapshot may hold is freed when its head drops it.
-    FloorIgnored,
+    ProtectionIgnored,
     /// A second reference does not set the mark.
     SharedNotMarked,
     /// Import does not look for what waits in the free queue.
@@ -56,24 +56,24 @@ pub enum Bug {
     /// A duplicate is shared without the mark.
     HitNotMarked,
     /// Freed blocks stay among those that duplicates are found in.
-    NearRemembers,
+    LocalityRemembers,
     /// Records get the fingerprint of another.
     WrongPrint,
     /// Parity that is wrong is left as it is.
     ParityNotScrubbed,
-    /// Mending believes headers and does not look at the sums of what is behind them.
-    MendsUnproven,
+    /// Reconstruction believes headers and does not look at the sums of what is behind them.
+    ReconstructsUnproven,
     /// A device that missed commits is read before it has what it missed.
     NotResilvered,
     /// What was written in the commit at which a device comes back is not brought to it.
     BoundaryMissed,
     /// A device that comes back is taken to hold what it held when it left, though it is an older image.
     OldImageTrusted,
-    /// Of two headers of a row the one that a power cut undid is believed.
-    OldRowBelieved,
-    /// What gets another reference beside a trace is not spared.
+    /// Of two headers of a stripe the one that a power cut undid is believed.
+    OldStripeBelieved,
+    /// What gets another reference beside a collection is not retained.
     TouchedForgotten,
-    /// A member gets another place while rows are on their way to it.
+    /// A member gets another place while stripes are on their way to it.
     InFlightForgotten,
     /// An fsync is acknowledged though a device missed it that no root tells of.
     LogCopyMissed,
@@ -105,81 +105,81 @@ pub enum Bug {
     TrimNotHeld,
 }
 
-impl Bug {
+impl Mutant {
     /// All that one thread is enough for.
-    pub const ALL: [Bug; 38] = [
-        Bug::DataNotFlushed,
-        Bug::RootBeforeData,
-        Bug::RootNotFlushed,
-        Bug::EarlyReuse,
-        Bug::StaleRoot,
-        Bug::LogNotFlushed,
-        Bug::ReplayStopsShort,
-        Bug::LogStartsLate,
-        Bug::IdsComeBack,
-        Bug::Leak,
-        Bug::NoParity,
-        Bug::MapNotTold,
-        Bug::HeightNotTold,
-        Bug::UncheckedPayload,
-        Bug::UncheckedFrames,
-        Bug::FloorIgnored,
-        Bug::SharedNotMarked,
-        Bug::QueueLost,
-        Bug::DeadNotCleared,
-        Bug::TreeForgotten,
-        Bug::HintBelieved,
-        Bug::MoveNotTold,
-        Bug::HitNotMarked,
-        Bug::NearRemembers,
-        Bug::WrongPrint,
-        Bug::ParityNotScrubbed,
-        Bug::MendsUnproven,
-        Bug::NotResilvered,
-        Bug::BoundaryMissed,
-        Bug::OldImageTrusted,
-        Bug::OldRowBelieved,
-        Bug::TouchedForgotten,
-        Bug::InFlightForgotten,
-        Bug::LogCopyMissed,
-        Bug::LooksBelieved,
-        Bug::SlotMoveNotTold,
-        Bug::TrimTooEarly,
-        Bug::TrimNotFlushed,
+    pub const ALL: [Mutant; 38] = [
+        Mutant::DataNotFlushed,
+        Mutant::RootBeforeData,
+        Mutant::RootNotFlushed,
+        Mutant::EarlyReuse,
+        Mutant::StaleRoot,
+        Mutant::LogNotFlushed,
+        Mutant::ReplayStopsShort,
+        Mutant::LogStartsLate,
+        Mutant::IdsComeBack,
+        Mutant::Leak,
+        Mutant::NoParity,
+        Mutant::MapNotTold,
+        Mutant::HeightNotTold,
+        Mutant::UncheckedPayload,
+        Mutant::UncheckedFrames,
+        Mutant::ProtectionIgnored,
+        Mutant::SharedNotMarked,
+        Mutant::QueueLost,
+        Mutant::DeadNotCleared,
+        Mutant::TreeForgotten,
+        Mutant::HintBelieved,
+        Mutant::MoveNotTold,
+        Mutant::HitNotMarked,
+        Mutant::LocalityRemembers,
+        Mutant::WrongPrint,
+        Mutant::ParityNotScrubbed,
+        Mutant::ReconstructsUnproven,
+        Mutant::NotResilvered,
+        Mutant::BoundaryMissed,
+        Mutant::OldImageTrusted,
+        Mutant::OldStripeBelieved,
+        Mutant::TouchedForgotten,
+        Mutant::InFlightForgotten,
+        Mutant::LogCopyMissed,
+        Mutant::LooksBelieved,
+        Mutant::SlotMoveNotTold,
+        Mutant::TrimTooEarly,
+        Mutant::TrimNotFlushed,
     ];
 
     /// Those that take several threads.
-    pub const OF_SCHEDULES: [Bug; 9] = [
-        Bug::LogNotNamed,
-        Bug::RemovalNotCovered,
-        Bug::RestNotStored,
-        Bug::WindowForgotten,
-        Bug::StoredNotTold,
-        Bug::DurableTooSoon,
-        Bug::LocksCrossed,
-        Bug::GateOpen,
-        Bug::TrimNotHeld,
+    pub const OF_SCHEDULES: [Mutant; 9] = [
+        Mutant::LogNotNamed,
+        Mutant::RemovalNotCovered,
+        Mutant::RestNotStored,
+        Mutant::WindowForgotten,
+        Mutant::StoredNotTold,
+        Mutant::DurableTooSoon,
+        Mutant::LocksCrossed,
+        Mutant::GateOpen,
+        Mutant::TrimNotHeld,
     ];
 }
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "mutants")]
 mod switch {
-    use super::Bug;
+    use super::Mutant;
     use std::cell::Cell;
 
     thread_local! {
-        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        static MUTATED: Cell<Option<Mutant>> = const { Cell::new(None) };
         static PANIC: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Plants one bug, or none, in this thread.
-    pub fn plant(bug: Option<Bug>) {
-        PLANTED.set(bug);
+    /// Switches one mutant on, or none, in this thread.
+    pub fn mutate(mutant: Option<Mutant>) {
+        MUTATED.set(mutant);
     }
 
-    /// Whether this bug is planted.
-    pub fn planted(bug: Bug) -> bool {
-        PLANTED.get() == Some(bug)
+    /// Whether this mutant is on.
+    pub fn mutated(mutant: Mutant) -> bool {
+        MUTATED.get() == Some(mutant)
     }
 
     /// Has this thread panic at the `n`-th [`point`] from now, the first being 0; at none, and tells how many were
@@ -197,24 +197,24 @@ mod switch {
             Some(_) if std::thread::panicking() => {}
             Some(0) => {
                 PANIC.set(None);
-                panic!("planted: {step}");
+                panic!("mutated: {step}");
             }
             Some(left) => PANIC.set(Some(left - 1)),
         }
     }
 }
 
-#[cfg(feature = "planted")]
-pub use switch::{panic_at, plant, planted, point};
+#[cfg(feature = "mutants")]
+pub use switch::{mutate, mutated, panic_at, point};
 
-/// Whether this bug is planted.
-#[cfg(not(feature = "planted"))]
+/// Whether this mutant is on.
+#[cfg(not(feature = "mutants"))]
 #[inline(always)]
-pub const fn planted(_: Bug) -> bool {
+pub const fn mutated(_: Mutant) -> bool {
     false
 }
 
 /// A point between two steps of a change.
-#[cfg(not(feature = "planted"))]
+#[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn point(_: &'static str) {}

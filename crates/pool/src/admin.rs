@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What properties of the pool itself belong to.
+/// Dataset id of the pool's own properties.
 const POOL: DatasetId = DatasetId::new(0);
 
 /// A property's value and where it comes from.
@@ -137,7 +137,7 @@ impl Pool {
             guid: self.store.world.entropy.next_u64(),
             root: None,
             destroyed: false,
-            floor: BlockId::new(0),
+            protected_below: BlockId::new(0),
             referenced: 0,
             logical: 0,
             stored: 0,
@@ -153,7 +153,7 @@ impl Pool {
         properties.retain(|name, value| !(is_limit(name) && value == "0"));
         self.open_account(&parent, id, &properties)?;
         for (property, value) in &properties {
-            self.store_property(id, property, value).inspect_err(|_| self.books.close(id))?;
+            self.store_property(id, property, value).inspect_err(|_| self.accounts.close(id))?;
         }
         let dataset = Dataset::new(self.myself.clone(), record, properties, self.default_settings());
         dataset.state.write().changed = true;
@@ -263,11 +263,11 @@ impl Pool {
     /// Opens the account of a dataset that is being made.
     fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
         let record_size = settings_from(parent.settings(), local).record_size.min(self.store.max_record());
-        self.books.open(id, Some(parent.id()), record_size);
+        self.accounts.open(id, Some(parent.id()), record_size);
         let mut limits = Limits::NAMES.into_iter().filter_map(|name| Some((name, local.get(name)?)));
         let set =
             |(name, value): (&str, &String)| self.set_limit(id, record_size, name, parse_limit(name, value)?);
-        limits.try_for_each(set).inspect_err(|_| self.books.close(id))
+        limits.try_for_each(set).inspect_err(|_| self.accounts.close(id))
     }
 
     /// Sets a property of the pool, given in its exact form.
@@ -317,7 +317,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What applies to a dataset, and where it comes from; `None` when nothing does. The default of
+    /// Effective value for a dataset, and its source; `None` if there is none. The default of
     /// `mountpoint` is computed above.
     pub fn effective(&self, id: DatasetId, name: &str) -> Option<Effective> {
         let known = property::dataset(name);
@@ -360,7 +360,7 @@ impl Pool {
             *dataset.settings.write() = settings;
         }
         let datasets = self.datasets();
-        self.books
+        self.accounts
             .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));
         self.wake_or_lay_down();
     }

@@ -1,16 +1,16 @@
-//! The whole check: every block, every reference, every row on every device, every slot.
+//! The whole check: every block, every reference, every stripe on every device, every slot.
 //!
-//! It is a trace that reads everything and frees nothing (see [`crate::trace`]): the walk enters every tree whole
-//! and reads every record, the sweep adds up what the map says of each segment. Then come the pool's tables, the
-//! rows on the devices, and who owns each slot.
+//! It marks as garbage collection does, but reads everything and frees nothing (see [`crate::gc`]): the walk enters
+//! every tree whole and reads every record, the sweep adds up what the map says of each segment. Then come the pool's
+//! tables, the stripes on the devices, and who owns each slot.
 //!
 //! It holds against the committed state, so it must run on a pool without uncommitted changes: after import, or
 //! after a commit with nobody inside. It reads past the cache, and what it knows of each block is in memory: some
 //! 200 B a block.
 
 use crate::clean::hint_is_stale;
+use crate::gc::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Tag, TreeWalk, Verdict, Visitor};
 use crate::pool::Pool;
-use crate::trace::deep::{Member, MemoryPages, Met, Pinned, Spill, Sweep, Tag, Verdict, Visitor, Walk};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
@@ -18,8 +18,8 @@ use larder_format::items::Extent;
 use larder_format::node::Key;
 use larder_format::run::Marks;
 use larder_format::segment::{
-    DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, check_descriptor,
-    row_header_len,
+    DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader, check_descriptor,
+    stripe_header_len,
 };
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use larder_sorted::map::Entry;
@@ -32,7 +32,7 @@ const MEMORY: usize = 16 << 20;
 /// Blocks that are judged at once.
 const ENTRIES: usize = 4096;
 
-/// What a check found.
+/// Report of a check.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Sentences, one a problem; none when all is well.
@@ -43,10 +43,10 @@ pub struct Report {
     pub records: u64,
     /// Blocks that wait in the free queue.
     pub dead: u64,
-    /// Blocks that nothing refers to and that are left to the trace.
+    /// Blocks that nothing refers to and that are left to GC.
     pub unreachable: u64,
-    /// Rows verified, each on all its devices.
-    pub rows: u64,
+    /// Stripes verified, each on all its devices.
+    pub stripes: u64,
     /// Slots accounted for.
     pub slots: u64,
     /// Blocks that the dedup index should know and does not; none counted while it catches up.
@@ -56,7 +56,7 @@ pub struct Report {
 }
 
 /// Live places by segment.
-type Places = HashMap<SegmentId, Vec<Place>>;
+type LivePlaces = HashMap<SegmentId, Vec<Place>>;
 
 /// A block that trees refer to.
 struct Seen {
@@ -164,7 +164,7 @@ impl Pool {
     pub fn check(&self) -> Result<Report> {
         let _commits_wait = self.commit_turn();
         let _nobody_enters = self.gate.write();
-        self.store.settle_all_rows()?;
+        self.store.complete_all_stripes()?;
         self.store.cache.clear();
         let mut pinned = self.pin(self.store.durable_commit());
         let members = std::mem::take(&mut pinned.members);
@@ -185,7 +185,7 @@ impl Pool {
                 deep.report.problems.push(problem);
             }
         }
-        let mut walk = Walk::new(members.clone(), BlockId::new(0), MEMORY, true);
+        let mut walk = TreeWalk::new(members.clone(), BlockId::new(0), MEMORY, true);
         while walk.step(self, &mut deep)? > 0 {}
         for (member, sum) in members.iter().zip(&deep.sums).filter(|(member, sum)| member.referenced != **sum)
         {
@@ -210,14 +210,14 @@ impl Pool {
     }
 
     /// The map knows what trees refer to, where it is, and what is to be freed. Returns what it says of places.
-    fn check_map(&self, deep: &mut Deep<'_>, pinned: &Pinned) -> Result<Places> {
+    fn check_map(&self, deep: &mut Deep<'_>, pinned: &Pinned) -> Result<LivePlaces> {
         let Deep { report, live, pages, seen, .. } = deep;
-        while live.settle_step(pages, usize::MAX)? {}
+        while live.join_all_step(pages, usize::MAX)? {}
         let mut suspects = Spill::new(MEMORY);
         let ids = BlockId::new(0)..=pinned.horizon;
         let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, ids);
-        let mut places = Places::new();
-        let queued = self.has_queued() || self.trace_progress().is_some();
+        let mut places = LivePlaces::new();
+        let queued = self.has_queued() || self.gc_progress().is_some();
         let mut judge = |id: BlockId, entry: Entry, verdict: Verdict<'_>| {
             for &place in entry.places() {
                 places.entry(place.segment).or_default().push(place);
@@ -256,7 +256,7 @@ impl Pool {
             Ok(())
         };
         while sweep.step(self, pages, ENTRIES, &mut suspects, &mut judge)? {}
-        while suspects.settle_step(pages, usize::MAX)? {}
+        while suspects.join_all_step(pages, usize::MAX)? {}
         let mut suspects = suspects.read(pages)?;
         while let Some(missing) = suspects.next(pages)? {
             let problem = format!("block {} is referred to, but the map does not know it", missing.id);
@@ -265,7 +265,7 @@ impl Pool {
         Ok(places)
     }
 
-    fn check_tables(&self, places: &mut Places, report: &mut Report) -> Result<()> {
+    fn check_tables(&self, places: &mut LivePlaces, report: &mut Report) -> Result<()> {
         let tables = self.tables.lock();
         let mut nodes = Vec::new();
         tables.for_each_node(
@@ -283,7 +283,7 @@ impl Pool {
         Ok(())
     }
 
-    fn check_segments(&self, live: &Places, report: &mut Report) {
+    fn check_segments(&self, live: &LivePlaces, report: &mut Report) {
         let mut runs: BTreeMap<SegmentId, (u32, u64)> = BTreeMap::new();
         let of_map: Vec<_> =
             self.store.map.lock().descriptors().flat_map(|run| run.footprints.clone()).collect();
@@ -332,7 +332,7 @@ impl Pool {
             }
             check_overlaps(record, places, report);
             if record.state != SegmentState::Freed {
-                self.check_rows(record, report);
+                self.check_stripes(record, report);
             }
         }
         for id in live.keys().filter(|id| !records.iter().any(|record| record.id == **id)) {
@@ -340,28 +340,29 @@ impl Pool {
         }
     }
 
-    /// Whether the parity columns of a row are those of its data columns; true when a device is away.
-    fn parity_matches(&self, record: &SegmentRecord, row: &RowHeader) -> bool {
+    /// Whether the parity columns of a stripe are those of its data columns; true when a device is away.
+    fn parity_matches(&self, record: &SegmentRecord, stripe: &StripeHeader) -> bool {
         let layout = record.layout;
-        let start = row_header_len(row.sums.len()) as usize;
+        let start = stripe_header_len(stripe.sums.len()) as usize;
         let column = |column: usize| {
             let slot = record.slots[column];
             let member = self.store.members.get(slot.device);
-            let pending = member.read(member.slot_offset(slot.index, row.offset), row.height as usize)?;
+            let pending =
+                member.read(member.slot_offset(slot.index, stripe.offset), stripe.height as usize)?;
             member.wait(pending).ok()
         };
         let data: Option<Vec<_>> = (0..layout.k()).map(|i| column(layout.replica(i, 0))).collect();
         let stored: Option<Vec<_>> = (0..layout.m()).map(|p| column(layout.parity(p))).collect();
         let (Some(data), Some(stored)) = (data, stored) else { return true };
         let data: Vec<&[u8]> = data.iter().map(|bytes| &bytes[start..]).collect();
-        let mut parity = vec![vec![0; row.height as usize - start]; layout.m()];
+        let mut parity = vec![vec![0; stripe.height as usize - start]; layout.m()];
         let mut columns: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
         larder_store::parity::encode(&data, &mut columns);
         stored.iter().zip(&parity).all(|(stored, computed)| stored[start..] == computed[..])
     }
 
-    /// Descriptors and rows on every online device of a segment, parity and padding included.
-    fn check_rows(&self, record: &SegmentRecord, report: &mut Report) {
+    /// Descriptors and stripes on every online device of a segment, parity and padding included.
+    fn check_stripes(&self, record: &SegmentRecord, report: &mut Report) {
         let mut end = None;
         for (column, slot) in record.slots.iter().enumerate() {
             let member = self.store.members.get(slot.device);
@@ -389,12 +390,16 @@ impl Pool {
             }
             let mut offset = DESCRIPTOR_LEN;
             while offset < record.height {
-                let row = read(offset, ALIGN).ok_or_else(|| "cannot be read".to_owned());
-                let row = row.and_then(|head| {
-                    RowHeader::check(&self.store.sums, &head).map_err(|corrupt| corrupt.to_string())
+                let stripe = read(offset, ALIGN).ok_or_else(|| "cannot be read".to_owned());
+                let stripe = stripe.and_then(|head| {
+                    StripeHeader::check(&self.store.sums, &head).map_err(|corrupt| corrupt.to_string())
                 });
-                let row = match row {
-                    Ok(row) if row.segment == record.id && row.offset == offset && row.height > 0 => row,
+                let stripe = match stripe {
+                    Ok(stripe)
+                        if stripe.segment == record.id && stripe.offset == offset && stripe.height > 0 =>
+                    {
+                        stripe
+                    }
                     Ok(_) => {
                         problem(format!("the row at {offset} is another one"));
                         break;
@@ -404,18 +409,21 @@ impl Pool {
                         break;
                     }
                 };
-                let body = read(offset, row.height as usize);
-                let start = row_header_len(row.sums.len()) as usize;
+                let body = read(offset, stripe.height as usize);
+                let start = stripe_header_len(stripe.sums.len()) as usize;
                 match body {
-                    Some(body) if fast128(&self.store.sums, &body[start..]) == row.sums[column] => {}
+                    Some(body) if fast128(&self.store.sums, &body[start..]) == stripe.sums[column] => {}
                     Some(_) => problem(format!("the row at {offset} does not match its checksum")),
                     None => problem(format!("the row at {offset} cannot be read")),
                 }
-                offset += row.height;
+                offset += stripe.height;
                 if column == 0 {
-                    report.rows += 1;
-                    if record.layout.m() > 0 && !self.parity_matches(record, &row) {
-                        problem(format!("the parity of the row at {} is not that of its data", row.offset));
+                    report.stripes += 1;
+                    if record.layout.m() > 0 && !self.parity_matches(record, &stripe) {
+                        problem(format!(
+                            "the parity of the row at {} is not that of its data",
+                            stripe.offset
+                        ));
                     }
                 }
             }

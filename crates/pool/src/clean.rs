@@ -2,18 +2,18 @@
 //!
 //! A block's id stays; only the block map learns another place. Trees and snapshots are not touched: their hints go
 //! on being good while the old segment is in the table, and lead to the map afterwards. What lives in a segment is
-//! found by walking its rows and asking the map whether a block is still here; nothing dead is copied, but for what
+//! found by walking its stripes and asking the map whether a block is still here; nothing dead is copied, but for what
 //! was dropped since the last commit, which dies at its new place.
 //!
 //! # Steps
-//! A step moves some rows' worth of blocks of one segment, with the commit lock held and for a bounded number of
+//! A step moves some stripes' worth of blocks of one segment, with the commit lock held and for a bounded number of
 //! bytes; it goes on with the same segment until that is empty. From its first step on the segment is
 //! [`SegmentState::Emptying`]: hints into it no longer tell where a block is, after a crash neither. The commit after
 //! a step makes the map's updates durable; a crash before leaves the old places, which are still there. The slots
 //! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
 //!
 //! # When
-//! In the background ([`Pool::tend`]) while fewer segments are free or about to be than
+//! In the background ([`Pool::tick`]) while fewer segments are free or about to be than
 //! [`larder_store::space::GroupSpace::enough`], the faster the fewer. Below
 //! [`larder_store::space::GroupSpace::tight`] each write pays with a step, so that writing gets as slow as cleaning is,
 //! and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself. Which segment:
@@ -27,19 +27,19 @@ use larder_format::block::CheckedHeader;
 use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
 use larder_format::run::{Footprint, Places};
-use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentState, row_header_len};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentState, StripeHeader, stripe_header_len};
 use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Entry, Location, Update};
 use larder_store::Watermark;
-use larder_store::ahead::Ahead;
 use larder_store::core::Core;
 use larder_store::error::{PoolError, Result};
 use larder_store::heat;
 use larder_store::parity;
-use larder_store::row::Encoded;
-use larder_store::runs::RunIo;
+use larder_store::readahead::Readahead;
+use larder_store::run_io::RunIo;
 use larder_store::segments::{Segment, SegmentEntry};
+use larder_store::stripe::Encoded;
 use larder_store::write::Appender;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -50,8 +50,8 @@ use std::time::Duration;
 /// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
 const STEP: u64 = 4 << 20;
 const STEPS: u64 = 4;
-/// Bytes that [`Pool::tend`] moves in one call, at least and at most.
-const TEND: (u64, u64) = (4 << 20, 64 << 20);
+/// Bytes that [`Pool::tick`] moves in one call, at least and at most.
+const TICK_BYTES: (u64, u64) = (4 << 20, 64 << 20);
 /// For how long a commit that lacks room cleans before it looks whether it has enough.
 const ROUND: Duration = Duration::from_secs(1);
 /// Bytes of one read of a segment that is emptied, and of all that is read ahead.
@@ -64,7 +64,7 @@ const COMMITS_TO_FREE: usize = 3;
 /// Runs are written anew for what is dead in the segments that they keep when they have at most so many times as much.
 const WORTH_REWRITING: u64 = 4;
 
-/// Pages of the dedup index that [`Pool::tend`] reads and writes in one call, about.
+/// Pages of the dedup index that [`Pool::tick`] reads and writes in one call, about.
 const INDEX_PAGES: usize = 64;
 
 /// Pages of the block map that the free queue may read in one go while a writer waits for space.
@@ -87,12 +87,12 @@ impl Writes {
     }
 }
 
-/// A segment that is being emptied, and how far its rows have been looked at.
+/// A segment that is being emptied, and how far its stripes have been looked at.
 pub(crate) struct Cleaning {
     segment: SegmentId,
     offset: u32,
-    /// Its rows, as soon as the first step has begun.
-    ahead: Option<Ahead>,
+    /// Its stripes, as soon as the first step has begun.
+    readahead: Option<Readahead>,
 }
 
 /// A block on its way.
@@ -152,7 +152,7 @@ impl Pool {
     ///
     /// # Errors
     /// When the pool is suspended, or a commit fails.
-    pub fn tend(&self) -> Result<()> {
+    pub fn tick(&self) -> Result<()> {
         self.observe_devices();
         self.reap_held();
         let mut allowance = None;
@@ -161,7 +161,8 @@ impl Pool {
             if free >= enough {
                 break;
             }
-            let left = allowance.get_or_insert(TEND.0 + (TEND.1 - TEND.0) * (enough - free) / enough);
+            let left = allowance
+                .get_or_insert(TICK_BYTES.0 + (TICK_BYTES.1 - TICK_BYTES.0) * (enough - free) / enough);
             if *left == 0 {
                 break;
             }
@@ -173,7 +174,7 @@ impl Pool {
         if allowance.is_some() {
             self.evacuate_thin();
         }
-        self.tend_index_beside(INDEX_PAGES)?;
+        self.tick_index_beside(INDEX_PAGES)?;
         if self.wants_commit() {
             self.commit_what_fits()?;
         }
@@ -268,9 +269,9 @@ impl Pool {
     ) -> Result<Option<u64>> {
         if cleaning.is_none() {
             let victim = victim(&self.store.core.lock());
-            *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, ahead: None });
+            *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, readahead: None });
         }
-        let Some(Cleaning { segment: id, offset, ahead }) = cleaning else { return Ok(None) };
+        let Some(Cleaning { segment: id, offset, readahead }) = cleaning else { return Ok(None) };
         let entry = self.store.core.lock().entries.change(*id, |entry| {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
@@ -283,20 +284,20 @@ impl Pool {
             *cleaning = None;
             return Ok(Some(0));
         };
-        let ahead = ahead.get_or_insert_with(|| {
+        let readahead = readahead.get_or_insert_with(|| {
             let columns = self.columns_to_empty(&segment);
-            Ahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
+            Readahead::new(Arc::clone(&segment), columns, *offset..height, CHUNK, AHEAD)
         });
         let op = self.enter()?;
-        // Rows are gathered: together they pack better than each by itself.
+        // Stripes are gathered: together they pack better than each by itself.
         let (mut live, mut at, mut bytes, mut looked) = (Vec::new(), *offset, 0, Ok(()));
         while at < height && bytes < step && looked.is_ok() {
-            let row = self.row_header(&segment, at, ahead);
-            looked = row.and_then(|row| {
-                let found = self.live_in_row(&segment, at, &row, ahead)?;
+            let stripe = self.stripe_header(&segment, at, readahead);
+            looked = stripe.and_then(|stripe| {
+                let found = self.live_in_stripe(&segment, at, &stripe, readahead)?;
                 bytes += found.iter().map(|moved| u64::from(moved.ptr.place.footprint())).sum::<u64>();
                 live.extend(found);
-                at += row.height;
+                at += stripe.height;
                 Ok(())
             });
         }
@@ -362,23 +363,23 @@ impl Pool {
         columns
     }
 
-    /// The data columns of a row as they were read, or computed from what was, as far as their sums prove them.
-    fn read_row(
+    /// The data columns of a stripe as they were read, or computed from what was, as far as their sums prove them.
+    fn read_stripe(
         &self,
         segment: &Segment,
-        row: &RowHeader,
+        stripe: &StripeHeader,
         body: Range<u32>,
-        ahead: &mut Ahead,
+        readahead: &mut Readahead,
     ) -> Vec<Option<Bytes>> {
         let layout = segment.layout;
         let (k, m) = (layout.k(), layout.m());
         let right =
-            |column: usize, bytes: &[u8]| row.sums.get(column) == Some(&fast128(&self.store.sums, bytes));
+            |column: usize, bytes: &[u8]| stripe.sums.get(column) == Some(&fast128(&self.store.sums, bytes));
         let mut columns = vec![None; k + m];
-        for lane in 0..ahead.lanes() {
-            let column = ahead.column(lane);
+        for lane in 0..readahead.lanes() {
+            let column = readahead.column(lane);
             let parity = (0..m).find(|&p| layout.parity(p) == column).map(|p| k + p);
-            let bytes = ahead.get(&self.store, lane, body.clone());
+            let bytes = readahead.get(&self.store, lane, body.clone());
             columns[parity.unwrap_or(lane)] = bytes.filter(|bytes| right(column, bytes));
         }
         let lacking: Vec<usize> = (0..k).filter(|&i| columns[i].is_none()).collect();
@@ -396,7 +397,7 @@ impl Pool {
         columns
     }
 
-    /// Moves what lives in some rows; the bytes moved.
+    /// Moves what lives in some stripes; the bytes moved.
     fn move_all(&self, segment: &Segment, live: &[Moved]) -> Result<u64> {
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
@@ -429,7 +430,7 @@ impl Pool {
             if all.len() > 1 {
                 told.insert(ptr.id, places);
             }
-            if !planted(Bug::MoveNotTold) {
+            if !mutated(Mutant::MoveNotTold) {
                 self.store.map.lock().apply(Update::Put { id: ptr.id, places });
             }
             self.store.core.lock().release(ptr.place);
@@ -438,26 +439,26 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// The blocks of a row that the map places there, verified; those that are known to be dead are freed.
-    fn live_in_row(
+    /// The blocks of a stripe that the map places there, verified; those that are known to be dead are freed.
+    fn live_in_stripe(
         &self,
         segment: &Arc<Segment>,
         offset: u32,
-        row: &RowHeader,
-        ahead: &mut Ahead,
+        stripe: &StripeHeader,
+        readahead: &mut Readahead,
     ) -> Result<Vec<Moved>> {
-        let start = row_header_len(segment.layout.columns());
+        let start = stripe_header_len(segment.layout.columns());
         let mut found = Vec::new();
-        let read = self.read_row(segment, row, offset + start..offset + row.height, ahead);
+        let read = self.read_stripe(segment, stripe, offset + start..offset + stripe.height, readahead);
         for (column, read) in read.into_iter().enumerate() {
             // The column as it is, or computed: its own header may be lost, so blocks end where none follows.
             let whole = Place {
                 segment: segment.id,
                 column: column as u8,
                 offset: offset + start,
-                stored: row.height - start,
+                stored: stripe.height - start,
             };
-            let sum = row.sums.get(segment.layout.replica(column, 0));
+            let sum = stripe.sums.get(segment.layout.replica(column, 0));
             let right = |bytes: &[u8]| sum == Some(&fast128(&self.store.sums, bytes));
             let bytes = read.unwrap_or_else(|| self.store.read_range(segment, whole, right));
             let mut at = 0usize;
@@ -498,16 +499,21 @@ impl Pool {
         Ok(live)
     }
 
-    /// The header of the row at `offset`, from whichever column has it.
-    fn row_header(&self, segment: &Segment, offset: u32, ahead: &mut Ahead) -> Result<RowHeader> {
+    /// The header of the stripe at `offset`, from whichever column has it.
+    fn stripe_header(
+        &self,
+        segment: &Segment,
+        offset: u32,
+        readahead: &mut Readahead,
+    ) -> Result<StripeHeader> {
         let check = |bytes: &[u8]| {
-            let row = RowHeader::check(&self.store.sums, bytes).ok()?;
-            (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
+            let stripe = StripeHeader::check(&self.store.sums, bytes).ok()?;
+            (stripe.segment == segment.id && stripe.offset == offset && stripe.height > 0).then_some(stripe)
         };
         let range = offset..offset + ALIGN as u32;
         let mut wrong = false;
-        let read = (0..ahead.lanes()).find_map(|lane| {
-            let found = check(&ahead.get(&self.store, lane, range.clone())?);
+        let read = (0..readahead.lanes()).find_map(|lane| {
+            let found = check(&readahead.get(&self.store, lane, range.clone())?);
             wrong |= found.is_none();
             found
         });
@@ -520,7 +526,7 @@ impl Pool {
             })
         };
         let found = read.or_else(elsewhere);
-        // What a device does not give as long as it is out is not mended either.
+        // What a device does not give as long as it is out is not reconstructed either.
         if wrong && found.is_some() {
             self.store.suspects.note(segment.id, offset, 0);
         }
@@ -580,7 +586,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::NoSpace`] then.
-    pub(crate) fn settle_space(&self, bytes: u64, record_size: u32) -> Result<()> {
+    pub(crate) fn reclaim_space(&self, bytes: u64, record_size: u32) -> Result<()> {
         let _one_at_a_time = self.reclaiming.lock();
         loop {
             let available = self.store.space(record_size).available;
@@ -588,14 +594,14 @@ impl Pool {
                 return Ok(());
             }
             let removed = self.free_some_deleted()?;
-            if !removed && self.is_vain(&self.settled) {
+            if !removed && self.is_vain(&self.reclaimed_in_vain) {
                 return Err(PoolError::NoSpace);
             }
             self.evacuate_thin();
             self.commit_what_fits()?;
             let more = self.free_step(REMOVING_PAGES)?;
             if !removed && !more && self.store.space(record_size).available <= available {
-                self.settled.store(self.store.durable_commit().get(), Ordering::Release);
+                self.reclaimed_in_vain.store(self.store.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
@@ -610,7 +616,7 @@ impl Pool {
     /// Whether a commit has room for all that changed of the trees, and as much again.
     pub(crate) fn changes_fit(&self) -> bool {
         let twice = 2 * self.store.unsealed();
-        self.store.spare.holds_nodes(twice) || twice < self.store.core.lock().room_for_nodes()
+        self.store.headroom.holds_nodes(twice) || twice < self.store.core.lock().room_for_nodes()
     }
 
     /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in
@@ -714,7 +720,7 @@ impl Pool {
         let (mut moved, began) = (0, self.store.world.clock.monotonic());
         // Where it goes slowly, the commit is tried again soon: perhaps little was lacking.
         let is_soon = || self.store.world.clock.monotonic().saturating_sub(began) < ROUND;
-        while moved < TEND.1
+        while moved < TICK_BYTES.1
             && (moved == 0 || is_soon())
             && let Some(bytes) = self.clean_step(true)?
         {
@@ -731,7 +737,7 @@ impl Pool {
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
 
-    /// What was written since import, and what of it was the cleaner's.
+    /// Bytes written since import, and the cleaner's part of them.
     pub fn writes(&self) -> Writes {
         Writes {
             stored: self.store.stored.load(Ordering::Relaxed),
@@ -748,7 +754,7 @@ impl Pool {
 /// Segments whose hints do not tell a block's place any more: emptied ones, and those gone.
 pub(crate) fn hint_is_stale(core: &Core, segment: SegmentId) -> bool {
     core.entries.get(&segment).is_none_or(|entry| {
-        let emptying = entry.state == SegmentState::Emptying && !planted(Bug::HintBelieved);
+        let emptying = entry.state == SegmentState::Emptying && !mutated(Mutant::HintBelieved);
         entry.live_blocks == 0 || emptying || entry.state == SegmentState::Freed
     })
 }

@@ -5,7 +5,7 @@
 //!    dirty nodes of datasets become blocks;
 //!    dropped blocks die; the block map's updates become a run; segments, datasets and runs go into the
 //!    tables, and the tables' dirty nodes become blocks. All of this is submitted, not waited for.
-//! 3. With the gate open again: every row written so far is waited for; all devices are flushed; the
+//! 3. With the gate open again: every stripe written so far is waited for; all devices are flushed; the
 //!    root goes to the first label area of every device; all devices are flushed: the commit is
 //!    durable. The root's second copy is written then, and is durable with the next flush.
 //!
@@ -14,7 +14,7 @@
 //! N+2 is durable. An error in step 2 suspends the pool: memory and disk have parted.
 
 use crate::dataset::is_free_to_die;
-use crate::fence::Look;
+use crate::fence::FenceCheck;
 use crate::free::PAGES_PER_COMMIT;
 use crate::pool::{FrontEnd, Op, Pool};
 use larder_format::block::BlockKind;
@@ -24,7 +24,7 @@ use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::tables::{PIECE_MAX, Table, pieces};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Budget, Changes};
 use larder_sorted::tree::{NodeSink, Tree};
 use larder_store::codec::Codec;
@@ -32,7 +32,7 @@ use larder_store::core::LEASE;
 use larder_store::error::{PoolError, Result};
 use larder_store::member::Member;
 use larder_store::read::TableNodes;
-use larder_store::runs::{RunIo, own_info};
+use larder_store::run_io::{RunIo, own_info};
 use larder_store::segments::SegmentEntry;
 use larder_store::space::GroupSpace;
 use larder_store::write::Appender;
@@ -55,14 +55,14 @@ const FLUSH_ROUNDS: usize = 3;
 
 type GateGuard<'a> = RwLockWriteGuard<'a, ()>;
 
-/// What a commit is for.
+/// Purpose of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// All that was accepted becomes durable.
     Whole,
     /// That, and the root says that the pool was left in order.
     Export,
-    /// What finds room becomes durable, so that what it replaces gets free.
+    /// Store what finds room, so that what it replaces gets free.
     WhatFits,
 }
 
@@ -87,7 +87,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
     }
 }
 
-/// What step 2 leaves for step 3.
+/// Result of step 2, input of step 3.
 pub(crate) struct Sealed {
     root: Root,
     applied: OpSeq,
@@ -153,12 +153,12 @@ impl Pool {
             self.store.hurried.store(false, Ordering::Relaxed);
         }
         self.check_replayed()?;
-        // Before its rows go where somebody else's may be.
-        self.still_ours(Look::Briefly)?;
+        // Before its stripes go where somebody else's may be.
+        self.still_ours(FenceCheck::Briefly)?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         self.merge_map()?;
-        self.tend_index(MERGE_PAGES)?;
+        self.tick_index(MERGE_PAGES)?;
         let sealed = {
             let (guard, _nothing_is_removed) = self.close_gate(how, target.is_some(), front.as_deref())?;
             let op = self.exclusive(&guard)?;
@@ -166,7 +166,7 @@ impl Pool {
                 front.flush_logged(&op)?;
             }
             let mut sealed = self.seal(&op, how).map_err(|error| self.store.suspend_sealing(&error))?;
-            self.pin_trace(sealed.root.commit);
+            self.gc_pin(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
             sealed
@@ -210,7 +210,7 @@ impl Pool {
             let is_ordered = self.notes.lock().removals() == removals;
             debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
             // What does not fit waits for room that only a commit brings.
-            if is_ordered || !fits || held.is_some() || planted(Bug::RestNotStored) {
+            if is_ordered || !fits || held.is_some() || mutated(Mutant::RestNotStored) {
                 return Ok((guard, held));
             }
         }
@@ -242,7 +242,7 @@ impl Pool {
         merged
     }
 
-    /// What a merge or a checkpoint of the block map changed goes into the tables, and what it forgot out of the
+    /// Writes changes of a merge or checkpoint of the block map to the tables, and removes what it forgot from the
     /// dedup index.
     fn take_changes(&self, changes: Changes) -> Result<()> {
         self.forget_prints(changes.forgotten);
@@ -328,7 +328,7 @@ impl Pool {
             changes
         };
         self.take_changes(changes)?;
-        let crossed = planted(Bug::LocksCrossed).then(|| self.notes.lock());
+        let crossed = mutated(Mutant::LocksCrossed).then(|| self.notes.lock());
         let mut intent = self.intent.lock();
         drop(crossed);
         self.rotate_log(op, &mut intent, commit)?;
@@ -363,7 +363,7 @@ impl Pool {
             segment_lease: core.segment_lease,
             oldest: CommitId::new(commit.get().saturating_sub(2)),
             applied,
-            log_offset: intent.offset + if planted(Bug::LogStartsLate) { 4096 } else { 0 },
+            log_offset: intent.offset + if mutated(Mutant::LogStartsLate) { 4096 } else { 0 },
             log_sequence: intent.sequence,
             log_previous: intent.previous,
             log_incarnation: core.incarnation,
@@ -435,7 +435,7 @@ impl Pool {
 
     /// Segments with pages that no descriptor names yet.
     pub(crate) fn unnamed_pages(&self) -> Vec<SegmentId> {
-        let mut unfinished = self.trace_segments();
+        let mut unfinished = self.gc_segments();
         unfinished.extend(self.store.map.lock().unfinished().iter().map(|footprint| footprint.segment));
         unfinished.extend(self.unfinished_index());
         unfinished
@@ -563,22 +563,22 @@ impl Pool {
     fn finish(&self, sealed: &mut Sealed) -> Result<()> {
         let Sealed { root, applied, rebuilt } = sealed;
         let commit = root.commit;
-        if planted(Bug::RootBeforeData) {
+        if mutated(Mutant::RootBeforeData) {
             self.publish(root)?;
         }
-        self.store.settle_all_rows()?;
+        self.store.complete_all_stripes()?;
         self.store.tell_of_moves(root, &self.tables)?;
-        if !planted(Bug::DataNotFlushed) {
+        if !mutated(Mutant::DataNotFlushed) {
             self.store.members.flush_all();
         }
         self.keep_rebuilt(std::mem::take(rebuilt));
-        if planted(Bug::DurableTooSoon) {
+        if mutated(Mutant::DurableTooSoon) {
             self.store.durable.store(commit.get(), Ordering::Release);
         }
         self.publish(root)?;
         self.store.durable.store(commit.get(), Ordering::Release);
         let mut notes = self.notes.lock();
-        let applied = if planted(Bug::WindowForgotten) { notes.last() } else { *applied };
+        let applied = if mutated(Mutant::WindowForgotten) { notes.last() } else { *applied };
         notes.committed(applied);
         drop(notes);
         self.redoes.store(false, Ordering::Release);
@@ -592,7 +592,7 @@ impl Pool {
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
         self.store.check_tolerance()?;
         let commit = root.commit;
-        self.still_ours(Look::Briefly)?;
+        self.still_ours(FenceCheck::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
         let writer = root.writer();
         self.store.members.iter().for_each(|member| member.completed(commit, writer));
@@ -606,7 +606,7 @@ impl Pool {
             "what is written can be read"
         );
         let refused = self.store.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
-        if !planted(Bug::RootNotFlushed) {
+        if !mutated(Mutant::RootNotFlushed) {
             self.store.members.flush_all();
         }
         self.store.check_tolerance()?;

@@ -27,7 +27,7 @@ impl Pieces {
         if follows { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Order)) }
     }
 
-    /// What the values say.
+    /// Decodes the values.
     fn decode<T, F: Fn(&[u8]) -> Result<(T, usize), Corrupt>>(self, decode: F) -> Result<Vec<T>, Corrupt> {
         self.0.values().map(|value| decode(value).map(|(value, _)| value)).collect()
     }
@@ -47,7 +47,7 @@ pub(crate) struct Contents {
     pub secret: [u8; SECRET_LEN],
     /// Snapshots of all datasets.
     pub snapshots: Vec<SnapshotRecord>,
-    /// What waits to be freed.
+    /// Queue of blocks to be freed.
     pub freeing: FreeingRecord,
     /// Properties by dataset; those of the pool under none.
     pub properties: BTreeMap<DatasetId, BTreeMap<String, String>>,

@@ -14,7 +14,7 @@ use larder_sorted::map::Update;
 use larder_store::Watermark;
 use larder_store::error::{PoolError, Result};
 use larder_store::heat;
-use larder_store::row::Encoded;
+use larder_store::stripe::Encoded;
 use larder_store::write::Appender;
 
 impl Pool {

@@ -8,7 +8,7 @@ use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
-    Features, GroupRule, GroupWord, LABEL_AREA, Label, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
+    Features, GroupRule, LABEL_AREA, Label, LayoutKind, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
     label_areas,
 };
 use larder_format::root::RootImport;
@@ -21,13 +21,13 @@ use larder_format::{
 use larder_sorted::tree::Tree;
 use larder_store::core::{Core, LEASE};
 use larder_store::error::{PoolError, Result};
+use larder_store::headroom::Groups;
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
 use larder_store::members::room_for_devices;
 use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
-use larder_store::spare::Groups;
 use larder_store::store::DEFAULT_MEMORY;
 use larder_store::{Class, Event};
 use larder_store::{EventSink, Store, StoreParts, Watermark, World};
@@ -59,7 +59,7 @@ pub struct PoolSpec {
     pub name: String,
     /// Its groups.
     pub groups: Vec<GroupSpec>,
-    /// log2 of the alignment of rows, 12 to 16.
+    /// log2 of the alignment of stripes, 12 to 16.
     pub ashift: u8,
 }
 
@@ -90,7 +90,7 @@ impl PoolSpec {
         if name == "recordsize" { check_record_size(value, (slot / 4).min(1 << 20)) } else { Ok(()) }
     }
 
-    /// What files could take in such a pool while it is empty, in records of `record_size` bytes.
+    /// Space for files in such a pool while it is empty, in records of `record_size` bytes.
     pub fn available(&self, record_size: u32) -> u64 {
         let groups = self.groups.iter().enumerate().map(|(number, group)| {
             let slot_size = group.slot_size();
@@ -137,18 +137,18 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
             if devices != 1 {
                 return Err(format!("single takes one device, {devices} given"));
             }
-            rule(GroupWord::Single, 1, 1, 0)
+            rule(LayoutKind::Single, 1, 1, 0)
         }
-        "mirror" => least(2).and_then(|()| rule(GroupWord::Mirror, 1, devices, 0)),
-        "raidz" | "raidz1" => least(2).and_then(|()| rule(GroupWord::Raidz, devices - 1, 1, 1)),
-        "raidz2" => least(3).and_then(|()| rule(GroupWord::Raidz, devices - 2, 1, 2)),
-        "raidz3" => least(4).and_then(|()| rule(GroupWord::Raidz, devices - 3, 1, 3)),
+        "mirror" => least(2).and_then(|()| rule(LayoutKind::Mirror, 1, devices, 0)),
+        "raidz" | "raidz1" => least(2).and_then(|()| rule(LayoutKind::Raidz, devices - 1, 1, 1)),
+        "raidz2" => least(3).and_then(|()| rule(LayoutKind::Raidz, devices - 2, 1, 2)),
+        "raidz3" => least(4).and_then(|()| rule(LayoutKind::Raidz, devices - 3, 1, 3)),
         "raid10" => {
             least(4)?;
             if !devices.is_multiple_of(2) {
                 return Err(format!("raid10 needs an even number of devices, {devices} given"));
             }
-            rule(GroupWord::Raid10, devices / 2, 2, 0)
+            rule(LayoutKind::Raid10, devices / 2, 2, 0)
         }
         "raid14" => {
             least(5)?;
@@ -157,7 +157,7 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
                     "raid14 needs an odd number of devices (pairs and one), {devices} given"
                 ));
             }
-            rule(GroupWord::Raid14, (devices - 1) / 2, 2, 1)
+            rule(LayoutKind::Raid14, (devices - 1) / 2, 2, 1)
         }
         _ => Err(format!("{word} is not a layout: use mirror, raidz1, raidz2, raidz3, raid10 or raid14")),
     }
@@ -184,8 +184,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where slots start: behind the label area, so that rows, which follow the descriptor, lie at multiples of
-/// 2^`ashift`. No row shares a sector with a descriptor then, for the last sector of a slot has room for none.
+/// Where slots start: behind the label area, so that stripes, which follow the descriptor, lie at multiples of
+/// 2^`ashift`. No stripe shares a sector with a descriptor then, for the last sector of a slot has room for none.
 pub(crate) fn data_start(ashift: u8) -> DeviceOffset {
     DeviceOffset::new(LABEL_AREA + (1 << ashift) - u64::from(DESCRIPTOR_LEN))
 }
@@ -300,7 +300,7 @@ impl Pool {
             guid: pool.store.world.entropy.next_u64(),
             root: None,
             destroyed: false,
-            floor: BlockId::new(0),
+            protected_below: BlockId::new(0),
             referenced: 0,
             logical: 0,
             stored: 0,
@@ -316,7 +316,7 @@ impl Pool {
         root.state.write().changed = true;
         pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
         pool.make_secret()?;
-        pool.open_books();
+        pool.open_accounts();
         pool.beat()?;
         pool.store.event(Event::new(Class::PoolCreate));
         pool.commit()?;
@@ -359,7 +359,7 @@ impl Pool {
             properties: RwLock::new(BTreeMap::new()),
             front: RwLock::new(None),
             sealed: AtomicU64::new(0),
-            books: crate::quota::Books::default(),
+            accounts: crate::quota::Accounts::default(),
             freeing_told: AtomicU64::new(0),
             unnoted: Mutex::default(),
             unfinished: Mutex::new(None),
@@ -369,14 +369,14 @@ impl Pool {
             damage: Default::default(),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
-            settled: AtomicU64::new(u64::MAX),
-            trace: Default::default(),
-            healing: Default::default(),
+            reclaimed_in_vain: AtomicU64::new(u64::MAX),
+            gc: Default::default(),
+            read_repair: Default::default(),
             scrub: Default::default(),
             trim: Default::default(),
             cleaning: Mutex::new(None),
             moved: AtomicU64::new(0),
-            bell: OnceLock::new(),
+            waker: OnceLock::new(),
             freeing: Mutex::default(),
             secret: OnceLock::new(),
             duplicates: Duplicates::new(DEFAULT_MEMORY),
@@ -386,7 +386,7 @@ impl Pool {
     }
 }
 
-/// What a pool is assembled from.
+/// Parts of a pool.
 pub(crate) struct Parts {
     pub sums: Sums,
     pub name: String,

@@ -2,9 +2,9 @@
 //!
 //! # Where entries come from
 //! A read that fails tells at once: the layer above knows file and range ([`Pool::note_unreadable`]), the tree knows
-//! the node ([`Pool::note_lost_node`]). What a scrub or a trace finds lost has no name: ranges of columns and ids of
-//! blocks wait until [`Pool::name_lost_step`] has gone through all datasets and snapshots, leaf by leaf, and has read
-//! what lies there. A node that is lost takes with it objects of which nothing is known but that directories
+//! the node ([`Pool::note_lost_node`]). What a scrub or a collection finds lost has no name: ranges of columns and ids
+//! of blocks wait until [`Pool::name_lost_step`] has gone through all datasets and snapshots, leaf by leaf, and has
+//! read what lies there. A node that is lost takes with it objects of which nothing is known but that directories
 //! name them; so a second pass looks at names for inodes within such nodes.
 //!
 //! # How they go
@@ -20,11 +20,11 @@
 //!
 //! # Locks
 //! The ledger's is a last one, after the core's: nothing is read under it. The walk's is taken before everything but
-//! the trace.
+//! GC.
 
 use crate::dataset::Look;
-use crate::mend::Lost;
 use crate::pool::Pool;
+use crate::reconstruct::Lost;
 use larder_format::block::BlockKind;
 use larder_format::items::{self, ENTRY, EXTENT, Entry, Extent, FileKind, INODE};
 use larder_format::ledger::{DamageKind, DamageRecord};
@@ -55,7 +55,7 @@ const PER_COMMIT: usize = 512;
 /// The head of a dataset, where a snapshot has its highest block id.
 pub const HEAD: BlockId = BlockId::new(0);
 
-/// What entries are told apart by.
+/// Identity of an entry.
 type Name = (DatasetId, BlockId, u64, DamageKind, u64, BlockId);
 
 fn name(of: &DamageRecord) -> Name {
@@ -71,7 +71,7 @@ pub(crate) struct Damage {
     /// Entries, so that whoever writes need not take the lock where there are none.
     count: AtomicU64,
     ledger: Mutex<Ledger>,
-    walk: Mutex<Option<Walk>>,
+    walk: Mutex<Option<DamageWalk>>,
 }
 
 #[derive(Default)]
@@ -91,7 +91,7 @@ struct Ledger {
     named: BTreeSet<SegmentId>,
 }
 
-/// What the walk is to look for.
+/// Targets of the walk.
 #[derive(Default)]
 struct Wanted {
     ranges: BTreeMap<(SegmentId, u8), Vec<Range<u32>>>,
@@ -130,18 +130,18 @@ impl Wanted {
     }
 }
 
-/// Where the walk is.
-struct Walk {
+/// Position of the walk.
+struct DamageWalk {
     wanted: Wanted,
     /// What is to be read before it goes on, and the entry that each is if it cannot be.
     suspects: Vec<(DamageRecord, BlockPtr)>,
     /// Trees to be gone through, the current one last.
     trees: Vec<(DatasetId, BlockId)>,
     at: Key,
-    stage: Stage,
+    stage: WalkStage,
 }
 
-enum Stage {
+enum WalkStage {
     /// Leaves and extents.
     Blocks,
     /// Names of inodes in lost nodes, in the trees that have some.
@@ -184,9 +184,9 @@ impl Ledger {
     }
 }
 
-/// How an entry stands.
+/// State of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum EntryStanding {
     /// It is as it says, unless this block can be read.
     Damaged(Option<(BlockPtr, BlockKind)>),
     /// Nothing names that block there any more.
@@ -295,7 +295,7 @@ impl Pool {
             && self.damage.ledger.lock().entries.keys().any(|name| name.5 == block)
     }
 
-    /// What can neither be read nor rebuilt, as far as it is known, by dataset and inode. What was overwritten or
+    /// Known damage that cannot be rebuilt, by dataset and inode. What was overwritten or
     /// removed meanwhile is not among it.
     pub fn damage(&self) -> Vec<DamageRecord> {
         let there: BTreeSet<_> = self.all_trees().into_iter().collect();
@@ -308,7 +308,7 @@ impl Pool {
             doubtful.iter().filter_map(|name| Some((*name, ledger.entries.get(name)?.1))).collect()
         };
         for (name, entry) in doubtful {
-            if self.standing(&entry) == Standing::Over {
+            if self.standing(&entry) == EntryStanding::Over {
                 self.forget_damage(&name);
             }
         }
@@ -495,13 +495,19 @@ impl Pool {
                 trees = self.all_trees();
             }
             trees.reverse();
-            *walk = Some(Walk { wanted, suspects: Vec::new(), trees, at: Key::MIN, stage: Stage::Blocks });
+            *walk = Some(DamageWalk {
+                wanted,
+                suspects: Vec::new(),
+                trees,
+                at: Key::MIN,
+                stage: WalkStage::Blocks,
+            });
         }
         let at = walk.as_mut().expect("it was just made");
         let more = match &mut at.stage {
             _ if !at.suspects.is_empty() => self.read_suspects(&mut at.suspects, effort.max(1)),
-            Stage::Blocks | Stage::Names => self.walk_tree(at, effort.max(1))?,
-            Stage::Entries(after) => self.look_again(after, effort.max(1)),
+            WalkStage::Blocks | WalkStage::Names => self.walk_tree(at, effort.max(1))?,
+            WalkStage::Entries(after) => self.look_again(after, effort.max(1)),
         };
         if !more && let Some(over) = walk.take() {
             let ledger = &mut *self.damage.ledger.lock();
@@ -514,19 +520,19 @@ impl Pool {
     }
 
     /// Goes through some leaves of the walk's current tree.
-    fn walk_tree(&self, walk: &mut Walk, effort: usize) -> Result<bool> {
+    fn walk_tree(&self, walk: &mut DamageWalk, effort: usize) -> Result<bool> {
         let Some(&(dataset, high)) = walk.trees.last() else {
             walk.at = Key::MIN;
             walk.stage = match walk.stage {
-                Stage::Blocks => {
+                WalkStage::Blocks => {
                     let ledger = self.damage.ledger.lock();
                     let nodes = ledger.entries.values().filter(|(_, entry)| entry.what() == DamageKind::Node);
                     let trees: BTreeSet<_> =
                         nodes.map(|(_, entry)| (entry.dataset, entry.snapshot)).collect();
                     walk.trees = trees.into_iter().rev().collect();
-                    Stage::Names
+                    WalkStage::Names
                 }
-                _ => Stage::Entries(None),
+                _ => WalkStage::Entries(None),
             };
             return Ok(true);
         };
@@ -552,14 +558,14 @@ impl Pool {
 
     fn walk_some(
         &self,
-        walk: &mut Walk,
+        walk: &mut DamageWalk,
         of: (DatasetId, BlockId),
         tree: &Tree,
         effort: usize,
     ) -> Option<Key> {
-        let Walk { wanted, suspects, at, stage, .. } = walk;
+        let DamageWalk { wanted, suspects, at, stage, .. } = walk;
         let nodes = Suspicious { pool: self, wanted };
-        let by_name = matches!(stage, Stage::Names);
+        let by_name = matches!(stage, WalkStage::Names);
         let lost: Vec<DamageRecord> = if by_name { self.lost_nodes(of) } else { Vec::new() };
         let mut next = *at;
         for _ in 0..effort {
@@ -582,7 +588,7 @@ impl Pool {
             .collect()
     }
 
-    /// What a leaf names where something is lost.
+    /// A block that a leaf names where something is lost.
     fn suspect(
         &self,
         of: (DatasetId, BlockId),
@@ -607,7 +613,7 @@ impl Pool {
             let Some((found, ptr)) = suspects.pop() else { break };
             if !self.is_there(ptr, BlockKind::Record) {
                 // It may have been dropped since.
-                if self.standing(&found) != Standing::Over {
+                if self.standing(&found) != EntryStanding::Over {
                     self.note_damage(found);
                 }
                 break;
@@ -679,37 +685,39 @@ impl Pool {
         for (name, entry) in &some {
             *after = Some(*name);
             match self.standing(entry) {
-                Standing::Damaged(Some((ptr, kind))) if self.is_there(ptr, kind) => self.forget_damage(name),
+                EntryStanding::Damaged(Some((ptr, kind))) if self.is_there(ptr, kind) => {
+                    self.forget_damage(name)
+                }
                 // As with suspects.
-                Standing::Damaged(Some(_)) => return true,
-                Standing::Damaged(None) => {}
-                Standing::Over => self.forget_damage(name),
+                EntryStanding::Damaged(Some(_)) => return true,
+                EntryStanding::Damaged(None) => {}
+                EntryStanding::Over => self.forget_damage(name),
             }
         }
         !some.is_empty()
     }
 
-    /// How an entry stands; nothing is read for it but trees.
-    fn standing(&self, entry: &DamageRecord) -> Standing {
+    /// State of an entry; only trees are read for it.
+    fn standing(&self, entry: &DamageRecord) -> EntryStanding {
         if entry.snapshot == HEAD {
-            let Some(dataset) = self.dataset(entry.dataset) else { return Standing::Over };
-            let Ok(view) = dataset.view() else { return Standing::Damaged(None) };
+            let Some(dataset) = self.dataset(entry.dataset) else { return EntryStanding::Over };
+            let Ok(view) = dataset.view() else { return EntryStanding::Damaged(None) };
             return self.standing_in(view.parts().1, entry);
         }
         let snapshots = self.snapshots(entry.dataset);
         let snapshot = snapshots.iter().find(|snapshot| snapshot.high == entry.snapshot);
-        let Some(snapshot) = snapshot else { return Standing::Over };
+        let Some(snapshot) = snapshot else { return EntryStanding::Over };
         match self.snapshot_view(entry.dataset, &snapshot.name) {
             Ok(view) => self.standing_in(view.parts().1, entry),
-            Err(_) => Standing::Over,
+            Err(_) => EntryStanding::Over,
         }
     }
 
-    fn standing_in(&self, tree: &Tree, entry: &DamageRecord) -> Standing {
+    fn standing_in(&self, tree: &Tree, entry: &DamageRecord) -> EntryStanding {
         let nodes = DatasetNodes(&self.store);
         let named = |ptr: Option<BlockPtr>, kind| match ptr {
-            Some(ptr) => Standing::Damaged(Some((ptr, kind))),
-            None => Standing::Over,
+            Some(ptr) => EntryStanding::Damaged(Some((ptr, kind))),
+            None => EntryStanding::Over,
         };
         match entry.what() {
             DamageKind::Data => match tree.get(&nodes, &Key::new(entry.inode, EXTENT, entry.offset)) {
@@ -718,7 +726,7 @@ impl Pool {
                     let same = extent.filter(|extent| extent.ptr.id == entry.block);
                     named(same.map(|extent| extent.ptr), BlockKind::Record)
                 }
-                Err(_) => Standing::Damaged(None),
+                Err(_) => EntryStanding::Damaged(None),
             },
             DamageKind::Node => {
                 let low = Key { object: entry.inode, kind: entry.key_kind, offset: entry.offset };
@@ -739,7 +747,7 @@ impl Pool {
                 let ledger = self.damage.ledger.lock();
                 let of = (entry.dataset, entry.snapshot, 0, DamageKind::Node, 0, entry.block);
                 let is_over = !named || !ledger.entries.contains_key(&of);
-                if is_over { Standing::Over } else { Standing::Damaged(None) }
+                if is_over { EntryStanding::Over } else { EntryStanding::Damaged(None) }
             }
         }
     }

@@ -7,7 +7,7 @@ use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
-use larder_mutants::{Bug, planted, point};
+use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
 use larder_store::codec::Codec;
 use larder_store::error::{PoolError, Result};
@@ -30,7 +30,7 @@ pub enum Atime {
     Relatime,
 }
 
-/// Where a file is cut into records.
+/// How a file is cut into records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chunking {
     /// At multiples of the record size.
@@ -39,16 +39,16 @@ pub enum Chunking {
     Content,
 }
 
-/// What of a dataset's properties the write path needs.
+/// Settings of a dataset for the write path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How records are encoded.
+    /// Codec of records.
     pub codec: Codec,
-    /// How records are summed.
+    /// Checksum of records.
     pub checksum: ChecksumKind,
     /// Bytes of a record of new files.
     pub record_size: u32,
-    /// Where new files are cut into records.
+    /// How new files are cut into records.
     pub chunking: Chunking,
     /// Whether writes are refused.
     pub readonly: bool,
@@ -62,10 +62,10 @@ pub struct Settings {
     pub dedup: Dedup,
 }
 
-/// What a dataset amounts to, bytes.
+/// Usage of a dataset, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// What its blocks take, before replication and parity.
+    /// Space of its blocks, before replication and parity.
     pub referenced: u64,
     /// Plain bytes of its records.
     pub logical: u64,
@@ -154,7 +154,7 @@ impl Dataset {
     pub fn next_inode(&self) -> InodeId {
         InodeId::new(self.state.read().record.next_inode)
     }
-    /// What the write path needs of its properties.
+    /// Its settings for the write path.
     pub fn settings(&self) -> Settings {
         *self.settings.read()
     }
@@ -163,7 +163,7 @@ impl Dataset {
         self.local.read().clone()
     }
 
-    /// What it amounts to.
+    /// Its usage.
     pub fn usage(&self) -> Usage {
         let state = self.state.read();
         let record = &state.record;
@@ -211,7 +211,7 @@ impl Dataset {
     /// pool, since half an operation must not be committed: read everything that can fail first.
     ///
     /// # Errors
-    /// What `change` returns.
+    /// The error of `change`.
     pub fn update<T, E: From<PoolError>>(
         &self,
         op: &Op<'_>,
@@ -223,7 +223,7 @@ impl Dataset {
         let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
         let (touched, after) = (update.touched, state.record.referenced);
-        op.pool().books.post(self.id, after.wrapping_sub(before) as i64);
+        op.pool().accounts.post(self.id, after.wrapping_sub(before) as i64);
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
         op.pool().store.unsealed.fetch_add(more, Ordering::Relaxed);
         if result.is_err() && touched {
@@ -412,7 +412,7 @@ impl Update<'_> {
 
     /// Takes the first node that cannot be read out of the tree, if all that it can hold lies from `from` up to `to`,
     /// which is not among it; false when there is none, or it holds more. The blocks that were named there are left to
-    /// the trace, and still count as referenced: see [`Update::forget_lost`].
+    /// GC, and still count as referenced: see [`Update::forget_lost`].
     pub fn excise_lost(&mut self, from: &Key, to: &Key) -> Result<bool> {
         let nodes = DatasetNodes(&self.pool.store);
         let (mut lost, mut at) = (None, *from);
@@ -435,7 +435,7 @@ impl Update<'_> {
             return Ok(false);
         }
         self.touch();
-        self.pool.leave_to_trace(1);
+        self.pool.leave_to_gc(1);
         Ok(true)
     }
 
@@ -446,7 +446,7 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(stored);
         record.stored = record.stored.saturating_sub(stored);
         record.logical = record.logical.saturating_sub(logical);
-        self.pool.leave_to_trace(stored);
+        self.pool.leave_to_gc(stored);
         self.touch();
     }
 
@@ -460,7 +460,7 @@ impl Update<'_> {
     }
 
     /// A further extent, of this dataset or another, names a block of `logical` plain bytes that an extent names
-    /// already: the block is shared from now on, and nobody but the trace frees it.
+    /// already: the block is shared from now on, and nobody but GC frees it.
     pub fn share_block(&mut self, ptr: BlockPtr, logical: u64) {
         self.link_block(ptr, logical);
         self.pool.note_shared(ptr.id);
@@ -474,7 +474,7 @@ impl Update<'_> {
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
         self.pool.doubt_damage(self.dataset, ptr.id);
-        if planted(Bug::EarlyReuse) {
+        if mutated(Mutant::EarlyReuse) {
             self.pool.free_now(ptr);
         } else if is_free_to_die(record, ptr) {
             self.pool.drop_records([ptr]);
@@ -527,7 +527,7 @@ impl Update<'_> {
 
 /// Whether a block that the head of `record` dropped is held by none of its snapshots; else they hold it.
 pub(crate) fn is_free_to_die(record: &mut DatasetRecord, ptr: BlockPtr) -> bool {
-    let free = ptr.id > record.floor || planted(Bug::FloorIgnored);
+    let free = ptr.id > record.protected_below || mutated(Mutant::ProtectionIgnored);
     if !free {
         record.held += u64::from(ptr.place.footprint());
     }

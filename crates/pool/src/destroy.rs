@@ -20,7 +20,7 @@ use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::Table;
 use larder_format::{BlockPtr, DatasetId};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_store::error::{PoolError, Result};
 use larder_store::read::{DatasetNodes, TableNodes};
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ impl Pool {
         self.notes.lock().note_removal();
         self.datasets.write().remove(&id);
         self.destroyed.lock().insert(id, dataset);
-        self.books.close(id);
+        self.accounts.close(id);
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Pool {
         all
     }
 
-    /// What a dataset with a tree is called, destroyed or not.
+    /// Name of a dataset with a tree, destroyed or not.
     pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
         let destroyed = dataset.state.read().record.destroyed;
         if destroyed { format!("destroyed dataset {}", dataset.id()) } else { self.full_name(dataset.id()) }
@@ -119,7 +119,7 @@ impl Pool {
         // Leaves are read before the operation, on which a commit may wait; and what cannot be read must show
         // before anything has changed.
         let mut entries = 0;
-        if planted(Bug::TreeForgotten) {
+        if mutated(Mutant::TreeForgotten) {
             return Ok(0);
         }
         dataset.view()?.scan(&Key::MIN, &mut |_, _| {
@@ -186,7 +186,7 @@ impl Pool {
                 true
             },
             |_, node| {
-                let empty = node?.keys().is_empty() || planted(Bug::TreeForgotten);
+                let empty = node?.keys().is_empty() || mutated(Mutant::TreeForgotten);
                 assert!(empty, "nobody could change the tree since it was found empty");
                 Ok(())
             },

@@ -1,14 +1,14 @@
 //! Devices come and go: taken out of use and back, replaced, added, kept as spares.
 //!
-//! Whoever is a member changes at the boundary between two commits, with the gate closed: rows stamped with the
-//! commit before are not on a device that joins, rows stamped with the next are. The root of the commit at the
+//! Whoever is a member changes at the boundary between two commits, with the gate closed: stripes stamped with the
+//! commit before are not on a device that joins, stripes stamped with the next are. The root of the commit at the
 //! boundary tells of the change, so that a crash leaves either the one or the other.
 //!
 //! A device that joins is *rebuilding*: it gets every write, and [`crate::resilver`] brings what it lacks. That is
-//! one mechanism for all: a device that was away lacks the rows of the commits that it missed, a new one all of them.
-//! A new device *stands for* the one that it is to replace, be that missing, failing or healthy; when it is rebuilt,
-//! it takes its number, in the root first. So segment records, which name devices by number, never change. A spare
-//! that takes over does the same, without being asked.
+//! one mechanism for all: a device that was away lacks the stripes of the commits that it missed, a new one all of
+//! them. A new device *stands for* the one that it is to replace, be that missing, failing or healthy; when it is
+//! rebuilt, it takes its number, in the root first. So segment records, which name devices by number, never change. A
+//! spare that takes over does the same, without being asked.
 //!
 //! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write,
 //! the old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
@@ -19,11 +19,11 @@ use crate::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use crate::open::{Found, holds, is_branch, lacks_slots};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
-use larder_format::label::{GroupRule, GroupWord, LABEL_AREA, LABEL_LEN, Label, MIN_ASHIFT, MIN_DEVICE};
+use larder_format::label::{GroupRule, LABEL_AREA, LABEL_LEN, Label, LayoutKind, MIN_ASHIFT, MIN_DEVICE};
 use larder_format::root::{DeviceState, NO_GROUP};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, SegmentId};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_store::error::{PoolError, Result};
 use larder_store::member::{Member, MemberState};
 use larder_store::{Class, Event};
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A device that leaves is waited for so long, each time.
 const WIPING: Duration = Duration::from_secs(5);
 
-/// What is to change at the next boundary between two commits.
+/// A change to make at the next boundary between two commits.
 type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
 
 /// Changes of members: one at a time, whoever asks for it.
@@ -46,11 +46,11 @@ type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
 pub(crate) struct Changes {
     /// Held from the look at who is a member to the commit that changes it; outermost of all locks.
     turn: ReentrantMutex<()>,
-    /// What waits for a boundary.
+    /// Changes that wait for a boundary.
     waiting: Mutex<Vec<Change>>,
 }
 
-/// What is asked of a new device.
+/// Requirements on a new device.
 pub(crate) struct Place {
     pub index: DeviceIndex,
     pub group: GroupIndex,
@@ -61,9 +61,9 @@ pub(crate) struct Place {
 }
 
 impl Pool {
-    /// Makes the changes that wait for the boundary after `commit`. The gate is closed. Rows and log records on their
-    /// way are the members' as they were: whoever fails one must be known to have before it gets another place. Where
-    /// too many have, nothing changes, and the commit fails.
+    /// Makes the changes that wait for the boundary after `commit`. The gate is closed. Stripes and log records on
+    /// their way are the members' as they were: whoever fails one must be known to have before it gets another place.
+    /// Where too many have, nothing changes, and the commit fails.
     pub(crate) fn cross_boundary(&self, commit: CommitId) {
         let changes = std::mem::take(&mut *self.changes.waiting.lock());
         if changes.is_empty() {
@@ -71,7 +71,7 @@ impl Pool {
         }
         let mut intent = self.intent.lock();
         intent.changed = commit;
-        if planted(Bug::InFlightForgotten) || self.store.settle_all_rows().is_ok() {
+        if mutated(Mutant::InFlightForgotten) || self.store.complete_all_stripes().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
         }
     }
@@ -190,7 +190,7 @@ impl Pool {
                 // What it holds may be older than what the pool gave it.
                 let held = found.root.as_ref().map(|root| holds(&self.store.history.lock(), root));
                 let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
-                if held.0 < known.good_through && !planted(Bug::OldImageTrusted) {
+                if held.0 < known.good_through && !mutated(Mutant::OldImageTrusted) {
                     (known.good_through, known.incarnation) = held;
                 }
                 (found.device, found.label)
@@ -218,7 +218,7 @@ impl Pool {
         self.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
             (known.since, known.cursor, known.partial) = (commit, SegmentId::new(0), false);
-            if planted(Bug::BoundaryMissed) {
+            if mutated(Mutant::BoundaryMissed) {
                 known.since = CommitId::new(commit.get() - 1);
             }
             pool.resilver.forget(known.index);
@@ -229,7 +229,7 @@ impl Pool {
                 space.retire(known.index, false);
             }
             let state =
-                if planted(Bug::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
+                if mutated(Mutant::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
             let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
             pool.store.members.put(Arc::new(member));
         })
@@ -273,7 +273,7 @@ impl Pool {
         Ok(member)
     }
 
-    /// What a device needs to take the place of `member`, when that is `more` than there are, of `most`.
+    /// Requirements on a device that is to take the place of `member`, when that is `more` than there are, of `most`.
     pub(crate) fn place_of_member(&self, member: &Member, more: usize, most: usize) -> Result<Place> {
         let (rule, ashift) = {
             let group = &self.store.core.lock().groups[&member.group];
@@ -356,7 +356,7 @@ impl Pool {
         for member in rebuilt.extract_if(.., |member| member.is_partial() && !self.is_bereft(member)) {
             member.set_state(MemberState::Waiting);
         }
-        self.settle(rebuilt)
+        self.take_places(rebuilt)
     }
 
     /// Whether nobody is in use any more in whose place `member` is to be.
@@ -367,7 +367,7 @@ impl Pool {
     }
 
     /// Members take their places at the next boundary.
-    pub(crate) fn settle(&self, rebuilt: Vec<Arc<Member>>) -> Result<()> {
+    pub(crate) fn take_places(&self, rebuilt: Vec<Arc<Member>>) -> Result<()> {
         let leaving: Vec<_> = rebuilt
             .iter()
             .filter_map(|member| Some((self.store.members.find(member.stands_for?)?, member.is_partial())))
@@ -385,11 +385,11 @@ impl Pool {
                 let text = if known.partial { "without what could not be read of the old one" } else { "" };
                 (known.index, known.stands_for, known.partial) = (place, None, false);
                 let state = MemberState::Online;
-                let settled = Member::new(&known, member.slot_size, Some(present), state, &clock);
+                let placed = Member::new(&known, member.slot_size, Some(present), state, &clock);
                 pool.store
-                    .event(Event::new(Class::DeviceReplace).device(settled.guid, settled.name()).text(text));
+                    .event(Event::new(Class::DeviceReplace).device(placed.guid, placed.name()).text(text));
                 pool.store.members.take(member.index);
-                pool.store.members.put(Arc::new(settled));
+                pool.store.members.put(Arc::new(placed));
             }
         })?;
         for (old, partial) in leaving.iter().filter(|(old, _)| self.store.members.by_guid(old.guid).is_none())
@@ -420,7 +420,7 @@ impl Pool {
                 member.name()
             )));
         };
-        self.settle(vec![new])?;
+        self.take_places(vec![new])?;
         // What of it is lost is to be named by what can be read now.
         self.recheck_damage();
         Ok(())
@@ -459,7 +459,7 @@ impl Pool {
         let _mine = self.change_turn();
         let index = self.store.members.next_index(1, MAX_WITH_OTHERS)?;
         let rule = GroupRule {
-            word: GroupWord::Single,
+            word: LayoutKind::Single,
             layout: Layout::new(1, 1, 0).expect("one column is a layout"),
         };
         let place =

@@ -31,7 +31,7 @@ use std::time::Duration;
 pub const EVENTS_AT_MOST: u64 = 4096;
 /// Commands that are kept, besides the first.
 pub const COMMANDS_AT_MOST: u64 = 10_000;
-/// What happens again within this time is counted with what happened before.
+/// Repetitions of an event within this time are counted with it.
 const TOGETHER: Duration = Duration::from_secs(60);
 /// Things whose repetitions are counted at a time.
 const OPEN_AT_MOST: usize = 256;
@@ -48,7 +48,7 @@ struct Ring<T> {
     /// Lower numbers do not go with time.
     stays: u64,
     /// The lowest number that counts, of those that do.
-    floor: u64,
+    kept_from: u64,
     /// The next number.
     next: u64,
     waiting: BTreeMap<u64, T>,
@@ -56,14 +56,14 @@ struct Ring<T> {
 
 impl<T: Clone + PartialEq> Ring<T> {
     fn new(table: Table, most: u64, first: u64) -> Self {
-        Self { table, most, first, stays: first, floor: first, next: 1, waiting: BTreeMap::new() }
+        Self { table, most, first, stays: first, kept_from: first, next: 1, waiting: BTreeMap::new() }
     }
 
     fn add(&mut self, entry: T) -> u64 {
         let number = self.next;
         self.next += 1;
         self.waiting.insert(number, entry);
-        self.floor = self.floor.max(self.next.saturating_sub(self.most));
+        self.kept_from = self.kept_from.max(self.next.saturating_sub(self.most));
         if self.waiting.len() as u64 > self.most
             && let Some(oldest) = self.waiting.range(self.stays..).next().map(|(&oldest, _)| oldest)
         {
@@ -75,7 +75,7 @@ impl<T: Clone + PartialEq> Ring<T> {
     /// Import: the table has this entry.
     fn met(&mut self, number: u64) {
         self.next = self.next.max(number + 1);
-        self.floor = self.floor.max(self.next.saturating_sub(self.most));
+        self.kept_from = self.kept_from.max(self.next.saturating_sub(self.most));
     }
 
     fn is_dirty(&self) -> bool {
@@ -85,22 +85,22 @@ impl<T: Clone + PartialEq> Ring<T> {
     /// Some of what waits to be written, and numbers that are too old.
     fn due(&self) -> (Vec<(u64, T)>, Range<u64>) {
         let some = self.waiting.iter().take(PER_COMMIT);
-        (some.map(|(&number, entry)| (number, entry.clone())).collect(), self.first..self.floor)
+        (some.map(|(&number, entry)| (number, entry.clone())).collect(), self.first..self.kept_from)
     }
 
-    /// What waits above `after`, and whether a number in the table counts.
+    /// Entries that wait above `after`, and whether a number in the table counts.
     fn beside(&self, after: u64) -> (Vec<(u64, T)>, impl Fn(u64) -> bool + use<T>) {
         let waiting = self.waiting.range(after.saturating_add(1)..);
-        let (stays, floor) = (self.stays, self.floor);
-        let counts = move |number| number >= floor || number < stays;
+        let (stays, kept_from) = (self.stays, self.kept_from);
+        let counts = move |number| number >= kept_from || number < stays;
         (waiting.map(|(&number, entry)| (number, entry.clone())).collect(), counts)
     }
 }
 
-/// What repetitions of an event are known by.
-type Kin = (Class, Option<DeviceGuid>, Option<(DatasetId, u64)>);
+/// Identity of an event: repetitions share it.
+type EventKey = (Class, Option<DeviceGuid>, Option<(DatasetId, u64)>);
 
-/// What was told of a device before.
+/// A device's state as last reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     state: MemberState,
@@ -114,7 +114,7 @@ struct Log {
     events: Ring<EventRecord>,
     commands: Ring<CommandRecord>,
     /// Events that repetitions are counted in.
-    open: Vec<(Kin, u64, EventRecord)>,
+    open: Vec<(EventKey, u64, EventRecord)>,
     devices: BTreeMap<DeviceIndex, Known>,
     /// Wrong bytes that were told of where they were met, with the file, and that the members count as well.
     told: BTreeMap<DeviceGuid, u64>,
@@ -172,15 +172,15 @@ impl EventLog {
         let now = self.clock.now();
         let Event { class, device, file, text, count } = event;
         let (device, device_name) = device.map_or((None, String::new()), |(guid, name)| (Some(guid), name));
-        let kin = (class, device, file);
+        let event_key = (class, device, file);
         let mut log = self.log.lock();
         let log = &mut *log;
         if class.is_counted() {
             let together = TOGETHER.as_secs() as i64;
             log.open.retain(|(_, _, record)| now.secs < record.first.secs.saturating_add(together));
-            if let Some((_, number, record)) = log.open.iter_mut().find(|(other, ..)| *other == kin) {
+            if let Some((_, number, record)) = log.open.iter_mut().find(|(other, ..)| *other == event_key) {
                 (record.last, record.count) = (now, record.count.saturating_add(count));
-                if *number >= log.events.floor {
+                if *number >= log.events.kept_from {
                     log.events.waiting.insert(*number, record.clone());
                     return;
                 }
@@ -189,12 +189,12 @@ impl EventLog {
         let class = class.to_string();
         let record = EventRecord { first: now, last: now, count, device, file, class, device_name, text };
         let number = log.events.add(record.clone());
-        if kin.0.is_counted() {
-            log.open.retain(|(other, ..)| *other != kin);
+        if event_key.0.is_counted() {
+            log.open.retain(|(other, ..)| *other != event_key);
             if log.open.len() == OPEN_AT_MOST {
                 log.open.remove(0);
             }
-            log.open.push((kin, number, record));
+            log.open.push((event_key, number, record));
         }
     }
 }
@@ -237,7 +237,7 @@ impl Pool {
         let log = &mut *self.log.log.lock();
         log.events.waiting.clear();
         log.open.clear();
-        log.events.floor = log.events.next;
+        log.events.kept_from = log.events.next;
     }
 
     /// Keeps a command that changed the pool, done by a user of this host.

@@ -33,9 +33,9 @@ use std::time::Duration;
 /// Twice what lies between two heartbeats.
 const STOOD_STILL: Duration = Duration::from_secs(10);
 
-/// What is looked at.
+/// Thoroughness of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum FenceCheck {
     /// Heartbeats.
     Briefly,
     /// And the places of the next root and the newest.
@@ -64,7 +64,7 @@ impl Pool {
     /// # Errors
     /// When another import has it: then this one is suspended, and nothing is written.
     pub fn beat(&self) -> Result<()> {
-        self.still_ours(Look::Closely)?;
+        self.still_ours(FenceCheck::Closely)?;
         let heartbeat = Heartbeat {
             pool: self.store.guid(),
             host: self.store.world.host,
@@ -83,7 +83,7 @@ impl Pool {
             })
             .collect();
         for (write, member) in writes.into_iter().filter(|(write, _)| write.is_some()) {
-            match member.settle_write(write) {
+            match member.complete_write(write) {
                 Written::Done => member.claim(),
                 Written::Refused(error) if member.is_mute_now() => {
                     let text = format!("does not take the pool's heartbeat: {error}");
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// Suspends the pool when another import has it.
-    pub(crate) fn still_ours(&self, look: Look) -> Result<()> {
+    pub(crate) fn still_ours(&self, look: FenceCheck) -> Result<()> {
         let next = self.store.open_commit();
         let reads: Vec<_> = self
             .store
@@ -106,7 +106,7 @@ impl Pool {
                 let areas = member.label_areas();
                 let beat = || member.read(areas[0] + ByteLen::new(HEARTBEAT_OFFSET), LABEL_LEN);
                 let root = |(commit, area)| Some((commit, member.read(ring_slot(area, commit), RING_SLOT)?));
-                let closely = look == Look::Closely || member.is_mute();
+                let closely = look == FenceCheck::Closely || member.is_mute();
                 let newest = CommitId::new(next.get().saturating_sub(1));
                 let places = [next, newest].into_iter().flat_map(|commit| areas.map(|area| (commit, area)));
                 let roots: Vec<_> = places.filter(|_| closely).filter_map(root).collect();
@@ -153,7 +153,7 @@ impl Pool {
         // Nobody goes on before it is known.
         let _turn = self.looked.turn.lock();
         if self.looked.is_long_ago(self) {
-            self.still_ours(Look::Closely)
+            self.still_ours(FenceCheck::Closely)
         } else {
             self.store.check_writable()
         }

@@ -8,10 +8,10 @@
 use larder_device::{ALIGN, Device, DeviceError, Request, TIMEOUT};
 use larder_format::{ByteLen, DeviceOffset};
 
-/// What was found on a device.
+/// Foreign content of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {
-    /// What it is, with its article: `an ext4 file system`.
+    /// Its description, with an article: `an ext4 file system`.
     pub what: &'static str,
 }
 

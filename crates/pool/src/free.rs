@@ -2,20 +2,20 @@
 //!
 //! There are no reference counts, so a dropped reference says only that the block *may* be dead. Whoever drops
 //! one asks, in this order:
-//! 1. Is the id at or below its head's *floor*? Then a snapshot holds it. Nothing happens; the dataset counts the
-//!    bytes as held, and they are left to the trace when a snapshot is destroyed.
+//! 1. Is the id at or below its head's `protected_below`? Then a snapshot holds it. Nothing happens; the dataset counts
+//!    the bytes as held, and they are left to GC when a snapshot is destroyed.
 //! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
 //!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
 //!    live for.
 //! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
 //!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`Pool::free_step`] works that
 //!    off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is
-//!    shared, takes the mark away: another reference may exist, and only the trace can tell.
+//!    shared, takes the mark away: another reference may exist, and only GC can tell.
 //!
 //! # Second references
 //! Whoever makes one calls [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the
 //! pool-wide flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with
-//! an id when its block is moved. Whoever takes `SHARED` away, which only the trace may, takes `DEAD` away with it:
+//! an id when its block is moved. Whoever takes `SHARED` away, which only GC may, takes `DEAD` away with it:
 //! the drop that set `DEAD` was that of another reference.
 //!
 //! # The queue
@@ -23,7 +23,7 @@
 //! it is a sorted set with a bound. Ids that find no room are found again by sweeping the map, as all are after an
 //! import; the freeing record tells whether there are any.
 //!
-//! # A trace under way
+//! # A collection under way
 //! needs the nodes that its roots reach. Nodes that are dropped meanwhile and that it holds get the mark `DEAD` and
 //! wait, whatever case they are; they join the queue when it has ended. Records need not wait: it does not read them.
 //!
@@ -36,18 +36,18 @@ use crate::pool::Pool;
 use larder_format::run::{Delta, Marks};
 use larder_format::tables::{FreeingRecord, Table};
 use larder_format::{BlockId, BlockPtr, Place};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use larder_store::error::Result;
 use larder_store::read::TableNodes;
-use larder_store::runs::RunIo;
+use larder_store::run_io::RunIo;
 use std::collections::BTreeSet;
 
 /// Ids that the queue keeps in memory, at most: some 16 MiB.
 const QUEUE_MAX: usize = 1 << 20;
 /// Of the pool's memory, the queue takes at most this part.
 const QUEUE_SHARE: u64 = 32;
-/// What an id takes in a sorted set, bytes: its nodes are six elevenths full at worst.
+/// Memory of an id in a sorted set, bytes: its nodes are six elevenths full at worst.
 const QUEUE_ENTRY: u64 = 15;
 /// Ids that are decided at once, under the map's lock.
 const BATCH: usize = 1024;
@@ -56,10 +56,10 @@ const IDS_PER_STEP: usize = 1 << 15;
 /// Pages of the map that freeing may read after each commit.
 pub(crate) const PAGES_PER_COMMIT: usize = 64;
 
-/// What was dropped and is not free yet. Its lock is taken last, and alone.
+/// Blocks that were dropped and are not free yet. Its lock is taken last, and alone.
 #[derive(Debug, Default)]
 pub(crate) struct Freeing {
-    /// Records above their head's floor, dropped since the last commit.
+    /// Records above their head's `protected_below`, dropped since the last commit.
     records: Vec<BlockPtr>,
     /// Nodes, likewise.
     nodes: Vec<BlockPtr>,
@@ -69,7 +69,7 @@ pub(crate) struct Freeing {
     queue: BTreeSet<BlockId>,
     /// From this id on there may be some that are not in the queue.
     unswept: Option<BlockId>,
-    /// Ids with the mark `DEAD` that a trace holds.
+    /// Ids with the mark `DEAD` that a collection holds.
     held: BTreeSet<BlockId>,
     /// As of now; durable with the next commit.
     record: FreeingRecord,
@@ -79,7 +79,7 @@ pub(crate) struct Freeing {
 impl Freeing {
     /// As the tables have it.
     pub(crate) fn open(record: FreeingRecord) -> Self {
-        let queued = record.queued_blocks > 0 && !planted(Bug::QueueLost);
+        let queued = record.queued_blocks > 0 && !mutated(Mutant::QueueLost);
         Self { record, unswept: queued.then_some(BlockId::new(0)), ..Self::default() }
     }
 
@@ -94,7 +94,7 @@ impl Freeing {
         self.remember(id, limit);
     }
 
-    /// As [`Freeing::enqueue`], for one that a trace holds.
+    /// As [`Freeing::enqueue`], for one that a collection holds.
     fn hold(&mut self, id: BlockId, bytes: u64) {
         self.count(bytes);
         self.held.insert(id);
@@ -138,7 +138,7 @@ impl Freeing {
 }
 
 impl Pool {
-    /// References to records were dropped, all above their head's floor: they are dealt with at the commit.
+    /// References to records were dropped, all above their head's `protected_below`: they are dealt with at the commit.
     pub(crate) fn drop_records(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
         let freeing = &mut *self.freeing.lock();
         let bytes = &mut freeing.dropped_bytes;
@@ -152,23 +152,23 @@ impl Pool {
         freeing.nodes.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
     }
 
-    /// A reference to `bytes` went that another one may stand beside: only a trace can tell.
-    pub(crate) fn leave_to_trace(&self, bytes: u64) {
+    /// A reference to `bytes` went that another one may stand beside: only a collection can tell.
+    pub(crate) fn leave_to_gc(&self, bytes: u64) {
         let mut freeing = self.freeing.lock();
         freeing.record.left_bytes += bytes;
         freeing.changed = true;
     }
 
-    /// A trace that began when `before` bytes were left to it has ended: what was left then is free, or known to
+    /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
     /// be in use.
-    pub(crate) fn settle_left(&self, before: u64) {
+    pub(crate) fn clear_left(&self, before: u64) {
         let mut freeing = self.freeing.lock();
         freeing.record.left_bytes = freeing.record.left_bytes.saturating_sub(before);
         freeing.changed = true;
     }
 
-    /// The trace has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none is under
-    /// way.
+    /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
+    /// is under way.
     pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
         let mut freeing = self.freeing.lock();
         let record = &mut freeing.record;
@@ -178,22 +178,22 @@ impl Pool {
         }
     }
 
-    /// What [`Pool::note_judged`] noted of a trace that was cut short.
+    /// Note by [`Pool::note_judged`] of a collection that was cut short.
     pub(crate) fn judged(&self) -> Option<(BlockId, u64)> {
         let record = self.freeing.lock().record;
         (record.judged > BlockId::new(0)).then_some((record.judged, record.judged_left))
     }
 
-    /// A further extent names this block: from now on only the trace can say that it is dead.
+    /// A further extent names this block: from now on only GC can say that it is dead.
     pub(crate) fn note_shared(&self, id: BlockId) {
         self.mark_shared(&mut self.store.map.lock(), id);
     }
 
     /// As [`Pool::note_shared`], under the map's lock.
     pub(crate) fn mark_shared(&self, map: &mut BlockMap, id: BlockId) {
-        // First: a trace that has not heard of it may take the mark away, but only before it is set.
-        self.trace_touched(id);
-        if !planted(Bug::SharedNotMarked) {
+        // First: a collection that has not heard of it may take the mark away, but only before it is set.
+        self.gc_touched(id);
+        if !mutated(Mutant::SharedNotMarked) {
             map.apply(Update::Mark { id, marks: Marks::SHARED });
         }
         let mut freeing = self.freeing.lock();
@@ -201,20 +201,21 @@ impl Pool {
         freeing.record.shared = 1;
     }
 
-    /// The trace found one reference to an id that was shared, and none was made since it began. A mark `DEAD` was
-    /// for another reference, and goes too.
+    /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
+    /// was for another reference, and goes too.
     pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
     }
 
-    /// The trace found no reference to a block of `bytes`, and none was made since it began: it joins the queue.
+    /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
+    /// queue.
     pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED });
         map.apply(Update::Mark { id, marks: Marks::DEAD });
         self.freeing.lock().enqueue(id, bytes, self.queue_limit());
     }
 
-    /// The trace found that no id is shared any more. Nobody may be inside.
+    /// Garbage collection found that no id is shared any more. Nobody may be inside.
     pub(crate) fn nothing_is_shared(&self) {
         let mut freeing = self.freeing.lock();
         freeing.changed |= freeing.record.shared != 0;
@@ -246,8 +247,8 @@ impl Pool {
             (records, nodes, freeing.record.shared != 0)
         };
         let (mut dead, mut unsure) = (Vec::new(), Vec::new());
-        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.trace_holds(node.id));
-        if !planted(Bug::Leak) {
+        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.gc_holds(node.id));
+        if !mutated(Mutant::Leak) {
             let core = self.store.core.lock();
             for ptr in records.into_iter().chain(nodes) {
                 let certain = !shared && !core.has_copies() && !hint_is_stale(&core, ptr.place.segment);
@@ -288,7 +289,7 @@ impl Pool {
         drop(core);
         for (id, _) in freed {
             self.store.cache.forget(id);
-            self.trace_freed(id);
+            self.gc_freed(id);
         }
     }
 
@@ -340,11 +341,11 @@ impl Pool {
         Ok(!freeing.queue.is_empty() || freeing.unswept.is_some())
     }
 
-    /// What no trace holds any more joins the queue.
+    /// Queues ids that no collection holds any more.
     fn let_go(&self) {
         let first = self.freeing.lock().held.first().copied();
         // What it still needs of the oldest it needs of the others.
-        if first.is_some_and(|first| !self.trace_holds(first)) {
+        if first.is_some_and(|first| !self.gc_holds(first)) {
             let limit = self.queue_limit();
             let mut freeing = self.freeing.lock();
             for id in std::mem::take(&mut freeing.held) {
@@ -356,7 +357,7 @@ impl Pool {
     /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
     fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
         let (limit, io) = (self.queue_limit().max(1), RunIo::new(&self.store));
-        // A commit's marks are in the runs by now; what the trace has marked since is in the table.
+        // A commit's marks are in the runs by now; what GC has marked since is in the table.
         let (mut found, mut walk) = {
             let map = self.store.map.lock();
             (map.newly_marked(from.., Marks::DEAD, limit), map.walk(from, pages))
@@ -415,7 +416,7 @@ impl Pool {
                 freeing.dequeued(id, bytes);
                 if delta.set.contains(Marks::SHARED) {
                     freeing.record.left_bytes += bytes;
-                    if !planted(Bug::DeadNotCleared) {
+                    if !mutated(Mutant::DeadNotCleared) {
                         map.apply(Update::Unmark { id, marks: Marks::DEAD });
                     }
                 } else {
@@ -484,7 +485,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// Bytes that a trace may bring back, at most.
+    /// Bytes that a collection may bring back, at most.
     pub fn left_bytes(&self) -> u64 {
         self.freeing.lock().record.left_bytes
     }

@@ -20,19 +20,19 @@ use larder_format::run::RunDescriptor;
 use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::Table;
 use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_COUNT, Reason, SegmentId};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
 use larder_store::World;
 use larder_store::core::{Core, LEASE};
 use larder_store::error::{PoolError, Result};
+use larder_store::headroom::Groups;
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
-use larder_store::runs::RunIo;
+use larder_store::run_io::RunIo;
 use larder_store::segments::{SegmentEntry, Segments};
 use larder_store::space::GroupSpace;
-use larder_store::spare::Groups;
 use larder_store::{Class, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use std::sync::atomic::Ordering;
 /// of the pool that ends with the same root.
 fn beginning(root: &Root, incarnation: Incarnation, entropy: &dyn Entropy) -> RootImport {
     let lease = root.block_lease.get();
-    let first_block = if planted(Bug::IdsComeBack) {
+    let first_block = if mutated(Mutant::IdsComeBack) {
         root.tables.id.get() + 1
     } else {
         lease + entropy.next_u64() % STRIDE
@@ -53,7 +53,7 @@ fn beginning(root: &Root, incarnation: Incarnation, entropy: &dyn Entropy) -> Ro
     RootImport { incarnation, first: root.commit.next(), first_block: BlockId::new(first_block), skipped }
 }
 
-/// How to import.
+/// Options of an import.
 #[derive(Debug, Clone, Default)]
 pub struct ImportOptions {
     /// Write nothing.
@@ -268,7 +268,7 @@ impl Pool {
         self.check_parents()?;
         self.adopt_snapshots(snapshots)?;
         *self.freeing.lock() = Freeing::open(freeing);
-        self.open_books();
+        self.open_accounts();
         self.refresh_settings();
         if root.log_open {
             let slot_size =
@@ -403,7 +403,7 @@ impl Pool {
                     let write = member.write(at, Arc::clone(&bytes));
                     if write.is_some() {
                         // One of its two places may be bad.
-                        member.settle_write(write);
+                        member.complete_write(write);
                     }
                 }
                 if !members.is_empty() {

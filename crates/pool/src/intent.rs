@@ -27,15 +27,15 @@ use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
 use larder_format::checksum::{Sums, fast64};
 use larder_format::log::{LogRecord, decode_op, encode_op};
 use larder_format::root::Root;
-use larder_format::segment::{DESCRIPTOR_LEN, RowHeader, SegmentKind, SegmentRecord, row_header_len};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
-use larder_mutants::{Bug, planted, point};
+use larder_mutants::{Mutant, mutated, point};
+use larder_store::bad_slot_table::Retired;
 use larder_store::error::{PoolError, Result};
 use larder_store::member::Written;
-use larder_store::retired::Retired;
-use larder_store::row;
-use larder_store::runs::own_info;
-use larder_store::segments::{RowImage, Segment};
+use larder_store::run_io::own_info;
+use larder_store::segments::{Segment, StripeImage};
+use larder_store::stripe;
 use larder_store::write::{draft, frame};
 use larder_sync::RwLockReadGuard;
 use std::collections::VecDeque;
@@ -70,8 +70,8 @@ pub(crate) struct Notes {
     covered: (u64, u64),
 }
 
-/// What of the operations that wait may go into one record.
-enum Batch {
+/// Waiting operations that may go into one record.
+enum LogBatch {
     /// All up to this one.
     Ops(u64, Vec<Vec<u8>>),
     /// One removes data, and what was written before is not noted.
@@ -80,10 +80,10 @@ enum Batch {
     TooMuch,
 }
 
-/// How far logging came.
+/// Progress of the log.
 enum Logged {
     All,
-    /// What was written has to be noted first.
+    /// Earlier writes must be noted first.
     Uncovered,
     /// The log has no room.
     Full,
@@ -152,16 +152,16 @@ impl Notes {
 
     /// The operations up to `target`, and those after it that can go along, or as many of them as one record of `limit`
     /// bytes takes. A removal goes into one record with what covers it, or waits.
-    fn next_batch(&self, target: OpSeq, limit: usize) -> Batch {
+    fn next_batch(&self, target: OpSeq, limit: usize) -> LogBatch {
         let (through, by) = self.covered;
         let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
         // What goes up to the first removal, if there is one; and what goes without those that are joined.
         let (mut before_removal, mut whole) = (None, (last, 0));
         let mut is_covered = true;
         for note in self.pending.iter().filter(|note| note.seq > self.logged) {
-            if note.removes && note.seq > through && !planted(Bug::RemovalNotCovered) {
+            if note.removes && note.seq > through && !mutated(Mutant::RemovalNotCovered) {
                 if note.seq <= target.get() {
-                    return Batch::Uncovered;
+                    return LogBatch::Uncovered;
                 }
                 is_covered = false;
                 break;
@@ -188,10 +188,10 @@ impl Notes {
             last = before;
         }
         match ops.is_empty() {
-            false => Batch::Ops(last, ops),
-            true if is_covered => Batch::TooMuch,
+            false => LogBatch::Ops(last, ops),
+            true if is_covered => LogBatch::TooMuch,
             // What covers the first removal comes after another one.
-            true => Batch::Uncovered,
+            true => LogBatch::Uncovered,
         }
     }
 }
@@ -259,9 +259,9 @@ impl Pool {
                 notes.next_batch(target, limit)
             };
             let (last, ops) = match batch {
-                Batch::Ops(last, ops) => (last, ops),
-                Batch::Uncovered => return Ok(Logged::Uncovered),
-                Batch::TooMuch => return Ok(Logged::Full),
+                LogBatch::Ops(last, ops) => (last, ops),
+                LogBatch::Uncovered => return Ok(Logged::Uncovered),
+                LogBatch::TooMuch => return Ok(Logged::Full),
             };
             self.store.check_writable()?;
             if !self.append_log(&mut intent, ops)? {
@@ -305,7 +305,7 @@ impl Pool {
     /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`Op`] held.
     pub fn note_unlogged(&self) -> CommitId {
         let commit = self.store.open_commit();
-        if planted(Bug::StoredNotTold) {
+        if mutated(Mutant::StoredNotTold) {
             return self.store.durable_commit();
         }
         self.unlogged_in.fetch_max(commit.get(), Ordering::AcqRel);
@@ -335,10 +335,10 @@ impl Pool {
             &stamp,
             draft(&self.store.sums, info, larder_store::codec::Codec::Off, payload.clone().into()),
         );
-        let footprint = row::footprint(block.len());
+        let footprint = stripe::footprint(block.len());
         let (segment, offset, plan) = loop {
             let Some(&(id, named)) = intent.segments.front() else { return Ok(false) };
-            if named > durable && !planted(Bug::LogNotNamed) {
+            if named > durable && !mutated(Mutant::LogNotNamed) {
                 return Ok(false);
             }
             let Some(segment) = self.store.readable.get(id) else { return Ok(false) };
@@ -349,20 +349,20 @@ impl Pool {
             let slot_size = self.store.members.get(segment.slots[0].device).slot_size;
             let step = self.store.core.lock().groups[&segment.group].step();
             let room = slot_size - intent.offset;
-            if let Some(plan) = row::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
+            if let Some(plan) = stripe::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
                 break (segment, intent.offset, plan);
             }
             let next_is_named = intent.segments.get(1).is_some_and(|(_, named)| *named <= durable);
-            if !(next_is_named || planted(Bug::LogNotNamed) && intent.segments.len() > 1) {
+            if !(next_is_named || mutated(Mutant::LogNotNamed) && intent.segments.len() > 1) {
                 return Ok(false);
             }
             intent.segments.pop_front();
             intent.offset = DESCRIPTOR_LEN;
         };
         let columns =
-            row::build(&self.store.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
+            stripe::build(&self.store.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
         point("a log record is about to be written");
-        let everywhere = self.write_log_row(&segment, RowImage { offset, columns })?;
+        let everywhere = self.write_log_stripe(&segment, StripeImage { offset, columns })?;
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
@@ -370,23 +370,24 @@ impl Pool {
         Ok(everywhere)
     }
 
-    /// Writes a row of the log to all its copies and flushes them, from this thread, which would only wait otherwise:
-    /// all copies are under way before it waits for the first. False when a copy is lacking of which no root tells yet.
-    fn write_log_row(&self, segment: &Segment, row: RowImage) -> Result<bool> {
+    /// Writes a stripe of the log to all its copies and flushes them, from this thread, which would only wait
+    /// otherwise: all copies are under way before it waits for the first. False when a copy is lacking of which no root
+    /// tells yet.
+    fn write_log_stripe(&self, segment: &Segment, stripe: StripeImage) -> Result<bool> {
         let mut members = Vec::with_capacity(segment.slots.len());
-        for (slot, column) in segment.slots.iter().zip(&row.columns) {
+        for (slot, column) in segment.slots.iter().zip(&stripe.columns) {
             members
                 .extend(self.store.members.writers(slot.device).map(|member| (member, slot.index(), column)));
         }
         let writes: Vec<_> = (members.iter())
             .map(|(member, slot, column)| {
-                member.start_write(member.slot_offset(*slot, row.offset), Arc::clone(*column))
+                member.start_write(member.slot_offset(*slot, stripe.offset), Arc::clone(*column))
             })
             .collect();
         let mut refused = vec![None; members.len()];
         for (((member, ..), write), refused) in members.iter().zip(writes).zip(&mut refused) {
             if write.is_some()
-                && let Written::Refused(error) = member.settle_write(write)
+                && let Written::Refused(error) = member.complete_write(write)
             {
                 *refused = Some(error);
             }
@@ -402,18 +403,18 @@ impl Pool {
                 _ => member.refuse(error),
             }
         }
-        if planted(Bug::LogNotFlushed) {
+        if mutated(Mutant::LogNotFlushed) {
             return Ok(true);
         }
         let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
         let (mut copies, mut everywhere) = (0, true);
         for (((member, ..), flush), refused) in members.iter().zip(flushes).zip(&refused) {
-            let is_flushed = flush.is_some() && member.settle_flush(flush);
+            let is_flushed = flush.is_some() && member.complete_flush(flush);
             // Nobody reads what a member has that is being rebuilt.
             if is_flushed && refused.is_none() && member.is_online() {
                 copies += 1;
             } else {
-                everywhere &= !member.passes_for_current() || planted(Bug::LogCopyMissed);
+                everywhere &= !member.passes_for_current() || mutated(Mutant::LogCopyMissed);
             }
         }
         // A commit tells of it all, in other segments.
@@ -519,7 +520,7 @@ pub(crate) fn read_chain(
         previous = sum;
         offset += height;
     }
-    if planted(Bug::ReplayStopsShort) {
+    if mutated(Mutant::ReplayStopsShort) {
         ops.pop();
     }
     Ok((ops, last))
@@ -541,15 +542,15 @@ fn read_record(
         return Err(Corrupt::new("log record", Range).into());
     }
     let head = read(segment, column, offset, ALIGN).ok_or_else(missing)?;
-    let row = RowHeader::check(sums, &head)?;
-    let here = row.segment == segment.id
-        && (row.offset, usize::from(row.column)) == (offset, column)
-        && row.incarnation == incarnation;
-    if !here || row.height > end - offset {
+    let stripe = StripeHeader::check(sums, &head)?;
+    let here = stripe.segment == segment.id
+        && (stripe.offset, usize::from(stripe.column)) == (offset, column)
+        && stripe.incarnation == incarnation;
+    if !here || stripe.height > end - offset {
         return Err(Corrupt::new("log record", Identity).into());
     }
-    let bytes = read(segment, column, offset, row.height as usize).ok_or_else(missing)?;
-    let block = bytes.get(row_header_len(row.sums.len()) as usize..).ok_or_else(missing)?;
+    let bytes = read(segment, column, offset, stripe.height as usize).ok_or_else(missing)?;
+    let block = bytes.get(stripe_header_len(stripe.sums.len()) as usize..).ok_or_else(missing)?;
     let (header, payload) = block::check_any(sums, block)?;
     let record = LogRecord::decode(payload)?;
     let expected = header.info.kind == BlockKind::Log
@@ -559,5 +560,5 @@ fn read_record(
     if !expected {
         return Err(Corrupt::new("log record", Identity).into());
     }
-    Ok((record, fast64(sums, payload), row.height))
+    Ok((record, fast64(sums, payload), stripe.height))
 }

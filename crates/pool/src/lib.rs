@@ -21,14 +21,15 @@ pub mod events;
 mod fence;
 pub mod foreign;
 mod free;
-mod heal;
+pub mod gc;
 mod import;
 pub mod intent;
-pub mod mend;
 pub mod open;
 pub mod pool;
 pub mod property;
 pub mod quota;
+mod read_repair;
+pub mod reconstruct;
 mod reshape;
 pub mod resilver;
 pub mod scrub;
@@ -36,7 +37,6 @@ mod snapshot;
 mod suspend;
 #[cfg(test)]
 mod tests;
-pub mod trace;
 pub mod trim;
 
 pub use clean::Writes;
@@ -51,12 +51,12 @@ pub use larder_store::whereabouts::Whereabouts;
 pub use larder_store::write::{Dedup, NewRecord};
 pub use larder_store::{
     Class, Event, EventSink, PoolError, Result, Store, Watch, World, cache, codec, member, members,
-    note_panics, parity, row, segments, space,
+    note_panics, parity, segments, space, stripe,
 };
-pub use mend::{Lost, Tally};
 pub use open::Importable;
 pub use pool::{FrontEnd, Op, Pool};
 pub use quota::{Limits, Share};
+pub use reconstruct::{Lost, Tally};
 pub use resilver::{ResilverProgress, ResilverResult};
 pub use scrub::{ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
 pub use snapshot::SnapshotView;

@@ -14,7 +14,7 @@ use larder_format::label::{
 };
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
 use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, Incarnation, PoolGuid, Reason};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ pub struct Found {
     pub label: Label,
     /// The newest root on it; none when no copy is intact.
     pub root: Option<Root>,
-    /// Who had the pool imported.
+    /// Heartbeat of the last importer.
     pub heartbeat: Option<Heartbeat>,
-    /// What each place of the ring of roots holds, in the first label area and in the second.
+    /// Contents of each place of the ring of roots, in the first and second label area.
     pub ring: Vec<[RingPlace; 2]>,
 }
 
-/// What a place in the ring of roots holds.
+/// Contents of a place in the ring of roots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingPlace {
     /// Nothing was ever written here.
@@ -74,7 +74,7 @@ impl Found {
     }
 }
 
-/// What a device turned out to be.
+/// Result of probing a device.
 pub enum Scan {
     /// A pool's.
     Member(Box<Found>),
@@ -94,9 +94,9 @@ pub enum Scan {
 pub struct Unsupported {
     /// The pool.
     pub pool: PoolGuid,
-    /// How people know the device.
+    /// Name of the device for people.
     pub device: String,
-    /// What this build does not know: "its pool …".
+    /// The feature that this build does not know: "its pool …".
     pub why: String,
 }
 
@@ -185,7 +185,7 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
         return Scan::Unsupported(Unsupported { pool: label.pool, device: device.name(), why });
     }
     let roots = roots.into_iter();
-    let root = if planted(Bug::StaleRoot) {
+    let root = if mutated(Mutant::StaleRoot) {
         roots.min_by_key(|root| root.commit)
     } else {
         roots.max_by_key(|root| root.commit)
@@ -207,7 +207,7 @@ fn unknown(version: u32, features: Features) -> String {
     }
 }
 
-/// What a device is to the pool that its label names.
+/// Role of a device in the pool that its label names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// It holds everything.
@@ -233,7 +233,7 @@ pub struct Candidate {
     pub index: DeviceIndex,
     /// The device, when one was found.
     pub found: Option<Found>,
-    /// What it is to the pool.
+    /// Its role in the pool.
     pub standing: Standing,
 }
 
@@ -241,7 +241,7 @@ pub struct Candidate {
 pub struct Importable {
     /// Its GUID.
     pub guid: PoolGuid,
-    /// What its sums are keyed with.
+    /// Key of its checksums.
     pub key: PoolKey,
     /// Its name.
     pub name: String,
@@ -432,7 +432,7 @@ fn suffice(root: &Root, devices: &[Candidate]) -> bool {
     })
 }
 
-/// Who has the pool: the heartbeat of the root's own import, else of its host at an earlier one. Beats
+/// The current importer: the heartbeat of the root's own import, else of its host at an earlier one. Beats
 /// start anew with each import and devices that were away keep old ones, so their number says nothing.
 fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     let beats = || devices.iter().filter_map(|device| device.found.as_ref()?.heartbeat.as_ref());

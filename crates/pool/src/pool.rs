@@ -10,11 +10,11 @@ use crate::dataset::{Dataset, Settings};
 use crate::dedup::Duplicates;
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
-use crate::quota::Books;
+use crate::quota::Accounts;
 use crate::snapshot::Snapshots;
 use larder_format::tables::SECRET_LEN;
 use larder_format::{CommitId, DatasetId, Timestamp};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::Changes;
 use larder_sorted::tree::Tree;
 use larder_store::Store;
@@ -45,7 +45,7 @@ pub trait FrontEnd: Send + Sync {
 }
 
 /// Called when so much is dirty that it should be stored; see [`Pool::on_dirty`].
-pub type Bell = Box<dyn Fn() + Send + Sync>;
+pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// An imported pool.
 pub struct Pool {
@@ -56,7 +56,7 @@ pub struct Pool {
     pub(crate) began: Duration,
     /// Changes of members that wait for the next commit.
     pub(crate) changes: crate::devices::Changes,
-    pub(crate) resilver: crate::resilver::Slot,
+    pub(crate) resilver: crate::resilver::ResilverState,
     pub(crate) gate: RwLock<()>,
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) intent: Mutex<Intent>,
@@ -68,7 +68,7 @@ pub struct Pool {
     pub(crate) replay: Mutex<Vec<Replayed>>,
     /// The log holds what the trees do not: a commit would drop it.
     pub(crate) is_replaying: AtomicBool,
-    /// What the log held at import is in no commit yet.
+    /// Operations replayed from the log are in no commit yet.
     pub(crate) redoes: AtomicBool,
     pub(crate) tables: Mutex<Tree>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
@@ -78,16 +78,16 @@ pub struct Pool {
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     /// Bytes of nodes of datasets that commits have stored since import.
     pub(crate) sealed: AtomicU64,
-    pub(crate) books: Books,
-    /// What [`Pool::freeing_bytes`] told last.
+    pub(crate) accounts: Accounts,
+    /// Last result of [`Pool::freeing_bytes`].
     pub(crate) freeing_told: AtomicU64,
-    /// What the tables have not been told of the block map's runs. Locked under the tables.
+    /// Changes of the block map's runs that the tables lack. Locked under the tables.
     pub(crate) unnoted: Mutex<Changes>,
     /// A commit that devices refused; see [`Pool::resume`].
     pub(crate) unfinished: Mutex<Option<Sealed>>,
     pub(crate) beats: AtomicU64,
     pub(crate) looked: crate::fence::Looked,
-    /// What happened, and what could not be read.
+    /// Log of events and damage.
     pub(crate) log: Arc<crate::events::EventLog>,
     pub(crate) damage: crate::damage::Damage,
     /// Held while space is won back for a writer.
@@ -95,15 +95,15 @@ pub struct Pool {
     /// The commit at which nothing more could be won back.
     pub(crate) exhausted: AtomicU64,
     /// The commit at which nothing that was accepted or deleted brought more space.
-    pub(crate) settled: AtomicU64,
+    pub(crate) reclaimed_in_vain: AtomicU64,
     /// The segment that is being emptied. Locked under the commit lock only.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     pub(crate) moved: AtomicU64,
-    pub(crate) trace: crate::trace::Slot,
-    pub(crate) healing: crate::heal::Healing,
-    pub(crate) scrub: crate::scrub::Slot,
+    pub(crate) gc: crate::gc::GcState,
+    pub(crate) read_repair: crate::read_repair::ReadRepair,
+    pub(crate) scrub: crate::scrub::ScrubState,
     pub(crate) trim: crate::trim::Trims,
-    pub(crate) bell: OnceLock<Bell>,
+    pub(crate) waker: OnceLock<Waker>,
     pub(crate) freeing: Mutex<Freeing>,
     /// The key of fingerprints.
     pub(crate) secret: OnceLock<[u8; SECRET_LEN]>,
@@ -144,7 +144,7 @@ pub(crate) struct CommitTurn<'a> {
 }
 
 impl Pool {
-    /// Where its blocks lie.
+    /// Store of its blocks.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -154,7 +154,7 @@ impl Pool {
     /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
     pub fn enter(&self) -> Result<Op<'_>> {
         self.look_after_a_pause()?;
-        let guard = (!planted(Bug::GateOpen)).then(|| self.gate.read());
+        let guard = (!mutated(Mutant::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
         self.store.check_writable()?;
         Ok(Op {
@@ -217,14 +217,14 @@ impl Pool {
         let (before, enough) = (self.store.dirty.add(bytes), self.stream_from());
         if before < enough
             && before + bytes >= enough
-            && let Some(bell) = self.bell.get()
+            && let Some(waker) = self.waker.get()
         {
-            bell();
+            waker();
         }
     }
-    /// Has `bell` called when dirty bytes come to [`Pool::stream_from`]. Only the first one counts.
-    pub fn on_dirty(&self, bell: Bell) {
-        let _ = self.bell.set(bell);
+    /// Has `waker` called when dirty bytes come to [`Pool::stream_from`]. Only the first one counts.
+    pub fn on_dirty(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
     }
     /// Has the layer above store all its dirty data; nothing of it is durable before the next commit.
     ///
@@ -251,7 +251,7 @@ impl Pool {
     /// Whether the changes of the block map that wait for a commit take more memory than merges may: a commit should
     /// come.
     pub fn is_map_large(&self) -> bool {
-        self.store.map.lock().table_bytes() > self.store.cache.trace_limit()
+        self.store.map.lock().memtable_bytes() > self.store.cache.gc_limit()
     }
     /// Bytes of operations that wait for an fsync or a commit.
     pub fn noted_bytes(&self) -> usize {
@@ -304,7 +304,7 @@ impl Pool {
             return Ok(());
         }
         self.store.check_writable()?;
-        self.settle_space(bytes, record_size)
+        self.reclaim_space(bytes, record_size)
     }
 
     /// Whether commits would make dropped space writable again: the free queue goes on with each, and a slot

@@ -8,7 +8,7 @@
 
 use thiserror::Error;
 
-/// What a property's values are, and so how they are typed, checked and shown.
+/// Type of a property's values: how they are typed, checked and shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One of some words.
@@ -84,7 +84,7 @@ pub enum Access {
     /// Only when the pool or dataset is made.
     SetOnce,
     /// Never: Larder tells it.
-    Told,
+    ReadOnly,
 }
 
 /// One property of pools or of datasets.
@@ -94,7 +94,7 @@ pub struct Property {
     pub name: &'static str,
     /// Its name as a column of `list`, in lower case; accepted wherever the name is.
     pub column: &'static str,
-    /// What its values are.
+    /// Type of its values.
     pub kind: Kind,
     /// Its value where nothing is set; nothing where it must be computed (see `about`).
     pub default: Option<&'static str>,
@@ -104,30 +104,30 @@ pub struct Property {
     pub access: Access,
     /// Its values, for people.
     pub values: &'static str,
-    /// What it means and where it takes effect.
+    /// Its meaning, and where it takes effect.
     pub about: &'static str,
 }
 
 /// Why a value was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PropertyError {
-    /// There is no property of this name.
+    /// No such property.
     #[error("there is no property '{0}'")]
     Unknown(String),
     /// Larder tells this property; people do not.
     #[error("'{0}' is read-only")]
-    Told(&'static str),
+    ReadOnly(&'static str),
     /// The property is settled when the pool or dataset is made.
     #[error("'{0}' can only be set at creation")]
-    Settled(&'static str),
+    AtCreation(&'static str),
     /// The value is none of the property's.
     #[error("'{name}' takes {values}; '{given}' is none of them")]
     Value {
         /// The property.
         name: &'static str,
-        /// What it takes.
+        /// Accepted values.
         values: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
     },
     /// Somebody wants to live without checksums.
@@ -173,14 +173,14 @@ impl Property {
     }
 }
 
-const fn told(
+const fn read_only(
     name: &'static str,
     column: &'static str,
     kind: Kind,
     values: &'static str,
     about: &'static str,
 ) -> Property {
-    Property { name, column, kind, default: None, inherited: false, access: Access::Told, values, about }
+    Property { name, column, kind, default: None, inherited: false, access: Access::ReadOnly, values, about }
 }
 
 const SIZE: &str = "<size>";
@@ -189,13 +189,13 @@ const LIMIT: &str = "<size> | none";
 /// Datasets' properties, in the order in which `get all` shows them.
 #[rustfmt::skip]
 pub static DATASET: &[Property] = &[
-    told("type", "type", Kind::Word(&["filesystem", "snapshot"]), "filesystem | snapshot", "what the dataset is"),
-    told("creation", "creation", Kind::Time, "<date>", "when it was made"),
-    told("used", "used", ANY_BYTES, SIZE, "space that the dataset and all below it take, after compression, and have reserved"),
-    told("available", "avail", ANY_BYTES, SIZE, "space that can still be written here"),
-    told("referenced", "refer", ANY_BYTES, SIZE, "space that its files take, after compression"),
-    told("compressratio", "ratio", Kind::Ratio, "<1.00x or more>", "what compression saves: logicalused / used"),
-    told("mounted", "mounted", YES_NO, "yes | no", "whether it can be reached through its mount point now"),
+    read_only("type", "type", Kind::Word(&["filesystem", "snapshot"]), "filesystem | snapshot", "what the dataset is"),
+    read_only("creation", "creation", Kind::Time, "<date>", "when it was made"),
+    read_only("used", "used", ANY_BYTES, SIZE, "space that the dataset and all below it take, after compression, and have reserved"),
+    read_only("available", "avail", ANY_BYTES, SIZE, "space that can still be written here"),
+    read_only("referenced", "refer", ANY_BYTES, SIZE, "space that its files take, after compression"),
+    read_only("compressratio", "ratio", Kind::Ratio, "<1.00x or more>", "what compression saves: logicalused / used"),
+    read_only("mounted", "mounted", YES_NO, "yes | no", "whether it can be reached through its mount point now"),
     settable("recordsize", Kind::PowerOfTwo(4 << 10, 1 << 20), Some("131072"), true, "4K to 1M, a power of two",
         "the size of the pieces that files are stored in; takes effect on what is written from now on").column("recsize"),
     settable("chunking", Kind::Word(&["fixed", "content"]), Some("fixed"), true, "fixed | content",
@@ -231,32 +231,32 @@ pub static DATASET: &[Property] = &[
         "what is kept for it and all below it; for everybody else it is used").column("reserv"),
     settable("refreservation", Kind::Limit, Some("0"), false, LIMIT,
         "what is kept for its own files, without what is below it").column("refreserv"),
-    told("usedbysnapshots", "usedsnap", ANY_BYTES, SIZE, "of used: what only snapshots hold"),
-    told("usedbydataset", "usedds", ANY_BYTES, SIZE, "of used: what its own files take"),
-    told("usedbychildren", "usedchild", ANY_BYTES, SIZE, "of used: what is below it takes, or has reserved"),
-    told("usedbyrefreservation", "usedrefreserv", ANY_BYTES, SIZE, "of used: what its refreservation keeps and nothing takes yet"),
-    told("createtxg", "createtxg", ANY_NUMBER, "<number>", "the commit in which it was made"),
-    told("guid", "guid", ANY_NUMBER, "<number>", "the number that names it for ever"),
-    told("logicalused", "lused", ANY_BYTES, SIZE, "used, before compression"),
-    told("logicalreferenced", "lrefer", ANY_BYTES, SIZE, "referenced, before compression"),
+    read_only("usedbysnapshots", "usedsnap", ANY_BYTES, SIZE, "of used: what only snapshots hold"),
+    read_only("usedbydataset", "usedds", ANY_BYTES, SIZE, "of used: what its own files take"),
+    read_only("usedbychildren", "usedchild", ANY_BYTES, SIZE, "of used: what is below it takes, or has reserved"),
+    read_only("usedbyrefreservation", "usedrefreserv", ANY_BYTES, SIZE, "of used: what its refreservation keeps and nothing takes yet"),
+    read_only("createtxg", "createtxg", ANY_NUMBER, "<number>", "the commit in which it was made"),
+    read_only("guid", "guid", ANY_NUMBER, "<number>", "the number that names it for ever"),
+    read_only("logicalused", "lused", ANY_BYTES, SIZE, "used, before compression"),
+    read_only("logicalreferenced", "lrefer", ANY_BYTES, SIZE, "referenced, before compression"),
 ];
 
 /// Pools' properties, in the order in which `get all` shows them.
 #[rustfmt::skip]
 pub static POOL: &[Property] = &[
-    told("size", "size", ANY_BYTES, SIZE, "all devices together, parity and copies included"),
-    told("capacity", "cap", Kind::Percent(0, 100), "<percent>", "how much of it is allocated"),
-    told("altroot", "altroot", Kind::Text(4096), "<path>", "what all of its mount points are below, as import was told"),
-    told("health", "health", Kind::Text(32), "ONLINE | DEGRADED | FAULTED | SUSPENDED | UNAVAIL", "the state of the pool"),
-    told("guid", "guid", ANY_NUMBER, "<number>", "the number that names the pool for ever"),
-    told("version", "version", ANY_NUMBER, "<number>", "the version of the format on its devices"),
-    told("dedupratio", "dedup", Kind::Ratio, "<1.00x or more>", "what deduplication saves"),
-    told("free", "free", ANY_BYTES, SIZE, "space not allocated"),
-    told("freeing", "freeing", ANY_BYTES, SIZE, "what deleted files and destroyed datasets still hold, one copy of it; comes back by itself"),
-    told("cleaned", "cleaned", ANY_BYTES, SIZE, "what the cleaner moved since import, to win space back"),
-    told("writeamp", "wamp", Kind::Ratio, "<1.00x or more>", "bytes written for each byte stored since import, with what the cleaner moved"),
-    told("allocated", "alloc", ANY_BYTES, SIZE, "space allocated, parity and copies included"),
-    told("readonly", "rdonly", SWITCH, "on | off", "whether the pool was imported for reading only"),
+    read_only("size", "size", ANY_BYTES, SIZE, "all devices together, parity and copies included"),
+    read_only("capacity", "cap", Kind::Percent(0, 100), "<percent>", "how much of it is allocated"),
+    read_only("altroot", "altroot", Kind::Text(4096), "<path>", "what all of its mount points are below, as import was told"),
+    read_only("health", "health", Kind::Text(32), "ONLINE | DEGRADED | FAULTED | SUSPENDED | UNAVAIL", "the state of the pool"),
+    read_only("guid", "guid", ANY_NUMBER, "<number>", "the number that names the pool for ever"),
+    read_only("version", "version", ANY_NUMBER, "<number>", "the version of the format on its devices"),
+    read_only("dedupratio", "dedup", Kind::Ratio, "<1.00x or more>", "what deduplication saves"),
+    read_only("free", "free", ANY_BYTES, SIZE, "space not allocated"),
+    read_only("freeing", "freeing", ANY_BYTES, SIZE, "what deleted files and destroyed datasets still hold, one copy of it; comes back by itself"),
+    read_only("cleaned", "cleaned", ANY_BYTES, SIZE, "what the cleaner moved since import, to win space back"),
+    read_only("writeamp", "wamp", Kind::Ratio, "<1.00x or more>", "bytes written for each byte stored since import, with what the cleaner moved"),
+    read_only("allocated", "alloc", ANY_BYTES, SIZE, "space allocated, parity and copies included"),
+    read_only("readonly", "rdonly", SWITCH, "on | off", "whether the pool was imported for reading only"),
     Property { name: "ashift", column: "ashift", kind: Kind::Number(12, 16), default: Some("12"), inherited: false,
         access: Access::SetOnce, values: "12 to 16",
         about: "log2 of the alignment of writes, 4 KiB to 64 KiB; what devices claim of 512-byte sectors is not believed" },
@@ -279,9 +279,9 @@ pub static POOL: &[Property] = &[
     settable("autotrim", SWITCH, Some("off"), false, "on | off",
         "whether devices are told of space as it gets free, so that an SSD or a sparse file can give it up; takes effect \
          at once"),
-    told("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
-    told("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
-    told("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),
+    read_only("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
+    read_only("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
+    read_only("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),
 ];
 
 /// The dataset property of this name or column.
@@ -359,8 +359,8 @@ fn parse_known(
 ) -> Result<(String, String), PropertyError> {
     let property = property.ok_or_else(|| PropertyError::Unknown(name.to_owned()))?;
     match property.access {
-        Access::Told => Err(PropertyError::Told(property.name)),
-        Access::SetOnce if !creating => Err(PropertyError::Settled(property.name)),
+        Access::ReadOnly => Err(PropertyError::ReadOnly(property.name)),
+        Access::SetOnce if !creating => Err(PropertyError::AtCreation(property.name)),
         _ => Ok((property.name.to_owned(), property.parse(given)?)),
     }
 }
@@ -410,7 +410,7 @@ impl Property {
         })
     }
 
-    /// What a person reads; `-` stands for no value. Times stay seconds: showing them takes a time
+    /// Text for people; `-` stands for no value. Times stay seconds: showing them takes a time
     /// zone, which is not this crate's business.
     pub fn display(&self, exact: &str) -> String {
         let number = exact.parse::<u64>().ok();
@@ -581,7 +581,7 @@ mod tests {
         }
         assert!(parse_pool("memory", "1K", false).is_err());
         assert_eq!(parse_pool("ashift", "13", true), Ok(("ashift".into(), "13".into())));
-        assert_eq!(parse_pool("ashift", "13", false), Err(PropertyError::Settled("ashift")));
+        assert_eq!(parse_pool("ashift", "13", false), Err(PropertyError::AtCreation("ashift")));
         assert!(parse_pool("ashift", "9", true).is_err());
     }
 

@@ -18,7 +18,7 @@
 //! to the end of what was written; what it can miss is the rest of a record that was longer and now
 //! compresses worse. So a quota is passed by at most one record for each that is dirty in part.
 //!
-//! **Promises.** What reservations keep and nobody has used yet is `promised`. Free space less what is
+//! **Reservations.** What reservations keep and nobody has used yet is `reserved`. Free space less what is
 //! promised to others is what a dataset can write.
 //!
 //! Nothing of this is on disk but the limits, as properties, and each dataset's `referenced`: accounts are
@@ -31,34 +31,34 @@ use larder_format::DatasetId;
 use larder_store::Watermark;
 use larder_store::admission::Space;
 use larder_store::error::{PoolError, Result};
-use larder_store::row;
+use larder_store::stripe;
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// What a dataset may take and what is kept for it, bytes; 0 stands for none.
+/// Quotas and reservations of a dataset, bytes; 0 stands for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// What it and all below it may take.
+    /// Quota of it and its descendants.
     pub quota: u64,
-    /// What it alone may take.
+    /// Quota of it alone.
     pub refquota: u64,
-    /// What is kept for it and all below it.
+    /// Reservation for it and its descendants.
     pub reservation: u64,
-    /// What is kept for it alone.
+    /// Reservation for it alone.
     pub refreservation: u64,
 }
 
-/// What a dataset and all below it take, and what of that is whose; bytes.
+/// Space of a dataset and its descendants, broken down; bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
     /// All of it.
     pub used: u64,
     /// Its own records.
     pub dataset: u64,
-    /// What its children take or have reserved.
+    /// Taken or reserved by its children.
     pub children: u64,
-    /// What its refreservation keeps beyond its records.
+    /// Reserved by its refreservation beyond its records.
     pub refreservation: u64,
 }
 
@@ -97,9 +97,9 @@ pub(crate) fn parse_limit(name: &str, exact: &str) -> Result<u64> {
     exact.parse().map_err(|_| PoolError::Invalid(format!("{name}={exact} is not a number of bytes")))
 }
 
-/// What a record of `len` plain bytes takes at most, bytes, before replication.
+/// Most space that a record of `len` plain bytes takes, bytes, before replication.
 pub fn record_claim(len: u32) -> u64 {
-    if len == 0 { 0 } else { u64::from(row::footprint_of_record(len)) }
+    if len == 0 { 0 } else { u64::from(stripe::footprint_of_record(len)) }
 }
 
 #[derive(Debug)]
@@ -123,20 +123,20 @@ impl Account {
     }
 }
 
-type Accounts = BTreeMap<DatasetId, Account>;
+type AccountMap = BTreeMap<DatasetId, Account>;
 
 /// The accounts of a pool's datasets.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    accounts: RwLock<Accounts>,
-    promised: AtomicI64,
+pub(crate) struct Accounts {
+    by_dataset: RwLock<AccountMap>,
+    reserved: AtomicI64,
     /// Record sizes of the datasets that have reservations.
-    promised_records: RwLock<BTreeSet<u32>>,
+    reserved_records: RwLock<BTreeSet<u32>>,
 }
 
 /// An amount, or what is kept for it if that is more.
-fn kept(amount: i64, promise: u64) -> i64 {
-    amount.max(i64::try_from(promise).unwrap_or(i64::MAX))
+fn kept(amount: i64, reservation: u64) -> i64 {
+    amount.max(i64::try_from(reservation).unwrap_or(i64::MAX))
 }
 
 /// Adds, and gives the values before and after.
@@ -150,13 +150,13 @@ fn passes(amount: i64, quota: u64) -> bool {
 }
 
 /// From a dataset up to the root.
-fn upwards(accounts: &Accounts, id: DatasetId) -> impl Iterator<Item = (DatasetId, &Account)> {
+fn upwards(accounts: &AccountMap, id: DatasetId) -> impl Iterator<Item = (DatasetId, &Account)> {
     let step = |id: DatasetId| accounts.get(&id).map(|account| (id, account));
     std::iter::successors(step(id), move |(_, account)| account.parent.and_then(step))
 }
 
-/// What every dataset has, when `own` tells what is its own.
-fn shares(accounts: &Accounts, own: impl Fn(&Account) -> i64) -> BTreeMap<DatasetId, Share> {
+/// Shares of all datasets, given what is each one's own.
+fn shares(accounts: &AccountMap, own: impl Fn(&Account) -> i64) -> BTreeMap<DatasetId, Share> {
     let mut order: Vec<_> = accounts.keys().map(|&id| (upwards(accounts, id).count(), id)).collect();
     order.sort_unstable();
     let mut shares: BTreeMap<_, Share> = accounts.keys().map(|&id| (id, Share::default())).collect();
@@ -174,10 +174,10 @@ fn shares(accounts: &Accounts, own: impl Fn(&Account) -> i64) -> BTreeMap<Datase
     shares
 }
 
-impl Books {
+impl Accounts {
     /// Opens the account of a dataset without limits that has nothing yet.
     pub(crate) fn open(&self, id: DatasetId, parent: Option<DatasetId>, record_size: u32) {
-        let mut accounts = self.accounts.write();
+        let mut accounts = self.by_dataset.write();
         accounts.insert(id, Account::new(parent, Limits::default(), record_size, 0));
         self.count(&accounts);
     }
@@ -186,39 +186,39 @@ impl Books {
     pub(crate) fn open_all(&self, all: impl Iterator<Item = (DatasetId, Account)>) {
         // Before the lock: they look into datasets, whose changes post to accounts.
         let all: Vec<_> = all.collect();
-        let mut accounts = self.accounts.write();
+        let mut accounts = self.by_dataset.write();
         accounts.extend(all);
         self.count(&accounts);
     }
 
     /// Closes an account: what it had is free.
     pub(crate) fn close(&self, id: DatasetId) {
-        let mut accounts = self.accounts.write();
+        let mut accounts = self.by_dataset.write();
         accounts.remove(&id);
         self.count(&accounts);
     }
 
     /// Counts anew what follows from limits, parents and what every dataset has of its own.
-    fn count(&self, accounts: &Accounts) {
-        let mut promised = 0i64;
+    fn count(&self, accounts: &AccountMap) {
+        let mut reserved = 0i64;
         for (id, share) in shares(accounts, |account| account.own.load(Relaxed)) {
             let account = &accounts[&id];
             let used = share.used as i64;
             account.used.store(used, Relaxed);
             let unused = kept(used, account.limits.reservation).wrapping_sub(used);
-            promised = promised.wrapping_add(share.refreservation as i64).wrapping_add(unused);
+            reserved = reserved.wrapping_add(share.refreservation as i64).wrapping_add(unused);
         }
-        self.promised.store(promised, Relaxed);
+        self.reserved.store(reserved, Relaxed);
         let reserving = accounts
             .values()
             .filter(|Account { limits, .. }| limits.reservation > 0 || limits.refreservation > 0);
-        *self.promised_records.write() = reserving.map(|account| account.record_size).collect();
+        *self.reserved_records.write() = reserving.map(|account| account.record_size).collect();
     }
 
     /// Datasets' records are of these sizes now, bytes.
     pub(crate) fn resize_records(&self, sizes: impl Iterator<Item = (DatasetId, u32)>) {
         let sizes: Vec<_> = sizes.collect();
-        let mut accounts = self.accounts.write();
+        let mut accounts = self.by_dataset.write();
         for (id, size) in sizes {
             if let Some(account) = accounts.get_mut(&id) {
                 account.record_size = size;
@@ -228,13 +228,13 @@ impl Books {
     }
 
     /// Adds to what a dataset has of its own; gives the dataset whose limit is passed now, if one is.
-    fn add(&self, accounts: &Accounts, id: DatasetId, delta: i64) -> Option<DatasetId> {
+    fn add(&self, accounts: &AccountMap, id: DatasetId, delta: i64) -> Option<DatasetId> {
         let account = accounts.get(&id)?;
         let (before, after) = shift(&account.own, delta);
         let mut over = (delta > 0 && passes(after, account.limits.refquota)).then_some(id);
         let keep = account.limits.refreservation;
         let mut up = kept(after, keep).wrapping_sub(kept(before, keep));
-        let mut promised = up.wrapping_sub(delta);
+        let mut reserved = up.wrapping_sub(delta);
         for (id, account) in upwards(accounts, id) {
             if up == 0 {
                 break;
@@ -245,24 +245,24 @@ impl Books {
             }
             let keep = account.limits.reservation;
             let charged = kept(after, keep).wrapping_sub(kept(before, keep));
-            promised = promised.wrapping_add(charged).wrapping_sub(up);
+            reserved = reserved.wrapping_add(charged).wrapping_sub(up);
             up = charged;
         }
-        if promised != 0 {
-            self.promised.fetch_add(promised, Relaxed);
+        if reserved != 0 {
+            self.reserved.fetch_add(reserved, Relaxed);
         }
         over
     }
 
-    /// What a dataset has of its own changed, whatever its limits say.
+    /// Changes a dataset's own space, whatever its limits are.
     pub(crate) fn post(&self, id: DatasetId, delta: i64) {
         if delta != 0 {
-            self.add(&self.accounts.read(), id, delta);
+            self.add(&self.by_dataset.read(), id, delta);
         }
     }
 
     fn claim(&self, id: DatasetId, bytes: u64) -> Result<()> {
-        let accounts = self.accounts.read();
+        let accounts = self.by_dataset.read();
         let Some(account) = accounts.get(&id) else { return Ok(()) };
         if let Some(over) = self.add(&accounts, id, bytes as i64) {
             self.add(&accounts, id, -(bytes as i64));
@@ -276,7 +276,7 @@ impl Books {
         if delta == 0 {
             return;
         }
-        let accounts = self.accounts.read();
+        let accounts = self.by_dataset.read();
         if let Some(account) = accounts.get(&id) {
             account.claimed.fetch_add(delta, Relaxed);
             self.add(&accounts, id, delta);
@@ -285,7 +285,7 @@ impl Books {
 
     /// Datasets with claims under the highest limit that bounds a dataset.
     fn claimants(&self, id: DatasetId) -> BTreeSet<DatasetId> {
-        let accounts = self.accounts.read();
+        let accounts = self.by_dataset.read();
         let limited = |(at, account): &(DatasetId, &Account)| {
             account.limits.quota > 0 || (*at == id && account.limits.refquota > 0)
         };
@@ -297,30 +297,30 @@ impl Books {
             .collect()
     }
 
-    /// What is promised and not used: to a dataset, and to others.
-    fn promises(&self, id: DatasetId) -> (u64, u64) {
-        let promised = self.promised.load(Relaxed);
-        if promised == 0 {
+    /// Reserved and unused bytes: of a dataset, and of others.
+    fn reservations(&self, id: DatasetId) -> (u64, u64) {
+        let reserved = self.reserved.load(Relaxed);
+        if reserved == 0 {
             return (0, 0);
         }
-        let accounts = self.accounts.read();
-        let unused = |amount: &AtomicI64, promise| {
+        let accounts = self.by_dataset.read();
+        let unused = |amount: &AtomicI64, reservation| {
             let amount = amount.load(Relaxed);
-            kept(amount, promise).wrapping_sub(amount)
+            kept(amount, reservation).wrapping_sub(amount)
         };
         let own = accounts.get(&id).map_or(0, |account| unused(&account.own, account.limits.refreservation));
         let above =
             upwards(&accounts, id).map(|(_, account)| unused(&account.used, account.limits.reservation));
         let mine = above.fold(own, i64::wrapping_add);
-        (mine.max(0) as u64, promised.wrapping_sub(mine).max(0) as u64)
+        (mine.max(0) as u64, reserved.wrapping_sub(mine).max(0) as u64)
     }
 
-    /// What of `free` bytes of the pool a dataset and its descendants could write, but for what its
+    /// Bytes of the pool's `free` ones that a dataset and its descendants could write, but for what its
     /// refreservation keeps.
-    fn room(&self, accounts: &Accounts, id: DatasetId, free: u64) -> i64 {
+    fn room(&self, accounts: &AccountMap, id: DatasetId, free: u64) -> i64 {
         let mut path: Vec<_> = upwards(accounts, id).collect();
         path.reverse();
-        let mut room = (free as i64).wrapping_sub(self.promised.load(Relaxed));
+        let mut room = (free as i64).wrapping_sub(self.reserved.load(Relaxed));
         for (_, Account { limits, used, .. }) in path {
             let used = used.load(Relaxed);
             room = room.wrapping_add(kept(used, limits.reservation).wrapping_sub(used));
@@ -331,9 +331,9 @@ impl Books {
         room
     }
 
-    /// What of `free` bytes of the pool can be written to a dataset.
+    /// Bytes of the pool's `free` ones that can be written to a dataset.
     fn available(&self, id: DatasetId, free: u64) -> u64 {
-        let accounts = self.accounts.read();
+        let accounts = self.by_dataset.read();
         let Some(Account { limits, own, .. }) = accounts.get(&id) else { return 0 };
         let own = own.load(Relaxed);
         let keeps = kept(own, limits.refreservation).wrapping_sub(own);
@@ -346,7 +346,7 @@ impl Books {
 
     /// Sets a limit, unless what is used or free says that it cannot hold.
     fn set(&self, id: DatasetId, name: &str, value: u64, free: u64) -> Result<()> {
-        let mut accounts = self.accounts.write();
+        let mut accounts = self.by_dataset.write();
         let Some(account) = accounts.get(&id) else {
             return Err(PoolError::NotFound(format!("dataset {id}")));
         };
@@ -360,7 +360,7 @@ impl Books {
             "reservation" => {
                 let above = match account.parent {
                     Some(parent) => self.room(&accounts, parent, free),
-                    None => (free as i64).wrapping_sub(self.promised.load(Relaxed)),
+                    None => (free as i64).wrapping_sub(self.reserved.load(Relaxed)),
                 };
                 (0, kept(used, limits.reservation).saturating_add(above.max(0)), limits.quota)
             }
@@ -388,11 +388,11 @@ impl Books {
 
     /// Puts a dataset under another parent, unless that passes a quota or promises what is not free.
     fn transfer(&self, id: DatasetId, parent: DatasetId, free: u64) -> Result<()> {
-        let mut accounts = self.accounts.write();
+        let mut accounts = self.by_dataset.write();
         let Some(account) = accounts.get_mut(&id) else { return Ok(()) };
         let before = account.parent.replace(parent);
-        let promised = self.promised.load(Relaxed);
-        let used = |accounts: &Accounts| {
+        let reserved = self.reserved.load(Relaxed);
+        let used = |accounts: &AccountMap| {
             let all = accounts.iter().map(|(&id, account)| (id, account.used.load(Relaxed)));
             all.collect::<BTreeMap<_, _>>()
         };
@@ -402,13 +402,13 @@ impl Books {
             let now = account.used.load(Relaxed);
             now > old[id] && passes(now, account.limits.quota)
         });
-        let now = self.promised.load(Relaxed);
+        let now = self.reserved.load(Relaxed);
         let refused = if let Some((&over, account)) = over {
             let quota = format_size(account.limits.quota);
             let found = format_size(account.used.load(Relaxed) as u64);
             debug_assert_ne!(over, id, "what moves stays the same");
             Some(format!("the quota of {quota} there would be passed: {found} would be used"))
-        } else if now > promised && now > free as i64 {
+        } else if now > reserved && now > free as i64 {
             Some(format!(
                 "reservations of {} are more than the {} that are free",
                 format_size(now as u64),
@@ -434,12 +434,12 @@ impl Pool {
     /// [`PoolError::Quota`] when a quota would be passed. Storing what is dirty of the
     /// [`Pool::claimants`] may help: claims do not know of compression, nor of what is overwritten.
     pub fn claim(&self, dataset: DatasetId, bytes: u64) -> Result<()> {
-        self.books.claim(dataset, bytes)
+        self.accounts.claim(dataset, bytes)
     }
 
-    /// What was claimed as `before` bytes amounts to `now` bytes; 0 when it was stored or dropped.
+    /// Changes a claim from `before` to `now` bytes; 0 when it was stored or dropped.
     pub fn adjust_claim(&self, dataset: DatasetId, before: u64, now: u64) {
-        self.books.adjust_claim(dataset, now as i64 - before as i64);
+        self.accounts.adjust_claim(dataset, now as i64 - before as i64);
     }
 
     /// Refuses what would take `bytes` more than the quotas of a dataset allow.
@@ -449,14 +449,14 @@ impl Pool {
     pub fn check_quota(&self, dataset: DatasetId, bytes: u64) -> Result<()> {
         // A file may be asked to be so large that what it has and what it asks for are more than an i64 holds.
         let bytes = bytes.min(2 * LIMIT_MAX);
-        self.books.claim(dataset, bytes)?;
-        self.books.adjust_claim(dataset, -(bytes as i64));
+        self.accounts.claim(dataset, bytes)?;
+        self.accounts.adjust_claim(dataset, -(bytes as i64));
         Ok(())
     }
 
     /// Datasets whose claims count against the quotas of a dataset.
     pub fn claimants(&self, dataset: DatasetId) -> BTreeSet<DatasetId> {
-        self.books.claimants(dataset)
+        self.accounts.claimants(dataset)
     }
 
     /// As [`Pool::check_space`], for a dataset: what is reserved for others is not free. What only `replaces` may
@@ -466,9 +466,10 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_room(&self, dataset: &Dataset, bytes: u64, replaces: impl Fn() -> bool) -> Result<()> {
-        let (mine, others) = self.books.promises(dataset.id());
+        let (mine, others) = self.accounts.reservations(dataset.id());
         let record_size = dataset.settings().record_size;
-        let needed = bytes.saturating_add(others).saturating_add(self.promise_overhead(others, record_size));
+        let needed =
+            bytes.saturating_add(others).saturating_add(self.reservation_overhead(others, record_size));
         if self.store.has_plenty(needed, bytes, record_size) {
             return Ok(());
         }
@@ -488,40 +489,43 @@ impl Pool {
         self.make_space(bytes, record_size)
     }
 
-    /// What `promised` bytes take besides themselves, in records of `record_size` bytes, where those they
+    /// What `reserved` bytes take besides themselves, in records of `record_size` bytes, where those they
     /// are promised to have records that pack worse.
-    fn promise_overhead(&self, promised: u64, record_size: u32) -> u64 {
-        if promised == 0 {
+    fn reservation_overhead(&self, reserved: u64, record_size: u32) -> u64 {
+        if reserved == 0 {
             return 0;
         }
-        let records = self.books.promised_records.read().clone();
+        let records = self.accounts.reserved_records.read().clone();
         let fits = |size: u32| self.store.space(size).available;
         let worst = records.into_iter().filter(|&size| size != record_size).map(fits).min();
         let (here, worst) = (fits(record_size), worst.unwrap_or(u64::MAX).max(1));
-        (u128::from(promised) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
+        (u128::from(reserved) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
     }
 
-    /// What of the pool is free for records of `record_size` bytes.
+    /// Free space for records of `record_size` bytes.
     fn free(&self, record_size: u32) -> u64 {
-        let promised = self.books.promised.load(Relaxed).max(0) as u64;
-        self.store.space(record_size).available.saturating_sub(self.promise_overhead(promised, record_size))
+        let reserved = self.accounts.reserved.load(Relaxed).max(0) as u64;
+        self.store
+            .space(record_size)
+            .available
+            .saturating_sub(self.reservation_overhead(reserved, record_size))
     }
 
     /// Space as it is for a dataset: what its records take (and what waits in memory), and what can be
     /// written to it. The size is both together, so that it is the quota's where a quota is what bounds it.
     pub fn space_of(&self, dataset: &Dataset) -> Space {
         let free = self.free(dataset.settings().record_size);
-        let available = self.books.available(dataset.id(), free);
+        let available = self.accounts.available(dataset.id(), free);
         let own =
-            self.books.accounts.read().get(&dataset.id()).map_or(0, |account| account.own.load(Relaxed));
+            self.accounts.by_dataset.read().get(&dataset.id()).map_or(0, |account| account.own.load(Relaxed));
         let used = own.max(0) as u64;
         Space { size: used + available, used, available }
     }
 
-    /// What a dataset and all below it take, without what waits in memory.
+    /// Space of a dataset and its descendants, without dirty data.
     pub fn share(&self, dataset: DatasetId) -> Share {
         let stored = |account: &Account| account.own.load(Relaxed) - account.claimed.load(Relaxed);
-        shares(&self.books.accounts.read(), stored).get(&dataset).copied().unwrap_or_default()
+        shares(&self.accounts.by_dataset.read(), stored).get(&dataset).copied().unwrap_or_default()
     }
 
     /// Sets one of [`Limits::NAMES`] of a dataset with records of `record_size` bytes; 0 takes it away.
@@ -532,19 +536,19 @@ impl Pool {
         name: &str,
         value: u64,
     ) -> Result<()> {
-        self.books.set(dataset, name, value, self.free(record_size))
+        self.accounts.set(dataset, name, value, self.free(record_size))
     }
 
     /// A dataset's account goes to another parent.
     pub(crate) fn transfer(&self, dataset: &Dataset, parent: DatasetId) -> Result<()> {
         let free = self.free(dataset.settings().record_size);
-        self.books.transfer(dataset.id(), parent, free)
+        self.accounts.transfer(dataset.id(), parent, free)
     }
 
     /// Opens the accounts of all datasets.
-    pub(crate) fn open_books(&self) {
+    pub(crate) fn open_accounts(&self) {
         let datasets = self.datasets();
-        self.books.open_all(datasets.iter().map(|dataset| {
+        self.accounts.open_all(datasets.iter().map(|dataset| {
             let parent = Some(dataset.parent()).filter(|&parent| parent != dataset.id());
             let limits = Limits::of(&dataset.local.read());
             let record_size = dataset.settings().record_size;

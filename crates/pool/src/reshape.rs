@@ -12,7 +12,7 @@ use crate::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_
 use crate::devices::Place;
 use crate::pool::Pool;
 use larder_device::Device;
-use larder_format::label::{GroupRule, GroupWord, Label, MIN_DEVICE};
+use larder_format::label::{GroupRule, Label, LayoutKind, MIN_DEVICE};
 use larder_format::root::NO_GROUP;
 use larder_format::segment::Layout;
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// The rule of a mirror of so many devices; one device is none.
 fn mirror_of(copies: usize) -> Result<GroupRule> {
-    let word = if copies == 1 { GroupWord::Single } else { GroupWord::Mirror };
+    let word = if copies == 1 { LayoutKind::Single } else { LayoutKind::Mirror };
     let copies = u8::try_from(copies).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
     let layout =
         Layout::new(1, copies, 0).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
@@ -33,7 +33,7 @@ fn mirror_of(copies: usize) -> Result<GroupRule> {
 }
 
 fn is_mirror(rule: &GroupRule) -> bool {
-    matches!(rule.word, GroupWord::Single | GroupWord::Mirror)
+    matches!(rule.word, LayoutKind::Single | LayoutKind::Mirror)
 }
 
 impl Pool {
@@ -246,7 +246,7 @@ impl Pool {
         misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
     }
 
-    /// What cannot be read though each group could do without the devices that are lost: it was written when its
+    /// Data that cannot be read though each group could do without its lost devices: it was written when its
     /// group had another shape, and lies on these alone. In plain words, with their names.
     pub fn out_of_reach(&self) -> Option<String> {
         let is_lost =
@@ -275,7 +275,7 @@ impl Pool {
         })
     }
 
-    /// How many more devices can be lost, whichever they are, before data is.
+    /// Number of further devices, whichever they are, that can be lost without loss of data.
     pub fn losses_survived(&self) -> usize {
         let is_lost =
             |device: DeviceIndex| self.store.members.find(device).is_none_or(|member| !member.is_online());

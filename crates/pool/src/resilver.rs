@@ -1,22 +1,22 @@
 //! The resilver: devices that are being rebuilt get what they lack, in the order of segments.
 //!
-//! Of a device it is known that it holds every row of commits up to `good_through`, and every row after `since`; what
-//! lies between in the segments that have a slot on it, and only that, is computed from the other columns (or copied
-//! from a twin) and written ([`crate::mend`]). Segments whose last row is old enough are not even looked at. Several
-//! devices are rebuilt in one pass.
+//! Of a device it is known that it holds every stripe of commits up to `good_through`, and every stripe after `since`;
+//! what lies between in the segments that have a slot on it, and only that, is computed from the other columns (or
+//! copied from a replica) and written ([`crate::reconstruct`]). Segments whose last stripe is old enough are not even
+//! looked at. Several devices are rebuilt in one pass.
 //!
 //! The place is kept as the last segment that is done, in the root's entry of the device: a commit flushes all devices
 //! before its root tells of what was done before the flush. A crash costs what was done since the last commit. A device
 //! that fails meanwhile is faulted as always, and starts anew from what it held before.
 //!
 //! When nothing is lacking the device becomes current at the boundary of a commit ([`crate::devices`]), which holds
-//! what came of the resilver too. What the others could not give is told, and tried again by healing its segment; a
+//! what came of the resilver too. What the others could not give is told, and tried again by repairing its segment; a
 //! device that was away counts nevertheless. One that stands for another is partial then, from the first segment on
 //! of which something was not to be had, and gets what is left of it; it waits at the end if the other one is in use.
 
 use crate::admin::NoteReader;
-use crate::mend::{Lost, Mend, Missing, Targets};
 use crate::pool::Pool;
+use crate::reconstruct::{Lost, Missing, Reconstruction, Targets};
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{DeviceIndex, SegmentId, Timestamp};
 use larder_store::error::Result;
@@ -37,7 +37,7 @@ const RESULT: &str = "resilver";
 /// Bytes of a segment that are gone through between two looks at whether the next one can be started.
 const PIECE: u64 = 8 << 20;
 
-/// How far a resilver is.
+/// Progress of a resilver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResilverProgress {
     /// The devices that are being rebuilt, by number.
@@ -52,7 +52,7 @@ pub struct ResilverProgress {
     pub written: u64,
 }
 
-/// How a resilver ended.
+/// Outcome of a resilver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResilverResult {
     /// When it began, or went on after an import.
@@ -101,7 +101,7 @@ impl ResilverResult {
 
 /// A resilver under way.
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct ResilverState {
     /// Held for a step.
     running: Mutex<()>,
     state: Mutex<State>,
@@ -111,7 +111,7 @@ pub(crate) struct Slot {
 struct State {
     /// None while a step is taken.
     running: Option<Running>,
-    /// The last segment done on each device: all of its writes have settled.
+    /// The last segment done on each device: all of its writes are complete.
     done: BTreeMap<DeviceIndex, SegmentId>,
     /// As it was after the last step.
     progress: Option<ResilverProgress>,
@@ -127,16 +127,16 @@ struct Running {
     lost: Vec<Lost>,
     /// The segment at work.
     at: Option<At>,
-    /// The one after it: it is being read while the last rows of the other are worked on.
+    /// The one after it: it is being read while the last stripes of the other are worked on.
     next: Option<At>,
-    /// The one before it, whose last rows are being written.
+    /// The one before it, whose last stripes are being written.
     ending: Option<At>,
 }
 
 /// A segment, for whom it is gone through, and how far that is.
-type At = (SegmentId, Vec<Arc<Member>>, Mend);
+type At = (SegmentId, Vec<Arc<Member>>, Reconstruction);
 
-impl Slot {
+impl ResilverState {
     /// A device begins anew, whatever was done on one of its number before.
     pub(crate) fn forget(&self, device: DeviceIndex) {
         self.state.lock().done.remove(&device);
@@ -154,7 +154,7 @@ impl Running {
         }
     }
 
-    /// What is told of it when it ends now.
+    /// The result if it ends now.
     fn result(&self, pool: &Pool, complete: bool) -> ResilverResult {
         let total = self.total.max(self.examined);
         ResilverResult {
@@ -196,7 +196,7 @@ impl Pool {
         // What they waited for is gone.
         let bereft: Vec<_> = self.bereft().collect();
         if !bereft.is_empty() {
-            self.settle(bereft)?;
+            self.take_places(bereft)?;
         }
         let targets = self.rebuilding();
         if targets.is_empty() {
@@ -245,8 +245,8 @@ impl Pool {
             || self.store.members.iter().any(|member| member.state() == MemberState::Stale)
     }
 
-    /// The members that are being rebuilt. Of one that is just joining, rows of the commit at the boundary may be under
-    /// way, and would be taken for later ones: it waits until that is durable.
+    /// The members that are being rebuilt. Of one that is just joining, stripes of the commit at the boundary may be
+    /// under way, and would be taken for later ones: it waits until that is durable.
     fn rebuilding(&self) -> Vec<Arc<Member>> {
         let durable = self.store.durable_commit();
         let joined =
@@ -291,7 +291,7 @@ impl Pool {
                 let started = running.next.take().filter(others_stay);
                 running.at = started.or_else(|| self.next_segment(targets, [&running.ending, &None]));
             }
-            let Some((.., mend)) = &mut running.at else {
+            let Some((.., reconstruction)) = &mut running.at else {
                 self.end_segment(running)?;
                 let rebuilt = targets.iter().filter(|member| member.state() == MemberState::Rebuilding);
                 let rebuilt: Vec<_> = rebuilt.cloned().collect();
@@ -307,15 +307,16 @@ impl Pool {
                 self.complete(rebuilt)?;
                 return Ok(more);
             };
-            mend.start(self);
-            if running.next.is_none() && mend.is_asked() {
+            reconstruction.start(self);
+            if running.next.is_none() && reconstruction.is_asked() {
                 running.next = self.next_segment(targets, [&running.ending, &running.at]);
                 running.next.iter_mut().for_each(|(.., next)| next.start(self));
             }
-            let (.., mend) = running.at.as_mut().expect("it was chosen");
-            let before = (mend.tally().examined, mend.tally().written);
-            let sent = mend.advance(self, left.min(PIECE))?;
-            let (examined, written) = (mend.tally().examined - before.0, mend.tally().written - before.1);
+            let (.., reconstruction) = running.at.as_mut().expect("it was chosen");
+            let before = (reconstruction.tally().examined, reconstruction.tally().written);
+            let sent = reconstruction.advance(self, left.min(PIECE))?;
+            let (examined, written) =
+                (reconstruction.tally().examined - before.0, reconstruction.tally().written - before.1);
             running.written += written;
             left = left.saturating_sub((examined + written).max(4096));
             // This one's writes follow those of the one before without a pause.
@@ -329,13 +330,13 @@ impl Pool {
 
     /// Waits for the last writes of the segment that was gone through, and keeps the place from time to time.
     fn end_segment(&self, running: &mut Running) -> Result<()> {
-        let Some((id, members, mut mend)) = running.ending.take() else { return Ok(()) };
-        let before = mend.tally().written;
-        let finished = mend.finish(self);
-        running.written += mend.tally().written - before;
+        let Some((id, members, mut reconstruction)) = running.ending.take() else { return Ok(()) };
+        let before = reconstruction.tally().written;
+        let finished = reconstruction.finish(self);
+        running.written += reconstruction.tally().written - before;
         finished?;
-        let mut lost = mend.tally().lost.clone();
-        if let Some(mut rest) = mend.left_over() {
+        let mut lost = reconstruction.tally().lost.clone();
+        if let Some(mut rest) = reconstruction.left_over() {
             self.commit()?;
             while !rest.step(self, PIECE)? {}
             running.written += rest.tally().written;
@@ -391,7 +392,11 @@ impl Pool {
             let members = columns.iter().map(|(_, member)| Arc::clone(member)).collect();
             let segment: Arc<Segment> = Arc::clone(&entry.segment);
             let missing = Missing { columns, after: held, through };
-            return Some((id, members, Mend::new(segment, entry.height, Targets::Missing(missing))));
+            return Some((
+                id,
+                members,
+                Reconstruction::new(segment, entry.height, Targets::Missing(missing)),
+            ));
         }
         None
     }
@@ -447,7 +452,7 @@ impl Pool {
         Some(progress)
     }
 
-    /// How the last resilver ended, on whichever host.
+    /// Outcome of the last resilver, on whichever host.
     pub fn resilver_result(&self) -> Option<ResilverResult> {
         ResilverResult::decode(&self.note(RESULT)?)
     }

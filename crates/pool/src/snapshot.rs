@@ -3,16 +3,16 @@
 //! # Taking one
 //! happens inside a commit, when the dataset's dirty nodes have become blocks: the snapshot's record names the
 //! root that the head has at that moment. An id is taken for it, its *high* id: whatever the root reaches was born
-//! before, whatever the head stores afterwards is above. The head's *floor* rises to it: from now on the head does
-//! not free what is below, which the snapshot may hold. (What the head holds below its floor, the newest snapshot
+//! before, whatever the head stores afterwards is above. The head's `protected_below` rises to it: from now on the head
+//! does not free what is below, which the snapshot may hold. (What the head holds below it, the newest snapshot
 //! holds too, so that it *does* hold it, unless a further reference was made to an older block.)
 //!
 //! # Destroying one
-//! takes the record away and lowers the floor to that of the newest that is left, so that the head again frees what
-//! it drops and no other snapshot can hold. What only the destroyed snapshot held is found by the trace.
+//! takes the record away and lowers it to that of the newest that is left, so that the head again frees what
+//! it drops and no other snapshot can hold. What only the destroyed snapshot held is found by GC.
 //!
 //! # Crashes
-//! Record and floor are in one commit: there is a snapshot under a floor that protects it, or neither.
+//! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
 
 use crate::create::check_name;
 use crate::dataset::Look;
@@ -52,8 +52,8 @@ impl Snapshots {
         found.ok_or_else(|| PoolError::NotFound(format!("snapshot {name}")))
     }
 
-    /// What the head's floor has to be.
-    fn floor(&self, dataset: DatasetId) -> BlockId {
+    /// The right `protected_below` of the head.
+    fn protected_below(&self, dataset: DatasetId) -> BlockId {
         self.of(dataset).next_back().map_or(BlockId::new(0), |newest| newest.record.high)
     }
 
@@ -72,7 +72,7 @@ pub struct SnapshotView {
 }
 
 impl SnapshotView {
-    /// What the tables say of it.
+    /// Its record in the tables.
     pub fn record(&self) -> &SnapshotRecord {
         &self.record
     }
@@ -131,7 +131,7 @@ impl Pool {
         Ok(SnapshotView { pool, tree, record, _viewed: viewed })
     }
 
-    /// Destroys a snapshot; durable with the next commit. What only it held is left to the trace.
+    /// Destroys a snapshot; durable with the next commit. What only it held is left to GC.
     ///
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when somebody looks into it.
@@ -149,12 +149,12 @@ impl Pool {
         self.tables.lock().remove(&TableNodes(&self.store), &Table::snapshot_key(dataset, high))?;
         snapshots.taken.remove(&(dataset, high));
         self.notes.lock().note_removal();
-        state.record.floor = snapshots.floor(dataset);
+        state.record.protected_below = snapshots.protected_below(dataset);
         drop(snapshots);
         // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if
         // the head has changed since.
         let own = root.map_or(0, |root| u64::from(root.place.footprint()));
-        self.leave_to_trace(std::mem::take(&mut state.record.held) + own);
+        self.leave_to_gc(std::mem::take(&mut state.record.held) + own);
         state.changed = true;
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Pool {
                 commit,
                 name,
             };
-            head.floor = high;
+            head.protected_below = high;
             let mut snapshots = self.snapshots.lock();
             let mut tables = self.tables.lock();
             tables.insert(&TableNodes(&self.store), Table::dataset_key(dataset), &head.encode())?;
@@ -214,8 +214,8 @@ impl Pool {
         let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
         for record in records {
             let head = self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
-            // Under a lower floor the head would free what the snapshot holds.
-            if head.state.read().record.floor < record.high {
+            // With a lower one the head would free what the snapshot holds.
+            if head.state.read().record.protected_below < record.high {
                 return Err(bad(Reason::Order));
             }
             self.snapshots.lock().insert(record);

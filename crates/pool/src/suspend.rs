@@ -4,10 +4,10 @@
 //! way on. Two are not.
 //!
 //! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes,
-//! and the rows that found too few devices, which stay in the queue of rows ([`larder_store::write`]). A member that
-//! was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
-//! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses
-//! such members again, writes those rows once more, finishes the commit that they refused, and commits. Log records
+//! and the stripes that found too few devices, which stay in the queue of stripes ([`larder_store::write`]). A member
+//! that was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went
+//! by without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses
+//! such members again, writes those stripes once more, finishes the commit that they refused, and commits. Log records
 //! that were lost have been acknowledged to nobody.
 //!
 //! When a commit cannot read a node of the tables, what it has not put there yet is still noted, and the next commit
@@ -20,9 +20,9 @@ impl Pool {
     /// Of a suspended pool: the bytes that were accepted and that no commit holds, at most. None when there are none.
     pub fn at_stake(&self) -> Option<u64> {
         self.store.suspended()?;
-        let rows = self.store.rows_in_flight();
-        let undone = self.is_changed() || self.unfinished.lock().is_some() || rows > 0;
-        undone.then(|| self.store.dirty.get() + self.noted_bytes() as u64 + self.store.unsealed() + rows)
+        let stripes = self.store.stripes_in_flight();
+        let undone = self.is_changed() || self.unfinished.lock().is_some() || stripes > 0;
+        undone.then(|| self.store.dirty.get() + self.noted_bytes() as u64 + self.store.unsealed() + stripes)
     }
 
     /// Goes on after devices refused writes: all that was accepted is in memory, and what they refused is written once
@@ -46,7 +46,7 @@ impl Pool {
                     suspension.reason
                 )));
             }
-            self.store.write_rows_again()?;
+            self.store.write_stripes_again()?;
             self.finish_kept()?;
             self.store.resumed();
         }

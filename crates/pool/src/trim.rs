@@ -2,7 +2,7 @@
 //!
 //! A slot counts as free when it may be given to another segment: the commit that freed the last one is two commits
 //! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still
-//! be imported names it. Slots that are out of use ([`larder_store::badslots`]) are none of them.
+//! be imported names it. Slots that are out of use ([`larder_store::bad_slots`]) are none of them.
 //!
 //! A step takes some free slots of each device away from writers, has them discarded, flushes, and gives them back. A
 //! discard may come as late as the flush after it and would spoil what was written to the slot between the two: hence
@@ -22,12 +22,12 @@
 //! are held there is one more, for which writers wait that lack room; nothing but devices is waited for under it.
 
 use crate::admin::NoteReader;
-use crate::fence::Look;
+use crate::fence::FenceCheck;
 use crate::pool::Pool;
 use larder_format::root::NO_GROUP;
 use larder_format::segment::{SegmentState, Slot};
 use larder_format::{ByteLen, DeviceGuid, DeviceIndex, GroupIndex, SlotIndex, Timestamp};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_store::core::Core;
 use larder_store::error::{PoolError, Result};
 use larder_store::member::Member;
@@ -43,10 +43,10 @@ const SLOTS: u64 = 16;
 const BYTES: u64 = 256 << 20;
 /// Records that room is told in.
 const RECORD: u32 = 128 << 10;
-/// How far a trim is becomes a note so often.
+/// Interval between notes of a trim's progress.
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
 
-/// How a trim stands.
+/// State of a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrimState {
     /// It goes on.
@@ -60,7 +60,7 @@ pub enum TrimState {
 /// The last trim of a device that somebody asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trim {
-    /// How it stands.
+    /// Its state.
     pub state: TrimState,
     /// When it began; of one that is done, when it ended.
     pub time: Timestamp,
@@ -73,7 +73,7 @@ pub struct Trim {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Course {
+struct TrimCourse {
     state: TrimState,
     time: Timestamp,
     /// The next slot.
@@ -82,7 +82,7 @@ struct Course {
     rate: u64,
 }
 
-impl Course {
+impl TrimCourse {
     fn encode(&self) -> String {
         let Self { state, time, next, trimmed, rate } = self;
         let state = match state {
@@ -122,7 +122,7 @@ pub(crate) struct Trims {
     /// Held while slots are.
     holding: Mutex<()>,
     /// Courses, as far as their notes were looked at.
-    courses: Mutex<BTreeMap<DeviceGuid, Option<Course>>>,
+    courses: Mutex<BTreeMap<DeviceGuid, Option<TrimCourse>>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -132,7 +132,7 @@ struct Times {
 }
 
 /// Slots that are held, and who is to be told of them.
-struct Batch {
+struct TrimBatch {
     group: GroupIndex,
     device: DeviceIndex,
     slot_size: u32,
@@ -142,7 +142,7 @@ struct Batch {
     course: Option<(DeviceGuid, u32)>,
 }
 
-impl Batch {
+impl TrimBatch {
     fn new(
         space: &GroupSpace,
         device: DeviceIndex,
@@ -187,11 +187,11 @@ impl Pool {
         }
         for member in members {
             let time = self.store.world.clock.now();
-            let fresh = Course { state: TrimState::Active, time, next: 0, trimmed: 0, rate };
+            let fresh = TrimCourse { state: TrimState::Active, time, next: 0, trimmed: 0, rate };
             let course = match self.course_of(member.guid) {
                 Some(old) if old.state == TrimState::Suspended => {
                     let rate = if rate == 0 { old.rate } else { rate };
-                    Course { state: TrimState::Active, rate, ..old }
+                    TrimCourse { state: TrimState::Active, rate, ..old }
                 }
                 _ => fresh,
             };
@@ -207,7 +207,7 @@ impl Pool {
     /// [`PoolError::NotFound`] when one of the devices is not being trimmed; when the pool cannot be written.
     pub fn trim_suspend(&self, devices: &[DeviceIndex]) -> Result<()> {
         self.end_trims(devices, "suspended", |course| match course.state {
-            TrimState::Active => Some(Some(Course { state: TrimState::Suspended, ..course })),
+            TrimState::Active => Some(Some(TrimCourse { state: TrimState::Suspended, ..course })),
             _ => None,
         })
     }
@@ -225,7 +225,7 @@ impl Pool {
         &self,
         devices: &[DeviceIndex],
         how: &str,
-        change: impl Fn(Course) -> Option<Option<Course>>,
+        change: impl Fn(TrimCourse) -> Option<Option<TrimCourse>>,
     ) -> Result<()> {
         self.store.check_writable()?;
         let _no_step = self.trim.step.lock();
@@ -256,7 +256,7 @@ impl Pool {
 
     /// The last trim of a device that somebody asked for, if it was not cancelled.
     pub fn trim_of(&self, member: &Member) -> Option<Trim> {
-        let Course { state, time, next, trimmed, rate } = self.course_of(member.guid)?;
+        let TrimCourse { state, time, next, trimmed, rate } = self.course_of(member.guid)?;
         let left = match state {
             TrimState::Done => 0,
             _ => {
@@ -270,19 +270,19 @@ impl Pool {
 
     /// Whether a device is being trimmed because somebody asked for it.
     pub fn is_trimming(&self) -> bool {
-        let active = |course: Course| course.state == TrimState::Active;
+        let active = |course: TrimCourse| course.state == TrimState::Active;
         self.store.members.iter().any(|member| {
             member.is_written() && member.discards() && self.course_of(member.guid).is_some_and(active)
         })
     }
 
-    fn course_of(&self, device: DeviceGuid) -> Option<Course> {
+    fn course_of(&self, device: DeviceGuid) -> Option<TrimCourse> {
         let mut courses = self.trim.courses.lock();
-        let read = || self.note(&note_of(device)).and_then(|note| Course::decode(&note));
+        let read = || self.note(&note_of(device)).and_then(|note| TrimCourse::decode(&note));
         *courses.entry(device).or_insert_with(read)
     }
 
-    fn keep_course(&self, device: DeviceGuid, course: Option<Course>) -> Result<()> {
+    fn keep_course(&self, device: DeviceGuid, course: Option<TrimCourse>) -> Result<()> {
         self.trim.courses.lock().insert(device, course);
         self.set_note(&note_of(device), &course.map(|course| course.encode()).unwrap_or_default())
     }
@@ -312,18 +312,18 @@ impl Pool {
         if batches.is_empty() {
             return Ok(None);
         }
-        if planted(Bug::TrimNotHeld) {
+        if mutated(Mutant::TrimNotHeld) {
             self.give_up_hold(&batches);
         }
         // Another import may have given them to somebody.
-        let ours = self.still_ours(Look::Briefly);
+        let ours = self.still_ours(FenceCheck::Briefly);
         if ours.is_ok() {
             discard(&batches);
         }
         self.give_up_hold(&batches);
         drop(holding);
         ours?;
-        let trimmed = batches.iter().map(Batch::bytes).sum();
+        let trimmed = batches.iter().map(TrimBatch::bytes).sum();
         batches.iter().try_for_each(|batch| self.went_through(batch, &mut times))?;
         Ok(Some(trimmed))
     }
@@ -341,7 +341,7 @@ impl Pool {
     }
 
     /// What was held can be given to anybody again.
-    fn give_up_hold(&self, batches: &[Batch]) {
+    fn give_up_hold(&self, batches: &[TrimBatch]) {
         let mut core = self.store.core.lock();
         for batch in batches {
             let Some(space) = core.groups.change(batch.group) else { continue };
@@ -351,7 +351,7 @@ impl Pool {
     }
 
     /// Holds what comes next of trims that were asked for.
-    fn hold_asked(&self, times: &BTreeMap<DeviceGuid, Times>) -> Vec<Batch> {
+    fn hold_asked(&self, times: &BTreeMap<DeviceGuid, Times>) -> Vec<TrimBatch> {
         let now = self.store.world.clock.monotonic();
         let mut batches = Vec::new();
         for member in self.store.members.iter().filter(|member| member.is_written() && member.discards()) {
@@ -363,7 +363,7 @@ impl Pool {
             }
             let device = member.stands_for.unwrap_or(member.index);
             // Who stands for another has the same slots: one after the other.
-            if batches.iter().any(|batch: &Batch| batch.device == device) {
+            if batches.iter().any(|batch: &TrimBatch| batch.device == device) {
                 continue;
             }
             let mut core = self.store.core.lock();
@@ -375,13 +375,13 @@ impl Pool {
                 continue;
             }
             let guid = member.guid;
-            batches.push(Batch::new(space, device, slots, vec![member], Some(guid)));
+            batches.push(TrimBatch::new(space, device, slots, vec![member], Some(guid)));
         }
         batches
     }
 
     /// Holds some of what was given back.
-    fn hold_freed(&self, batches: &mut Vec<Batch>) {
+    fn hold_freed(&self, batches: &mut Vec<TrimBatch>) {
         let devices: Vec<_> =
             self.store.members.iter().filter(|member| member.stands_for.is_none()).collect();
         let mut core = self.store.core.lock();
@@ -400,14 +400,14 @@ impl Pool {
             let tells = |member: &Arc<Member>| member.is_written() && member.discards();
             let members: Vec<_> = self.store.members.writers(device).filter(tells).collect();
             if !slots.is_empty() {
-                batches.push(Batch::new(space, device, slots, members, None));
+                batches.push(TrimBatch::new(space, device, slots, members, None));
             }
         }
     }
 
-    /// With a bug planted, slots that are not free yet.
+    /// With a mutant, slots that are not free yet.
     fn freed_too_early(&self, core: &Core, device: DeviceIndex) -> Vec<SlotIndex> {
-        if !planted(Bug::TrimTooEarly) {
+        if !mutated(Mutant::TrimTooEarly) {
             return Vec::new();
         }
         let freed = core.entries.values().filter(|entry| entry.state == SegmentState::Freed);
@@ -416,7 +416,7 @@ impl Pool {
     }
 
     /// A part of a trim that was asked for is done.
-    fn went_through(&self, batch: &Batch, times: &mut BTreeMap<DeviceGuid, Times>) -> Result<()> {
+    fn went_through(&self, batch: &TrimBatch, times: &mut BTreeMap<DeviceGuid, Times>) -> Result<()> {
         let Some((guid, next)) = batch.course else { return Ok(()) };
         let Some(course) = self.course_of(guid) else { return Ok(()) };
         let Some(member) = batch.members.first() else { return Ok(()) };
@@ -434,10 +434,10 @@ impl Pool {
         let trimmed = course.trimmed + batch.bytes();
         if batch.slots.is_empty() {
             let time = self.store.world.clock.now();
-            let done = Course { state: TrimState::Done, time, ..course };
+            let done = TrimCourse { state: TrimState::Done, time, ..course };
             return finish(&format!("{trimmed} bytes trimmed"), Some(done));
         }
-        let course = Course { next, trimmed, ..course };
+        let course = TrimCourse { next, trimmed, ..course };
         let now = self.store.world.clock.monotonic();
         let times = times.entry(guid).or_default();
         let nanos = u128::from(batch.bytes()) * 1_000_000_000 / u128::from(course.rate.max(1));
@@ -459,7 +459,7 @@ fn most(space: &GroupSpace, rate: u64) -> usize {
 }
 
 /// Has devices forget what is held, durably.
-fn discard(batches: &[Batch]) {
+fn discard(batches: &[TrimBatch]) {
     let mut asked: Vec<Arc<Member>> = Vec::new();
     let mut pending = Vec::new();
     for batch in batches {
@@ -472,18 +472,18 @@ fn discard(batches: &[Batch]) {
         }
     }
     for (member, request) in pending {
-        member.settle_discard(request);
+        member.complete_discard(request);
         if !asked.iter().any(|other| Arc::ptr_eq(other, &member)) {
             asked.push(member);
         }
     }
-    if planted(Bug::TrimNotFlushed) {
+    if mutated(Mutant::TrimNotFlushed) {
         return;
     }
     let flushes: Vec<_> = asked.into_iter().map(|member| (member.flush(), member)).collect();
     for (flush, member) in flushes {
         if flush.is_some() {
-            member.settle_flush(flush);
+            member.complete_flush(flush);
         }
     }
 }
@@ -496,11 +496,11 @@ mod tests {
     fn a_trim_comes_back_from_its_note() {
         let time = Timestamp { secs: 1_800_000_000, nanos: 17 };
         for state in [TrimState::Active, TrimState::Suspended, TrimState::Done] {
-            let course = Course { state, time, next: 5, trimmed: 6, rate: 7 };
-            assert_eq!(Course::decode(&course.encode()), Some(course));
+            let course = TrimCourse { state, time, next: 5, trimmed: 6, rate: 7 };
+            assert_eq!(TrimCourse::decode(&course.encode()), Some(course));
         }
         for bad in ["", "3 1 2 3 4 5", "0 1 2 3 4", "0 1 2 4294967296 4 5", "x"] {
-            assert_eq!(Course::decode(bad), None);
+            assert_eq!(TrimCourse::decode(bad), None);
         }
     }
 }

@@ -260,7 +260,7 @@ fn what_an_import_wrote_apart_before_its_first_commit_does_not_pass_for_the_pool
     let before = sim.trace().len();
     commit(&pool, &mut model, &files(30, 20, 2));
     drop(pool);
-    // The last commit's rows reach both devices, its root the first one only.
+    // The last commit's stripes reach both devices, its root the first one only.
     let trace = sim.trace();
     let (left, right) = (trace.crash_images(trace.len(), Survival::KeepAll).remove(0), {
         let is_root = |event: &larder_sim::Event| matches!(event, larder_sim::Event::Write { device: 1, offset, .. } if offset.get() < LABEL_AREA);
@@ -336,7 +336,7 @@ fn a_device_whose_loss_was_accepted_and_that_failed_at_once_is_no_branch_however
         let pool = open(&both, 999);
         pool.online(DeviceIndex::new(0), None).unwrap();
         while pool.resilver_step(u64::MAX).unwrap() {}
-        // What it could not be given then, its twin has.
+        // What it could not be given then, its replica has.
         pool.scrub_start(ScrubSince::All).unwrap();
         while pool.scrub_step(u64::MAX).unwrap() {}
         verify(&pool, &model);

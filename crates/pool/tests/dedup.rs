@@ -81,7 +81,7 @@ fn import_again(sim: &SimWorld, pool: Arc<Pool>, seed: u64) -> Arc<Pool> {
     let pool = open(sim, seed);
     // What is not in the index is taken up beside commits.
     while pool.dedup_figures().catching_up {
-        pool.tend().unwrap();
+        pool.tick().unwrap();
     }
     pool
 }
@@ -103,7 +103,10 @@ fn a_second_copy_stores_nothing_whatever_its_dataset_codec_or_time() {
         assert_eq!((pool.writes().stored, blocks(&pool)), (0, 100), "{:?}", pool.dedup_figures());
         let figures = pool.dedup_figures();
         assert_eq!((figures.looked_up, figures.hits, figures.misses), (100, 100, 0), "{figures:?}");
-        assert!(figures.saved_bytes > 0 && figures.near_hits >= 99, "one read finds them all: {figures:?}");
+        assert!(
+            figures.saved_bytes > 0 && figures.locality_hits >= 99,
+            "one read finds them all: {figures:?}"
+        );
         // It outlives the first copy, and each reference can go alone.
         remove(&pool, 10..110);
         assert_eq!(blocks(&pool), 100);
@@ -143,7 +146,7 @@ fn with_dedup_off_everywhere_there_is_no_index() {
     assert_eq!(pool.dedup_figures().memory_bytes, 0);
     pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
     while pool.dedup_figures().catching_up {
-        pool.tend().unwrap();
+        pool.tick().unwrap();
     }
     put(&pool, "tank", 200, 100..150);
     assert_eq!(pool.dedup_figures().hits, 50);
@@ -160,8 +163,8 @@ fn what_died_is_not_found_and_what_is_dying_comes_back() {
     pool.commit().unwrap();
     while pool.free_step(64).unwrap() {}
     pool.commit().unwrap();
-    pool.trace_start().unwrap();
-    while pool.trace_step(64).unwrap() {}
+    pool.gc_start().unwrap();
+    while pool.gc_step(64).unwrap() {}
     while pool.free_step(64).unwrap() {}
     assert_eq!(blocks(&pool), 10);
     put(&pool, "tank", 80, 0..20);

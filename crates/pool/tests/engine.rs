@@ -32,7 +32,7 @@ fn what_is_committed_comes_back_in_every_layout() {
         verify(&pool, &model);
         let report = pool.check().unwrap();
         assert!(report.problems.is_empty(), "{word}: {:#?}", report.problems);
-        assert!(report.blocks > 90 && report.rows > 0);
+        assert!(report.blocks > 90 && report.stripes > 0);
     }
 }
 

@@ -9,7 +9,7 @@ use larder_format::checksum::{PoolKey, Sums};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::{
-    DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, Slot, row_header_len,
+    DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader, stripe_header_len,
 };
 use larder_format::{
     BlockId, BlockPtr, ByteLen, CommitId, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, PoolGuid,
@@ -17,7 +17,7 @@ use larder_format::{
 };
 use larder_pool::create::rule_for;
 use larder_pool::segments::SegmentEntry;
-use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, parity, row};
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, parity, stripe};
 use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -339,10 +339,10 @@ fn segment_of(layout: Layout) -> SegmentEntry {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever columns are lost of a row that its layout survives: every block is found where its place
+    /// Whatever columns are lost of a stripe that its layout survives: every block is found where its place
     /// says, in the columns left or rebuilt from them, and every column matches the sum of its header.
     #[test]
-    fn a_row_gives_its_blocks_back_after_any_loss_that_its_layout_survives(
+    fn a_stripe_gives_its_blocks_back_after_any_loss_that_its_layout_survives(
         k in 1u8..10, r in 1u8..3, m in 0u8..4,
         sizes in proptest::collection::vec(1usize..40_000, 1..40),
         ashift in 12u32..15,
@@ -353,22 +353,22 @@ proptest! {
         let sums_of = Sums::new(PoolGuid::new(77), PoolKey::new([5; 32]));
         let segment = segment_of(layout).segment;
         let blocks: Vec<Vec<u8>> = sizes.iter().map(|&size| content(size as u64, 1, size)).collect();
-        let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
+        let footprints: Vec<u32> = blocks.iter().map(|block| stripe::footprint(block.len())).collect();
         let room = 1 << 20;
-        let plan = row::plan(layout, 1 << ashift, room, 1 << 20, &footprints).unwrap();
+        let plan = stripe::plan(layout, 1 << ashift, room, 1 << 20, &footprints).unwrap();
         prop_assert!(plan.height <= room && plan.height.is_multiple_of(1 << ashift));
         let offset = offset << ashift;
-        let whole = blocks.iter().map(|block| row::Encoded::Whole(block.clone().into())).collect::<Vec<_>>();
+        let whole = blocks.iter().map(|block| stripe::Encoded::Whole(block.clone().into())).collect::<Vec<_>>();
         let columns =
-            row::build(&sums_of, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &whole);
-        let header = row_header_len(layout.columns()) as usize;
+            stripe::build(&sums_of, &segment, offset, (CommitId::new(3), Incarnation::new(1)), &plan, &whole);
+        let header = stripe_header_len(layout.columns()) as usize;
         let sums: Vec<u128> = columns
             .iter()
             .enumerate()
             .map(|(i, column)| {
-                let row = RowHeader::check(&sums_of, column).unwrap();
-                assert_eq!((row.column as usize, row.offset, row.height as usize), (i, offset, column.len()));
-                row.sums[i]
+                let stripe = StripeHeader::check(&sums_of, column).unwrap();
+                assert_eq!((stripe.column as usize, stripe.offset, stripe.height as usize), (i, offset, column.len()));
+                stripe.sums[i]
             })
             .collect();
         for (column, sum) in columns.iter().zip(sums) {
@@ -381,7 +381,7 @@ proptest! {
         let given: Vec<Option<&[u8]>> =
             data.chain((0..layout.m()).map(|p| present(layout.parity(p)))).collect();
         for (i, block) in blocks.iter().take(plan.spots.len()).enumerate() {
-            let place = row::place(&segment, offset, &plan, i, block.len());
+            let place = stripe::place(&segment, offset, &plan, i, block.len());
             let column = usize::from(place.column);
             let within = (place.offset - offset) as usize - header;
             let rebuilt = match given[column] {

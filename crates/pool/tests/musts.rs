@@ -3,14 +3,14 @@
 mod common;
 
 use common::*;
-use larder_device::{Device, Entropy, Outcome, Pending, Promise, Request, SeededEntropy};
+use larder_device::{Completion, Device, Entropy, Outcome, Pending, Request, SeededEntropy};
 use larder_format::block::{BlockKind, check_any};
 use larder_format::checksum::Sums;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::label::{LABEL_AREA, RING_OFFSET, RING_SLOT, label_areas};
 use larder_format::node::Key;
 use larder_format::root::{DeviceState, Root, ring_slot};
-use larder_format::segment::{Layout, RowHeader, check_descriptor, row_header_len};
+use larder_format::segment::{Layout, StripeHeader, check_descriptor, stripe_header_len};
 use larder_format::{BlockId, ByteLen, CommitId, SegmentId};
 use larder_pool::create::rule_for;
 use larder_pool::{
@@ -95,8 +95,8 @@ fn is_root(sums: &Sums, event: &Event) -> Option<(usize, CommitId)> {
 
 fn is_log(sums: &Sums, event: &Event) -> Option<usize> {
     let Event::Write { device, data, .. } = event else { return None };
-    let row = RowHeader::check(sums, data).ok()?;
-    let (header, _) = check_any(sums, data.get(row_header_len(row.sums.len()) as usize..)?).ok()?;
+    let stripe = StripeHeader::check(sums, data).ok()?;
+    let (header, _) = check_any(sums, data.get(stripe_header_len(stripe.sums.len()) as usize..)?).ok()?;
     (header.info.kind == BlockKind::Log).then_some(*device)
 }
 
@@ -250,7 +250,7 @@ fn what_two_commits_back_refers_to_is_not_overwritten_before_the_next_root_is_du
 struct Held {
     inner: SimDevice,
     armed: Mutex<bool>,
-    read: Mutex<Option<(Request, Promise<Outcome>)>>,
+    read: Mutex<Option<(Request, Completion<Outcome>)>>,
 }
 
 impl Device for Held {
@@ -265,8 +265,8 @@ impl Device for Held {
         if !held {
             return self.inner.submit(request);
         }
-        let (promise, pending) = Pending::new();
-        *self.read.lock() = Some((request, promise));
+        let (completion, pending) = Pending::new();
+        *self.read.lock() = Some((request, completion));
         pending
     }
 }
@@ -294,8 +294,8 @@ fn a_slot_is_not_written_again_while_a_reader_is_in_it() {
         for version in 2..12 {
             commit(&pool, &mut model, &all(version));
         }
-        let (request, promise) = device.read.lock().take().unwrap();
-        promise.keep(device.inner.submit(request).wait());
+        let (request, completion) = device.read.lock().take().unwrap();
+        completion.complete(device.inner.submit(request).wait());
         let read = reader.join().unwrap();
         assert_eq!(&read.unwrap()[..], content(10, 1, 120_000));
     });
@@ -330,8 +330,8 @@ fn nobody_waits_for_a_tree_while_what_may_be_lost_is_read() {
             done.send(()).unwrap();
         });
         let committed = committed.recv_timeout(std::time::Duration::from_secs(20));
-        let (request, promise) = device.read.lock().take().unwrap();
-        promise.keep(device.inner.submit(request).wait());
+        let (request, completion) = device.read.lock().take().unwrap();
+        completion.complete(device.inner.submit(request).wait());
         namer.join().unwrap();
         assert!(committed.is_ok(), "the file could not be written");
     });
@@ -533,7 +533,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
 }
 
 #[test]
-fn nothing_that_is_written_touches_a_sector_with_a_committed_row_or_another_root() {
+fn nothing_that_is_written_touches_a_sector_with_a_committed_stripe_or_another_root() {
     for ashift in 12..=16u8 {
         for (word, count) in [("single", 1), ("raidz1", 3)] {
             let sim = SimWorld::new(&vec![SIZE; count]);
@@ -561,12 +561,12 @@ fn nothing_that_is_written_touches_a_sector_with_a_committed_row_or_another_root
                 let (at, len) = (offset.get(), data.len() as u64);
                 let kind = if areas.iter().any(|area| area.contains(&at)) {
                     format!("label area at {at}")
-                } else if RowHeader::check(&sums, data).is_ok() {
+                } else if StripeHeader::check(&sums, data).is_ok() {
                     assert!(
                         at.is_multiple_of(1 << ashift) && len.is_multiple_of(1 << ashift),
                         "{case}: {at}, {len}"
                     );
-                    "row".to_owned()
+                    "stripe".to_owned()
                 } else {
                     check_descriptor(&sums, data)
                         .unwrap_or_else(|error| panic!("{case}: {at}, {len}: {error}"));
@@ -576,8 +576,8 @@ fn nothing_that_is_written_touches_a_sector_with_a_committed_row_or_another_root
                     sectors.entry((*device, sector)).or_default().insert(kind.clone());
                 }
             }
-            let rows = sectors.values().filter(|kinds| kinds.contains("row")).count();
-            assert!(rows > 20, "{case}: {rows} sectors with rows");
+            let stripes = sectors.values().filter(|kinds| kinds.contains("stripe")).count();
+            assert!(stripes > 20, "{case}: {stripes} sectors with stripes");
             for (sector, kinds) in sectors {
                 assert_eq!(kinds.len(), 1, "{case}: {sector:?} has {kinds:?}");
             }

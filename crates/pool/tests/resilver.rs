@@ -117,7 +117,7 @@ fn only_what_was_missed_is_written() {
     let written = sim.device(2).counters().bytes_written;
     let held: u64 = model.values().map(|&(_, len)| len as u64).sum::<u64>() / 4;
     assert!(written < held / 4, "{written} bytes written, the device holds about {held}");
-    assert!(sim.device(2).counters().reads == 0, "the device that lacks rows is not read");
+    assert!(sim.device(2).counters().reads == 0, "the device that lacks stripes is not read");
     assert_full_tolerance(&images_of(&pool, &sim), "raidz2", &model, "raidz2");
 }
 
@@ -596,7 +596,7 @@ fn what_waits_is_kept_over_a_power_cut_at_any_time() {
 }
 
 #[test]
-fn who_heals_and_who_names_what_is_lost_come_to_an_end() {
+fn who_repairs_and_who_names_what_is_lost_come_to_an_end() {
     let sim = SimWorld::new(&[SIZE]);
     let pool = create(&sim, "single");
     let mut model = Model::new();
@@ -606,10 +606,11 @@ fn who_heals_and_who_names_what_is_lost_come_to_an_end() {
     for scrub in 0..2 {
         pool.scrub_start(ScrubSince::All).unwrap();
         while pool.scrub_step(u64::MAX).unwrap() {}
-        // As whoever keeps the pool whole does it; naming reads what is lost, and what a read finds wrong is mended.
+        // As whoever keeps the pool whole does it; naming reads what is lost, and what a read finds wrong is
+        // reconstructed.
         let turn = |_: &usize| {
-            let healed = pool.heal_step().unwrap() > 0;
-            pool.name_lost_step(64).unwrap() || healed || pool.has_to_heal()
+            let healed = pool.read_repair_step().unwrap() > 0;
+            pool.name_lost_step(64).unwrap() || healed || pool.has_read_repair()
         };
         let turns = (0..1000).take_while(turn).count();
         assert!(turns < 100, "scrub {scrub}: it goes on and on");
@@ -618,7 +619,7 @@ fn who_heals_and_who_names_what_is_lost_come_to_an_end() {
     }
     // A read tells of its own, whatever was known before.
     assert_eq!((unreadable(&pool, &model), named(&pool)), (hit, BTreeSet::new()));
-    while pool.heal_step().unwrap() > 0 {}
+    while pool.read_repair_step().unwrap() > 0 {}
     assert_eq!(
         (named(&pool), pool.damage_unnamed()),
         (BTreeSet::new(), 0),
@@ -668,7 +669,7 @@ fn what_was_read_once_is_kept_when_it_cannot_be_read_another_day() {
     let other = sector_of(&pool, 30);
     sim.device(0).clear_faults();
     sim.device(0).inject(Fault::FailReads(other));
-    // What lies in the same row was read before, what could not be is read now.
+    // What lies in the same stripe was read before, what could not be is read now.
     pool.resilver_restart().unwrap();
     assert_eq!(pool.resilver_progress().unwrap().devices, [new]);
     resilver(&pool);
@@ -727,20 +728,20 @@ fn who_waits_takes_the_place_of_a_device_that_is_gone_when_the_pool_can_do_witho
     pool.scrub_start(ScrubSince::All).unwrap();
     while pool.scrub_step(u64::MAX).unwrap() {}
     let result = pool.scrub_result().unwrap();
-    assert!(result.lost == 0 && result.repaired > 0, "its twin gives what was not to be had: {result:?}");
+    assert!(result.lost == 0 && result.repaired > 0, "its replica gives what was not to be had: {result:?}");
     verify(&pool, &model);
-    assert_whole(&pool, "with its twin");
+    assert_whole(&pool, "with its replica");
 }
 
 #[test]
-fn a_sector_that_holds_a_rows_header_costs_the_blocks_in_it() {
+fn a_sector_that_holds_a_stripes_header_costs_the_blocks_in_it() {
     let sim = SimWorld::new(&[SIZE]);
     let pool = create(&sim, "single");
     let mut model = Model::new();
     for i in 0..4 {
         commit(&pool, &mut model, &files(10 + i * 20, 20, 1));
     }
-    // The first file of a commit begins a row.
+    // The first file of a commit begins a stripe.
     let (_, at) = where_is(&pool, 30);
     let header = at / 4096 * 4096;
     sim.device(0).inject(Fault::FailReads(header..header + 4096));
@@ -780,7 +781,7 @@ fn a_device_that_cannot_be_read_whole_keeps_its_place_until_it_can() {
 }
 
 #[test]
-fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_row_and_no_copy() {
+fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_stripe_and_no_copy() {
     for (word, count) in [("single", 1), ("mirror", 2)] {
         for spare in 0..40 {
             let case = format!("{word} of {count}, {spare} writes to spare");
@@ -795,7 +796,7 @@ fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_row_and_no_copy() {
             // One place that fails, or the device.
             let strikes = if spare % 4 == 0 { 1 } else { 3 };
             new.inject_window(Fault::FailWrites(0..u64::MAX), spare, strikes);
-            // The commit that completes it has rows on their way.
+            // The commit that completes it has stripes on their way.
             for version in 3..9 {
                 let some = files(30, 3, version);
                 put(&pool, &dataset, &some);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use larder_device::{Clock, Device, Outcome, Pending, Promise, Request};
+use larder_device::{Clock, Completion, Device, Outcome, Pending, Request};
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::rule_for;
 use larder_pool::member::MemberState;
@@ -200,7 +200,7 @@ struct Lagging {
 }
 
 /// A read that was left: when it comes, what, and the other end.
-type Late = (Duration, Outcome, Promise<Outcome>);
+type Late = (Duration, Outcome, Completion<Outcome>);
 
 impl Lagging {
     /// Time passes, and what was left of any device comes when it is due.
@@ -208,7 +208,7 @@ impl Lagging {
         self.clock.advance(span);
         let now = self.clock.monotonic();
         let due = self.late.lock().extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
-        due.into_iter().for_each(|(_, outcome, promise)| promise.keep(outcome));
+        due.into_iter().for_each(|(_, outcome, completion)| completion.complete(outcome));
     }
 }
 
@@ -232,9 +232,9 @@ impl Device for Lagging {
             return self.submit(request).wait_for(limit);
         }
         let due = self.clock.monotonic() + lag;
-        let (promise, pending) = Pending::new();
-        promise.begin();
-        self.late.lock().push((due, self.inner.submit(request).wait(), promise));
+        let (completion, pending) = Pending::new();
+        completion.begin();
+        self.late.lock().push((due, self.inner.submit(request).wait(), completion));
         self.pass(limit);
         Err(pending)
     }
@@ -306,7 +306,7 @@ fn a_segment_two_of_whose_devices_are_out_is_emptied_by_large_reads() {
         let first: Vec<_> = (0..600).map(|i| (10 + i, version, 60_000)).collect();
         // Every other file is replaced.
         let some: Vec<_> = first.into_iter().step_by(version as usize).collect();
-        // Short rows, as of programs that sync.
+        // Short stripes, as of programs that sync.
         some.chunks(8).for_each(|few| commit(&pool, &mut model, few));
     }
     for device in [1, 4] {

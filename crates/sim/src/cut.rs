@@ -9,8 +9,8 @@
 //! that no flush covers yet. An image is then a copy-on-write clone of the durable state plus some of
 //! those: its cost is that of the unflushed bytes, not of the history.
 
-use crate::dice::Dice;
 use crate::image::DeviceImage;
+use crate::rng::Rng;
 use crate::trace::{Event, Trace};
 use larder_device::{ALIGN, AlignedBuf};
 use larder_format::{ByteLen, DeviceOffset};
@@ -98,8 +98,8 @@ impl<'t> CrashSweep<'t> {
                     unflushed.iter().filter(|e| !is_write(e)).for_each(|event| apply(event, &mut image));
                 }
                 Survival::Random { seed } => {
-                    let dice = Dice::new(&[seed, self.cut as u64, device as u64]);
-                    survive(&unflushed, &dice, &mut image);
+                    let rng = Rng::new(&[seed, self.cut as u64, device as u64]);
+                    survive(&unflushed, &rng, &mut image);
                 }
             }
             image
@@ -133,19 +133,19 @@ enum Mood {
     EachForItself,
 }
 
-fn survive(unflushed: &[&Event], dice: &Dice, image: &mut DeviceImage) {
+fn survive(unflushed: &[&Event], rng: &Rng, image: &mut DeviceImage) {
     if unflushed.is_empty() {
         return;
     }
-    let mood = match dice.below(8) {
+    let mood = match rng.below(8) {
         0 => Mood::All,
         1 => Mood::Nothing,
-        2 | 3 => Mood::AllButOne(dice.below(unflushed.len())),
-        4 | 5 => Mood::OnlyOne(dice.below(unflushed.len())),
+        2 | 3 => Mood::AllButOne(rng.below(unflushed.len())),
+        4 | 5 => Mood::OnlyOne(rng.below(unflushed.len())),
         _ => Mood::EachForItself,
     };
     let mut order: Vec<usize> = (0..unflushed.len()).collect();
-    dice.shuffle(&mut order);
+    rng.shuffle(&mut order);
     for i in order {
         if !is_write(unflushed[i]) {
             apply(unflushed[i], image);
@@ -154,15 +154,15 @@ fn survive(unflushed: &[&Event], dice: &Dice, image: &mut DeviceImage) {
         let (kept, torn) = match mood {
             Mood::All => (true, false),
             Mood::Nothing => (false, false),
-            Mood::AllButOne(one) => (i != one, i == one && dice.below(2) == 0),
-            Mood::OnlyOne(one) => (i == one, i == one && dice.below(2) == 0),
-            Mood::EachForItself => (dice.below(2) == 0, dice.below(3) == 0),
+            Mood::AllButOne(one) => (i != one, i == one && rng.below(2) == 0),
+            Mood::OnlyOne(one) => (i == one, i == one && rng.below(2) == 0),
+            Mood::EachForItself => (rng.below(2) == 0, rng.below(3) == 0),
         };
         match unflushed[i] {
-            Event::Write { offset, data, .. } if torn => tear(*offset, data, dice, image),
+            Event::Write { offset, data, .. } if torn => tear(*offset, data, rng, image),
             Event::Discard { offset, len, seed, .. } if torn => {
                 let pages = len.get() / ALIGN as u64;
-                let part = ByteLen::new(dice.below(pages as usize + 1) as u64 * ALIGN as u64);
+                let part = ByteLen::new(rng.below(pages as usize + 1) as u64 * ALIGN as u64);
                 image.discard(*offset, part, *seed);
             }
             event if kept => apply(event, image),
@@ -172,17 +172,17 @@ fn survive(unflushed: &[&Event], dice: &Dice, image: &mut DeviceImage) {
 }
 
 /// Applies some sectors of a write: a run of them anywhere in it, or each by a coin.
-fn tear(offset: DeviceOffset, data: &AlignedBuf, dice: &Dice, image: &mut DeviceImage) {
-    let sector = [512, 4096][dice.below(2)];
+fn tear(offset: DeviceOffset, data: &AlignedBuf, rng: &Rng, image: &mut DeviceImage) {
+    let sector = [512, 4096][rng.below(2)];
     let sectors = data.len() / sector;
-    let run = (dice.below(2) == 0).then(|| {
-        let start = dice.below(sectors);
-        start..start + 1 + dice.below(sectors - start)
+    let run = (rng.below(2) == 0).then(|| {
+        let start = rng.below(sectors);
+        start..start + 1 + rng.below(sectors - start)
     });
     for i in 0..sectors {
         let there = match &run {
             Some(run) => run.contains(&i),
-            None => dice.below(2) == 0,
+            None => rng.below(2) == 0,
         };
         if there {
             let start = i * sector;

@@ -1,10 +1,10 @@
 //! Simulated devices, their world and their faults.
 
-use crate::dice::Dice;
 use crate::image::DeviceImage;
+use crate::rng::Rng;
 use crate::trace::{Event, Trace};
 use larder_device::AlignedBuf;
-use larder_device::{ALIGN, Device, DeviceError, Outcome, Pending, Promise, Request};
+use larder_device::{ALIGN, Completion, Device, DeviceError, Outcome, Pending, Request};
 use larder_format::{ByteLen, DeviceOffset};
 use larder_sync::Mutex;
 use std::ops::Range;
@@ -117,7 +117,7 @@ struct Media {
     image: DeviceImage,
     faults: Vec<Injected>,
     /// Requests that hang. They are kept: a promise that is dropped could never be kept later.
-    hung: Vec<(Ticket, Request, Promise<Outcome>)>,
+    hung: Vec<(Ticket, Request, Completion<Outcome>)>,
     /// Writes whose outcome nobody has taken, with their event numbers.
     in_flight: Vec<(Ticket, usize)>,
     /// Discards whose outcome nobody has taken.
@@ -294,9 +294,9 @@ impl State {
                 done()
             }
             (Request::Write { offset, data }, Some((Fault::TearWrites { seed, .. }, _))) => {
-                let dice = Dice::new(&[seed, self.trace.events.len() as u64]);
+                let rng = Rng::new(&[seed, self.trace.events.len() as u64]);
                 let mut landed = image.read(*offset, data.len());
-                tear(data, &dice, &mut landed);
+                tear(data, &rng, &mut landed);
                 self.write(device, ticket, *offset, Arc::new(landed));
                 done()
             }
@@ -333,9 +333,9 @@ impl State {
         let late = std::mem::take(&mut self.media[device].late);
         for (ticket, offset, len) in late {
             let number = self.trace.events.len();
-            let dice = Dice::new(&[ticket, number as u64]);
+            let rng = Rng::new(&[ticket, number as u64]);
             let media = &mut self.media[device];
-            if all || dice.below(4) == 0 {
+            if all || rng.below(4) == 0 {
                 let seed = ticket;
                 media.image.discard(offset, len, seed);
                 if media.open.contains(&ticket) {
@@ -389,9 +389,9 @@ impl SimDevice {
         let mut state = self.world.0.lock();
         let media = &mut state.media[self.index];
         media.faults.retain(|injected| injected.fault != Fault::Hang);
-        for (ticket, request, promise) in std::mem::take(&mut media.hung) {
+        for (ticket, request, completion) in std::mem::take(&mut media.hung) {
             let fault = state.media[self.index].strike(&request);
-            promise.keep(state.perform(self.index, ticket, &request, fault));
+            completion.complete(state.perform(self.index, ticket, &request, fault));
         }
     }
 
@@ -454,9 +454,9 @@ impl Device for SimDevice {
         media.counters.count(&request);
         let fault = media.strike(&request);
         let pending = if matches!(fault, Some((Fault::Hang, _))) {
-            let (promise, pending) = Pending::new();
-            promise.hang();
-            media.hung.push((ticket, request, promise));
+            let (completion, pending) = Pending::new();
+            completion.hang();
+            media.hung.push((ticket, request, completion));
             pending
         } else {
             Pending::done(state.perform(self.index, ticket, &request, fault))
@@ -467,12 +467,12 @@ impl Device for SimDevice {
 }
 
 /// Brings some sectors of `data` into `media`: at least one lands, and one does not.
-fn tear(data: &[u8], dice: &Dice, media: &mut [u8]) {
-    let sector = if data.len() > 4096 { [512, 4096][dice.below(2)] } else { 512 };
+fn tear(data: &[u8], rng: &Rng, media: &mut [u8]) {
+    let sector = if data.len() > 4096 { [512, 4096][rng.below(2)] } else { 512 };
     let sectors = data.len() / sector;
-    let lost = dice.below(sectors);
-    let sure = (lost + 1 + dice.below(sectors - 1)) % sectors;
-    for i in (0..sectors).filter(|&i| i == sure || (i != lost && dice.below(2) == 0)) {
+    let lost = rng.below(sectors);
+    let sure = (lost + 1 + rng.below(sectors - 1)) % sectors;
+    for i in (0..sectors).filter(|&i| i == sure || (i != lost && rng.below(2) == 0)) {
         media[i * sector..(i + 1) * sector].copy_from_slice(&data[i * sector..(i + 1) * sector]);
     }
 }

@@ -37,8 +37,8 @@
 mod clock;
 mod cut;
 mod device;
-mod dice;
 mod image;
+mod rng;
 mod trace;
 
 pub use clock::SimClock;

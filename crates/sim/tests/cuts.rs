@@ -351,7 +351,7 @@ fn a_discard_comes_as_late_as_the_next_flush_and_leaves_zeros_old_bytes_or_other
         let world = world(1, 3);
         let device = world.device(0);
         write(&device, 0, 3, 7);
-        // Each has other dice.
+        // Each has another seed.
         (0..before).for_each(|_| drop(read(&device)));
         device
             .submit(Request::Discard { offset: DeviceOffset::new(0), len: ByteLen::new(2 * PAGE) })
@@ -385,7 +385,7 @@ fn a_power_cut_before_the_flush_leaves_a_discard_done_in_part_or_not_at_all() {
         let device = world.device(0);
         write(&device, 0, 4, 7);
         flush(&device);
-        // Each has other dice.
+        // Each has another seed.
         (0..seed).for_each(|_| drop(read(&device)));
         device
             .submit(Request::Discard { offset: DeviceOffset::new(0), len: ByteLen::new(4 * PAGE) })

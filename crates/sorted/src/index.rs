@@ -5,22 +5,22 @@
 //! table at a power cut, a page to bit rot, an entry to a collision of 64 bits) costs a duplicate and never data. A
 //! caller that finds a candidate gone may [`Index::remove`] it.
 //!
-//! **Shape.** A table in memory takes changes. When it is full, [`Index::flush`] freezes it and it is written as a
-//! *run*: entries in order of fingerprint, never changed. A run is a row of *parts* of at most [`PART_PRINTS`]
+//! **Shape.** A memtable takes changes. When it is full, [`Index::flush`] freezes it and it is written as a
+//! *run*: entries in order of fingerprint, never changed. A run is a sequence of *parts* of at most [`PART_PRINTS`]
 //! entries, each with its own pages, filter and descriptor. The oldest run is the *base* and has nearly everything;
 //! it is rewritten part by part, so that a merge into it needs the room of one part. The runs above it (*upper* runs)
-//! are merged among themselves when there are more than [`UPPERS`], the smaller and newer ones first; when they have
-//! an eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a
+//! are merged among themselves when there are more than [`UPPER_RUNS`], the smaller and newer ones first; when they
+//! have an eighth of the base's entries they are *folded* into it, all at once. An entry is one upper half of a
 //! fingerprint, 32 bits of the lower half as a check, and an id; there is one a run. An entry of a block that is
 //! *gone* hides the same block in older runs and no other, and disappears in the base.
 //!
-//! **Look-ups** ask first whether anything newer than the base may have the fingerprint ([`young`]): one line of
-//! memory for the tables and all upper runs together. Then they ask a filter a run, and read one page for each filter
-//! that says yes: the first fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a fence
-//! now and then, as a design of ours had it, would save that and cost a fifth of a read more. So a new fingerprint
-//! costs one or two lines of memory, two of the base's filter (nine bits an entry), and in one of some 240 cases a
-//! read, however many runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its pages
-//! in flight together; it holds parts by `Arc` and needs no lock.
+//! **Look-ups** ask first whether anything newer than the base may have the fingerprint ([`recent`]): one line of
+//! memory for the memtables and all upper runs together. Then they ask a filter a run, and read one page for each
+//! filter that says yes: the first fingerprints of all pages are in memory (0.03 bytes an entry). Interpolation with a
+//! fence now and then, as a design of ours had it, would save that and cost a fifth of a read more. So a new
+//! fingerprint costs one or two lines of memory, two of the base's filter (nine bits an entry), and in one of some 240
+//! cases a read, however many runs there are. A [`Probe`] takes the filters of a whole batch first and then has all its
+//! pages in flight together; it holds parts by `Arc` and needs no lock.
 //!
 //! **Folding** goes in order of fingerprint. Each new part of the base says by `newest` up to which run it has taken
 //! the upper ones in. Upper parts that lie below leave, newer ones not before older ones, and those that reach beyond
@@ -31,23 +31,23 @@
 //! looked for; parts are rewritten, one by one, without them. It does not fall again: build a new index for that.
 //! An index into which nothing was put has no memory and does no I/O.
 //!
-//! **Writes.** An entry is written about 12 times until it rests (once from the table, 1 to 3 times among upper runs,
-//! 9 times with the base) at 15 bytes, and read as often: with 16 pages of [`Index::merge_step`] for each thousand
-//! entries the merges keep up. A table that is full while the one before is not written yet takes nothing more,
-//! and counts what it did not take.
+//! **Writes.** An entry is written about 12 times until it rests (once from the memtable, 1 to 3 times among upper
+//! runs, 9 times with the base) at 15 bytes, and read as often: with 16 pages of [`Index::merge_step`] for each
+//! thousand entries the merges keep up. A memtable that is full while the one before is not written yet takes nothing
+//! more, and counts what it did not take.
 //!
-//! **A crash** loses the table: [`Index::covered`] says from which id on the map has to be walked for what was in it.
-//! It loses unfinished parts, which no descriptor names ([`Index::unfinished`] does). Parts that cannot be opened
+//! **A crash** loses the memtable: [`Index::covered`] says from which id on the map has to be walked for what was in
+//! it. It loses unfinished parts, which no descriptor names ([`Index::unfinished`] does). Parts that cannot be opened
 //! are left out, pages that cannot be read are skipped; both are counted.
 
 mod filter;
+mod memtable;
 mod merge;
 mod part;
 mod probe;
-mod table;
+mod recent;
 #[cfg(test)]
 mod tests;
-mod young;
 
 pub use probe::Probe;
 
@@ -55,21 +55,21 @@ use crate::pages::{PageReader, PageWriter};
 use larder_format::index::{PartDescriptor, PrintEntry};
 use larder_format::run::{Footprint, RunId};
 use larder_format::{BlockId, Fingerprint, SegmentId};
+use memtable::Memtable;
 use merge::{Inputs, Merge, Outcome};
-use part::{Part, Run, Stamp};
+use part::{IndexRun, Part, Stamp};
 use probe::Ask;
+use recent::Recent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use table::Table;
-use young::Young;
 
 /// The most entries of a part, about.
 pub const PART_PRINTS: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 /// Upper runs that stay unmerged, but for those that are being folded.
-const UPPERS: usize = 3;
-/// Upper runs at which the table is not written before some are merged.
-const UPPERS_MOST: usize = 12;
+const UPPER_RUNS: usize = 3;
+/// Upper runs at which the memtable is not written before some are merged.
+const UPPER_RUNS_MOST: usize = 12;
 /// Upper runs are folded into the base when they have one entry to so many of it.
 const FOLD_RATIO: u64 = 8;
 /// The check has so many bits, and sampling goes by them.
@@ -80,11 +80,11 @@ const MAX_SAMPLING: u8 = 32;
 pub struct Limits {
     /// For filters; beyond it the index keeps a sample only.
     pub filters: usize,
-    /// For the table: half of it for what comes in, half for what is being written.
-    pub table: usize,
+    /// For the memtable: half of it for what comes in, half for what is being written.
+    pub memtable: usize,
 }
 
-/// What the caller has to bring into the pool's tables, and whose space comes and goes. A descriptor's key there is
+/// Changes that the caller must write to the pool's tables, and whose space comes and goes. A descriptor's key there is
 /// its run's number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -94,7 +94,7 @@ pub struct Changes {
     pub removed: Vec<PartDescriptor>,
 }
 
-/// What an [`Index::merge_step`] did.
+/// Result of [`Index::merge_step`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Parts that came and went.
@@ -108,14 +108,14 @@ pub struct Progress {
 /// Sizes and counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Entries on disk and in the table; one that is in two runs counts twice.
+    /// Entries on disk and in the memtable; one that is in two runs counts twice.
     pub entries: u64,
     /// Bytes on disk, filters included.
     pub disk_bytes: u64,
     /// Bytes of memory of the filters.
     pub filter_bytes: u64,
-    /// Bytes of memory of the table, and of the one that is being written.
-    pub table_bytes: u64,
+    /// Bytes of memory of the memtable, and of the one that is being written.
+    pub memtable_bytes: u64,
     /// Bytes of memory of the page indexes and of whatever else there is a part.
     pub page_index_bytes: u64,
     /// Bytes of memory of merges under way.
@@ -128,11 +128,11 @@ pub struct Figures {
     pub refused: u64,
     /// Pages and filters that could not be read or made no sense.
     pub damaged: u64,
-    /// Entries that were not taken because the table was full and could not be written in time.
+    /// Entries that were not taken because the memtable was full and could not be written in time.
     pub dropped: u64,
 }
 
-/// What look-ups and merges count without holding the index.
+/// Counters that look-ups and merges update without holding the index.
 #[derive(Debug, Default)]
 struct Counters {
     next_run: AtomicU64,
@@ -152,30 +152,30 @@ impl Counters {
 #[derive(Debug, Clone, Default)]
 struct Runs {
     /// Newest first.
-    uppers: Vec<Run>,
+    uppers: Vec<IndexRun>,
     /// Every part says by its own `newest` which upper runs are in it.
-    base: Run,
+    base: IndexRun,
 }
 
 impl Runs {
-    fn newest_first(&self) -> impl Iterator<Item = &Run> {
+    fn newest_first(&self) -> impl Iterator<Item = &IndexRun> {
         self.uppers.iter().chain([&self.base])
     }
 
-    fn newest_first_mut(&mut self) -> impl Iterator<Item = &mut Run> {
+    fn newest_first_mut(&mut self) -> impl Iterator<Item = &mut IndexRun> {
         self.uppers.iter_mut().chain([&mut self.base])
     }
 
     fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
-        self.newest_first().flat_map(Run::parts)
+        self.newest_first().flat_map(IndexRun::parts)
     }
 }
 
-/// What a job's output takes the place of.
+/// Inputs that a job's output replaces.
 #[derive(Debug)]
 enum Replaces {
-    /// The frozen table.
-    Table,
+    /// The frozen memtable.
+    Memtable,
     /// Whole upper runs.
     Uppers,
     /// Parts of the base, and all of the upper runs below `to`.
@@ -190,7 +190,7 @@ struct Job {
     merge: Merge,
 }
 
-/// Jobs that can be under way together: the table's, one among upper runs, one with the base or of a single part.
+/// Jobs that can be under way together: the memtable's, one among upper runs, one with the base or of a single part.
 const LANES: usize = 3;
 const TABLE: usize = 0;
 const UPPER: usize = 1;
@@ -224,12 +224,12 @@ pub struct Index {
     limits: Limits,
     sampling: u8,
     covered: BlockId,
-    table: Table,
-    /// The table that is being written, and what will then be covered.
-    frozen: Option<(Arc<Table>, Stamp)>,
+    memtable: Memtable,
+    /// The memtable that is being written, and what will then be covered.
+    frozen: Option<(Arc<Memtable>, Stamp)>,
     runs: Arc<Runs>,
-    /// What the tables and the upper runs hold, but for those of an earlier import.
-    young: Young,
+    /// What the memtables and the upper runs hold, but for those of an earlier import.
+    recent: Recent,
     /// The upper runs up to this one are being folded.
     folding: Option<RunId>,
     /// Parts to be rewritten for the sake of their places.
@@ -250,10 +250,10 @@ impl Index {
             limits,
             sampling: 0,
             covered: BlockId::new(0),
-            table: Table::default(),
+            memtable: Memtable::default(),
             frozen: None,
             runs: Arc::default(),
-            young: Young::default(),
+            recent: Recent::default(),
             folding: None,
             leaving: BTreeSet::new(),
             jobs: Default::default(),
@@ -329,10 +329,10 @@ impl Index {
         }
         let of = |parts: &[Arc<Part>]| {
             let run = &parts[0].descriptor.run;
-            Run::new(run.oldest, run.newest, parts.to_vec())
+            IndexRun::new(run.oldest, run.newest, parts.to_vec())
         };
         let uppers = uppers.chunk_by(|a, b| newest(a) == newest(b)).map(of).collect();
-        let base = if base.is_empty() { Run::default() } else { of(&base) };
+        let base = if base.is_empty() { IndexRun::default() } else { of(&base) };
         self.runs = Arc::new(Runs { uppers, base });
     }
 
@@ -344,13 +344,13 @@ impl Index {
     /// Says that the block `id`, which had this fingerprint, is gone. Nothing is read or written.
     pub fn remove(&mut self, print: Fingerprint, id: BlockId) {
         let entry = PrintEntry::new(print, id, true);
-        if self.table.get(entry.high).is_some_and(|newer| !newer.gone && newer.id != id) {
+        if self.memtable.get(entry.high).is_some_and(|newer| !newer.gone && newer.id != id) {
             return;
         }
         let nowhere = self.runs.uppers.is_empty()
             && self.runs.base.parts().is_empty()
             && self.frozen.is_none()
-            && self.table.len() == 0;
+            && self.memtable.len() == 0;
         if !nowhere {
             self.put(entry);
         }
@@ -360,15 +360,15 @@ impl Index {
         if !self.keeps(entry.check) {
             return;
         }
-        if self.is_full() && self.frozen.is_some() && self.table.get(entry.high).is_none() {
+        if self.is_full() && self.frozen.is_some() && self.memtable.get(entry.high).is_none() {
             self.dropped += 1;
             return;
         }
-        if self.young.is_full() {
+        if self.recent.is_full() {
             self.begin_generation(0);
         }
-        self.young.put(entry.high);
-        self.table.put(entry);
+        self.recent.put(entry.high);
+        self.memtable.put(entry);
     }
 
     /// From now on what comes belongs to the next fold; `taken` entries are about to go into the base.
@@ -376,20 +376,20 @@ impl Index {
         let frozen = self.frozen.as_ref();
         let next = || RunId::new(1 + self.counters.next_run.load(Ordering::Relaxed));
         let from = frozen.map_or_else(next, |(_, stamp)| stamp.newest);
-        let tables = || frozen.map(|(table, _)| &**table).into_iter().chain([&self.table]);
+        let memtables = || frozen.map(|(memtable, _)| &**memtable).into_iter().chain([&self.memtable]);
         // As many as will be worth a fold, and those that come while they are taken in.
         let expected = (self.runs.base.entries() + taken) / FOLD_RATIO * 9 / 8;
-        let expected = expected as usize + 2 * tables().map(Table::len).sum::<usize>();
+        let expected = expected as usize + 2 * memtables().map(Memtable::len).sum::<usize>();
         let room = self.limits.filters.saturating_sub(self.part_filters() as usize);
-        self.young.begin(from, expected, room / young::MOST, tables().flat_map(Table::highs));
+        self.recent.begin(from, expected, room / recent::MOST, memtables().flat_map(Memtable::highs));
         self.forget_generations();
     }
 
     fn forget_generations(&mut self) {
-        // A table that is not frozen yet is in the newest.
+        // A memtable that is not frozen yet is in the newest.
         let frozen = self.frozen.iter().map(|(_, stamp)| stamp.newest);
         let uppers = self.runs.uppers.iter().map(|run| run.oldest);
-        self.young.forget_before(uppers.chain(frozen).min().unwrap_or(RunId::new(u64::MAX)));
+        self.recent.forget_before(uppers.chain(frozen).min().unwrap_or(RunId::new(u64::MAX)));
     }
 
     fn keeps(&self, check: u32) -> bool {
@@ -404,24 +404,24 @@ impl Index {
             Ask::new(print.high(), check, self.keeps(check))
         };
         let mut asks: Vec<_> = prints.iter().map(ask).collect();
-        self.young.tell(&mut asks);
-        let asked = asks.iter_mut().filter(|ask| ask.young && !ask.settled);
-        asked.for_each(|ask| ask.hear(self.table.get(ask.high)));
+        self.recent.tell(&mut asks);
+        let asked = asks.iter_mut().filter(|ask| ask.recent && !ask.answered);
+        asked.for_each(|ask| ask.hear(self.memtable.get(ask.high)));
         Probe {
             asks,
-            frozen: self.frozen.as_ref().map(|(table, _)| Arc::clone(table)),
+            frozen: self.frozen.as_ref().map(|(memtable, _)| Arc::clone(memtable)),
             runs: Arc::clone(&self.runs),
-            young_from: self.young.from(),
+            recent_from: self.recent.from(),
             counters: Arc::clone(&self.counters),
         }
     }
 
-    /// Whether the table should be written: see [`Index::flush`].
+    /// Whether the memtable should be written: see [`Index::flush`].
     pub fn is_full(&self) -> bool {
-        self.table.memory_bytes() >= self.limits.table / 2
+        self.memtable.memory_bytes() >= self.limits.memtable / 2
     }
 
-    /// Freezes the table, if there is anything in it, so that merge steps write it. Every block with a fingerprint
+    /// Freezes the memtable, if there is anything in it, so that merge steps write it. Every block with a fingerprint
     /// and an id below `next` must have been inserted. Does nothing and says `false` while the one before is not
     /// written.
     pub fn flush(&mut self, next: BlockId) -> bool {
@@ -429,11 +429,11 @@ impl Index {
             return false;
         }
         self.covered = next;
-        if self.table.len() > 0 {
+        if self.memtable.len() > 0 {
             let run = self.counters.take_run_id();
             let sampling = self.sampling;
             let stamp = Stamp { oldest: run, newest: run, covered: next, sampling, base: false };
-            self.frozen = Some((Arc::new(std::mem::take(&mut self.table)), stamp));
+            self.frozen = Some((Arc::new(std::mem::take(&mut self.memtable)), stamp));
             self.unplanned = true;
         }
         true
@@ -477,7 +477,7 @@ impl Index {
         }
     }
 
-    /// What came and went, and whether there is more to do; the pages are not counted.
+    /// Added and removed parts, and whether there is more to do; pages are not counted.
     pub fn progress(&mut self) -> Progress {
         self.plan();
         let pending = self.at_work || self.jobs.iter().any(Option::is_some);
@@ -509,7 +509,7 @@ impl Index {
         self.leaving.len()
     }
 
-    /// What unfinished parts have written so far, which no descriptor names yet, in order of segment. Work that is
+    /// Output of unfinished parts so far, which no descriptor names yet, in order of segment. Work that is
     /// taken out is not in it.
     pub fn unfinished(&self) -> Vec<Footprint> {
         let mut sum = BTreeMap::new();
@@ -531,15 +531,15 @@ impl Index {
 
     /// Sizes and counts.
     pub fn figures(&self) -> Figures {
-        let frozen = self.frozen.as_ref().map(|(table, _)| table);
-        let tables = || [Some(&self.table), frozen.map(|table| &**table)].into_iter().flatten();
+        let frozen = self.frozen.as_ref().map(|(memtable, _)| memtable);
+        let memtables = || [Some(&self.memtable), frozen.map(|memtable| &**memtable)].into_iter().flatten();
         let sum = |of: fn(&Part) -> u64| self.runs.parts().map(|part| of(part)).sum::<u64>();
         let merges = self.jobs.iter().flatten().map(|job| job.merge.memory_bytes() as u64);
         Figures {
-            entries: sum(Part::entries) + tables().map(|table| table.len() as u64).sum::<u64>(),
+            entries: sum(Part::entries) + memtables().map(|memtable| memtable.len() as u64).sum::<u64>(),
             disk_bytes: sum(Part::disk_bytes),
-            filter_bytes: sum(Part::filter_bytes) + self.young.memory_bytes() as u64,
-            table_bytes: tables().map(|table| table.memory_bytes() as u64).sum(),
+            filter_bytes: sum(Part::filter_bytes) + self.recent.memory_bytes() as u64,
+            memtable_bytes: memtables().map(|memtable| memtable.memory_bytes() as u64).sum(),
             page_index_bytes: sum(Part::memory_bytes),
             merge_bytes: merges.sum(),
             runs: self.runs.newest_first().filter(|run| !run.parts().is_empty()).count(),
@@ -551,7 +551,7 @@ impl Index {
     }
 }
 
-/// What is to be done when.
+/// Choice of the next job.
 impl Index {
     fn plan(&mut self) {
         if self.at_work || !std::mem::take(&mut self.unplanned) {
@@ -559,15 +559,15 @@ impl Index {
         }
         self.sample();
         if self.jobs[TABLE].is_none()
-            && self.runs.uppers.len() < UPPERS_MOST
-            && let Some((table, stamp)) = &self.frozen
+            && self.runs.uppers.len() < UPPER_RUNS_MOST
+            && let Some((memtable, stamp)) = &self.frozen
         {
-            let inputs = Inputs::of_table(Arc::clone(table));
-            self.start(TABLE, Replaces::Table, inputs, Stamp { sampling: self.sampling, ..*stamp });
+            let inputs = Inputs::of_memtable(Arc::clone(memtable));
+            self.start(TABLE, Replaces::Memtable, inputs, Stamp { sampling: self.sampling, ..*stamp });
         }
         let of_one_part = matches!(self.jobs[BASE], Some(Job { replaces: Replaces::Part(_), .. }));
         if self.folding.is_none() && self.jobs[UPPER].is_none() && !of_one_part {
-            let entries = self.runs.uppers.iter().map(Run::entries).sum();
+            let entries = self.runs.uppers.iter().map(IndexRun::entries).sum();
             if let Some(newest) = self.runs.uppers.first().map(|run| run.newest)
                 && entries * FOLD_RATIO >= self.runs.base.entries()
             {
@@ -592,9 +592,9 @@ impl Index {
     fn sample(&mut self) {
         let followed = self.runs.parts().all(|part| part.descriptor.sampling == self.sampling);
         let (filters, limit) = (self.part_filters(), self.limits.filters as u64);
-        if filters + self.young.memory_bytes() as u64 > limit {
+        if filters + self.recent.memory_bytes() as u64 > limit {
             // It has what parts leave; the next entry begins it anew.
-            self.young = Young::default();
+            self.recent = Recent::default();
         }
         if filters > limit && followed && self.sampling < MAX_SAMPLING {
             self.sampling += 1;
@@ -609,8 +609,8 @@ impl Index {
     fn plan_upper(&mut self) {
         let uppers = &self.runs.uppers;
         let free = uppers.iter().take_while(|run| self.folding.is_none_or(|newest| run.newest > newest));
-        let free: Vec<_> = free.map(Run::entries).collect();
-        if free.len() <= UPPERS {
+        let free: Vec<_> = free.map(IndexRun::entries).collect();
+        if free.len() <= UPPER_RUNS {
             return;
         }
         let (mut take, mut sum) = (1, free[0]);
@@ -619,7 +619,7 @@ impl Index {
             take += 1;
         }
         let taken = &uppers[..take];
-        let covered = taken.iter().flat_map(Run::parts).map(|part| part.descriptor.covered).max();
+        let covered = taken.iter().flat_map(IndexRun::parts).map(|part| part.descriptor.covered).max();
         let stamp = Stamp {
             oldest: taken[take - 1].oldest,
             newest: taken[0].newest,
@@ -643,7 +643,7 @@ impl Index {
             Some(part) => part,
             // Whole upper runs are about to go when they are merged.
             None if self.jobs[UPPER].is_some() => return false,
-            None => match self.runs.uppers.iter().flat_map(Run::parts).find(due) {
+            None => match self.runs.uppers.iter().flat_map(IndexRun::parts).find(due) {
                 Some(part) => part,
                 None => return false,
             },
@@ -657,7 +657,7 @@ impl Index {
             base: part.descriptor.base,
         };
         let (replaces, range) = (Replaces::Part(run.run), (part.first(), part.last()));
-        let alone = Run::new(run.oldest, run.newest, vec![Arc::clone(part)]);
+        let alone = IndexRun::new(run.oldest, run.newest, vec![Arc::clone(part)]);
         self.start(BASE, replaces, Inputs::of_runs([&alone].into_iter(), range), stamp);
         true
     }
@@ -704,7 +704,7 @@ impl Index {
             base: true,
         };
         let parts = taken.iter().map(|part| part.run()).collect();
-        let taken = Run::new(stamp.oldest, newest, taken);
+        let taken = IndexRun::new(stamp.oldest, newest, taken);
         let inputs = Inputs::of_runs(folding.into_iter().chain([&taken]), (from, to));
         self.start(BASE, Replaces::Base { parts, to }, inputs, stamp);
     }
@@ -721,18 +721,18 @@ impl Index {
         self.unreported.added.extend(new.iter().map(|part| part.descriptor.clone()));
         let runs = Arc::make_mut(&mut self.runs);
         match job.replaces {
-            Replaces::Table => {
+            Replaces::Memtable => {
                 if !new.is_empty() {
-                    runs.uppers.insert(0, Run::new(stamp.oldest, stamp.newest, new));
+                    runs.uppers.insert(0, IndexRun::new(stamp.oldest, stamp.newest, new));
                 }
                 self.frozen = None;
             }
             Replaces::Uppers => {
-                let taken = |run: &Run| (stamp.oldest..=stamp.newest).contains(&run.newest);
+                let taken = |run: &IndexRun| (stamp.oldest..=stamp.newest).contains(&run.newest);
                 let at = runs.uppers.iter().position(taken).unwrap_or(0);
                 let old: Vec<_> = runs.uppers.extract_if(.., |run| taken(run)).collect();
                 if !new.is_empty() {
-                    runs.uppers.insert(at, Run::new(stamp.oldest, stamp.newest, new));
+                    runs.uppers.insert(at, IndexRun::new(stamp.oldest, stamp.newest, new));
                 }
                 old.iter().for_each(|run| self.forget(run.parts()));
             }

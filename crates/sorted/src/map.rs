@@ -1,6 +1,6 @@
 //! The block map: block id → one to three places, or an alias, with marks.
 //!
-//! **Shape.** A table in memory takes updates; [`BlockMap::checkpoint`] writes it as a sorted immutable
+//! **Shape.** A memtable takes updates; [`BlockMap::checkpoint`] writes it as a sorted immutable
 //! run; runs are merged when there are [`RATIO`] of one level (a run's level is the logarithm, base
 //! [`RATIO`], of its size). Runs are kept in order of age, newest first, and only neighbours are merged.
 //!
@@ -25,15 +25,15 @@
 //! its segments are not taken for empty.
 //!
 //! **Fingerprints that are gone.** Whoever indexes blocks by fingerprint wants to hear when one goes: whatever drops
-//! an entry over one that has a fingerprint (an update in the table, a merge) puts both into
+//! an entry over one that has a fingerprint (an update in the memtable, a merge) puts both into
 //! [`Changes::forgotten`]. That may be long after the `Delete`, and twice, and is lost with a crash.
 //!
-//! **A crash** loses the table (the log and the open commit hold those updates) and all output of
-//! unfinished merges, which no descriptor names. **A failed checkpoint** leaves the table as it was; a
+//! **A crash** loses the memtable (the log and the open commit hold those updates) and all output of
+//! unfinished merges, which no descriptor names. **A failed checkpoint** leaves the memtable as it was; a
 //! failed merge is abandoned and planned anew. Changes that were not handed out because of an error are
 //! handed out by the next call that succeeds.
 //!
-//! **Memory**: about 200 B an update in the table (checkpoint when that is too much; several checkpoints
+//! **Memory**: about 200 B an update in the memtable (checkpoint when that is too much; several checkpoints
 //! may share one commit), 40 B a page for the page indexes, and the newest runs' pages, as they are on
 //! disk, up to a limit ([`BlockMap::set_resident_limit`]); a page a run while runs are merged.
 //!
@@ -55,7 +55,7 @@ use larder_format::{BlockId, Corrupt, Fingerprint, Place, Reason, SegmentId};
 use larder_mutants::point;
 pub use merge::Budget;
 use merge::{Merge, MergedRuns, Outcome};
-use run::Run;
+use run::SortedRun;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -70,8 +70,8 @@ const SMALL_MERGE_BYTES: u64 = 256 << 10;
 const MIN_SHADOWS: u64 = 4096;
 /// Bytes of the newest runs' pages that are kept in memory unless told otherwise.
 const RESIDENT_BYTES: u64 = 4 << 20;
-/// What an update in the table takes, bytes: ascending ids leave the tree's nodes six elevenths full.
-const TABLE_ENTRY_BYTES: usize = (size_of::<BlockId>() + size_of::<Delta>()) * 11 / 6;
+/// Memory of an update in the memtable, bytes: ascending ids leave the tree's nodes six elevenths full.
+const MEMTABLE_ENTRY_BYTES: usize = (size_of::<BlockId>() + size_of::<Delta>()) * 11 / 6;
 
 /// A change to the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub enum Update {
     Put {
         /// The block.
         id: BlockId,
-        /// Where it is now.
+        /// Its new places.
         places: Places,
     },
     /// The block's content is that of another block, which is no alias itself.
@@ -143,19 +143,19 @@ impl Update {
     }
 }
 
-/// Where a block's content is.
+/// Location of a block's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Location {
     /// At these places.
     Places(Places),
-    /// Where this block's content is.
+    /// This block's places.
     Alias(BlockId),
 }
 
-/// What the map knows of a block.
+/// Entry of a block in the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Where its content is.
+    /// Location of its content.
     pub location: Location,
     /// Its marks.
     pub marks: Marks,
@@ -172,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// What `delta` says when nothing is older; `None` when the block is gone, or only marks wait for it.
+    /// Entry that `delta` amounts to when nothing is older; `None` when the block is gone, or only marks wait for it.
     pub fn of(delta: &Delta) -> Option<Self> {
         let location = match delta.target {
             Target::Places(places) => Location::Places(places),
@@ -183,7 +183,7 @@ impl Entry {
     }
 }
 
-/// What the caller has to bring into the pool's tables, and whose space comes and goes.
+/// Changes that the caller must write to the pool's tables, and whose space comes and goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Runs that are now part of the map.
@@ -194,7 +194,7 @@ pub struct Changes {
     pub forgotten: Vec<(Fingerprint, BlockId)>,
 }
 
-/// What a [`BlockMap::merge_step`] did.
+/// Result of [`BlockMap::merge_step`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Runs swapped by merges that were completed.
@@ -208,9 +208,9 @@ pub struct Progress {
 /// The block map. See the module's comment.
 #[derive(Debug)]
 pub struct BlockMap {
-    table: BTreeMap<BlockId, Delta>,
+    memtable: BTreeMap<BlockId, Delta>,
     /// Newest first; their spans of checkpoints are disjoint.
-    runs: Arc<Vec<Arc<Run>>>,
+    runs: Arc<Vec<Arc<SortedRun>>>,
     merges: Vec<Merge>,
     /// The inputs of the merge that is out; see [`BlockMap::take_merge`].
     out: Vec<RunId>,
@@ -229,7 +229,7 @@ impl BlockMap {
     /// An empty map.
     pub fn new() -> Self {
         Self {
-            table: BTreeMap::new(),
+            memtable: BTreeMap::new(),
             runs: Arc::default(),
             merges: Vec::new(),
             out: Vec::new(),
@@ -246,7 +246,7 @@ impl BlockMap {
         let mut map = Self::new();
         descriptors.sort_by_key(|d| std::cmp::Reverse(d.newest));
         let mut resident = map.resident_limit;
-        let mut runs: Vec<Arc<Run>> = Vec::with_capacity(descriptors.len());
+        let mut runs: Vec<Arc<SortedRun>> = Vec::with_capacity(descriptors.len());
         for descriptor in descriptors {
             let newest = descriptor.newest;
             if runs.last().is_some_and(|newer| newer.descriptor.oldest <= newest) {
@@ -256,7 +256,7 @@ impl BlockMap {
             map.next_run = map.next_run.max(newest.next()).max(descriptor.run.next());
             let keep = descriptor.bytes <= resident;
             resident = if keep { resident - descriptor.bytes } else { 0 };
-            runs.push(Arc::new(Run::open(descriptor, keep, reader)?));
+            runs.push(Arc::new(SortedRun::open(descriptor, keep, reader)?));
         }
         map.runs = Arc::new(runs);
         Ok(map)
@@ -271,19 +271,19 @@ impl BlockMap {
         assert!(!matches!(update, Update::Alias { to, .. } if to == id), "an alias names another block");
         let delta = update.delta();
         assert_eq!(delta.print.is_some(), delta.set.contains(Marks::INDEXED), "a fingerprint has its mark");
-        let older = self.table.get(&id).copied().unwrap_or(Delta::NONE);
+        let older = self.memtable.get(&id).copied().unwrap_or(Delta::NONE);
         if let Some(print) = older.print.filter(|_| delta.drops_print()) {
             self.unreported.forgotten.push((print, id));
         }
         let delta = delta.over(older);
         let delta = if delta.target == Target::Deleted { self.reduced(id, delta) } else { Some(delta) };
         match delta.filter(|delta| *delta != Delta::NONE) {
-            Some(delta) => self.table.insert(id, delta),
-            None => self.table.remove(&id),
+            Some(delta) => self.memtable.insert(id, delta),
+            None => self.memtable.remove(&id),
         };
     }
 
-    /// What the map knows of `id`.
+    /// The map's entry for `id`.
     pub fn get<R: PageReader>(&self, id: BlockId, reader: &R) -> Result<Option<Entry>, R::Error> {
         self.look_up(id).entry(reader)
     }
@@ -291,20 +291,20 @@ impl BlockMap {
     /// The start of a look-up, to be finished without holding the map: it sees the map as it is now.
     /// The caller keeps the space of runs removed since from being written again until then.
     pub fn look_up(&self, id: BlockId) -> LookUp {
-        let delta = self.table.get(&id).copied().unwrap_or(Delta::NONE);
+        let delta = self.memtable.get(&id).copied().unwrap_or(Delta::NONE);
         LookUp { id, delta, runs: Arc::clone(&self.runs) }
     }
 
     /// Writes the changes since the last checkpoint as a run, folding in the newest runs when that is
     /// due and little work, and does the small merges that then are due. Belongs to each commit.
     ///
-    /// After an error nothing is lost: what was not written is still in the table.
+    /// After an error nothing is lost: what was not written is still in the memtable.
     pub fn checkpoint<W: PageWriter>(&mut self, io: &mut W) -> Result<Changes, W::Error> {
-        if !self.table.is_empty() {
+        if !self.memtable.is_empty() {
             let folded = self.runs_to_fold();
-            match self.write_table(folded, io) {
+            match self.write_memtable(folded, io) {
                 // Perhaps an old page cannot be read. A commit must not depend on it.
-                Err(_) if folded > 0 => self.write_table(0, io)?,
+                Err(_) if folded > 0 => self.write_memtable(0, io)?,
                 outcome => outcome?,
             }
         }
@@ -363,27 +363,27 @@ impl BlockMap {
         Ok(complete)
     }
 
-    /// What completed merges have changed since that was asked last, and whether there is more to merge.
+    /// Changes by completed merges since the last call, and whether there is more to merge.
     pub fn merged(&mut self) -> Progress {
         let changes = std::mem::take(&mut self.unreported);
         Progress { changes, pages: 0, pending: !self.merges.is_empty() }
     }
 
-    /// What the map knows from `from` on, to be read without holding the map: as it is now, up to where the
-    /// `most`-th update of the table would be. The caller keeps the space of runs removed since from being
+    /// Entries from `from` on, to be read without holding the map: as it is now, up to where the
+    /// `most`-th update of the memtable would be. The caller keeps the space of runs removed since from being
     /// written again until then.
     pub fn window(&self, from: BlockId, most: usize) -> Window {
-        let mut table: Vec<_> =
-            self.table.range(from..).take(most.saturating_add(1)).map(|(i, d)| (*i, *d)).collect();
-        let end = if table.len() > most { table.pop().map(|(id, _)| id) } else { None };
-        Window { from, end, table, runs: Arc::clone(&self.runs) }
+        let mut memtable: Vec<_> =
+            self.memtable.range(from..).take(most.saturating_add(1)).map(|(i, d)| (*i, *d)).collect();
+        let end = if memtable.len() > most { memtable.pop().map(|(id, _)| id) } else { None };
+        Window { from, end, memtable, runs: Arc::clone(&self.runs) }
     }
 
     /// Plans to rewrite every run with pages in a segment that `leaves`, so that such segments become
     /// free: for the cleaner and for evacuation. Returns how many runs are still there; call it again
     /// after merges were completed until that is 0.
     pub fn evacuate(&mut self, leaves: impl Fn(SegmentId) -> bool) -> usize {
-        let there = |run: &Run| run.descriptor.footprints.iter().any(|f| leaves(f.segment));
+        let there = |run: &SortedRun| run.descriptor.footprints.iter().any(|f| leaves(f.segment));
         let at: Vec<_> = (0..self.runs.len()).filter(|at| there(&self.runs[*at])).collect();
         for &at in &at {
             if !self.is_merging(&self.runs[at]) {
@@ -393,7 +393,7 @@ impl BlockMap {
         at.len()
     }
 
-    /// What unfinished merges have written so far, which no descriptor names yet, in order of segment.
+    /// Output of unfinished merges so far, which no descriptor names yet, in order of segment.
     pub fn unfinished(&self) -> Vec<Footprint> {
         let mut sum = BTreeMap::new();
         for footprint in self.merges.iter().flat_map(Merge::footprints) {
@@ -411,20 +411,20 @@ impl BlockMap {
     }
 
     /// Updates since the last checkpoint.
-    pub fn table_len(&self) -> usize {
-        self.table.len()
+    pub fn memtable_len(&self) -> usize {
+        self.memtable.len()
     }
 
     /// Bytes of memory that those take, estimated.
-    pub fn table_bytes(&self) -> u64 {
-        (self.table.len() * TABLE_ENTRY_BYTES) as u64
+    pub fn memtable_bytes(&self) -> u64 {
+        (self.memtable.len() * MEMTABLE_ENTRY_BYTES) as u64
     }
 
     /// Bytes of memory in use, estimated.
     pub fn memory_bytes(&self) -> usize {
         let runs: usize = self.runs.iter().map(|run| run.memory_bytes()).sum();
         let merges: usize = self.merges.iter().map(Merge::memory_bytes).sum();
-        self.table_bytes() as usize + runs + merges
+        self.memtable_bytes() as usize + runs + merges
     }
 
     /// How many bytes of the newest runs' pages may be kept in memory; older ones are dropped now.
@@ -433,7 +433,7 @@ impl BlockMap {
         self.trim();
     }
 
-    /// `delta` of `id` in the table, reduced when no run can say anything of the id.
+    /// `delta` of `id` in the memtable, reduced when no run can say anything of the id.
     fn reduced(&self, id: BlockId, delta: Delta) -> Option<Delta> {
         if self.runs.iter().any(|run| run.covers(id)) { Some(delta) } else { delta.on_nothing() }
     }
@@ -448,7 +448,7 @@ impl BlockMap {
         self.runs[at..].iter().map(|run| (run.descriptor.first, run.descriptor.last)).collect()
     }
 
-    fn is_merging(&self, run: &Run) -> bool {
+    fn is_merging(&self, run: &SortedRun) -> bool {
         let id = run.descriptor.run;
         self.out.contains(&id)
             || self.merges.iter().any(|merge| merge.inputs().iter().any(|input| input.descriptor.run == id))
@@ -459,26 +459,26 @@ impl BlockMap {
         self.runs.iter().map(|run| (!self.is_merging(run)).then(|| level(run.descriptor.bytes)))
     }
 
-    /// Writes the table and the `folded` newest runs as one run.
-    fn write_table<W: PageWriter>(&mut self, folded: usize, io: &mut W) -> Result<(), W::Error> {
+    /// Writes the memtable and the `folded` newest runs as one run.
+    fn write_memtable<W: PageWriter>(&mut self, folded: usize, io: &mut W) -> Result<(), W::Error> {
         let inputs = self.runs[..folded].to_vec();
         let run = self.take_run_id();
         let oldest = inputs.last().map_or(run, |input| input.descriptor.oldest);
         let mut merge = Merge::new(run, inputs, self.ranges_from(folded), self.resident_limit);
-        merge.write_all(self.table.iter().map(|(id, delta)| (*id, *delta)), io)?;
+        merge.write_all(self.memtable.iter().map(|(id, delta)| (*id, *delta)), io)?;
         self.unreported.forgotten.append(merge.forgotten());
         let output = merge.finish(oldest, run, io)?;
         point("a run of the block map is written and not installed");
-        self.table.clear();
+        self.memtable.clear();
         self.install(0..folded, output);
         Ok(())
     }
 
-    /// How many of the newest runs the next checkpoint rewrites together with the table.
+    /// How many of the newest runs the next checkpoint rewrites together with the memtable.
     fn runs_to_fold(&self) -> usize {
         // A typical entry takes 6 bytes; a wrong guess costs a merge a little earlier or later.
-        let table = level(6 * self.table.len() as u64);
-        let levels: Vec<_> = std::iter::once(Some(table)).chain(self.levels()).collect();
+        let memtable = level(6 * self.memtable.len() as u64);
+        let levels: Vec<_> = std::iter::once(Some(memtable)).chain(self.levels()).collect();
         let due = due_merge(&levels).filter(|range| range.start == 0).map_or(0, |range| range.end - 1);
         let bytes: u64 = self.runs[..due].iter().map(|run| run.descriptor.bytes).sum();
         if bytes <= SMALL_MERGE_BYTES { due } else { 0 }
@@ -512,7 +512,7 @@ impl BlockMap {
     }
 
     /// Puts `output` in the place of the runs in `range`.
-    fn install(&mut self, range: Range<usize>, output: Option<Run>) {
+    fn install(&mut self, range: Range<usize>, output: Option<SortedRun>) {
         let runs = Arc::make_mut(&mut self.runs);
         let added = output.map(Arc::new);
         self.unreported.added.extend(added.iter().map(|run| run.descriptor.clone()));
@@ -561,7 +561,7 @@ enum Stage {
     Complete {
         newest: RunId,
         inputs: usize,
-        output: Option<Run>,
+        output: Option<SortedRun>,
     },
 }
 
@@ -588,7 +588,7 @@ impl Merging {
 pub struct LookUp {
     id: BlockId,
     delta: Delta,
-    runs: Arc<Vec<Arc<Run>>>,
+    runs: Arc<Vec<Arc<SortedRun>>>,
 }
 
 impl LookUp {
@@ -597,9 +597,9 @@ impl LookUp {
         Arc::ptr_eq(&self.runs, &other.runs)
     }
 
-    /// What the map knows of the block.
+    /// The block's entry.
     pub fn entry<R: PageReader>(&self, reader: &R) -> Result<Option<Entry>, R::Error> {
-        Ok(Entry::of(&self.resolve(reader, Delta::is_settled)?))
+        Ok(Entry::of(&self.resolve(reader, Delta::is_final)?))
     }
 
     /// Where the block's content is: cheaper than [`LookUp::entry`], for it need not find every mark.
@@ -628,8 +628,8 @@ pub struct Window {
     from: BlockId,
     /// The stretch ends before this id, or with the last one.
     end: Option<BlockId>,
-    table: Vec<(BlockId, Delta)>,
-    runs: Arc<Vec<Arc<Run>>>,
+    memtable: Vec<(BlockId, Delta)>,
+    runs: Arc<Vec<Arc<SortedRun>>>,
 }
 
 impl Window {
@@ -641,8 +641,8 @@ impl Window {
         mut visit: impl FnMut(BlockId, Entry) -> Result<ControlFlow<()>, R::Error>,
     ) -> Result<Option<BlockId>, R::Error> {
         let mut merged = MergedRuns::new(self.runs.iter().cloned(), self.from);
-        let mut table = self.table.into_iter().peekable();
-        while let Some((id, delta)) = merged.next_over(&mut table, reader)? {
+        let mut memtable = self.memtable.into_iter().peekable();
+        while let Some((id, delta)) = merged.next_over(&mut memtable, reader)? {
             if self.end.is_some_and(|end| id >= end) {
                 break;
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Reads the pages of runs.
 pub trait PageReader {
-    /// What can go wrong.
+    /// The error type.
     type Error;
     /// The payload of the block at `ptr`.
     fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>, Self::Error>;

@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 pub use survey::{LostNode, Met};
 
-/// Where clean nodes come from: a cache in front of the block store.
+/// Source of clean nodes: a cache in front of the block store.
 pub trait NodeStore {
     /// Why a node cannot be had.
     type Error: From<Corrupt>;
@@ -49,7 +49,7 @@ pub trait NodeStore {
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>, Self::Error>;
 }
 
-/// Where dirty nodes go at a commit.
+/// Sink of dirty nodes at a commit.
 pub trait NodeSink {
     /// Why a node cannot be written.
     type Error;
@@ -64,12 +64,12 @@ pub struct Tree {
     root: Child,
     /// The root as opened or last flushed.
     committed: Option<BlockPtr>,
-    books: Books,
+    pending: Pending,
 }
 
-/// What a tree owes its owner.
+/// Changes that the tree's owner has to account for.
 #[derive(Debug, Default)]
-struct Books {
+struct Pending {
     dropped: Vec<BlockPtr>,
     /// Sum of the encoded lengths of all dirty nodes.
     dirty_bytes: usize,
@@ -104,13 +104,13 @@ impl Default for Tree {
 impl Tree {
     /// A tree of nothing, not yet committed.
     pub fn empty() -> Self {
-        let books = Books { dropped: Vec::new(), dirty_bytes: NodeHead::SIZE };
-        Self { root: Child::Dirty(Box::default()), committed: None, books }
+        let pending = Pending { dropped: Vec::new(), dirty_bytes: NodeHead::SIZE };
+        Self { root: Child::Dirty(Box::default()), committed: None, pending }
     }
 
     /// The tree whose committed root is `root`. Nothing is read yet.
     pub fn open(root: BlockPtr) -> Self {
-        Self { root: Child::Clean(root), committed: Some(root), books: Books::default() }
+        Self { root: Child::Clean(root), committed: Some(root), pending: Pending::default() }
     }
 
     /// The root as opened or last flushed; `None` if the tree was never committed.
@@ -130,12 +130,12 @@ impl Tree {
     /// Bytes of plain payload that [`Tree::flush`] would write now. In memory, dirty nodes take two to three
     /// times as much (spare capacity, wider keys).
     pub fn dirty_bytes(&self) -> usize {
-        self.books.dirty_bytes
+        self.pending.dirty_bytes
     }
 
     /// Pointers of committed nodes that the tree has stopped reaching since the last call, each once.
     pub fn take_dropped(&mut self) -> Vec<BlockPtr> {
-        std::mem::take(&mut self.books.dropped)
+        std::mem::take(&mut self.pending.dropped)
     }
 
     /// The value under `key`.
@@ -143,7 +143,7 @@ impl Tree {
         self.get_with(store, key, <[u8]>::to_vec)
     }
 
-    /// What `read` makes of the value under `key`, without a copy of it.
+    /// Applies `read` to the value under `key`, without a copy of it.
     pub fn get_with<S: NodeStore + ?Sized, R>(
         &self,
         store: &S,
@@ -171,7 +171,7 @@ impl Tree {
         range: impl RangeBounds<Key>,
         mut visit: impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), S::Error> {
-        let Some(window) = Window::new(&range) else { return Ok(()) };
+        let Some(window) = TreeWindow::new(&range) else { return Ok(()) };
         let root = Loaded::load(store, self.root.view(), &Fence::default())?;
         scan(store, &root, &Fence::default(), &window, &mut visit).map(|_| ())
     }
@@ -192,7 +192,7 @@ impl Tree {
     /// Writes all dirty nodes, children before parents, and returns the root's pointer. Afterwards the tree
     /// is clean. Writes nothing if it was.
     pub fn flush<S: NodeSink + ?Sized>(&mut self, sink: &mut S) -> Result<BlockPtr, S::Error> {
-        let root = flush(&mut self.root, sink, &mut self.books)?;
+        let root = flush(&mut self.root, sink, &mut self.pending)?;
         self.committed = Some(root);
         Ok(root)
     }
@@ -352,7 +352,7 @@ impl<'a> Loaded<'a> {
     }
 }
 
-/// What a node must be at its place in the tree. The root may be anything.
+/// Constraints on a node by its place in the tree. The root may be anything.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fence {
     /// Its level.
@@ -368,7 +368,7 @@ impl Fence {
         self.below(parent.level(), parent.keys(), i)
     }
 
-    /// What the `i`-th child of an inner node of this level and with these separators must be, given what the
+    /// Constraints on the `i`-th child of an inner node of this level with these separators, given what the
     /// node itself must be.
     pub fn below(&self, level: u8, keys: &[Key], i: usize) -> Fence {
         Fence { level: Some(level - 1), low: Some(keys[i]), high: keys.get(i + 1).copied().or(self.high) }
@@ -396,12 +396,12 @@ fn load_checked<S: NodeStore + ?Sized>(
 }
 
 /// A range of keys that is not empty by its form.
-struct Window {
+struct TreeWindow {
     from: Key,
     to: Bound<Key>,
 }
 
-impl Window {
+impl TreeWindow {
     fn new(range: &impl RangeBounds<Key>) -> Option<Self> {
         let from = match range.start_bound() {
             Bound::Included(key) => *key,
@@ -446,7 +446,7 @@ fn scan<S: NodeStore + ?Sized>(
     store: &S,
     node: &Loaded<'_>,
     fence: &Fence,
-    window: &Window,
+    window: &TreeWindow,
     visit: &mut impl FnMut(&Key, &[u8]) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, S::Error> {
     let keys = node.keys();
@@ -501,7 +501,7 @@ fn walk<S: NodeStore + ?Sized>(
 fn flush<S: NodeSink + ?Sized>(
     child: &mut Child,
     sink: &mut S,
-    books: &mut Books,
+    pending: &mut Pending,
 ) -> Result<BlockPtr, S::Error> {
     let dirty = match child {
         Child::Clean(ptr) => return Ok(*ptr),
@@ -509,7 +509,7 @@ fn flush<S: NodeSink + ?Sized>(
     };
     if let Dirty::Inner(inner) = &mut **dirty {
         for child in &mut inner.children {
-            flush(child, sink, books)?;
+            flush(child, sink, pending)?;
         }
     }
     let len = dirty.encoded_len();
@@ -519,7 +519,7 @@ fn flush<S: NodeSink + ?Sized>(
     match sink.write(&node) {
         Ok(ptr) => {
             *child = Child::Clean(ptr);
-            books.dirty_bytes -= len;
+            pending.dirty_bytes -= len;
             Ok(ptr)
         }
         Err(error) => {

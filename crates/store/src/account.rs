@@ -1,4 +1,4 @@
-//! What every slot of a group is used for; together they are all of its slots.
+//! Usage of a group's slots by kind; together they are all of its slots.
 
 use crate::store::Store;
 use larder_format::GroupIndex;

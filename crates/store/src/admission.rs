@@ -1,24 +1,24 @@
-//! Who may take space: what is promised to whom, and what is left.
+//! Admission: who may take space, what is reserved for whom, and what is left.
 
 use crate::core::Core;
+use crate::headroom::Noted;
 use crate::space::GroupSpace;
-use crate::spare::Noted;
 use crate::store::Store;
 use crate::watermark::Watermark;
 use larder_format::segment::SegmentState;
 use std::sync::atomic::Ordering;
 
-/// What is left of the limits of dirty data and of rows on their way when fsyncs wait for all of both.
+/// What is left of the limits of dirty data and of stripes on their way when fsyncs wait for all of both.
 const HURRIED_PART: u64 = 4;
 
 /// Space as statfs wants it, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
-    /// What an empty pool could hold.
+    /// Capacity of the empty pool.
     pub size: u64,
-    /// What is used of it.
+    /// Used part of it.
     pub used: u64,
-    /// What can still be written.
+    /// Available part of it.
     pub available: u64,
 }
 
@@ -27,9 +27,9 @@ impl Store {
     pub fn dirty_allowed(&self) -> u64 {
         self.in_a_hurry(self.cache.dirty_limit())
     }
-    /// Bytes of rows that may be on their way to devices.
-    pub fn rows_allowed(&self) -> u64 {
-        self.in_a_hurry(self.cache.rows_limit())
+    /// Bytes of stripes that may be on their way to devices.
+    pub fn stripes_allowed(&self) -> u64 {
+        self.in_a_hurry(self.cache.stripes_limit())
     }
     fn in_a_hurry(&self, limit: u64) -> u64 {
         if self.hurried.load(Ordering::Relaxed) { limit / HURRIED_PART } else { limit }
@@ -70,7 +70,7 @@ impl Store {
         space
     }
 
-    /// What can be accepted of records of `record_size` bytes before anything is cleaned.
+    /// Bytes of records of `record_size` that can be accepted before anything is cleaned.
     pub fn writable_now(&self, core: &Core, record_size: u32) -> u64 {
         let taken = self.dirty.needed() + core.footprint_of_nodes(self.unsealed());
         let record = record_size.min(self.max_record());
@@ -81,7 +81,7 @@ impl Store {
     /// now.
     pub fn has_plenty(&self, needed: u64, bytes: u64, record_size: u32) -> bool {
         let waits = needed.max(bytes).saturating_add(self.dirty.needed());
-        if self.spare.holds(record_size, waits, self.unsealed()) {
+        if self.headroom.holds(record_size, waits, self.unsealed()) {
             return true;
         }
         let core = self.core.lock();
@@ -89,19 +89,19 @@ impl Store {
             && self.space_in(&core, record_size, Watermark::Available).available >= needed
             && self.writable_now(&core, record_size) >= bytes;
         if plenty {
-            self.note_spare(&core, record_size);
+            self.note_headroom(&core, record_size);
         }
         plenty
     }
 
     /// Notes what whole free segments have room for.
-    fn note_spare(&self, core: &Core, record_size: u32) {
+    fn note_headroom(&self, core: &Core, record_size: u32) {
         let record = record_size.min(self.max_record());
         let room = |group: &GroupSpace| {
             // Data is accepted below that as well.
             group.available(group.free_above(Watermark::Available), 0, record)
         };
-        self.spare.note(Noted {
+        self.headroom.note(Noted {
             record_size,
             records: core.groups.values().map(room).sum(),
             nodes: core.room_for_nodes(),
@@ -109,15 +109,15 @@ impl Store {
         });
     }
 
-    /// Bytes of records of `record_size` that lie side by side in the columns of a row: what is stored in multiples of
-    /// that leaves no column short.
+    /// Bytes of records of `record_size` that lie side by side in the columns of a stripe: what is stored in multiples
+    /// of that leaves no column short.
     pub fn abreast(&self, record_size: u32) -> u64 {
         let core = self.core.lock();
         let columns = core.groups.values().map(|group| group.rule.layout.k()).max().unwrap_or(1);
         columns as u64 * u64::from(record_size)
     }
 
-    /// What was accepted can be stored up to so many bytes at once, in records of `record_size`; more might fail
+    /// Up to this many accepted bytes can be stored at once, in records of `record_size`; more might fail
     /// and be stored for nothing.
     pub fn storable_now(&self, record_size: u32) -> u64 {
         let record = record_size.min(self.max_record());

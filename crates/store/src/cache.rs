@@ -27,7 +27,7 @@ impl Weighter<BlockId, Arc<Node>> for ByLength {
     }
 }
 
-/// How the budget is divided: the cache has at least two fifths, dirty data and rows a quarter, the trace and
+/// How the budget is divided: the cache has at least two fifths, dirty data and stripes a quarter, GC and
 /// the merges of the block map a tenth.
 pub const CACHE_SHARE_PERCENT: u64 = 45;
 /// Of that the filters of the dedup index take up to so much, percent of the budget; what else they have nobody else
@@ -35,10 +35,10 @@ pub const CACHE_SHARE_PERCENT: u64 = 45;
 pub const LENT_SHARE_PERCENT: u64 = 5;
 /// Share of the budget for dirty data, percent.
 pub const DIRTY_SHARE_PERCENT: u64 = 15;
-/// Share of the budget for rows on their way to devices, percent.
-pub const ROWS_SHARE_PERCENT: u64 = 10;
-/// Share of the budget for the trace, percent; merges have as much again.
-pub const TRACE_SHARE_PERCENT: u64 = 5;
+/// Share of the budget for stripes on their way to devices, percent.
+pub const STRIPES_SHARE_PERCENT: u64 = 10;
+/// Share of the budget for GC, percent; merges have as much again.
+pub const GC_SHARE_PERCENT: u64 = 5;
 
 /// The RAM cache.
 pub struct Cache {
@@ -62,7 +62,7 @@ pub struct Lookups {
     pub misses: u64,
 }
 
-/// What the cache did since import.
+/// Counters of the cache since import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Bytes of records held.
@@ -131,14 +131,14 @@ impl Cache {
         self.memory() / 100 * DIRTY_SHARE_PERCENT
     }
 
-    /// Bytes of rows on their way to devices that the budget allows.
-    pub fn rows_limit(&self) -> u64 {
-        self.memory() / 100 * ROWS_SHARE_PERCENT
+    /// Bytes of stripes on their way to devices that the budget allows.
+    pub fn stripes_limit(&self) -> u64 {
+        self.memory() / 100 * STRIPES_SHARE_PERCENT
     }
 
-    /// Bytes of memory that the budget allows the trace.
-    pub fn trace_limit(&self) -> u64 {
-        self.memory() / 100 * TRACE_SHARE_PERCENT
+    /// Bytes of memory that the budget allows GC.
+    pub fn gc_limit(&self) -> u64 {
+        self.memory() / 100 * GC_SHARE_PERCENT
     }
 
     /// The most bytes of records.
@@ -215,7 +215,7 @@ impl Cache {
         self.nodes.clear();
     }
 
-    /// What it did and holds.
+    /// Counters and contents of the cache.
     pub fn stats(&self) -> CacheStats {
         let (record_limit, node_limit) = self.limits();
         let ahead = Lookups {

@@ -56,7 +56,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// How a reader decodes what this writes.
+    /// The codec that readers need.
     pub fn kind(&self) -> CodecKind {
         match self {
             Self::Off => CodecKind::Off,
@@ -72,7 +72,7 @@ impl Codec {
     }
 }
 
-/// What `on` means. zstd-1 stores a seventh less, but compresses at three quarters of lz4's speed and
+/// The codec that `on` selects. zstd-1 stores a seventh less, but compresses at three quarters of lz4's speed and
 /// decompresses at half of it.
 impl Default for Codec {
     fn default() -> Self {

@@ -2,15 +2,15 @@
 //!
 //! That lock is never held over I/O.
 
+use crate::headroom::Groups;
 use crate::heat::Clock;
 use crate::segments::{Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
-use crate::spare::Groups;
 use crate::watermark::Watermark;
 use larder_format::label::Features;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, Place, SegmentId};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Core {
     pub open_commit: CommitId,
     /// This import.
     pub incarnation: Incarnation,
-    /// What the distance of two block ids means.
+    /// Ages of block ids, counted in ids given out.
     pub clock: Arc<Clock>,
     /// The next block id.
     pub next_block: BlockId,
@@ -41,7 +41,7 @@ pub struct Core {
     pub segment_lease: SegmentId,
     /// Segments whose slots were given back, to be taken out of the tables.
     pub gone: Vec<SegmentId>,
-    /// What of the format is in use that not every version knows.
+    /// Feature flags in use.
     pub features: Features,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
     pub miscounted: Option<SegmentId>,
@@ -86,7 +86,7 @@ impl Core {
         self.groups.values().map(room).sum()
     }
 
-    /// What nodes of `bytes` take of the room for records, bytes: they lie as copies on as many devices as a layout
+    /// Room for records that nodes of `bytes` take, bytes: they lie as copies on as many devices as a layout
     /// survives losses of, and one.
     pub fn footprint_of_nodes(&self, bytes: u64) -> u64 {
         let worst = self
@@ -118,7 +118,7 @@ impl Core {
         if dead == Some(None) {
             self.miscounted.get_or_insert(segment);
         }
-        if planted(Bug::EarlyReuse) && dead == Some(Some(true)) {
+        if mutated(Mutant::EarlyReuse) && dead == Some(Some(true)) {
             self.give_slots_back(segment);
             self.gone.push(segment);
         }
@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
-    /// What an unfinished merge wrote is live, though nothing names it yet.
+    /// Output of an unfinished merge counts as live, though nothing names it yet.
     pub fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
         let dead = self.entries.select(|entry| {
             entry.is_complete()

@@ -18,7 +18,7 @@ pub enum PoolError {
     Unreadable {
         /// The block.
         id: BlockId,
-        /// What the last attempt met.
+        /// Error of the last attempt.
         cause: String,
     },
     /// A structure other than a block is damaged.
@@ -35,10 +35,10 @@ pub enum PoolError {
     Device {
         /// The device's name.
         device: String,
-        /// What it answered.
+        /// The device's error.
         error: DeviceError,
     },
-    /// There is nothing by that name.
+    /// No such name.
     #[error("{0} does not exist")]
     NotFound(String),
     /// The name is taken.

@@ -3,13 +3,13 @@
 use larder_format::{DatasetId, DeviceGuid};
 use std::fmt;
 
-/// Where events go. Cheap; it may be called from anywhere, with any lock held.
+/// Sink of events. Cheap; it may be called from anywhere, with any lock held.
 pub trait EventSink: Send + Sync {
     /// Something happened.
     fn event(&self, event: Event);
 }
 
-/// What kind of thing happened.
+/// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// The pool was made.
@@ -32,7 +32,7 @@ pub enum Class {
     Checksum,
     /// Something could neither be read nor rebuilt.
     Data,
-    /// What was wrong on a device was written anew.
+    /// Wrong data on a device was rewritten.
     Healed,
     /// A device takes much longer than others.
     Delay,
@@ -60,9 +60,9 @@ pub enum Class {
     TrimStart,
     /// It ended.
     TrimFinish,
-    /// A trace began.
+    /// A collection began.
     TraceStart,
-    /// A trace ended.
+    /// A collection ended.
     TraceFinish,
 }
 
@@ -109,15 +109,15 @@ impl fmt::Display for Class {
 /// Something to be told; see [`Store::event`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What kind.
+    /// Its kind.
     pub class: Class,
     /// The device, and its name for people.
     pub device: Option<(DeviceGuid, String)>,
     /// The file, by dataset and inode.
     pub file: Option<(DatasetId, u64)>,
-    /// What more there is to say.
+    /// Further text.
     pub text: String,
-    /// How often.
+    /// Number of times.
     pub count: u64,
 }
 
@@ -141,7 +141,7 @@ impl Event {
     pub fn text(self, text: impl Into<String>) -> Self {
         Self { text: text.into(), ..self }
     }
-    /// It happened so often.
+    /// Sets the number of times.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         Self { count, ..self }

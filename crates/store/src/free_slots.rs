@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn ranges_are_the_set_of_their_numbers() {
         let (mut slots, mut model) = (FreeSlots::all(50), (0..50).collect::<BTreeSet<u32>>());
-        let dice = SeededEntropy::new(3);
+        let rng = SeededEntropy::new(3);
         for _ in 0..20_000 {
-            let slot = (dice.next_u64() % 60) as u32;
-            match dice.next_u64() % 3 {
+            let slot = (rng.next_u64() % 60) as u32;
+            match rng.next_u64() % 3 {
                 0 => assert_eq!(slots.take(slot), model.remove(&slot)),
                 1 if slot < 50 => assert_eq!(slots.give_back(slot), model.insert(slot)),
                 1 => {}

@@ -74,7 +74,7 @@ impl Clock {
     }
 }
 
-/// What cleaning a segment is worth, given the `age` of the id at which it was closed.
+/// Benefit of cleaning a segment, given the `age` of the id at which it was closed.
 pub fn worth(entry: &SegmentEntry, age: u64) -> f64 {
     let used = entry.live_bytes as f64 / entry.placed.max(1) as f64;
     let age = age as f64 + 1.0;

@@ -1,18 +1,18 @@
-//! Rows on their way to the devices, which are in memory until all that takes part has answered.
+//! Stripes on their way to the devices, which are in memory until all that takes part has answered.
 
 use crate::member::{Member, Written};
-use crate::segments::{RowImage, Segment};
+use crate::segments::{Segment, StripeImage};
 use larder_device::{AlignedBuf, DeviceError, Outcome, Pending};
 use larder_format::SlotIndex;
 use larder_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A row that was submitted, and what must be waited for.
+/// A stripe that was submitted, and what must be waited for.
 pub struct InFlight {
     pub(crate) segment: Arc<Segment>,
-    pub(crate) row: Arc<RowImage>,
-    pub(crate) writes: Vec<RowWrite>,
+    pub(crate) stripe: Arc<StripeImage>,
+    pub(crate) writes: Vec<StripeWrite>,
     pub(crate) bytes: u64,
 }
 
@@ -25,11 +25,11 @@ impl InFlight {
     }
 }
 
-/// A write of a row, which can be done again as long as the row is in memory.
-pub(crate) struct RowWrite {
+/// A write of a stripe, which can be done again as long as the stripe is in memory.
+pub(crate) struct StripeWrite {
     pub(crate) column: usize,
     pub(crate) member: Arc<Member>,
-    /// Where, and how far into the slot.
+    /// Target slot, and the offset in it.
     pub(crate) slot: SlotIndex,
     pub(crate) within: u32,
     pub(crate) data: Arc<AlignedBuf>,
@@ -39,7 +39,7 @@ pub(crate) struct RowWrite {
     pub(crate) refused: Option<DeviceError>,
 }
 
-impl RowWrite {
+impl StripeWrite {
     pub(crate) fn start(
         column: usize,
         member: Arc<Member>,
@@ -58,9 +58,9 @@ impl RowWrite {
         self.pending = self.member.write(self.member.slot_offset(slot, self.within), Arc::clone(&self.data));
     }
 
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn complete(&mut self) {
         if let Some(pending) = self.pending.take() {
-            match self.member.settle_write(Some(pending)) {
+            match self.member.complete_write(Some(pending)) {
                 Written::Done => self.done = true,
                 Written::Refused(error) => self.refused = Some(error),
                 Written::Lost => {}
@@ -69,10 +69,10 @@ impl RowWrite {
     }
 }
 
-/// Rows on their way to the devices.
+/// Stripes on their way to the devices.
 #[derive(Default)]
-pub struct Flights {
+pub struct InFlightQueue {
     pub(crate) queue: Mutex<(VecDeque<InFlight>, u64)>,
-    /// Held while rows are waited for, so that nobody overtakes a row that another thread has taken out.
-    pub(crate) landing: Mutex<()>,
+    /// Held while stripes are waited for, so that nobody overtakes a stripe that another thread has taken out.
+    pub(crate) completing: Mutex<()>,
 }

@@ -7,7 +7,7 @@
 //! besides, and is otherwise the same. Its device never changes: who opens a device anew makes another member of the
 //! same number.
 
-use crate::pace::Pace;
+use crate::latency::LatencyTracker;
 use larder_device::{
     AlignedBuf, Clock, Device, DeviceError, Meter, Outcome, Pending, Request, RequestKind, TIMEOUT,
 };
@@ -56,12 +56,12 @@ impl MemberState {
     }
 }
 
-/// What came of a write.
+/// Result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
     /// It is there.
     Done,
-    /// The device is there and did not take it: its place may be bad, or the device ([`crate::badslots`]).
+    /// The device is there and did not take it: its place may be bad, or the device ([`crate::bad_slots`]).
     Refused(DeviceError),
     /// The member is out of use.
     Lost,
@@ -103,7 +103,7 @@ pub struct Member {
     pub slot_count: u32,
     /// Bytes of a slot; the group's.
     pub slot_size: u32,
-    /// What its device is, as the root says.
+    /// Kind of its device, from the root.
     kind: DeviceKind,
     /// The member whose place it is to take when it is rebuilt.
     pub stands_for: Option<DeviceIndex>,
@@ -121,10 +121,10 @@ pub struct Member {
     /// Requests and errors.
     pub counters: Counters,
     device: Option<Arc<dyn Device>>,
-    /// How long its requests take.
+    /// Latency of its requests.
     meter: Arc<Meter>,
-    /// How its reads go.
-    pub pace: Pace,
+    /// Latency of its reads.
+    pub latency: LatencyTracker,
     /// For how long it may leave a request unanswered, ms.
     timeout_ms: AtomicU64,
     /// It hung, and nobody waits for it any more.
@@ -181,7 +181,7 @@ impl Member {
             counters: Counters::default(),
             device,
             meter: Arc::new(Meter::new(Arc::clone(clock))),
-            pace: Pace::default(),
+            latency: LatencyTracker::default(),
             timeout_ms: AtomicU64::new(TIMEOUT.as_millis() as u64),
             abandoned: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
@@ -236,7 +236,7 @@ impl Member {
         self.holds
     }
 
-    /// What the root of `commit`, which import `incarnation` writes, says of it.
+    /// Its entry in the root of `commit`, which import `incarnation` writes.
     pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> RootDevice {
         let state = match self.state() {
             _ if self.group == NO_GROUP => DeviceState::Spare,
@@ -373,12 +373,12 @@ impl Member {
         self.timeout_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// What is wrong with a member that is faulted or slow, in plain words.
+    /// Why a member is faulted or slow, as text.
     pub fn reason(&self) -> Option<String> {
         self.fault.lock().clone().filter(|_| self.state() == MemberState::Faulted).or_else(|| self.why_slow())
     }
 
-    /// How people know it.
+    /// Its name for people.
     pub fn name(&self) -> String {
         self.device.as_ref().map_or_else(|| format!("device {}", self.guid), |device| device.name())
     }
@@ -499,15 +499,15 @@ impl Member {
         asked.then(|| Some(self.device.as_ref()?.submit(Request::Discard { offset, len }))).flatten()
     }
 
-    /// As [`Member::settle`], of a discard: that the device refuses it is no error of the device, which is asked for no
-    /// more.
-    pub fn settle_discard(&self, pending: Pending<Outcome>) -> bool {
+    /// As [`Member::complete`], of a discard: that the device refuses it is no error of the device, which is asked for
+    /// no more.
+    pub fn complete_discard(&self, pending: Pending<Outcome>) -> bool {
         let is_refusal = |error: &DeviceError| {
             let refused = matches!(error, DeviceError::Unsupported | DeviceError::Io { .. });
             self.no_discards.fetch_or(refused, Ordering::Relaxed);
             refused
         };
-        self.settle_unless(Some(pending), || {}, is_refusal)
+        self.complete_unless(Some(pending), || {}, is_refusal)
     }
 
     /// Starts a flush; `None` when the member is not written.
@@ -565,13 +565,13 @@ impl Member {
 
     /// Waits for a write or flush; a failure faults the member, and so does a device that does not answer in time,
     /// which is abandoned. Returns whether it succeeded.
-    pub fn settle(&self, pending: Option<Pending<Outcome>>) -> bool {
-        self.settle_or(pending, || {})
+    pub fn complete(&self, pending: Option<Pending<Outcome>>) -> bool {
+        self.complete_or(pending, || {})
     }
 
-    /// As [`Member::settle`], of a write that can go elsewhere: one that the device refuses, though it is there, is
+    /// As [`Member::complete`], of a write that can go elsewhere: one that the device refuses, though it is there, is
     /// counted and does not fault it.
-    pub fn settle_write(&self, pending: Option<Pending<Outcome>>) -> Written {
+    pub fn complete_write(&self, pending: Option<Pending<Outcome>>) -> Written {
         let mut refused = None;
         let may_refuse = |error: &DeviceError| {
             let is_refusal = matches!(error, DeviceError::Io { .. }) && !error.is_full() && self.is_written();
@@ -579,7 +579,7 @@ impl Member {
             self.counters.write_errors.fetch_add(u64::from(is_refusal), Ordering::Relaxed);
             is_refusal
         };
-        match (self.settle_unless(pending, || {}, may_refuse), refused) {
+        match (self.complete_unless(pending, || {}, may_refuse), refused) {
             (_, Some(error)) => Written::Refused(error),
             (true, None) => Written::Done,
             (false, None) => Written::Lost,
@@ -601,17 +601,17 @@ impl Member {
         self.fault_because(format!("a write or flush failed: {error}"));
     }
 
-    /// As [`Member::settle`], of a flush: when it fails nobody knows what of the writes before it is on the device.
-    pub fn settle_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
-        self.settle_or(pending, || self.note_missed())
+    /// As [`Member::complete`], of a flush: when it fails nobody knows what of the writes before it is on the device.
+    pub fn complete_flush(&self, pending: Option<Pending<Outcome>>) -> bool {
+        self.complete_or(pending, || self.note_missed())
     }
 
-    fn settle_or(&self, pending: Option<Pending<Outcome>>, failed: impl Fn()) -> bool {
-        self.settle_unless(pending, failed, |_| false)
+    fn complete_or(&self, pending: Option<Pending<Outcome>>, failed: impl Fn()) -> bool {
+        self.complete_unless(pending, failed, |_| false)
     }
 
-    /// As [`Member::settle`]; an error that `is_borne` is left to who bears it.
-    fn settle_unless(
+    /// As [`Member::complete`]; an error that `is_borne` is left to who bears it.
+    fn complete_unless(
         &self,
         pending: Option<Pending<Outcome>>,
         failed: impl Fn(),

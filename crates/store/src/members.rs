@@ -80,14 +80,14 @@ impl Members {
         all.members.values().chain(all.spares.values()).find(|member| member.guid == guid).cloned()
     }
 
-    /// Who gets what is written to the slots of member `index`: that member, and who stands for it.
+    /// The members that receive writes to the slots of member `index`: itself, and a stand-in.
     pub fn writers(&self, index: DeviceIndex) -> impl Iterator<Item = Arc<Member>> + use<> {
         let all = self.0.read();
         let stand_in = all.stand_ins.get(&index).cloned();
         std::iter::once(Arc::clone(&all.members[&index])).chain(stand_in)
     }
 
-    /// Who stands for member `index`.
+    /// The stand-in of member `index`.
     pub fn stand_in(&self, index: DeviceIndex) -> Option<Arc<Member>> {
         self.0.read().stand_ins.get(&index).cloned()
     }
@@ -135,7 +135,7 @@ impl Members {
         Ok(DeviceIndex::new(all.next))
     }
 
-    /// What the root of `commit`, which this import writes, says of all of them; and the number that comes next.
+    /// Entries of all of them in the root of `commit`, which this import writes; and the next free number.
     pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> (Vec<RootDevice>, u16) {
         let all = self.0.read();
         let members = all.members.values().chain(all.spares.values());
@@ -175,7 +175,7 @@ impl Members {
         let pending: Vec<_> = self.iter().map(|member| (member.start_flush(), member)).collect();
         for (flush, member) in pending {
             if flush.is_some() {
-                member.settle_flush(flush);
+                member.complete_flush(flush);
             }
         }
     }
@@ -194,8 +194,8 @@ impl Members {
             .iter()
             .map(|member| (member.start_write(within(member.label_areas()[area]), Arc::clone(&data)), member))
             .collect();
-        let settled = pending.into_iter().filter(|(write, _)| write.is_some());
-        let refused = settled.filter_map(|(write, member)| match member.settle_write(write) {
+        let completed = pending.into_iter().filter(|(write, _)| write.is_some());
+        let refused = completed.filter_map(|(write, member)| match member.complete_write(write) {
             Written::Refused(error) => Some((member, error)),
             Written::Done | Written::Lost => None,
         });

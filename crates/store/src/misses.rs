@@ -1,4 +1,4 @@
-//! Where small blocks were missed of late; see [`crate::around`].
+//! Recent cache misses of small blocks; see [`crate::cluster`].
 
 use larder_format::{Place, SegmentId};
 use larder_sync::Mutex;
@@ -11,7 +11,7 @@ pub(crate) const NEAR: u32 = 128 << 10;
 /// Misses that are remembered: so many readers may go on side by side.
 pub(crate) const MISSES: usize = 16;
 
-/// Where small blocks were missed of late.
+/// Recent cache misses of small blocks.
 #[derive(Default)]
 pub struct Misses(Mutex<VecDeque<(SegmentId, u8, u32)>>);
 

@@ -1,4 +1,4 @@
-//! P, Q and R parity of a row: Reed-Solomon over GF(2^8) as in RAID-Z.
+//! P, Q and R parity of a stripe: Reed-Solomon over GF(2^8) as in RAID-Z.
 //!
 //! The field is that of OpenZFS's `vdev_raidz.c` and of H. P. Anvin, "The mathematics of RAID-6":
 //! polynomial 0x11d, generators 1, 2 and 4. With `k` data columns `d[0]..d[k-1]`, byte by byte,
@@ -31,9 +31,9 @@ mod tests;
 use kernel::{Factor, Kernel};
 use thiserror::Error;
 
-/// Most data columns that a row may have.
+/// Most data columns that a stripe may have.
 pub const MAX_DATA: usize = 61;
-/// Most parity columns that a row may have.
+/// Most parity columns that a stripe may have.
 pub const MAX_PARITY: usize = 3;
 /// Lengths of columns are multiples of this many bytes.
 pub const STEP: usize = 8;
@@ -47,11 +47,11 @@ const CHUNK: usize = 4096;
 pub struct NotEnough {
     /// Columns that are there.
     pub present: usize,
-    /// Columns that it takes: as many as the row has of data.
+    /// Columns that it takes: as many as the stripe has of data.
     pub needed: usize,
 }
 
-/// Computes the parity columns of a row: `parity[0]` is P, then Q, then R.
+/// Computes the parity columns of a stripe: `parity[0]` is P, then Q, then R.
 ///
 /// # Panics
 /// Unless there are 1 to [`MAX_DATA`] data and 1 to [`MAX_PARITY`] parity columns, all of one length,
@@ -61,9 +61,9 @@ pub fn encode(data: &[&[u8]], parity: &mut [&mut [u8]]) {
     Kernel::best().parity(data, parity);
 }
 
-/// Computes the columns `want` of a row into `out`, from the columns that are present.
+/// Computes the columns `want` of a stripe into `out`, from the columns that are present.
 ///
-/// Columns are numbered as they lie in the row: data 0 to `k`, then P, Q and R. A wanted column that is
+/// Columns are numbered as they lie in the stripe: data 0 to `k`, then P, Q and R. A wanted column that is
 /// present is copied. Fails when fewer than `k` columns are present.
 ///
 /// # Panics
@@ -142,7 +142,7 @@ fn check_shape(k: usize, m: usize) {
     assert!((1..=MAX_PARITY).contains(&m), "{m} parity columns");
 }
 
-/// What reconstruction does to each chunk.
+/// Steps of reconstruction on each chunk.
 struct Plan {
     /// Parity columns that the pass over the data computes.
     rows: usize,

@@ -1,10 +1,10 @@
 //! The way up: a block from the device that has it, else from a replica, else rebuilt from parity.
 
-use crate::around::{self, Wanted};
 use crate::cache::Record;
+use crate::cluster::{self, Wanted};
 use crate::decode::{decode_node, is_of_history, plain_of, stored};
 use crate::error::{PoolError, Result};
-use crate::race::Race;
+use crate::hedge::HedgedRead;
 use crate::segments::Segment;
 use crate::store::Store;
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use larder_device::{ALIGN, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockKind, CheckedHeader};
 use larder_format::node::Node;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::NodeStore;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a node of the tables is tried to be read.
+/// Attempts at reading a node of the tables.
 const TABLE_TRIES: usize = 3;
 
 impl Store {
@@ -88,9 +88,9 @@ impl Store {
             }
             Some(Wanted { id: ptr.id, segment, replica, place })
         };
-        let spans = around::gather(ptrs.filter_map(start).collect());
+        let spans = cluster::gather(ptrs.filter_map(start).collect());
         let start = |wanted: Vec<Wanted>| {
-            let (first, whole) = (&wanted[0], around::span(&wanted));
+            let (first, whole) = (&wanted[0], cluster::span(&wanted));
             let (pending, from) = self.start_read(&first.segment, first.replica, whole)?;
             Some((wanted, whole, pending, from))
         };
@@ -115,7 +115,7 @@ impl Store {
     /// A block's header and plain content, with whatever is worth keeping around it put into the cache.
     fn read_missed(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
         let (header, bytes) = self.read_where_it_is(ptr, |segment, ptr| {
-            self.read_around(segment, ptr).map_or_else(|| self.read_stored(segment, ptr), Ok)
+            self.read_cluster(segment, ptr).map_or_else(|| self.read_stored(segment, ptr), Ok)
         })?;
         let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
@@ -178,7 +178,7 @@ impl Store {
     pub fn prove(&self, id: BlockId, bytes: &[u8]) -> Option<CheckedHeader> {
         let header = match block::check(&self.sums, id, bytes) {
             Ok((header, _)) => header,
-            Err(_) if planted(Bug::UncheckedPayload) => CheckedHeader::check(&self.sums, bytes).ok()?,
+            Err(_) if mutated(Mutant::UncheckedPayload) => CheckedHeader::check(&self.sums, bytes).ok()?,
             Err(_) => return None,
         };
         let stored = u32::try_from(bytes.len()).ok()?;
@@ -204,23 +204,23 @@ impl Store {
         if let Some(found) = in_flight.map(Bytes::from).and_then(verify) {
             return Ok(found);
         }
-        let mut race = Race::new(self, segment, place);
+        let mut hedged = HedgedRead::new(self, segment, place);
         if let Some(replica) = self.prompt_replica(segment, column, ptr.id.get() as usize) {
-            race = match self.read_soon(segment, replica, place) {
+            hedged = match self.read_soon(segment, replica, place) {
                 Some(Soon::Here(bytes)) => {
                     if let Some(found) = verify(bytes) {
                         return Ok(found);
                     }
-                    race.with_wrong(replica)
+                    hedged.with_wrong(replica)
                 }
-                Some(Soon::Late(pending, from)) => race.with_late(replica, pending, from),
-                None => race.without(replica),
+                Some(Soon::Late(pending, from)) => hedged.with_late(replica, pending, from),
+                None => hedged.without(replica),
             };
         }
         let owner = |(header, _): &(CheckedHeader, Bytes)| {
             (header.info.kind == BlockKind::Record).then_some((header.info.dataset, header.info.object))
         };
-        race.run(verify, owner).map_err(|lost| {
+        hedged.run(verify, owner).map_err(|lost| {
             let causes = ["no copy matches its checksum", "too many devices are unavailable"];
             PoolError::Unreadable { id: ptr.id, cause: causes[usize::from(lost.short)].into() }
         })
@@ -245,10 +245,10 @@ impl Store {
     fn read_soon(&self, segment: &Segment, column: usize, place: Place) -> Option<Soon> {
         let member = self.members.get(segment.slots[column].device);
         let elsewhere = segment.layout.r() > 1 || segment.layout.m() > 0;
-        let limit = if elsewhere { member.pace.late() } else { member.patience() };
+        let limit = if elsewhere { member.latency.late() } else { member.patience() };
         let read = self.read_within(segment, column, place, limit);
         if let Some(Soon::Late(..)) = read {
-            member.pace.spend();
+            member.latency.spend();
         }
         read
     }
@@ -273,8 +273,8 @@ impl Store {
         }
     }
 
-    /// The range of `place` from one column, for who mends the row and has time, or why the device does not give it;
-    /// `None` when it is not online.
+    /// The range of `place` from one column, for who reconstructs the stripe and has time, or why the device does not
+    /// give it; `None` when it is not online.
     pub fn read_part(
         &self,
         segment: &Segment,
@@ -301,7 +301,7 @@ impl Store {
         Some((self.members.get(device).read(offset, len)?, from))
     }
 
-    /// What to ask of which device for the range of `place` from one column, and where in the answer that
+    /// Device and request for the range of `place` from one column, and where in the answer that
     /// will begin; `None` beyond the slot's end.
     fn span_of(
         &self,
@@ -323,8 +323,8 @@ impl Store {
     /// The range of `place`, from a replica or computed, whichever `accept` takes; else from the first
     /// replica that is there. Empty when nothing gives it.
     pub fn read_range(&self, segment: &Segment, place: Place, accept: impl Fn(&[u8]) -> bool) -> Bytes {
-        let race = Race::new(self, segment, place);
-        let found = race.run(|bytes| accept(&bytes).then_some(bytes), |_| None);
+        let hedged = HedgedRead::new(self, segment, place);
+        let found = hedged.run(|bytes| accept(&bytes).then_some(bytes), |_| None);
         found.or_else(|lost| lost.first.ok_or(())).unwrap_or_default()
     }
 
@@ -340,14 +340,14 @@ impl Store {
     }
 }
 
-/// What a read of a column gave in good time.
+/// Result of a read of a column before it is late.
 enum Soon {
     Here(Bytes),
     /// It is still in flight; the range will begin there in what it brings.
     Late(Pending<Outcome>, usize),
 }
 
-/// Where a dataset's tree finds its nodes.
+/// Nodes of a dataset's tree.
 pub struct DatasetNodes<'a>(pub &'a Store);
 
 impl NodeStore for DatasetNodes<'_> {
@@ -357,7 +357,7 @@ impl NodeStore for DatasetNodes<'_> {
     }
 }
 
-/// Where the pool's tables find their nodes.
+/// Nodes of the pool's tables.
 pub struct TableNodes<'a>(pub &'a Store);
 
 impl NodeStore for TableNodes<'_> {

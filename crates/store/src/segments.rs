@@ -1,7 +1,7 @@
 //! Segments in memory: who reads them, what is on its way to them, and what of them is alive.
 //!
 //! A reader holds an `Arc<Segment>`: as long as it does, the segment's slots are not given to another
-//! segment. Rows that were submitted but are not yet confirmed are served from memory.
+//! segment. Stripes that were submitted but are not yet confirmed are served from memory.
 
 use larder_device::AlignedBuf;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Where a column lies. The device never changes; the slot does when it refuses a write ([`crate::badslots`]).
+/// Where a column lies. The device never changes; the slot does when it refuses a write ([`crate::bad_slots`]).
 pub struct ColumnSlot {
     /// The device.
     pub device: DeviceIndex,
@@ -39,11 +39,11 @@ impl ColumnSlot {
     }
 }
 
-/// What never changes of a segment, but for the slots of its columns.
+/// The immutable part of a segment, but for the slots of its columns.
 pub struct Segment {
     /// Its id.
     pub id: SegmentId,
-    /// What it holds.
+    /// Kind of its contents.
     pub kind: SegmentKind,
     /// The group it lies on.
     pub group: GroupIndex,
@@ -55,22 +55,22 @@ pub struct Segment {
     pub birth: CommitId,
     /// The import under which it was opened.
     pub incarnation: Incarnation,
-    /// What it holds by how long that is expected to live; see [`crate::heat`].
+    /// Lifetime class of its contents; see [`crate::heat`].
     pub class: u8,
-    in_flight: Mutex<Vec<Arc<RowImage>>>,
+    in_flight: Mutex<Vec<Arc<StripeImage>>>,
     /// Odd while a column is brought to another slot.
     moves: AtomicU64,
 }
 
-/// A row's columns in memory while they are written.
-pub struct RowImage {
+/// A stripe's columns in memory while they are written.
+pub struct StripeImage {
     /// Bytes from the start of the slot.
     pub offset: u32,
     /// One buffer a column.
     pub columns: Vec<Arc<AlignedBuf>>,
 }
 
-impl RowImage {
+impl StripeImage {
     fn part(&self, column: usize, offset: u32, len: usize) -> Option<&[u8]> {
         let start = offset.checked_sub(self.offset)? as usize;
         self.columns[column].get(start..start + len)
@@ -123,35 +123,35 @@ impl Segment {
         self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes a row that is being written.
-    pub fn launch(&self, row: Arc<RowImage>) {
-        self.in_flight.lock().push(row);
+    /// Notes a stripe that is being written.
+    pub fn submit(&self, stripe: Arc<StripeImage>) {
+        self.in_flight.lock().push(stripe);
     }
 
-    /// Forgets a row that has been written.
-    pub fn land(&self, row: &Arc<RowImage>) {
-        self.in_flight.lock().retain(|other| !Arc::ptr_eq(other, row));
+    /// Forgets a stripe that has been written.
+    pub fn complete(&self, stripe: &Arc<StripeImage>) {
+        self.in_flight.lock().retain(|other| !Arc::ptr_eq(other, stripe));
     }
 
     /// Bytes of a data column that are still on their way, when the whole range is.
     pub fn peek(&self, column: usize, offset: u32, len: usize) -> Option<Vec<u8>> {
-        let rows = self.in_flight.lock();
-        rows.iter().find_map(|row| row.part(column, offset, len).map(<[u8]>::to_vec))
+        let stripes = self.in_flight.lock();
+        stripes.iter().find_map(|stripe| stripe.part(column, offset, len).map(<[u8]>::to_vec))
     }
 
     /// Whether [`Segment::peek`] would have them.
     pub fn is_in_flight(&self, column: usize, offset: u32, len: usize) -> bool {
-        self.in_flight.lock().iter().any(|row| row.part(column, offset, len).is_some())
+        self.in_flight.lock().iter().any(|stripe| stripe.part(column, offset, len).is_some())
     }
 }
 
 /// A segment with what changes of it.
 pub struct SegmentEntry {
-    /// What never changes.
+    /// The immutable part.
     pub segment: Arc<Segment>,
-    /// Where it stands in its life.
+    /// Its state.
     pub state: SegmentState,
-    /// Bytes of every column that hold descriptor and rows.
+    /// Bytes of every column that hold descriptor and stripes.
     pub height: u32,
     /// Blocks not freed.
     pub live_blocks: u32,
@@ -163,7 +163,7 @@ pub struct SegmentEntry {
     pub closed_at: BlockId,
     /// The commit that freed it.
     pub freed: CommitId,
-    /// The commit of its last row; not kept for the log.
+    /// The commit of its last stripe; not kept for the log.
     pub filled: CommitId,
     /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
     pub verified: u64,
@@ -171,8 +171,8 @@ pub struct SegmentEntry {
     pub unnamed: bool,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
-    /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is mended, or the next
-    /// import.
+    /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is reconstructed, or the
+    /// next import.
     pub damaged: bool,
     /// The runs that have pages in it are being written anew elsewhere.
     pub leaving: bool,
@@ -241,7 +241,7 @@ impl SegmentEntry {
         }
     }
 
-    /// Whether it gets no more rows and is not freed.
+    /// Whether it gets no more stripes and is not freed.
     pub fn is_complete(&self) -> bool {
         matches!(self.state, SegmentState::Closed | SegmentState::Emptying)
     }
@@ -275,7 +275,7 @@ impl SegmentEntry {
         thin.then(|| held - self.live_bytes)
     }
 
-    /// What of it comes back, by commits alone or by the cleaner.
+    /// Space in it that commits alone or the cleaner will bring back.
     fn dead(&self) -> Dead {
         let slots = self.segment.slots.len() as u64;
         if self.held {
@@ -365,7 +365,7 @@ impl Segments {
         Some(result)
     }
 
-    /// What of a group is used for nothing.
+    /// Unused space of a group.
     pub fn dead(&self, group: GroupIndex) -> Dead {
         self.dead.get(&group).copied().unwrap_or_default()
     }

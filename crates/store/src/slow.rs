@@ -2,7 +2,7 @@
 //!
 //! Three things are told apart:
 //! - A read that is **late**: it has not come after a small multiple of what this device's peers take for one.
-//!   What it was to bring is then also had from elsewhere ([`crate::race`]), whichever comes first; this is the
+//!   What it was to bring is then also had from elsewhere ([`crate::hedge`]), whichever comes first; this is the
 //!   hedged request of Dean and Barroso, "The Tail at Scale" (2013). As there, few reads may be hedged, so that a
 //!   pool that is merely busy does not make itself twice the work.
 //! - A device that is **slow**: over some dozen reads it took ten times as long as its peers, or it owes an answer
@@ -15,9 +15,9 @@
 //! A device that hung and was abandoned may still perform what it was sent, at any time. So it comes back only by
 //! being opened anew, which its lock forbids as long as anything is under way.
 
+use crate::latency::{LATE_LEAST, LATE_MOST};
 use crate::member::Member;
 use crate::members::Members;
-use crate::pace::{LATE_LEAST, LATE_MOST};
 use crate::segments::Segment;
 use crate::store::Store;
 use larder_device::{DeviceError, Outcome, Pending};
@@ -46,33 +46,33 @@ fn tell(span: Duration) -> String {
     }
 }
 
-/// What a device is good for.
+/// How a device may be used for a read.
 #[derive(PartialEq, Eq)]
 enum Turn {
     /// Reads.
     Read,
-    /// To be left alone, where that is possible.
+    /// Avoid if possible.
     Avoid,
-    /// To be tried, by who does not wait for it.
+    /// Probe it without waiting.
     Probe(u32),
 }
 
 impl Members {
-    /// What to do with a read that could go to this member, and be had otherwise.
+    /// How to use this member for a read that could go elsewhere.
     fn turn(&self, member: &Member) -> Turn {
-        let pace = &member.pace;
-        let turn = pace.turn.fetch_add(1, Relaxed);
-        pace.save();
+        let latency = &member.latency;
+        let turn = latency.turn.fetch_add(1, Relaxed);
+        latency.save();
         if turn.is_power_of_two() || turn.is_multiple_of(REVIEW) {
             let peers = self.of_group(member.group);
             let peers = peers.filter(|peer| peer.index != member.index && peer.is_online());
             let typical = peers.filter_map(|peer| peer.meter().typical_read()).collect();
-            pace.review(member.meter().typical_read(), typical);
+            latency.review(member.meter().typical_read(), typical);
         }
         let owed = member.meter().owed();
         if !member.is_online() {
             Turn::Avoid
-        } else if owed == 0 && !pace.slow.load(Relaxed) {
+        } else if owed == 0 && !latency.slow.load(Relaxed) {
             Turn::Read
         } else if turn.is_multiple_of(PROBE) && owed <= MOST_OWED {
             Turn::Probe(turn / PROBE)
@@ -83,7 +83,7 @@ impl Members {
 }
 
 impl Store {
-    /// Whether a read that can be had otherwise should go to column `column` of a segment.
+    /// Whether a read that could go elsewhere should go to column `column` of a segment.
     pub fn is_prompt(&self, segment: &Segment, column: usize) -> bool {
         let member = self.members.get(segment.slots[column].device);
         match self.members.turn(&member) {
@@ -104,19 +104,19 @@ impl Store {
 impl Member {
     /// Whether reads avoid it as far as they can: it takes ten times as long as its peers, or it owes an answer.
     pub fn is_slow(&self) -> bool {
-        self.pace.slow.load(Relaxed) || self.meter().silence() > LATE_MOST
+        self.latency.slow.load(Relaxed) || self.meter().silence() > LATE_MOST
     }
 
-    /// Why it is slow, in plain words.
+    /// Why it is slow, as text.
     pub fn why_slow(&self) -> Option<String> {
         let silence = self.meter().silence();
         if silence > LATE_MOST {
             return Some(format!("has not answered for {}", tell(silence)));
         }
-        if !self.pace.slow.load(Relaxed) {
+        if !self.latency.slow.load(Relaxed) {
             return None;
         }
-        let peers = Duration::from_nanos(self.pace.peers_ns.load(Relaxed));
+        let peers = Duration::from_nanos(self.latency.peers_ns.load(Relaxed));
         let own = self.meter().typical_read()?;
         Some(format!("slow: takes {} for a read, others {}", tell(own), tell(peers)))
     }
@@ -153,7 +153,7 @@ impl Member {
     /// Waits for a read until it is overdue.
     ///
     /// # Errors
-    /// What the device says; [`DeviceError::Overdue`].
+    /// The device's error; [`DeviceError::Overdue`].
     pub fn wait(&self, pending: Pending<Outcome>) -> Outcome {
         self.wait_at_most(pending, self.patience())
     }

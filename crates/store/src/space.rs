@@ -1,18 +1,18 @@
 //! Slots: which are free, who gets them, and what that means in bytes that a user can write.
 
 use crate::free_slots::FreeSlots;
-use crate::row;
 use crate::segments::{ColumnSlot, Segment};
+use crate::stripe;
 use crate::watermark::Watermark;
 use larder_format::label::GroupRule;
-use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, row_header_len};
+use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, stripe_header_len};
 use larder_format::{DeviceIndex, GroupIndex, SegmentId, SlotIndex};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rows are closed when every column has this many bytes: large enough for a disk to stream, small
+/// Stripes are closed when every column has this many bytes: large enough for a disk to stream, small
 /// enough to keep several in memory.
-pub const ROW_TARGET: u32 = 1 << 20;
-/// What trees and the block map keep of a record, bytes before replication: an extent and its share
+pub const STRIPE_TARGET: u32 = 1 << 20;
+/// Metadata of a record in trees and the block map, bytes before replication: an extent and its share
 /// of the nodes above (about 70), a map entry and its merges (about 40).
 const RECORD_METADATA: u64 = 110;
 
@@ -25,13 +25,13 @@ pub struct GroupSpace {
     pub rule: GroupRule,
     /// Bytes of a slot.
     pub slot_size: u32,
-    /// log2 of the alignment of rows.
+    /// log2 of the alignment of stripes.
     pub ashift: u8,
     free: BTreeMap<DeviceIndex, FreeSlots>,
     slots: BTreeMap<DeviceIndex, u32>,
     /// Devices on their way out: their slots are not given to anybody. Whether nothing can be had of one any more.
     retired: BTreeMap<DeviceIndex, bool>,
-    /// Slots that are not given to anybody, and whether a segment is still there ([`crate::badslots`]).
+    /// Slots that are not given to anybody, and whether a segment is still there ([`crate::bad_slots`]).
     bad: BTreeMap<Slot, bool>,
     /// Free slots that are given to nobody while their devices are told that they are of no use ([`crate::trim`]).
     held: BTreeSet<Slot>,
@@ -338,7 +338,7 @@ impl GroupSpace {
         self.writable(u64::from(self.slot_size - DESCRIPTOR_LEN), record)
     }
 
-    /// What a user can write of incompressible records of `record` bytes where `segments` full-width segments are
+    /// Bytes of incompressible records of `record` bytes that a user can write where `segments` full-width segments are
     /// free, and `dead` bytes over all columns come back by cleaning.
     pub fn available(&self, segments: u64, dead: u64, record: u32) -> u64 {
         let layout = self.rule.layout;
@@ -348,38 +348,39 @@ impl GroupSpace {
         let raw = u64::from(self.slot_size) * columns;
         let metadata = data / u64::from(record) * RECORD_METADATA * layout.quorum() as u64;
         let dead = dead / columns * layout.k() as u64;
-        let footprint = u64::from(row::footprint_of_record(record));
+        let footprint = u64::from(stripe::footprint_of_record(record));
         let won = u128::from(dead) * u128::from(record) / u128::from(footprint);
         let data = u128::from(segments) * u128::from(data) + won;
         (data * u128::from(raw) / u128::from(raw + metadata)) as u64
     }
 
-    /// Alignment of rows, bytes.
+    /// Alignment of stripes, bytes.
     pub fn step(&self) -> u32 {
-        (1 << self.ashift).max(larder_format::segment::ROW_STEP)
+        (1 << self.ashift).max(larder_format::segment::STRIPE_STEP)
     }
 }
 
-/// Records of `record` bytes, incompressible, that fit in `room` bytes of one column: full rows, and what follows them.
+/// Records of `record` bytes, incompressible, that fit in `room` bytes of one column: full stripes, and what follows
+/// them.
 fn records_in_column(layout: Layout, step: u32, room: u64, record: u32) -> u64 {
-    let header = u64::from(row_header_len(layout.columns()));
-    let block = u64::from(row::footprint_of_record(record));
-    let per_row = u64::from(ROW_TARGET).div_ceil(block).max(1);
-    let used = header + per_row * block;
-    let row = used.next_multiple_of(u64::from(step));
+    let header = u64::from(stripe_header_len(layout.columns()));
+    let block = u64::from(stripe::footprint_of_record(record));
+    let per_stripe = u64::from(STRIPE_TARGET).div_ceil(block).max(1);
+    let used = header + per_stripe * block;
+    let stripe = used.next_multiple_of(u64::from(step));
     // The last of them need not be padded.
-    let rows = room.checked_sub(used).map_or(0, |more| more / row + 1);
-    rows * per_row + room.saturating_sub(rows * row).saturating_sub(header) / block
+    let stripes = room.checked_sub(used).map_or(0, |more| more / stripe + 1);
+    stripes * per_stripe + room.saturating_sub(stripes * stripe).saturating_sub(header) / block
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use larder_device::{Entropy, SeededEntropy};
-    use larder_format::label::GroupWord;
+    use larder_format::label::LayoutKind;
 
     fn group(k: u8, r: u8, m: u8, devices: u16, slots: u32) -> GroupSpace {
-        let rule = GroupRule { word: GroupWord::Raidz, layout: Layout::new(k, r, m).unwrap() };
+        let rule = GroupRule { word: LayoutKind::Raidz, layout: Layout::new(k, r, m).unwrap() };
         let devices: Vec<_> = (0..devices).map(|i| (DeviceIndex::new(i), slots)).collect();
         GroupSpace::new(GroupIndex::new(0), rule, 1 << 20, 12, &devices)
     }
@@ -394,31 +395,31 @@ mod tests {
         assert_eq!(space.free_segments(), 34);
     }
 
-    /// Row by row, as they are filled.
+    /// Stripe by stripe, as they are filled.
     fn fill(layout: Layout, step: u32, mut room: u64, record: u32) -> u64 {
-        let header = u64::from(row_header_len(layout.columns()));
-        let block = u64::from(row::footprint_of_record(record));
+        let header = u64::from(stripe_header_len(layout.columns()));
+        let block = u64::from(stripe::footprint_of_record(record));
         let mut records = 0;
         while room >= header + block {
-            let mut row = header;
+            let mut stripe = header;
             let begun = records;
-            while row + block <= room && (row - header < u64::from(ROW_TARGET) || records == begun) {
-                row += block;
+            while stripe + block <= room && (stripe - header < u64::from(STRIPE_TARGET) || records == begun) {
+                stripe += block;
                 records += 1;
             }
-            room = room.saturating_sub(row.next_multiple_of(u64::from(step)));
+            room = room.saturating_sub(stripe.next_multiple_of(u64::from(step)));
         }
         records
     }
 
     #[test]
-    fn a_column_holds_as_many_records_as_rows_filled_one_by_one() {
+    fn a_column_holds_as_many_records_as_stripes_filled_one_by_one() {
         let layout = Layout::new(4, 1, 2).unwrap();
-        let dice = SeededEntropy::new(7);
+        let rng = SeededEntropy::new(7);
         for record in [512, 4096, 6000, 128 << 10, (1 << 20) - 7, 1 << 20] {
             for step in [4096, 8192] {
                 for _ in 0..400 {
-                    let room = dice.next_u64() % (12 << 20);
+                    let room = rng.next_u64() % (12 << 20);
                     let held = records_in_column(layout, step, room, record);
                     assert_eq!(held, fill(layout, step, room, record), "{room} bytes, {record} each, {step}");
                 }

@@ -1,16 +1,16 @@
 //! The store: what knows where blocks lie, and the devices that they lie on.
 
+use crate::bad_slot_table::BadSlots;
 use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
 use crate::dirty::Dirty;
 use crate::events::{Event, EventSink};
-use crate::in_flight::Flights;
+use crate::headroom::Headroom;
+use crate::in_flight::InFlightQueue;
 use crate::members::Members;
 use crate::misses::Misses;
-use crate::part_reads::PartReads;
-use crate::retired::BadSlots;
+use crate::partial_reads::PartialReads;
 use crate::segments::Readable;
-use crate::spare::Spare;
 use crate::suspects::Suspects;
 use crate::suspension::Suspension;
 use larder_device::{Clock, Entropy, Workers};
@@ -43,7 +43,7 @@ pub const DEFAULT_MEMORY: u64 = 512 << 20;
 /// The default share of metadata in the cache, percent.
 pub const DEFAULT_METADATA_PERCENT: u64 = 50;
 
-/// log2 of the alignment of rows where nobody says another.
+/// log2 of the alignment of stripes where nobody says another.
 pub const DEFAULT_ASHIFT: u8 = 12;
 
 /// A group and what of it is in use.
@@ -55,7 +55,7 @@ pub struct GroupUse {
     pub rule: GroupRule,
     /// Bytes of a slot.
     pub slot_size: u32,
-    /// log2 of the alignment of rows.
+    /// log2 of the alignment of stripes.
     pub ashift: u8,
     /// Its devices, with slots in use and slots in all.
     pub devices: Vec<(DeviceIndex, u64, u64)>,
@@ -63,7 +63,7 @@ pub struct GroupUse {
 
 /// See the module's text.
 pub struct Store {
-    /// How the pool sums what it stores.
+    /// Checksum keys of the pool.
     pub sums: Sums,
     /// The world outside.
     pub world: World,
@@ -73,19 +73,19 @@ pub struct Store {
     pub members: Members,
     /// Segments that can be read.
     pub readable: Readable,
-    /// What was read and written of late.
+    /// Recently read and written blocks.
     pub cache: Cache,
     /// From ids to places.
     pub map: Mutex<BlockMap>,
-    /// Rows on their way.
-    pub flights: Flights,
+    /// Stripes on their way.
+    pub in_flight: InFlightQueue,
     /// Segments, free slots, ids.
     pub core: Mutex<Core>,
-    /// What whole free segments have room for.
-    pub spare: Arc<Spare>,
+    /// Room in whole free segments.
+    pub headroom: Arc<Headroom>,
     /// The imports of the pool, the latest first.
     pub history: Mutex<Vec<RootImport>>,
-    /// What was accepted and is not stored.
+    /// Accepted and not stored yet.
     pub dirty: Dirty,
     /// Bytes of nodes of datasets that the next commit has to store.
     pub unsealed: AtomicI64,
@@ -95,25 +95,25 @@ pub struct Store {
     pub durable: AtomicU64,
     /// Why nothing is written any more.
     pub suspended: Mutex<Option<Suspension>>,
-    /// What reads met.
+    /// Damage that reads found.
     pub suspects: Suspects,
     /// Slots that are out of use.
     pub bad_slots: BadSlots,
-    /// Where small blocks were missed of late.
+    /// Recent cache misses of small blocks.
     pub misses: Misses,
-    /// Of which records parts were read of late.
-    pub part_reads: PartReads,
+    /// Records that were partially read of late.
+    pub partial_reads: PartialReads,
     /// Bytes of records stored since import.
     pub stored: AtomicU64,
-    /// Where events go.
+    /// Sink of events.
     pub events: Arc<dyn EventSink>,
     /// Itself.
     pub myself: Weak<Store>,
 }
 
-/// What a store is made of.
+/// Parts of a store.
 pub struct StoreParts {
-    /// How the pool sums what it stores.
+    /// Checksum keys of the pool.
     pub sums: Sums,
     /// The world outside.
     pub world: World,
@@ -127,7 +127,7 @@ pub struct StoreParts {
     pub history: Vec<RootImport>,
     /// The newest durable commit.
     pub durable: CommitId,
-    /// Where events go.
+    /// Sink of events.
     pub events: Arc<dyn EventSink>,
 }
 
@@ -142,8 +142,8 @@ impl Store {
             readable: Readable::default(),
             cache: Cache::new(DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT),
             map: Mutex::new(BlockMap::new()),
-            flights: Flights::default(),
-            spare: Arc::clone(parts.core.groups.spare()),
+            in_flight: InFlightQueue::default(),
+            headroom: Arc::clone(parts.core.groups.headroom()),
             core: Mutex::new(parts.core),
             history: Mutex::new(parts.history),
             dirty: Dirty::default(),
@@ -154,7 +154,7 @@ impl Store {
             suspects: Suspects::default(),
             bad_slots: BadSlots::default(),
             misses: Misses::default(),
-            part_reads: PartReads::default(),
+            partial_reads: PartialReads::default(),
             stored: AtomicU64::new(0),
             events: parts.events,
             myself: myself.clone(),
@@ -171,7 +171,7 @@ impl Store {
         self.sums.pool()
     }
 
-    /// How it sums what it stores; whoever has this can make bytes that pass for the pool's.
+    /// Checksum keys; whoever has them can forge blocks of the pool.
     pub fn sums(&self) -> &Sums {
         &self.sums
     }
@@ -206,7 +206,7 @@ impl Store {
         self.core.lock().open_commit
     }
 
-    /// What the cache did and holds.
+    /// Counters and contents of the cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }
@@ -229,7 +229,7 @@ impl Store {
         groups.collect()
     }
 
-    /// log2 of the alignment of rows: the greatest of its groups', which a new one gets.
+    /// log2 of the alignment of stripes: the greatest of its groups', which a new one gets.
     pub fn ashift(&self) -> u8 {
         let core = self.core.lock();
         core.groups.values().map(|group| group.ashift).max().unwrap_or(DEFAULT_ASHIFT)

@@ -1,4 +1,4 @@
-//! Rows in which reads met something wrong, and segments to be gone through, until somebody has time for them.
+//! Stripes in which reads met something wrong, and segments to be gone through, until somebody has time for them.
 //!
 //! A read that had to go to a replica or to parity has its answer at once, and leaves the place here. What waits is
 //! bounded: when it is more, what is left out is the next scrub's, and [`Suspects::overran`] says so. All of it is in
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Places that wait at most.
 const PLACES: usize = 4096;
 
-/// Where in which segment, with the columns whose errors have been counted, by bit.
+/// Segments and offsets, each with a bit set of the columns whose errors have been counted.
 pub type Places = BTreeMap<(SegmentId, u32), u64>;
 
-/// What waits.
+/// Places and segments that wait.
 #[derive(Default)]
 pub struct Suspects {
     places: Mutex<Places>,
@@ -25,7 +25,7 @@ pub struct Suspects {
 }
 
 impl Suspects {
-    /// Has the row at `offset` of a segment looked at; errors of the columns `counted`, by bit, have been counted.
+    /// Has the stripe at `offset` of a segment looked at; errors of the columns `counted`, by bit, have been counted.
     pub fn note(&self, segment: SegmentId, offset: u32, counted: u64) {
         let mut places = self.places.lock();
         if places.len() >= PLACES && !places.contains_key(&(segment, offset)) {

@@ -4,10 +4,10 @@
 //! way on. Two are not.
 //!
 //! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes,
-//! and the rows that found too few devices, which stay in the queue of rows ([`crate::write`]). A member that was
+//! and the stripes that found too few devices, which stay in the queue of stripes ([`crate::write`]). A member that was
 //! faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
 //! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Store::resume`] uses
-//! such members again, writes those rows once more, finishes the commit that they refused, and commits. Log records
+//! such members again, writes those stripes once more, finishes the commit that they refused, and commits. Log records
 //! that were lost have been acknowledged to nobody.
 //!
 //! When a commit cannot read a node of the tables, what it has not put there yet is still noted, and the next commit
@@ -120,7 +120,7 @@ impl Store {
 }
 
 impl Store {
-    /// What is written may be acknowledged again.
+    /// Writes may be acknowledged again.
     pub fn resumed(&self) {
         self.event(Event::new(Class::PoolResume));
         *self.suspended.lock() = None;

@@ -3,10 +3,11 @@
 /// Segments of each group that are free for nobody below a mark, from the highest mark down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watermark {
-    /// What is told to be available, and refused beyond: the whole reserve, for open streams, commits and `rm`.
+    /// The limit that is reported as available, and refused beyond: the whole reserve, for open streams, commits and
+    /// `rm`.
     Available,
-    /// What goes where a reservation keeps room, or replaces as much as it takes. What lies between is for what packs
-    /// worse than AVAIL supposes, and for what is dead and not worth moving.
+    /// For writes into reserved room, and for those that replace as much as they take. What lies between is for what
+    /// packs worse than AVAIL supposes, and for what is dead and not worth moving.
     Reserved,
     /// Data is accepted, besides what waits to be stored itself.
     Accept,
@@ -17,7 +18,7 @@ pub enum Watermark {
     /// The cleaner moves what lives, and frees more than it takes. What is left is for a commit, which opens one
     /// segment each for runs, tables and the log at most, after the nodes.
     Clean,
-    /// What was promised already, down to the last slot: what a commit has to store, and what the log holds.
+    /// Down to the last slot: for what a commit must store and what the log holds.
     Promised,
 }
 

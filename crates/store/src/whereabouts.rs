@@ -6,19 +6,19 @@ use crate::store::Store;
 use larder_format::run::Marks;
 use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
 
-/// Where a block lies, and whether it has, or had, more than one reference.
+/// Place of a block, and whether it has, or had, more than one reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whereabouts {
     /// Its place.
     pub place: Place,
     /// The devices that hold it, with the offset there: one for each replica of its column, of each place.
     pub copies: Vec<(DeviceIndex, DeviceOffset)>,
-    /// A second reference was made, and no trace has found since that it is gone.
+    /// A second reference was made, and no collection has found since that it is gone.
     pub shared: bool,
 }
 
 impl Store {
-    /// Where a block lies, by the block map; `None` when that does not know it, as after it was freed.
+    /// Place of a block by the block map; `None` if it is unknown, as after it was freed.
     ///
     /// # Errors
     /// When the map cannot be read.

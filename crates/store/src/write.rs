@@ -1,24 +1,24 @@
-//! The way down: blocks get ids, are packed into rows, and the rows are submitted.
+//! The way down: blocks get ids, are packed into stripes, and the stripes are submitted.
 //!
 //! Places are handed out under the core's lock; encoding, copying, summing and parity run without it.
-//! A row that was submitted is served from memory until its writes are confirmed. A commit waits for
+//! A stripe that was submitted is served from memory until its writes are confirmed. A commit waits for
 //! all of them; between commits the bytes in flight are bounded.
 //!
-//! What does not fill a row goes wherever it costs less: into a lower row, padded, or as copies into a
+//! What does not fill a stripe goes wherever it costs less: into a lower stripe, padded, or as copies into a
 //! replicated segment. Nodes, runs, tables and the log are always replicated.
 
+use crate::bad_slot_table::Retired;
 use crate::cache::Record;
 use crate::codec::{self, Codec};
 use crate::core::Core;
 use crate::error::{PoolError, Result};
 use crate::heat;
-use crate::in_flight::{InFlight, RowWrite};
+use crate::in_flight::{InFlight, StripeWrite};
 use crate::member::MemberState;
-use crate::retired::Retired;
-use crate::row::{self, Encoded, FRAMED_FROM, RowPlan};
-use crate::segments::{RowImage, Segment, SegmentEntry};
-use crate::space::ROW_TARGET;
+use crate::segments::{Segment, SegmentEntry, StripeImage};
+use crate::space::STRIPE_TARGET;
 use crate::store::Store;
+use crate::stripe::{self, Encoded, FRAMED_FROM, StripePlan};
 use crate::watermark::Watermark;
 use bytes::Bytes;
 use larder_device::AlignedBuf;
@@ -27,12 +27,12 @@ use larder_format::checksum::{ChecksumKind, SUM_LEN, Sums, payload_sum};
 use larder_format::label::Features;
 use larder_format::run::Places;
 use larder_format::segment::{
-    DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, row_header_len,
+    DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, stripe_header_len,
 };
 use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId,
 };
-use larder_mutants::{Bug, planted, point};
+use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::map::Update;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,9 +47,9 @@ pub struct NewRecord {
     pub offset: u64,
     /// Its content.
     pub plain: Record,
-    /// How to encode it.
+    /// Codec to encode it with.
     pub codec: Codec,
-    /// How to sum it.
+    /// Checksum to use.
     pub checksum: ChecksumKind,
     /// Whether it is stored when its content is there already.
     pub dedup: Dedup,
@@ -81,7 +81,7 @@ impl std::str::FromStr for Dedup {
     }
 }
 
-/// The stream that a row is for.
+/// The stream that a stripe is for.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     kind: SegmentKind,
@@ -124,24 +124,24 @@ pub fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
     Encoded::Parts(block::encode_header(sums, stamp, &info, sum, len), frames, payload)
 }
 
-/// A row that has its place and waits to be built.
+/// A stripe that has its place and waits to be built.
 struct Placed {
     segment: Arc<Segment>,
     offset: u32,
-    plan: RowPlan,
-    /// The segment was opened for this row: its descriptors must be written too.
+    plan: StripePlan,
+    /// The segment was opened for this stripe: its descriptors must be written too.
     fresh: Option<SegmentRecord>,
 }
 
-/// Where the next row of a stream goes.
+/// Where the next stripe of a stream goes.
 struct Tail {
     segment: Arc<Segment>,
     offset: u32,
-    /// Bytes up to the end of the slot, and of blocks that a row of one column takes there.
+    /// Bytes up to the end of the slot, and of blocks that a stripe of one column takes there.
     room: u32,
     limit: u32,
     step: u32,
-    /// The segment was opened for this row.
+    /// The segment was opened for this stripe.
     fresh: Option<SegmentRecord>,
 }
 
@@ -181,7 +181,7 @@ impl Core {
         Some(record)
     }
 
-    /// Closes an open segment: it gets no more rows.
+    /// Closes an open segment: it gets no more stripes.
     pub fn close_segment(&mut self, id: SegmentId) {
         let now = self.next_block;
         let closed = self.entries.change(id, |entry| {
@@ -214,7 +214,7 @@ impl Core {
         let open = self.streams.iter().filter(|((of, _, at), _)| (*of, *at) == (kind, group));
         let open = open.map(|(_, id)| &self.entries[id]).filter(|entry| {
             let room = (space.slot_size - entry.height) / space.step() * space.step();
-            room >= size + row_header_len(entry.segment.layout.columns())
+            room >= size + stripe_header_len(entry.segment.layout.columns())
         });
         open.min_by_key(|entry| (entry.height, entry.segment.id)).map(|entry| entry.segment.id)
     }
@@ -229,16 +229,16 @@ impl Core {
         groups.iter().map(|space| space.index).collect()
     }
 
-    /// Gives a row of the first blocks a place in the stream of `kind`; a stream of data whose tail is
+    /// Gives a stripe of the first blocks a place in the stream of `kind`; a stream of data whose tail is
     /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`.
-    fn place_row(&mut self, stream: Stream, footprints: &[u32]) -> Result<Option<Placed>> {
+    fn place_stripe(&mut self, stream: Stream, footprints: &[u32]) -> Result<Option<Placed>> {
         let Stream { kind, mark, pad, .. } = stream;
         let Some(&first) = footprints.first() else { return Err(PoolError::NoSpace) };
         for group in self.groups_by_room() {
             let Some(tail) = self.tail_of(kind, stream.class, group, mark, first) else { continue };
             let Tail { segment, offset, room, step, fresh, .. } = tail;
             let (id, layout) = (segment.id, segment.layout);
-            let Some(plan) = row::plan(layout, step, room, ROW_TARGET, footprints) else {
+            let Some(plan) = stripe::plan(layout, step, room, STRIPE_TARGET, footprints) else {
                 return Err(PoolError::Invalid("a block does not fit in a slot".into()));
             };
             let replicated = layout.replicated();
@@ -251,11 +251,11 @@ impl Core {
                 && plan.spots.len() == footprints.len()
             {
                 let sum: u32 = footprints.iter().sum();
-                let copies = (sum + row_header_len(replicated.columns())).next_multiple_of(step);
+                let copies = (sum + stripe_header_len(replicated.columns())).next_multiple_of(step);
                 let as_copies = u64::from(copies) * replicated.columns() as u64;
                 if as_copies < u64::from(plan.height) * layout.columns() as u64 {
                     if fresh.is_some() {
-                        // Its descriptors are written with its first row, so it must not stay.
+                        // Its descriptors are written with its first stripe, so it must not stay.
                         self.abandon(id);
                     }
                     return Ok(None);
@@ -264,7 +264,7 @@ impl Core {
             let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
             self.count_live(id, plan.spots.len() as u32, bytes);
             self.grow(id, plan.height);
-            if planted(Bug::HeightNotTold) {
+            if mutated(Mutant::HeightNotTold) {
                 self.entries.change(id, |entry| entry.dirty = false);
             }
             return Ok(Some(Placed { segment, offset, plan, fresh }));
@@ -272,9 +272,9 @@ impl Core {
         Err(PoolError::NoSpace)
     }
 
-    /// Where the next row of a stream goes on a group: behind the last one of its open segment; in a new segment where
-    /// that has no room for `size` bytes, or none is open; records behind those of another class where none can be
-    /// opened.
+    /// Where the next stripe of a stream goes on a group: behind the last one of its open segment; in a new segment
+    /// where that has no room for `size` bytes, or none is open; records behind those of another class where none can
+    /// be opened.
     fn tail_of(
         &mut self,
         kind: SegmentKind,
@@ -291,7 +291,7 @@ impl Core {
         };
         let tail = |entry: &SegmentEntry, fresh| {
             let room = slot_size - entry.height;
-            let header = row_header_len(entry.segment.layout.columns());
+            let header = stripe_header_len(entry.segment.layout.columns());
             let limit = (room / step * step).saturating_sub(header);
             Tail { segment: Arc::clone(&entry.segment), offset: entry.height, room, limit, step, fresh }
         };
@@ -313,7 +313,7 @@ impl Core {
         Some(tail(&self.entries[&any], None))
     }
 
-    /// A row of `height` bytes is behind the last one of an open segment.
+    /// A stripe of `height` bytes is behind the last one of an open segment.
     fn grow(&mut self, id: SegmentId, height: u32) {
         let commit = self.open_commit;
         let grown = self.entries.change(id, |entry| {
@@ -324,7 +324,7 @@ impl Core {
         grown.expect("open segments have entries");
     }
 
-    /// Undoes the opening of a segment that got no row.
+    /// Undoes the opening of a segment that got no stripe.
     fn abandon(&mut self, id: SegmentId) {
         self.streams.retain(|_, open| *open != id);
         self.give_slots_back(id);
@@ -394,7 +394,7 @@ impl Store {
 
     /// A block was stored and is referred to by its id: the map learns its place.
     pub fn note_born(&self, ptr: BlockPtr) {
-        if planted(Bug::MapNotTold) {
+        if mutated(Mutant::MapNotTold) {
             return;
         }
         let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
@@ -403,7 +403,7 @@ impl Store {
 
     /// Records were stored: the map learns their places and fingerprints.
     fn note_born_records(&self, born: &[BlockPtr], prints: &[Option<Fingerprint>]) {
-        if planted(Bug::MapNotTold) {
+        if mutated(Mutant::MapNotTold) {
             return;
         }
         let mut map = self.map.lock();
@@ -451,22 +451,22 @@ impl Store {
         Ok(in_order.into_iter().map(|(_, place)| place).collect())
     }
 
-    /// Packs records of one class into rows and submits them; adds the places in the order of the blocks.
+    /// Packs records of one class into stripes and submits them; adds the places in the order of the blocks.
     fn append(&self, class: u8, blocks: &[Encoded], mark: Watermark, places: &mut Vec<Place>) -> Result<()> {
-        let footprints: Vec<u32> = blocks.iter().map(|block| row::footprint(block.len())).collect();
+        let footprints: Vec<u32> = blocks.iter().map(|block| stripe::footprint(block.len())).collect();
         let (mut kind, mut pad) = (SegmentKind::Data, false);
         let before = places.len();
         while places.len() - before < blocks.len() {
             let next = places.len() - before;
             let stream = Stream { kind, class, mark, pad };
-            let placed = self.core.lock().place_row(stream, &footprints[next..]);
+            let placed = self.core.lock().place_stripe(stream, &footprints[next..]);
             let placed = match placed {
                 Ok(Some(placed)) => placed,
                 Ok(None) => {
                     kind = SegmentKind::Small;
                     continue;
                 }
-                // No room for copies at the very end: a padded row takes more, but perhaps fits.
+                // No room for copies at the very end: a padded stripe takes more, but perhaps fits.
                 Err(PoolError::NoSpace) if kind == SegmentKind::Small => {
                     (kind, pad) = (SegmentKind::Data, true);
                     continue;
@@ -474,34 +474,39 @@ impl Store {
                 Err(error) => return Err(error),
             };
             let taken = &blocks[next..next + placed.plan.spots.len()];
-            places.extend(
-                taken.iter().enumerate().map(|(i, block)| {
-                    row::place(&placed.segment, placed.offset, &placed.plan, i, block.len())
-                }),
-            );
-            self.submit_row(placed, taken)?;
+            places.extend(taken.iter().enumerate().map(|(i, block)| {
+                stripe::place(&placed.segment, placed.offset, &placed.plan, i, block.len())
+            }));
+            self.submit_stripe(placed, taken)?;
         }
         Ok(())
     }
 
-    /// Builds a placed row and submits it, with its segment's descriptors when it is the first; waits before that until
-    /// no more bytes are in flight than the budget has for them. So the next rows are made while this one is written.
-    fn submit_row(&self, placed: Placed, blocks: &[Encoded]) -> Result<()> {
+    /// Builds a placed stripe and submits it, with its segment's descriptors when it is the first; waits before that
+    /// until no more bytes are in flight than the budget has for them. So the next stripes are made while this one is
+    /// written.
+    fn submit_stripe(&self, placed: Placed, blocks: &[Encoded]) -> Result<()> {
         let stamp = self.stamp_now();
         let Placed { segment, offset, plan, fresh } = placed;
-        let columns = row::build(&self.sums, &segment, offset, stamp, &plan, blocks);
-        // Rows that nobody takes stay in memory, and the commit is told.
-        let _ = self.settle_rows(self.rows_allowed());
+        let columns = stripe::build(&self.sums, &segment, offset, stamp, &plan, blocks);
+        // Stripes that nobody takes stay in memory, and the commit is told.
+        let _ = self.complete_stripes(self.stripes_allowed());
         let bytes = columns.iter().map(|column| column.len() as u64).sum();
-        let row = Arc::new(RowImage { offset, columns });
-        point("a row has its place and is not submitted");
-        segment.launch(Arc::clone(&row));
-        self.submit(segment, row, fresh.as_ref(), bytes);
+        let stripe = Arc::new(StripeImage { offset, columns });
+        point("a stripe has its place and is not submitted");
+        segment.submit(Arc::clone(&stripe));
+        self.submit(segment, stripe, fresh.as_ref(), bytes);
         Ok(())
     }
 
-    /// Sends the columns of a row to whoever is written, with the descriptors of a segment that was opened for it.
-    fn submit(&self, segment: Arc<Segment>, row: Arc<RowImage>, fresh: Option<&SegmentRecord>, bytes: u64) {
+    /// Sends the columns of a stripe to whoever is written, with the descriptors of a segment that was opened for it.
+    fn submit(
+        &self,
+        segment: Arc<Segment>,
+        stripe: Arc<StripeImage>,
+        fresh: Option<&SegmentRecord>,
+        bytes: u64,
+    ) {
         self.readable.insert(&segment);
         let mut writes = Vec::new();
         for (column, slot) in segment.slots.iter().enumerate() {
@@ -511,10 +516,10 @@ impl Store {
             for member in self.members.writers(slot.device) {
                 let parts = [
                     descriptor.as_ref().map(|bytes| (0, bytes)),
-                    row.columns.get(column).map(|bytes| (row.offset, bytes)),
+                    stripe.columns.get(column).map(|bytes| (stripe.offset, bytes)),
                 ];
                 for (offset, bytes) in parts.into_iter().flatten() {
-                    writes.push(RowWrite::start(
+                    writes.push(StripeWrite::start(
                         column,
                         Arc::clone(&member),
                         index,
@@ -524,78 +529,78 @@ impl Store {
                 }
             }
         }
-        point("a row is submitted and nobody waits for it");
-        let mut queue = self.flights.queue.lock();
-        queue.0.push_back(InFlight { segment, row, writes, bytes });
+        point("a stripe is submitted and nobody waits for it");
+        let mut queue = self.in_flight.queue.lock();
+        queue.0.push_back(InFlight { segment, stripe, writes, bytes });
         queue.1 += bytes;
     }
 
-    /// Waits for the oldest rows until at most `limit` bytes are in flight.
-    pub fn settle_rows(&self, limit: u64) -> Result<()> {
-        if self.flights.queue.lock().1 <= limit {
+    /// Waits for the oldest stripes until at most `limit` bytes are in flight.
+    pub fn complete_stripes(&self, limit: u64) -> Result<()> {
+        if self.in_flight.queue.lock().1 <= limit {
             return Ok(());
         }
-        let _landing = self.flights.landing.lock();
+        let _completing = self.in_flight.completing.lock();
         loop {
-            let flight = {
-                let mut queue = self.flights.queue.lock();
+            let submitted = {
+                let mut queue = self.in_flight.queue.lock();
                 if queue.1 <= limit {
                     break;
                 }
-                let Some(flight) = queue.0.pop_front() else { break };
-                queue.1 -= flight.bytes;
-                flight
+                let Some(submitted) = queue.0.pop_front() else { break };
+                queue.1 -= submitted.bytes;
+                submitted
             };
-            self.land(flight)?;
+            self.complete(submitted)?;
         }
         Ok(())
     }
 
-    /// Bytes of rows that were submitted and not waited for, over all columns.
-    pub fn rows_in_flight(&self) -> u64 {
-        self.flights.queue.lock().1
+    /// Bytes of stripes that were submitted and not waited for, over all columns.
+    pub fn stripes_in_flight(&self) -> u64 {
+        self.in_flight.queue.lock().1
     }
 
-    /// Waits for every row submitted so far, and not for those that others submit meanwhile: a stream does so as fast
-    /// as they land.
-    pub fn settle_all_rows(&self) -> Result<()> {
-        // Only who has this takes rows out, so those submitted so far are the first ones.
-        let _landing = self.flights.landing.lock();
-        let so_far = self.flights.queue.lock().0.len();
+    /// Waits for every stripe submitted so far, and not for those that others submit meanwhile: a stream does so as
+    /// fast as they land.
+    pub fn complete_all_stripes(&self) -> Result<()> {
+        // Only who has this takes stripes out, so those submitted so far are the first ones.
+        let _completing = self.in_flight.completing.lock();
+        let so_far = self.in_flight.queue.lock().0.len();
         for _ in 0..so_far {
-            let flight = {
-                let mut queue = self.flights.queue.lock();
-                let flight = queue.0.pop_front().expect("nobody else takes rows out");
-                queue.1 -= flight.bytes;
-                flight
+            let submitted = {
+                let mut queue = self.in_flight.queue.lock();
+                let submitted = queue.0.pop_front().expect("nobody else takes stripes out");
+                queue.1 -= submitted.bytes;
+                submitted
             };
-            self.land(flight)?;
+            self.complete(submitted)?;
         }
         Ok(())
     }
 
-    /// Waits for one row. When more columns are lost than its layout survives, the row goes back into the queue and
-    /// the pool is suspended.
-    fn land(&self, mut flight: InFlight) -> Result<()> {
-        point("a row is waited for");
-        flight.writes.iter_mut().for_each(RowWrite::settle);
-        self.bring_elsewhere(&flight.segment, &mut flight.writes);
-        let columns = flight.segment.slots.iter().map(|slot| self.members.get(slot.device));
+    /// Waits for one stripe. When more columns are lost than its layout survives, the stripe goes back into the queue
+    /// and the pool is suspended.
+    fn complete(&self, mut submitted: InFlight) -> Result<()> {
+        point("a stripe is waited for");
+        submitted.writes.iter_mut().for_each(StripeWrite::complete);
+        self.bring_elsewhere(&submitted.segment, &mut submitted.writes);
+        let columns = submitted.segment.slots.iter().map(|slot| self.members.get(slot.device));
         let columns: Vec<_> = columns.collect();
-        let lost = |column: usize| flight.is_lost(column, &columns[column]);
+        let lost = |column: usize| submitted.is_lost(column, &columns[column]);
         let some_lost = (0..columns.len()).any(lost);
-        let refused = if !flight.segment.layout.survives(lost) {
+        let refused = if !submitted.segment.layout.survives(lost) {
             Err(self.suspend_without(&columns, "more devices refuse writes than the layout survives"))
         } else if some_lost {
-            // Where the group as a whole cannot go on, nobody is to lack a row for it.
-            self.check_tolerance_of(flight.segment.group)
+            // Where the group as a whole cannot go on, nobody is to lack a stripe for it.
+            self.check_tolerance_of(submitted.segment.group)
         } else {
             Ok(())
         };
         if refused.is_err() {
-            let mut queue = self.flights.queue.lock();
-            queue.1 += flight.bytes;
-            queue.0.push_front(flight);
+            let mut queue = self.in_flight.queue.lock();
+            queue.1 += submitted.bytes;
+            queue.0.push_front(submitted);
             return refused;
         }
         // Whoever lacks what counts as stored from here on is not in use.
@@ -605,14 +610,14 @@ impl Store {
                 member.fault();
             }
         }
-        flight.segment.land(&flight.row);
+        submitted.segment.complete(&submitted.stripe);
         Ok(())
     }
 
-    /// What places refused of a row goes elsewhere, with its column; so does what went to where a column was.
-    fn bring_elsewhere(&self, segment: &Segment, writes: &mut [RowWrite]) {
+    /// Moves columns whose slots refused a write elsewhere, and rewrites those that went to a column's old slot.
+    fn bring_elsewhere(&self, segment: &Segment, writes: &mut [StripeWrite]) {
         loop {
-            let is_refused = |write: &&mut RowWrite| {
+            let is_refused = |write: &&mut StripeWrite| {
                 write.refused.is_some() && write.slot == segment.slots[write.column].index()
             };
             if let Some(write) = writes.iter_mut().find(is_refused)
@@ -641,47 +646,47 @@ impl Store {
             if !again {
                 return;
             }
-            writes.iter_mut().for_each(RowWrite::settle);
+            writes.iter_mut().for_each(StripeWrite::complete);
         }
     }
 
-    /// Uses members again that were faulted and are unharmed, and writes all rows in flight once more. Nobody submits
-    /// any meanwhile.
-    pub fn write_rows_again(&self) -> Result<()> {
+    /// Uses members again that were faulted and are unharmed, and writes all stripes in flight once more. Nobody
+    /// submits any meanwhile.
+    pub fn write_stripes_again(&self) -> Result<()> {
         {
-            let _landing = self.flights.landing.lock();
-            let mut queue = self.flights.queue.lock();
+            let _completing = self.in_flight.completing.lock();
+            let mut queue = self.in_flight.queue.lock();
             // What failed before is not to count against them.
-            queue.0.iter_mut().flat_map(|flight| &mut flight.writes).for_each(RowWrite::settle);
+            queue.0.iter_mut().flat_map(|submitted| &mut submitted.writes).for_each(StripeWrite::complete);
             self.members.iter().filter(|member| member.is_unharmed()).for_each(|member| member.use_again());
         }
         // A discard that no flush followed could spoil what is written from here on.
         self.members.flush_all();
         {
-            let _landing = self.flights.landing.lock();
-            let mut queue = self.flights.queue.lock();
-            for flight in &mut queue.0 {
-                let slots = &flight.segment.slots;
-                flight.writes.iter_mut().for_each(|write| write.start_again(slots[write.column].index()));
+            let _completing = self.in_flight.completing.lock();
+            let mut queue = self.in_flight.queue.lock();
+            for submitted in &mut queue.0 {
+                let slots = &submitted.segment.slots;
+                submitted.writes.iter_mut().for_each(|write| write.start_again(slots[write.column].index()));
             }
         }
-        self.settle_all_rows()
+        self.complete_all_stripes()
     }
 }
 
 /// Appends the pool's own blocks (nodes, runs, tables) to their stream. Each gets its place at once;
-/// the row they share is submitted when it is full or when asked. One appender a stream at a time.
+/// the stripe they share is submitted when it is full or when asked. One appender a stream at a time.
 pub struct Appender<'a> {
     store: &'a Store,
     kind: SegmentKind,
     class: u8,
     /// Down to where segments may be opened.
     mark: Watermark,
-    row: Option<OpenRow>,
+    stripe: Option<OpenStripe>,
 }
 
-/// A row that still takes blocks.
-struct OpenRow {
+/// A stripe that still takes blocks.
+struct OpenStripe {
     tail: Tail,
     used: u32,
     blocks: Vec<Encoded>,
@@ -691,13 +696,13 @@ struct OpenRow {
 impl<'a> Appender<'a> {
     /// For blocks of one kind, whatever is free.
     pub fn new(store: &'a Store, kind: SegmentKind) -> Self {
-        Self { store, kind, class: 0, mark: Watermark::Promised, row: None }
+        Self { store, kind, class: 0, mark: Watermark::Promised, stripe: None }
     }
 
     /// For nodes that outlived their neighbours.
     pub fn of_old_nodes(store: &'a Store) -> Self {
         let (kind, mark) = (SegmentKind::Node, Watermark::Clean);
-        Self { store, kind, class: heat::COLDEST, mark, row: None }
+        Self { store, kind, class: heat::COLDEST, mark, stripe: None }
     }
 
     /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
@@ -718,21 +723,25 @@ impl<'a> Appender<'a> {
 
     /// Appends a framed block.
     pub fn push(&mut self, block: Encoded) -> Result<Place> {
-        let size = row::footprint(block.len());
-        if self.row.as_ref().is_some_and(|row| row.used >= ROW_TARGET || size > row.tail.limit - row.used) {
+        let size = stripe::footprint(block.len());
+        if self
+            .stripe
+            .as_ref()
+            .is_some_and(|stripe| stripe.used >= STRIPE_TARGET || size > stripe.tail.limit - stripe.used)
+        {
             self.submit()?;
         }
-        if self.row.is_none() {
-            self.row = Some(self.begin(size)?);
+        if self.stripe.is_none() {
+            self.stripe = Some(self.begin(size)?);
         }
-        let row = self.row.as_mut().expect("it was just begun");
-        let segment = &row.tail.segment;
-        let at = row_header_len(segment.layout.columns()) + row.used;
-        let (segment, offset) = (segment.id, row.tail.offset + at);
+        let stripe = self.stripe.as_mut().expect("it was just begun");
+        let segment = &stripe.tail.segment;
+        let at = stripe_header_len(segment.layout.columns()) + stripe.used;
+        let (segment, offset) = (segment.id, stripe.tail.offset + at);
         let place = Place { segment, column: 0, offset, stored: block.len() as u32 };
-        row.used += size;
-        row.spots.push((0, at));
-        row.blocks.push(block);
+        stripe.used += size;
+        stripe.spots.push((0, at));
+        stripe.blocks.push(block);
         // Pages of runs are counted when their run is part of the map.
         if self.kind != SegmentKind::Run {
             self.store.core.lock().count_live(segment, 1, u64::from(size));
@@ -740,8 +749,8 @@ impl<'a> Appender<'a> {
         Ok(place)
     }
 
-    /// A row for a block of `size` bytes at the end of the stream's segment, or of a new one.
-    fn begin(&self, size: u32) -> Result<OpenRow> {
+    /// A stripe for a block of `size` bytes at the end of the stream's segment, or of a new one.
+    fn begin(&self, size: u32) -> Result<OpenStripe> {
         let (kind, class) = (self.kind, self.class);
         let mut core = self.store.core.lock();
         let mut groups = core.groups_by_room();
@@ -752,18 +761,18 @@ impl<'a> Appender<'a> {
         }
         let tail = groups.into_iter().find_map(|group| core.tail_of(kind, class, group, self.mark, size));
         let tail = tail.ok_or(PoolError::NoSpace)?;
-        Ok(OpenRow { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })
+        Ok(OpenStripe { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })
     }
 
-    /// Submits the row that is being filled.
+    /// Submits the stripe that is being filled.
     pub fn submit(&mut self) -> Result<()> {
-        let Some(row) = self.row.take() else { return Ok(()) };
-        let Tail { segment, offset, step, fresh, .. } = row.tail;
-        let height = (row_header_len(segment.layout.columns()) + row.used).next_multiple_of(step);
+        let Some(stripe) = self.stripe.take() else { return Ok(()) };
+        let Tail { segment, offset, step, fresh, .. } = stripe.tail;
+        let height = (stripe_header_len(segment.layout.columns()) + stripe.used).next_multiple_of(step);
         self.store.core.lock().grow(segment.id, height);
-        let plan = RowPlan { spots: row.spots, used: vec![row.used], height };
+        let plan = StripePlan { spots: stripe.spots, used: vec![stripe.used], height };
         let placed = Placed { segment, offset, plan, fresh };
-        self.store.submit_row(placed, &row.blocks)
+        self.store.submit_stripe(placed, &stripe.blocks)
     }
 }
 
@@ -777,8 +786,8 @@ impl Store {
         };
         let Some(record) = record else { return Ok(None) };
         let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);
-        let row = Arc::new(RowImage { offset: 0, columns: Vec::new() });
-        self.submit(segment, row, Some(&record), 0);
+        let stripe = Arc::new(StripeImage { offset: 0, columns: Vec::new() });
+        self.submit(segment, stripe, Some(&record), 0);
         Ok(Some(record.id))
     }
 }

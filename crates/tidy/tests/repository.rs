@@ -9,8 +9,9 @@ use std::path::Path;
 #[rustfmt::skip]
 const KNOWN: &[Known<'_>] = &[
     ("pool", &[&[
-        "admin", "check", "clean", "commit", "create", "damage", "dataset", "dedup", "devices", "events", "fence", "free",
-        "heal", "intent", "mend", "pool", "quota", "resilver", "scrub", "snapshot", "trace", "trim",
+        "admin", "check", "clean", "commit", "create", "damage", "dataset", "dedup", "devices", "events", "fence",
+        "free", "gc", "intent", "pool", "quota", "read_repair", "reconstruct", "resilver", "scrub", "snapshot",
+        "trim",
     ]]),
 ];
 

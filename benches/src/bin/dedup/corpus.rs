@@ -42,9 +42,9 @@ impl Corpus {
             let to = tree.path.join(&from[1..]);
             tree.fill(Path::new(from), &to, LARGEST, limit * (i as u64 + 1) / 2);
         }
-        let dice = SeededEntropy::new(5);
+        let rng = SeededEntropy::new(5);
         let edited = path.join("edited");
-        edit(&tree.path, &edited, &dice);
+        edit(&tree.path, &edited, &rng);
         let (tar, image) = (path.join("tree.tar"), path.join("tree.ext4"));
         let mut pack = Command::new("tar");
         pack.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
@@ -70,22 +70,22 @@ impl Corpus {
 }
 
 /// Copies a tree; some bytes are inserted into some files, and some written over in others.
-fn edit(from: &Path, to: &Path, dice: &SeededEntropy) {
+fn edit(from: &Path, to: &Path, rng: &SeededEntropy) {
     fs::create_dir_all(to).expect("our folder");
     let mut entries: Vec<_> = fs::read_dir(from).expect("our folder").flatten().map(|e| e.path()).collect();
     entries.sort_unstable();
     for entry in entries {
         let target = to.join(entry.file_name().expect("it has a name"));
         if entry.is_dir() {
-            edit(&entry, &target, dice);
+            edit(&entry, &target, rng);
             continue;
         }
         let mut content = fs::read(&entry).expect("our file");
-        let at = dice.next_u64() as usize % (content.len() + 1);
-        let piece: Vec<u8> = (0..1 + dice.next_u64() % 512).map(|_| dice.next_u64() as u8).collect();
-        if dice.next_u64().is_multiple_of(INSERTED) {
+        let at = rng.next_u64() as usize % (content.len() + 1);
+        let piece: Vec<u8> = (0..1 + rng.next_u64() % 512).map(|_| rng.next_u64() as u8).collect();
+        if rng.next_u64().is_multiple_of(INSERTED) {
             content.splice(at..at, piece);
-        } else if dice.next_u64().is_multiple_of(OVERWRITTEN) {
+        } else if rng.next_u64().is_multiple_of(OVERWRITTEN) {
             let end = (at + piece.len()).min(content.len());
             content[at..end].copy_from_slice(&piece[..end - at]);
         }

@@ -19,7 +19,7 @@ use std::time::Duration;
 const COMMIT: u64 = 1 << 20;
 /// How long the index may take after an import, in looks.
 const PATIENCE: usize = 1200;
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longer than it takes to discard a stream.
 const DISCARDS: Duration = Duration::from_secs(2);
 /// Bytes of a record.
@@ -44,9 +44,9 @@ fn load(files: &[PathBuf], count: u64) {
     let world = larder_benches::world(Arc::new(SystemWorkers::new().expect("threads can be made")));
     let pool = Pool::import(world, plan, &ImportOptions::default()).expect("it can be imported");
     assert!(pool.dedup_figures().awake, "a dataset has dedup on");
-    let dice = SeededEntropy::new(1);
+    let rng = SeededEntropy::new(1);
     let print = || {
-        let halves = u128::from(dice.next_u64()) << 64 | u128::from(dice.next_u64());
+        let halves = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
         Fingerprint::new(halves.to_be_bytes())
     };
     let mut left = count;
@@ -54,7 +54,7 @@ fn load(files: &[PathBuf], count: u64) {
         let prints: Vec<_> = (0..left.min(COMMIT)).map(|_| print()).collect();
         pool.index_absent(&prints).expect("there is room");
         pool.commit().expect("a commit");
-        pool.tend().expect("it is cleaned");
+        pool.tick().expect("it is cleaned");
         left -= prints.len() as u64;
         if left.is_multiple_of(16 * COMMIT) || left == 0 {
             let figures = pool.dedup_figures();
@@ -62,7 +62,7 @@ fn load(files: &[PathBuf], count: u64) {
         }
     }
     // What so many at once left to be merged is no part of what a stream costs.
-    pool.settle_index().expect("there is room");
+    pool.drain_index().expect("there is room");
     assert_eq!(pool.dedup_figures().dropped, 0);
     pool.commit_export().expect("a commit");
 }
@@ -88,7 +88,7 @@ fn forget(bed: &Bed) {
         if !is_behind() {
             return;
         }
-        pause(GLANCE);
+        pause(POLL_INTERVAL);
     }
     panic!("the index still takes up what was stored before");
 }
@@ -96,7 +96,7 @@ fn forget(bed: &Bed) {
 /// What was removed is freed, and the devices are told, before anything else is measured.
 fn await_discards(bed: &Bed) {
     while bed.daemon().figure("freeing") > 0 {
-        pause(GLANCE);
+        pause(POLL_INTERVAL);
     }
     pause(DISCARDS);
 }

@@ -74,14 +74,14 @@ pub struct Larder {
     pub is_cut_short: bool,
     /// The next fingerprint that is in no index.
     fresh: u64,
-    dice: SeededEntropy,
+    rng: SeededEntropy,
     before: u64,
 }
 
 fn limits(memory: u64) -> Limits {
     let limits = index_limits(memory);
     // Between two steps there has to be room.
-    Limits { table: limits.table.max(1 << 20), ..limits }
+    Limits { memtable: limits.memtable.max(1 << 20), ..limits }
 }
 
 fn id(n: u64) -> BlockId {
@@ -104,7 +104,7 @@ impl Larder {
             most: 5_000_000,
             is_cut_short: false,
             fresh: NEW,
-            dice: SeededEntropy::new(1),
+            rng: SeededEntropy::new(1),
             before,
         }
     }
@@ -209,7 +209,8 @@ impl Larder {
         let figures = self.index.figures();
         let resident = process::resident_memory().saturating_sub(self.before);
         let of_map = self.map.as_ref().map_or(0, BlockMap::memory_bytes) as u64;
-        let ram = figures.filter_bytes + figures.table_bytes + figures.page_index_bytes + figures.merge_bytes;
+        let ram =
+            figures.filter_bytes + figures.memtable_bytes + figures.page_index_bytes + figures.merge_bytes;
 
         let sampling = self.index.sampling();
         let is_kept = |n: u64| print(n).low().is_multiple_of(sampling);
@@ -219,7 +220,7 @@ impl Larder {
         let miss_reads = (self.store.reads.get() - reads) as f64 / missed;
         let miss_waits = (self.store.waited.get() - waited).as_secs_f64() * 1e9 / missed;
         let hits_random = self.rate(self.most / 5, |this| {
-            let asked: Vec<u64> = (0..BATCH).map(|_| this.dice.next_u64() % count).collect();
+            let asked: Vec<u64> = (0..BATCH).map(|_| this.rng.next_u64() % count).collect();
             let prints: Vec<_> = asked.iter().map(|n| print(*n)).collect();
             for (n, found) in asked.into_iter().zip(this.probe(&prints)) {
                 assert_eq!(found, is_kept(n).then(|| id(n)), "what was put in is found");
@@ -291,7 +292,7 @@ impl Larder {
         let count = self.count;
         let stream = STREAM.min(count / 2);
         self.rate(most, |this| {
-            let start = this.dice.next_u64() % (count - stream);
+            let start = this.rng.next_u64() % (count - stream);
             let mut near: HashMap<Fingerprint, BlockId> = HashMap::new();
             let mut found = 0;
             for n in start..start + stream {

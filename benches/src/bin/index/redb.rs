@@ -54,7 +54,7 @@ pub fn measure(dir: &Path, count: u64, memory: u64) -> Figures {
         }
         done as f64 / time.as_secs_f64()
     };
-    let dice = SeededEntropy::new(1);
+    let rng = SeededEntropy::new(1);
     let mut fresh = 1 << 40;
     let misses = rate(&mut || {
         let numbers: Vec<u64> = (fresh..fresh + BATCH).collect();
@@ -62,7 +62,7 @@ pub fn measure(dir: &Path, count: u64, memory: u64) -> Figures {
         assert_eq!(look_up(&numbers), 0);
     });
     let hits_random = rate(&mut || {
-        let numbers: Vec<u64> = (0..BATCH).map(|_| dice.next_u64() % count).collect();
+        let numbers: Vec<u64> = (0..BATCH).map(|_| rng.next_u64() % count).collect();
         assert_eq!(look_up(&numbers), BATCH as usize);
     });
     let mut next = 0;

@@ -23,13 +23,13 @@ pub struct Materials {
 
 /// Adds incompressible files until the tree has `limit` bytes.
 fn fill_randomly(tree: &mut Tree, random: &[u8], limit: u64) {
-    let dice = SeededEntropy::new(11);
+    let rng = SeededEntropy::new(11);
     let folder = tree.path.join("random");
     fs::create_dir(&folder).expect("our folder");
     while tree.bytes < limit {
         // From 16 KiB to 2 MiB, as many of each magnitude.
-        let len = (16 << 10 << (dice.next_u64() % 7)) + (dice.next_u64() % 16384) as usize;
-        let at = dice.next_u64() as usize % (random.len() - len);
+        let len = (16 << 10 << (rng.next_u64() % 7)) + (rng.next_u64() % 16384) as usize;
+        let at = rng.next_u64() as usize % (random.len() - len);
         fs::write(folder.join(format!("file{:05}", tree.files)), &random[at..at + len]).expect("our file");
         tree.files += 1;
         tree.bytes += len as u64;

@@ -90,16 +90,16 @@ fn read(bed: &Bed, files: &Files, (work, threads): Cell, seconds: f64, seed: u64
         for thread in 0..threads {
             let waits = &waits;
             scope.spawn(move || {
-                let dice = SeededEntropy::new(seed * 100 + thread as u64);
+                let rng = SeededEntropy::new(seed * 100 + thread as u64);
                 let own = files[thread % files.len()];
-                let mut next = dice.next_u64() % (own.bytes / unit);
+                let mut next = rng.next_u64() % (own.bytes / unit);
                 while (clock.monotonic() - begin).as_secs_f64() < seconds {
                     let (file, at) = if work == Work::Sequential {
                         next = (next + 1) % (own.bytes / unit);
                         (own, next)
                     } else {
-                        let file = files[dice.next_u64() as usize % files.len()];
-                        (file, dice.next_u64() % (file.bytes / unit))
+                        let file = files[rng.next_u64() as usize % files.len()];
+                        (file, rng.next_u64() % (file.bytes / unit))
                     };
                     let time = timed(|| {
                         let data = bed.mount.read(file.node, Handle(0), at * unit, unit as u32);

@@ -249,7 +249,7 @@ fn traffic(
 ) -> (Duration, u64, Counts, Counts) {
     const UNIT: u64 = 128 << 10;
     let (reads, writes) = (Histogram::default(), Histogram::default());
-    let dice = SeededEntropy::new(11);
+    let rng = SeededEntropy::new(11);
     let clock = bed.pool.store().clock();
     let begin = clock.monotonic();
     let (mut bytes, mut n) = (0, 0_u64);
@@ -257,14 +257,14 @@ fn traffic(
         n += 1;
         bytes += UNIT;
         if !n.is_multiple_of(4) {
-            let file = kept[dice.next_u64() as usize % kept.len()];
-            let at = dice.next_u64() % (file.bytes / UNIT) * UNIT;
+            let file = kept[rng.next_u64() as usize % kept.len()];
+            let at = rng.next_u64() % (file.bytes / UNIT) * UNIT;
             let time =
                 timed(|| drop(bed.mount.read(file.node, Handle(0), at, UNIT as u32).expect("it is read")));
             reads.record(time.as_nanos() as u64);
             continue;
         }
-        let at = dice.next_u64() % (scratch.bytes / UNIT) * UNIT;
+        let at = rng.next_u64() % (scratch.bytes / UNIT) * UNIT;
         let data = bed.piece(n as usize, UNIT as usize);
         let time = timed(|| {
             bed.mount.write(scratch.node, Handle(0), at, data, false).expect("it fits");

@@ -195,8 +195,8 @@ impl Inherit {
         }
         let known = property::dataset(&self.property)
             .ok_or_else(|| property::PropertyError::Unknown(self.property.clone()))?;
-        if known.access == property::Access::Told {
-            return Err(property::PropertyError::Told(known.name).into());
+        if known.access == property::Access::ReadOnly {
+            return Err(property::PropertyError::ReadOnly(known.name).into());
         }
         if !known.inherited {
             let name = known.name;

@@ -53,7 +53,7 @@ use std::process::ExitCode;
 
 /// By what name people call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Personality {
+pub enum Applet {
     /// `larder`.
     Larder,
     /// `zpool`: `larder pool`.
@@ -71,16 +71,16 @@ pub struct Session {
     /// The way to the daemon.
     pub client: Client,
     /// By what name people call.
-    pub personality: Personality,
+    pub applet: Applet,
 }
 
 impl Session {
     /// How `pool` (or `fs`) and `verb` are spelled here: `larder pool list`, `zpool list`.
     pub fn spell(&self, noun: &str, verb: &str) -> String {
-        match self.personality {
-            Personality::Larder | Personality::Arcstat | Personality::Zdb => format!("larder {noun} {verb}"),
-            Personality::Zpool => format!("zpool {verb}"),
-            Personality::Zfs => format!("zfs {verb}"),
+        match self.applet {
+            Applet::Larder | Applet::Arcstat | Applet::Zdb => format!("larder {noun} {verb}"),
+            Applet::Zpool => format!("zpool {verb}"),
+            Applet::Zfs => format!("zfs {verb}"),
         }
     }
 
@@ -89,7 +89,7 @@ impl Session {
     /// # Errors
     /// Usage, under our own name.
     pub fn tolerate(&self, force: args::Force) -> Result<()> {
-        if force.force && self.personality == Personality::Larder {
+        if force.force && self.applet == Applet::Larder {
             return Err(ApiError::usage("there is no -f: each risk has its own flag, see --help"));
         }
         Ok(())
@@ -169,7 +169,7 @@ struct Zdb {
 
 /// What the arguments ask for, and by what name.
 struct Call {
-    personality: Personality,
+    applet: Applet,
     command: Command,
 }
 
@@ -200,18 +200,18 @@ fn parse(argv: Vec<OsString>) -> std::result::Result<Call, clap::Error> {
         P::from_arg_matches(&matches)
     }
     let called = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
-    let call = |personality, command| Ok(Call { personality, command });
+    let call = |applet, command| Ok(Call { applet, command });
     match called.to_str().unwrap_or_default() {
-        "zpool" => call(Personality::Zpool, Command::Pool(read::<Zpool>(argv)?.verb)),
-        "zfs" => call(Personality::Zfs, Command::Fs(read::<Zfs>(argv)?.verb)),
-        "arcstat" => call(Personality::Arcstat, Command::Arcstat(read::<Arcstat>(argv)?.args)),
-        "zdb" => call(Personality::Zdb, Command::Zdb(read::<Zdb>(argv)?.args)),
-        _ => call(Personality::Larder, read::<Larder>(argv)?.command),
+        "zpool" => call(Applet::Zpool, Command::Pool(read::<Zpool>(argv)?.verb)),
+        "zfs" => call(Applet::Zfs, Command::Fs(read::<Zfs>(argv)?.verb)),
+        "arcstat" => call(Applet::Arcstat, Command::Arcstat(read::<Arcstat>(argv)?.args)),
+        "zdb" => call(Applet::Zdb, Command::Zdb(read::<Zdb>(argv)?.args)),
+        _ => call(Applet::Larder, read::<Larder>(argv)?.command),
     }
 }
 
 fn run(call: Call) -> Result<u8> {
-    let Call { personality, command } = call;
+    let Call { applet, command } = call;
     if let Command::Personalities(args) = command {
         return personalities::run(&args);
     }
@@ -219,7 +219,7 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
     }
-    let session = Session { client: Client::new(run_dir), personality };
+    let session = Session { client: Client::new(run_dir), applet };
     match command {
         Command::Pool(verb) => pool::run(verb, &session),
         Command::Fs(verb) => fs::run(verb, &session),
@@ -250,17 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn the_name_decides_the_personality() {
-        let personality = |line| call(line).map(|call| call.personality);
-        assert_eq!(personality("/usr/sbin/zpool list -Hpo name,size"), Ok(Personality::Zpool));
-        assert_eq!(
-            personality("zfs get -rHp -o name,value -s local -t filesystem all tank"),
-            Ok(Personality::Zfs)
-        );
-        assert_eq!(personality("larder pool list"), Ok(Personality::Larder));
-        assert_eq!(personality("zdb -DD tank"), Ok(Personality::Zdb));
-        assert!(personality("zdb -b tank").is_err());
-        assert!(personality("zpool frobnicate").is_err());
+    fn the_name_decides_the_applet() {
+        let applet = |line| call(line).map(|call| call.applet);
+        assert_eq!(applet("/usr/sbin/zpool list -Hpo name,size"), Ok(Applet::Zpool));
+        assert_eq!(applet("zfs get -rHp -o name,value -s local -t filesystem all tank"), Ok(Applet::Zfs));
+        assert_eq!(applet("larder pool list"), Ok(Applet::Larder));
+        assert_eq!(applet("zdb -DD tank"), Ok(Applet::Zdb));
+        assert!(applet("zdb -b tank").is_err());
+        assert!(applet("zpool frobnicate").is_err());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Alignment of rows when none is asked for, log2.
+/// Alignment of stripes when none is asked for, log2.
 const ASHIFT: u8 = larder_pool::create::DEFAULT_ASHIFT;
 
 impl Host {

@@ -1,7 +1,7 @@
 //! What keeps a pool whole by itself: it mends what reads found wrong, resilvers (which takes devices back that missed
 //! commits), scrubs, trims, has spares take places, and opens devices anew that were away.
 //!
-//! A thread of each pool takes one step after the other. What somebody waits for goes first: rows that a read found
+//! A thread of each pool takes one step after the other. What somebody waits for goes first: stripes that a read found
 //! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose
 //! data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while others do, it
 //! takes a share of the time. Steps are short enough that others do not wait long. The properties `scan_rate`,
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tracing::warn;
 
 /// How often it is asked whether anything is to be done.
-const GLANCE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How often devices that are away are looked for, spares are offered, and schedules are read.
 const ROUND: Duration = Duration::from_secs(3);
 /// How often spares are looked at, which nothing else reads.
@@ -156,9 +156,9 @@ struct Vain {
 /// The healer's life. `scope` is where devices that import did not find may come back.
 pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace, scope: &Scope) {
     let mut healer = Healer::new(pool, pace, scope);
-    let mut rest = GLANCE;
+    let mut rest = POLL_INTERVAL;
     while stop.pause(rest) {
-        rest = GLANCE;
+        rest = POLL_INTERVAL;
         if pool.store().suspended().is_some() {
             continue;
         }
@@ -261,14 +261,14 @@ impl<'a> Healer<'a> {
     /// One step of what is to be done, and how long to rest after it; nothing when there is nothing to do.
     fn turn(&mut self) -> Result<Option<Duration>> {
         let pool = self.pool;
-        let mended = pool.heal_step()? > 0;
+        let mended = pool.read_repair_step()? > 0;
         let trimmed = self.trim()?;
         let rate = number(pool, "scan_rate");
         let now = pool.store().clock().monotonic();
         if let Some(last) = self.last {
             let rest = (last.ended + last.rest(rate)).saturating_sub(now);
             if !rest.is_zero() {
-                return Ok(Some(rest.min(GLANCE)));
+                return Ok(Some(rest.min(POLL_INTERVAL)));
             }
         }
         let bytes = if rate > 0 { self.step.min((rate / 4).max(STEP_LEAST_LIMITED)) } else { self.step };

@@ -28,7 +28,7 @@ pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a live pool shows that it is; twice this without a sign means that its host is gone.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How often the committer looks at what is dirty, and the reaper for orphans.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of noted operations that make a commit come early: they wait in memory.
 const NOTES_AT_MOST: usize = 16 << 20;
 /// Inodes that were only read since the last commit; more take one, so that they can leave memory.
@@ -130,9 +130,9 @@ impl Live {
         let live = Self { pool, mount, mounts, table, altroot, admin, since, pace, scope, stop, threads };
         if !live.pool.store().is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
-            let bell = Arc::clone(&stop);
+            let waker = Arc::clone(&stop);
             live.pool.on_dirty(Box::new(move || {
-                let _ = bell.dirty.notify_one();
+                let _ = waker.dirty.notify_one();
             }));
             let pool = Arc::clone(&live.pool);
             live.thread("larder-commit", move || commit_now_and_then(&pool, &mount, &stop))?;
@@ -152,7 +152,7 @@ impl Live {
             let (pool, mount, stop) =
                 (Arc::clone(&live.pool), Arc::clone(&live.mount), Arc::clone(&live.stop));
             live.thread("larder-reaper", move || {
-                while stop.pause(GLANCE) {
+                while stop.pause(POLL_INTERVAL) {
                     // What fails is tried again at the next import.
                     while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
@@ -256,7 +256,7 @@ fn free_some(pool: &Pool, mount: &Mount) -> Result<bool> {
 /// The committer's life. A pool that cannot commit suspends itself and says why in its status.
 fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
     let mut last = pool.store().clock().monotonic();
-    while stop.wait(&stop.dirty, GLANCE) {
+    while stop.wait(&stop.dirty, POLL_INTERVAL) {
         if pool.store().suspended().is_some() {
             continue;
         }
@@ -274,18 +274,18 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         } else {
             stream(pool, mount, last, stop)
         };
-        let result = result.and_then(|()| pool.tend());
+        let result = result.and_then(|()| pool.tick());
         if let Err(error) = result {
             error!("pool {}: {error}", pool.name());
         }
     }
 }
 
-/// Full rows stream out before the commit that refers to them, so that storing goes on beside writing.
+/// Full stripes stream out before the commit that refers to them, so that storing goes on beside writing.
 fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(), PoolError> {
     while pool.store().dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
         let before = pool.store().dirty().get();
-        let flushed = match mount.flush_rows() {
+        let flushed = match mount.flush_stripes() {
             // What little each of many datasets holds comes to much.
             Ok(()) if pool.store().dirty().get() >= before => FrontEnd::flush(mount),
             flushed => flushed,

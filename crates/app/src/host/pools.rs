@@ -38,7 +38,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "guid" => return told(pool.store().guid().to_string()),
         "version" => return told(FORMAT_VERSION.to_string()),
         "dedupratio" => {
-            let all = pool.trace_findings().map(|found| found.references()).unwrap_or_default();
+            let all = pool.gc_findings().map(|found| found.references()).unwrap_or_default();
             let percent = all.referenced_allocated.saturating_mul(100) / all.allocated.max(1);
             return told(ratio(percent.max(100)));
         }
@@ -48,7 +48,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
             );
         }
         "readonly" => return told(if pool.store().is_read_only() { "on" } else { "off" }.to_owned()),
-        _ if known.access == Access::Told => return told("-".to_owned()),
+        _ if known.access == Access::ReadOnly => return told("-".to_owned()),
         _ => {}
     }
     let local = pool.pool_properties().remove(known.name);

@@ -115,7 +115,7 @@ fn dedup(pool: &Pool) -> Option<DedupStatus> {
         sampling: figures.sampling,
         looked_up: figures.looked_up,
         hits: figures.hits,
-        near_hits: figures.near_hits,
+        near_hits: figures.locality_hits,
         refused: figures.refused,
         stale: figures.stale,
         refuted: figures.refuted,
@@ -414,12 +414,12 @@ fn importable_device(candidate: &Candidate, was: Option<&str>, guid: DeviceGuid)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_format::label::GroupWord;
+    use larder_format::label::LayoutKind;
     use larder_format::segment::Layout;
 
     #[test]
     fn a_group_is_degraded_while_its_layout_survives() {
-        let rule = GroupRule { word: GroupWord::Raidz, layout: Layout::new(2, 1, 1).unwrap() };
+        let rule = GroupRule { word: LayoutKind::Raidz, layout: Layout::new(2, 1, 1).unwrap() };
         assert_eq!(state_of(&rule, 3, |_| false), State::Online);
         assert_eq!(state_of(&rule, 3, |column| column == 1), State::Degraded);
         assert_eq!(state_of(&rule, 3, |column| column > 0), State::Faulted);

@@ -8,12 +8,12 @@ use super::live::{Live, Stop};
 use crate::api::Result;
 use crate::api::trace::{Blocks, References, Sharing, TraceState, TraceStatus};
 use larder_pool::Pool;
-use larder_pool::trace::{Amount, Findings, Outcome};
+use larder_pool::gc::{Amount, Findings, Outcome};
 use std::time::Duration;
 use tracing::warn;
 
 /// How often it is asked whether a trace is due.
-const GLANCE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Nodes that a step reads, at most: some milliseconds, tens of them on a hard disk.
 const EFFORT: usize = 64;
 /// While others are busy: of so many parts of the time, a step takes one.
@@ -28,18 +28,18 @@ const WAIT: Duration = Duration::from_millis(50);
 /// The tracer's life.
 pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
     let mut used = 0;
-    while stop.pause(GLANCE) {
+    while stop.pause(POLL_INTERVAL) {
         if pool.store().suspended().is_some() {
             continue;
         }
-        if pool.trace_progress().is_none() && is_due(pool) && complain(pool, pool.trace_start()).is_none() {
+        if pool.gc_progress().is_none() && is_due(pool) && complain(pool, pool.gc_start()).is_none() {
             // Not at once again.
             stop.pause(Duration::from_secs(NEED_INTERVAL_SECS as u64 / 10));
             continue;
         }
-        while (pool.trace_progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
+        while (pool.gc_progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
             let begun = pool.store().clock().monotonic();
-            let stepped = pool.trace_step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
+            let stepped = pool.gc_step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
             if complain(pool, stepped).is_none() {
                 // It is taken up again after a while.
                 break;
@@ -66,10 +66,10 @@ fn complain<T>(pool: &Pool, outcome: larder_pool::Result<T>) -> Option<T> {
 
 /// Whether a trace should begin.
 fn is_due(pool: &Pool) -> bool {
-    if pool.trace_was_cut() {
+    if pool.gc_was_cut() {
         return true;
     }
-    let last = pool.trace_findings().map_or(pool.created(), |found| found.finished).secs;
+    let last = pool.gc_findings().map_or(pool.created(), |found| found.finished).secs;
     let since = pool.store().clock().now().secs.saturating_sub(last);
     let space = pool.store().space(128 << 10);
     let left = pool.left_bytes();
@@ -95,16 +95,16 @@ impl Live {
     /// When the pool cannot be written.
     pub fn trace(&self, stop: bool) -> Result<()> {
         if stop {
-            self.pool.trace_stop()?;
+            self.pool.gc_stop()?;
         } else {
-            self.pool.trace_start()?;
+            self.pool.gc_start()?;
         }
         Ok(())
     }
 
     /// Returns when no trace is under way, or the pool is exported.
     pub fn wait_for_trace(&self) {
-        while self.pool.trace_progress().is_some() && !self.is_ending() {
+        while self.pool.gc_progress().is_some() && !self.is_ending() {
             super::pause(WAIT);
         }
     }
@@ -112,7 +112,7 @@ impl Live {
 
 /// The trace that is under way, or else what the last one found.
 pub fn status(pool: &Pool) -> Option<TraceStatus> {
-    if let Some(progress) = pool.trace_progress() {
+    if let Some(progress) = pool.gc_progress() {
         return Some(TraceStatus {
             started: progress.started.secs,
             total: progress.total,
@@ -120,7 +120,7 @@ pub fn status(pool: &Pool) -> Option<TraceStatus> {
             ..TraceStatus::default()
         });
     }
-    pool.trace_findings().map(|found| told(pool, found))
+    pool.gc_findings().map(|found| told(pool, found))
 }
 
 fn told(pool: &Pool, found: Findings) -> TraceStatus {

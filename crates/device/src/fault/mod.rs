@@ -12,8 +12,8 @@
 mod rules;
 
 use crate::{
-    ALIGN, AlignedBuf, Device, DeviceError, Entropy, FileDevice, OpenError, OpenMode, Outcome, Pending,
-    Promise, Request, SeededEntropy,
+    ALIGN, AlignedBuf, Completion, Device, DeviceError, Entropy, FileDevice, OpenError, OpenMode, Outcome,
+    Pending, Request, SeededEntropy,
 };
 use larder_format::{ByteLen, DeviceOffset};
 use larder_sync::{Condvar, Mutex};
@@ -41,11 +41,11 @@ type Report = Box<dyn Fn(String) + Send + Sync>;
 
 /// A [`FileDevice`] that fails to order.
 pub struct FaultDevice {
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct FaultState {
     file: FileDevice,
     control: PathBuf,
     report: Report,
@@ -56,9 +56,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<(Request, Promise<Outcome>)>,
+    waiting: VecDeque<(Request, Completion<Outcome>)>,
     /// Those that hang.
-    aside: Vec<(Request, Promise<Outcome>)>,
+    aside: Vec<(Request, Completion<Outcome>)>,
     closed: bool,
 }
 
@@ -73,7 +73,7 @@ struct Script {
 /// A rule and what came of it so far.
 struct Line {
     rule: Rule,
-    dice: SeededEntropy,
+    rng: SeededEntropy,
     hits: u64,
     strikes: u64,
     /// Of a `rot` line: rotten pages that have been written since.
@@ -115,7 +115,7 @@ impl FaultDevice {
         let path = path.as_ref();
         let mut control = path.as_os_str().to_owned();
         control.push(".faults");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FaultState {
             // Its own thread has nothing to do.
             file: FileDevice::open_with_threads(path, mode, 1)?,
             control: control.into(),
@@ -155,8 +155,8 @@ impl Device for FaultDevice {
         if queue.closed {
             return Pending::done(Err(DeviceError::Gone));
         }
-        let (promise, pending) = Pending::new();
-        queue.waiting.push_back((request, promise));
+        let (completion, pending) = Pending::new();
+        queue.waiting.push_back((request, completion));
         drop(queue);
         self.shared.ready.notify_one();
         pending
@@ -179,7 +179,7 @@ impl Drop for FaultDevice {
     }
 }
 
-impl Shared {
+impl FaultState {
     /// Takes no more requests; those that nobody has begun, and those that hang, fail.
     fn close(&self) {
         let mut queue = self.queue.lock();
@@ -188,15 +188,15 @@ impl Shared {
         let aside = std::mem::take(&mut queue.aside);
         drop(queue);
         self.ready.notify_all();
-        for (_, promise) in waiting.into_iter().chain(aside) {
-            promise.keep(Err(DeviceError::Gone));
+        for (_, completion) in waiting.into_iter().chain(aside) {
+            completion.complete(Err(DeviceError::Gone));
         }
     }
 
     /// A thread's life.
     fn work(&self) {
-        while let Some((request, promise)) = self.next() {
-            promise.begin();
+        while let Some((request, completion)) = self.next() {
+            completion.begin();
             self.refresh();
             let verdict = self.script.lock().judge(&request);
             if !verdict.delay.is_zero() {
@@ -204,7 +204,7 @@ impl Shared {
             }
             let outcome = match verdict.act {
                 Some(Act::Hang) => {
-                    self.put_aside(request, promise);
+                    self.put_aside(request, completion);
                     continue;
                 }
                 Some(Act::Gone) => Err(DeviceError::Gone),
@@ -213,12 +213,12 @@ impl Shared {
                 Some(Act::Misdirect(to)) => self.misdirect(&request, to),
                 None => self.perform(request),
             };
-            promise.keep(outcome);
+            completion.complete(outcome);
         }
     }
 
     /// The next request to perform; none when the device is closed.
-    fn next(&self) -> Option<(Request, Promise<Outcome>)> {
+    fn next(&self) -> Option<(Request, Completion<Outcome>)> {
         let mut queue = self.queue.lock();
         loop {
             if let Some(next) = queue.waiting.pop_front() {
@@ -240,24 +240,24 @@ impl Shared {
     /// What hangs no more waits for a thread again.
     fn take_up(&self, queue: &mut Queue) {
         let script = self.script.lock();
-        for (request, promise) in std::mem::take(&mut queue.aside) {
+        for (request, completion) in std::mem::take(&mut queue.aside) {
             let hangs =
                 script.lines.iter().any(|line| line.rule.kind == Kind::Hang && line.concerns(&request));
             if hangs {
-                queue.aside.push((request, promise));
+                queue.aside.push((request, completion));
             } else {
-                queue.waiting.push_back((request, promise));
+                queue.waiting.push_back((request, completion));
             }
         }
     }
 
-    fn put_aside(&self, request: Request, promise: Promise<Outcome>) {
+    fn put_aside(&self, request: Request, completion: Completion<Outcome>) {
         let mut queue = self.queue.lock();
         if queue.closed {
             drop(queue);
-            promise.keep(Err(DeviceError::Gone));
+            completion.complete(Err(DeviceError::Gone));
         } else {
-            queue.aside.push((request, promise));
+            queue.aside.push((request, completion));
         }
     }
 
@@ -365,7 +365,7 @@ impl Script {
             self.lines.push(match same {
                 Some(at) => before.swap_remove(at),
                 None => Line {
-                    dice: SeededEntropy::new(rule.seed),
+                    rng: SeededEntropy::new(rule.seed),
                     rule,
                     hits: 0,
                     strikes: 0,
@@ -465,14 +465,14 @@ impl Line {
         if self.hits <= self.rule.after || self.strikes >= self.rule.count {
             return false;
         }
-        let struck = self.dice.next_u64() % ALWAYS < self.rule.rate;
+        let struck = self.rng.next_u64() % ALWAYS < self.rule.rate;
         self.strikes += u64::from(struck);
         struck
     }
 
     fn delay(&self) -> Duration {
         let jitter = u64::try_from(self.rule.jitter.as_micros()).unwrap_or(u64::MAX - 1);
-        self.rule.delay + Duration::from_micros(self.dice.next_u64() % (jitter + 1))
+        self.rule.delay + Duration::from_micros(self.rng.next_u64() % (jitter + 1))
     }
 
     /// Whether the rule is about this page.

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn hostile_text_is_complained_about_and_never_panics() {
-        let dice = SeededEntropy::new(5);
+        let rng = SeededEntropy::new(5);
         let pieces = [
             "error",
             "hang",
@@ -316,8 +316,8 @@ mod tests {
         ];
         for _ in 0..20_000 {
             let mut text = String::new();
-            for _ in 0..dice.next_u64() % 24 {
-                text += pieces[dice.next_u64() as usize % pieces.len()];
+            for _ in 0..rng.next_u64() % 24 {
+                text += pieces[rng.next_u64() as usize % pieces.len()];
             }
             let (rules, complaints) = parse(&text);
             assert!(rules.len() + complaints.len() <= text.lines().count());

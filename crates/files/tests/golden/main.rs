@@ -73,9 +73,9 @@ fn check(bed: &Bed, lost: u64) {
 }
 
 fn trace(pool: &Pool, lost: u64) {
-    assert!(pool.trace_start().unwrap());
-    while pool.trace_step(1000).unwrap() {}
-    let found = pool.trace_findings().unwrap();
+    assert!(pool.gc_start().unwrap());
+    while pool.gc_step(1000).unwrap() {}
+    let found = pool.gc_findings().unwrap();
     assert!((found.missing, found.lost) == (0, 0) || lost > 0, "{found:?}");
     pool.commit().unwrap();
 }

@@ -208,7 +208,7 @@ pub fn conditions(bed: &Bed) -> Vec<String> {
     let pool = &bed.pool;
     let mut out = Vec::new();
     let mut tell = |is_so: bool, what: String| out.extend(is_so.then_some(what));
-    tell(pool.trace_was_cut(), "task trace".into());
+    tell(pool.gc_was_cut(), "task trace".into());
     for member in pool.store().members().iter().filter(|member| member.state() != MemberState::Online) {
         tell(true, format!("device {} {:?}", member.index, member.state()));
     }

@@ -503,10 +503,10 @@ fn trace(bed: Bed) -> Made {
     while bed.mount.reap_step(100).unwrap() {}
     bed.pool.commit().unwrap();
     bed.pool.destroy_snapshot(ROOT_DATASET, "kept").unwrap();
-    assert!(bed.pool.trace_start().unwrap());
-    assert!(bed.pool.trace_step(1).unwrap());
+    assert!(bed.pool.gc_start().unwrap());
+    assert!(bed.pool.gc_step(1).unwrap());
     bed.pool.commit().unwrap();
-    assert!(bed.pool.trace_progress().is_some());
+    assert!(bed.pool.gc_progress().is_some());
     power_cut(bed)
 }
 

@@ -16,7 +16,7 @@ use larder_device::{Device, Entropy, SeededEntropy};
 use larder_files::{Handle, NodeId, Ops};
 use larder_format::items::ROOT_INODE;
 use larder_format::{ByteLen, DeviceIndex};
-use larder_mutants::Bug;
+use larder_mutants::Mutant;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{Pool, PoolError, ROOT_DATASET, ScrubSince};
 use larder_sim::{DeviceImage, SimClock, SimWorld, Survival, Trace};
@@ -171,8 +171,8 @@ impl Schedule {
                 })
             }),
             2 => Box::new(move || {
-                self.expect("trace", pool.trace_start());
-                again("trace", 60, &|| pool.trace_step(4));
+                self.expect("trace", pool.gc_start());
+                again("trace", 60, &|| pool.gc_step(4));
                 again("free", 4, &|| pool.free_step(2).map(|_| true));
             }),
             3 => Box::new(move || {
@@ -182,8 +182,8 @@ impl Schedule {
             4 => Box::new(move || {
                 again("reap", 12, &|| {
                     bed.mount.reap_step(50)?;
-                    pool.heal_step()?;
-                    pool.tend()?;
+                    pool.read_repair_step()?;
+                    pool.tick()?;
                     Ok(true)
                 })
             }),
@@ -247,16 +247,16 @@ impl Schedule {
     }
 }
 
-/// Tasks are threads, and bugs are planted by thread.
-#[cfg(feature = "planted")]
-fn in_task<'a>(bug: Option<Bug>, body: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send + 'a> {
+/// Tasks are threads, and mutants are switched on by thread.
+#[cfg(feature = "mutants")]
+fn in_task<'a>(mutant: Option<Mutant>, body: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send + 'a> {
     Box::new(move || {
-        larder_mutants::plant(bug);
+        larder_mutants::mutate(mutant);
         body();
     })
 }
-#[cfg(not(feature = "planted"))]
-fn in_task<'a>(_: Option<Bug>, body: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send + 'a> {
+#[cfg(not(feature = "mutants"))]
+fn in_task<'a>(_: Option<Mutant>, body: Box<dyn FnOnce() + Send + 'a>) -> Box<dyn FnOnce() + Send + 'a> {
     body
 }
 
@@ -268,15 +268,15 @@ struct Done {
 }
 
 /// As [`run`]; what cannot be imported or read panics, which is a finding as any.
-fn attempt(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
-    std::panic::catch_unwind(|| run(seed, panics, bug)).unwrap_or_else(|payload| {
+fn attempt(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> {
+    std::panic::catch_unwind(|| run(seed, panics, mutant)).unwrap_or_else(|payload| {
         let said = payload.downcast_ref::<String>().cloned().unwrap_or_default();
         Err(format!("seed {seed}: {said}"))
     })
 }
 
 /// Runs one schedule, cuts its power some times, and compares.
-fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
+fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> {
     let schedule = Schedule::new(seed, panics);
     let world = schedule.world;
     let eager = world.large && schedule.below(2) == 0;
@@ -308,7 +308,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
             tasks.push(schedule.upkeep(&bed, index));
         }
     }
-    let tasks = tasks.into_iter().map(|(name, body)| (name, in_task(bug, body))).collect();
+    let tasks = tasks.into_iter().map(|(name, body)| (name, in_task(mutant, body))).collect();
     let outcome = schedule::run(&schedule.plan(), tasks);
     let told = |what: &str| Err(format!("seed {seed}, {:?}, {world:?}: {what}", LAYOUTS[world.layout]));
     if let Some(stuck) = &outcome.stuck {
@@ -325,7 +325,7 @@ fn run(seed: u64, panics: bool, bug: Option<Bug>) -> Result<Done, String> {
                 return told(&format!("worker {number}: a live file is not as it was written"));
             }
         }
-        if let Err(error) = bed.pool.trace_stop().and_then(|()| bed.pool.commit()) {
+        if let Err(error) = bed.pool.gc_stop().and_then(|()| bed.pool.commit()) {
             return told(&format!("live: {error}"));
         }
         if let Err(problem) = schedule.check(&bed) {
@@ -427,19 +427,19 @@ fn a_panic_at_any_step_of_any_schedule_leaves_the_last_commit_and_every_promise(
 }
 
 /// The test of this test: each bug that takes several threads is found by its 20,000th schedule.
-#[cfg(feature = "planted")]
+#[cfg(feature = "mutants")]
 #[test]
-fn planted_bugs_of_schedules_are_found() {
-    let missed: Vec<_> = (Bug::OF_SCHEDULES.into_iter())
-        .filter(|&bug| {
+fn mutants_of_schedules_are_found() {
+    let missed: Vec<_> = (Mutant::OF_SCHEDULES.into_iter())
+        .filter(|&mutant| {
             let only = std::env::var("LARDER_BUG").ok();
-            if only.is_some_and(|only| only != format!("{bug:?}")) {
+            if only.is_some_and(|only| only != format!("{mutant:?}")) {
                 return false;
             }
             let found =
-                (0..20_000).find_map(|seed| attempt(seed, false, Some(bug)).err().map(|why| (seed, why)));
+                (0..20_000).find_map(|seed| attempt(seed, false, Some(mutant)).err().map(|why| (seed, why)));
             if let Some((seed, why)) = &found {
-                println!("{bug:?}: found by schedule {seed}: {}", why.lines().next().unwrap_or_default());
+                println!("{mutant:?}: found by schedule {seed}: {}", why.lines().next().unwrap_or_default());
             }
             found.is_none()
         })

@@ -177,11 +177,11 @@ fn no_power_cut_leaves_neither_old_nor_new_in_a_pool_that_was_written_through() 
     let tasks: Tasks<()> = |seed, bed, ()| {
         let tending = move || {
             for _ in 0..12 {
-                bed.pool.tend().unwrap();
+                bed.pool.tick().unwrap();
                 rest(10);
             }
         };
-        thirds(seed, bed).chain([task("tend", tending)]).collect()
+        thirds(seed, bed).chain([task("tick", tending)]).collect()
     };
     explore(&images, tasks, check::<MANY>);
 }

@@ -63,9 +63,9 @@ fn tasks<'a>(seed: u64, bed: &'a Bed, written: &'a Written) -> Vec<larder_sync::
         }));
     }
     tasks.extend([flushing(bed, 6, 80), committing(bed, 5, 100)]);
-    tasks.push(task("tend", move || {
+    tasks.push(task("tick", move || {
         for _ in 0..8 {
-            bed.pool.tend().unwrap();
+            bed.pool.tick().unwrap();
             rest(50);
         }
     }));

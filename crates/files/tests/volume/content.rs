@@ -19,8 +19,8 @@ fn bed() -> Bed {
 }
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let dice = SeededEntropy::new(seed);
-    let words = std::iter::repeat_with(|| dice.next_u64().to_le_bytes());
+    let rng = SeededEntropy::new(seed);
+    let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());
     words.take(len.div_ceil(8)).flatten().take(len).collect()
 }
 

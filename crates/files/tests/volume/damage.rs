@@ -139,7 +139,7 @@ fn assert_served(bed: &Bed, node: NodeId, content: &[u8], lost: &[u64]) {
     }
 }
 
-/// The pool's own check finds nothing but the rows that are rotten, where nothing is live any more.
+/// The pool's own check finds nothing but the stripes that are rotten, where nothing is live any more.
 fn check(bed: &Bed) {
     let mut problems = bed.pool.check().unwrap().problems;
     problems.retain(|problem| !problem.ends_with("does not match its checksum"));
@@ -308,7 +308,7 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
     }
     name_lost(&bed);
     assert_eq!(named(&bed), ["/f30".to_owned(), "/f7".to_owned()].into());
-    // What was told wrongly, or was mended since, is forgotten when all is looked at again.
+    // What was told wrongly, or was reconstructed since, is forgotten when all is looked at again.
     let bed = bed.reopen(3);
     bed.pool.recheck_damage();
     name_lost(&bed);
@@ -444,8 +444,8 @@ fn a_lost_leaf_of_extents_costs_its_range_of_its_file() {
     bed.mount.unlink(ROOT, b"big").unwrap();
     settle(&bed);
     assert_eq!(named(&bed), BTreeSet::new());
-    bed.pool.trace_start().unwrap();
-    while bed.pool.trace_step(64).unwrap() {}
+    bed.pool.gc_start().unwrap();
+    while bed.pool.gc_step(64).unwrap() {}
     settle(&bed);
     check(&bed);
     let bed = bed.reopen(4);

@@ -193,7 +193,7 @@ impl Full {
                 if self.below(2) == 0 {
                     self.bed.pool.commit().unwrap();
                 }
-                self.bed.pool.tend().unwrap();
+                self.bed.pool.tick().unwrap();
             }
         }
         println!(
@@ -563,23 +563,22 @@ fn overwritten_at_95(seed: u64) {
     let bed = Bed::with_layout("single", &[ByteLen::new(256 * MIB)], &[("compression", "off")]);
     // So much that little room, not little memory, decides when it is stored.
     bed.pool.set_pool_property("memory", &(1024 * MIB).to_string()).unwrap();
-    let dice = SeededEntropy::new(seed);
-    let below = |n: u64| dice.next_u64() % n;
+    let rng = SeededEntropy::new(seed);
+    let below = |n: u64| rng.next_u64() % n;
     let mut data = vec![0; MIB as usize];
     let places = available(&bed) * 95 / 100 / MIB;
     let node = bed.file(ROOT, "file");
     let mut write = |at: u64, what: &str| {
-        data.chunks_exact_mut(4096)
-            .for_each(|page| page[..8].copy_from_slice(&dice.next_u64().to_le_bytes()));
+        data.chunks_exact_mut(4096).for_each(|page| page[..8].copy_from_slice(&rng.next_u64().to_le_bytes()));
         let written = bed.mount.write(node, Handle(0), at * MIB, &data, false);
         assert_eq!(written, Ok(MIB as u32), "{what}, seed {seed}");
     };
     (0..places).for_each(|at| write(at, "filling"));
     bed.pool.commit().unwrap();
-    let (tends, commits) = (2 + below(30), 2 + below(100));
+    let (ticks, commits) = (2 + below(30), 2 + below(100));
     for step in 0..8 * places {
-        if below(tends) == 0 {
-            bed.pool.tend().unwrap();
+        if below(ticks) == 0 {
+            bed.pool.tick().unwrap();
         }
         if below(commits) == 0 {
             bed.pool.commit().unwrap();

@@ -14,7 +14,7 @@ mod lookups;
 mod model;
 mod nameless;
 mod nearly_full;
-#[cfg(feature = "planted")]
+#[cfg(feature = "mutants")]
 mod panics;
 mod quota;
 mod replay;

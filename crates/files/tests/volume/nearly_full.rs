@@ -110,7 +110,7 @@ impl Life {
         while self.available() > self.empty / 100 * (100 - IN_USE) {
             self.grow();
             if self.below(20) == 0 {
-                self.tend();
+                self.tick();
             }
         }
         self.run.commit();
@@ -132,7 +132,7 @@ impl Life {
             34 => self.shrink(),
             35..38 => self.manage(),
             38 => self.snapshot(),
-            39..41 => self.tend(),
+            39..41 => self.tick(),
             _ => self.run.step(),
         };
         *self.counts.entry(name).or_default() += 1;
@@ -248,13 +248,13 @@ impl Life {
     }
 
     /// What the daemon's threads do.
-    fn tend(&mut self) -> &'static str {
+    fn tick(&mut self) -> &'static str {
         let bed = &self.run.bed;
         bed.mount.reap_step(1000).unwrap();
         bed.pool.destroy_step(1000).unwrap();
         bed.pool.free_step(100).unwrap();
-        bed.pool.tend().unwrap();
-        "tend"
+        bed.pool.tick().unwrap();
+        "tick"
     }
 
     /// The power fails, now or some events ago.
@@ -335,8 +335,8 @@ impl Life {
 }
 
 fn trace(pool: &Pool) {
-    pool.trace_start().unwrap();
-    while pool.trace_step(64).unwrap() {}
+    pool.gc_start().unwrap();
+    while pool.gc_step(64).unwrap() {}
 }
 
 /// Removes all that is below a directory.

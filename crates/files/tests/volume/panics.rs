@@ -38,7 +38,7 @@ fn run(seed: u64, n: u64) -> Result<&'static str, u64> {
     let Some((before, words)) = died else { return Err(n - left.expect("it was not met")) };
     let step = words.downcast_ref::<&str>().copied().map(str::to_owned);
     let step = step.or_else(|| words.downcast_ref::<String>().cloned()).unwrap_or_default();
-    assert!(step.starts_with("planted: "), "{case}: {step}");
+    assert!(step.starts_with("mutated: "), "{case}: {step}");
 
     // Nothing is taken or promised any more.
     let case = format!("{case}, {step}");
@@ -76,7 +76,7 @@ fn run(seed: u64, n: u64) -> Result<&'static str, u64> {
         bed.check();
         bed.check_tree();
     }
-    let words = step.strip_prefix("planted: ").unwrap_or_default().to_owned();
+    let words = step.strip_prefix("mutated: ").unwrap_or_default().to_owned();
     Ok(Box::leak(words.into_boxed_str()))
 }
 

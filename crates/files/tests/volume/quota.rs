@@ -499,7 +499,7 @@ fn a_stream_takes_what_avail_said_in_the_widest_layouts() {
             written += piece as u64;
             // As the daemon does.
             if bed.pool.store().dirty().get() >= bed.pool.stream_from() {
-                let stored = bed.mount.flush_rows();
+                let stored = bed.mount.flush_stripes();
                 assert!(stored.is_ok() || bed.pool.commit().is_ok());
             }
             if written % (100 * MIB) < piece as u64 {

@@ -125,7 +125,7 @@ fn descriptor() -> PartDescriptor {
         covered: BlockId::new(77),
         sampling: 3,
         base: true,
-        filter: FilterShape::Band { seed: 0, values: 45_056 },
+        filter: FilterShape::Ribbon { seed: 0, values: 45_056 },
         filter_pages: vec![ptr; 2],
     }
 }
@@ -136,7 +136,7 @@ fn descriptors_come_back() {
     descriptor().encode(&mut bytes);
     bytes.push(4);
     assert_eq!(PartDescriptor::decode(&bytes[3..]), Ok((descriptor(), bytes.len() - 4)));
-    let upper = PartDescriptor { base: false, filter: FilterShape::Lines { lines: 953 }, ..descriptor() };
+    let upper = PartDescriptor { base: false, filter: FilterShape::Bloom { lines: 953 }, ..descriptor() };
     let mut bytes = Vec::new();
     upper.encode(&mut bytes);
     assert_eq!(PartDescriptor::decode(&bytes), Ok((upper, bytes.len())));
@@ -155,10 +155,13 @@ fn descriptors_of_what_cannot_be_are_refused() {
         descriptor.encode(&mut bytes);
         PartDescriptor::decode(&bytes).unwrap_err().reason
     };
-    assert_eq!(refused(|part| part.filter = FilterShape::Band { seed: 0, values: 63 }), Reason::Range);
-    assert_eq!(refused(|part| part.filter = FilterShape::Band { seed: 0, values: u32::MAX }), Reason::Range);
-    assert_eq!(refused(|part| part.filter = FilterShape::Lines { lines: 0 }), Reason::Range);
-    assert_eq!(refused(|part| part.filter = FilterShape::Lines { lines: 2000 }), Reason::Range);
+    assert_eq!(refused(|part| part.filter = FilterShape::Ribbon { seed: 0, values: 63 }), Reason::Range);
+    assert_eq!(
+        refused(|part| part.filter = FilterShape::Ribbon { seed: 0, values: u32::MAX }),
+        Reason::Range
+    );
+    assert_eq!(refused(|part| part.filter = FilterShape::Bloom { lines: 0 }), Reason::Range);
+    assert_eq!(refused(|part| part.filter = FilterShape::Bloom { lines: 2000 }), Reason::Range);
     assert_eq!(refused(|part| part.sampling = 33), Reason::Range);
     assert_eq!(refused(|part| part.covered = BlockId::new(u64::MAX)), Reason::Range);
     assert_eq!(refused(|part| part.filter_pages.truncate(part.filter_pages.len() - 1)), Reason::Short);

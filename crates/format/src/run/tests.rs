@@ -148,7 +148,7 @@ proptest! {
         // Reducing the older one first makes no difference to what is left in the end.
         let reduced = b.on_nothing().unwrap_or(Delta::NONE);
         prop_assert_eq!(a.over(b).on_nothing(), a.over(reduced).on_nothing());
-        if a.is_settled() {
+        if a.is_final() {
             prop_assert_eq!(a.over(b), a);
         }
     }

@@ -26,7 +26,7 @@ impl Pool {
                 (first..).zip(prints).for_each(|(id, &print)| index.insert(print, BlockId::new(id)));
             }
             let _commits_wait = self.commit_turn();
-            self.tend_index(PAGES)?;
+            self.tick_index(PAGES)?;
         }
         Ok(())
     }
@@ -36,11 +36,11 @@ impl Pool {
     /// # Errors
     /// When nothing may be written, or there is no room.
     #[doc(hidden)]
-    pub fn settle_index(&self) -> Result<()> {
+    pub fn drain_index(&self) -> Result<()> {
         loop {
             let goes_on = {
                 let _commits_wait = self.commit_turn();
-                self.tend_index(PAGES_A_COMMIT)?
+                self.tick_index(PAGES_A_COMMIT)?
             };
             self.commit()?;
             if !goes_on {

@@ -1,11 +1,11 @@
 //! The index held against the map.
 
-use super::tend::SINCE;
+use super::upkeep::SINCE;
 use crate::check::Report;
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
 use larder_store::error::Result;
-use larder_store::runs::RunIo;
+use larder_store::run_io::RunIo;
 use std::ops::ControlFlow;
 
 /// Fingerprints that are looked up at once.

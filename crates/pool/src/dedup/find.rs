@@ -3,10 +3,10 @@
 use super::count;
 use crate::pool::{Op, Pool};
 use larder_format::{BlockId, BlockPtr, Fingerprint};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::BlockMap;
 use larder_store::error::Result;
-use larder_store::runs::RunIo;
+use larder_store::run_io::RunIo;
 use larder_store::write::Dedup;
 use larder_store::write::{Draft, NewRecord};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ struct Search<'r> {
     /// Of those that were expected to be new.
     drafts: Vec<Option<Draft>>,
     /// The earlier record of the batch with the same content.
-    twins: Vec<Option<usize>>,
+    same_as: Vec<Option<usize>>,
     found: Vec<Option<BlockPtr>>,
 }
 
@@ -30,7 +30,7 @@ impl Search<'_> {
     /// Those to look for that were not found yet.
     fn open(&self) -> impl Iterator<Item = usize> {
         let open =
-            |&i: &usize| self.found[i].is_none() && self.twins[i].is_none() && self.prints[i].is_some();
+            |&i: &usize| self.found[i].is_none() && self.same_as[i].is_none() && self.prints[i].is_some();
         (0..self.records.len()).filter(open)
     }
 
@@ -68,23 +68,23 @@ impl Pool {
         self.store.store_new(records, drafts, &prints, op.watermark())
     }
 
-    /// As [`larder_store::Store::store_new`]; what has a fingerprint is near from now on.
-    fn store_near(
+    /// As [`larder_store::Store::store_new`]; what has a fingerprint is in the locality cache from now on.
+    fn store_with_locality(
         &self,
         op: &Op<'_>,
         records: Vec<NewRecord>,
         drafts: Vec<Option<Draft>>,
         mut prints: Vec<Option<Fingerprint>>,
     ) -> Result<Vec<BlockPtr>> {
-        if planted(Bug::WrongPrint) {
+        if mutated(Mutant::WrongPrint) {
             let wrong = prints.iter().flatten().next().copied();
             prints.iter_mut().flatten().for_each(|print| *print = wrong.unwrap_or(*print));
         }
         let born = self.store.store_new(records, drafts, &prints, op.watermark())?;
-        if !planted(Bug::MapNotTold) {
-            let mut near = self.duplicates.near.lock();
+        if !mutated(Mutant::MapNotTold) {
+            let mut locality = self.duplicates.locality.lock();
             for (&ptr, print) in born.iter().zip(&prints) {
-                print.iter().for_each(|print| near.insert(*print, ptr));
+                print.iter().for_each(|print| locality.insert(*print, ptr));
             }
         }
         Ok(born)
@@ -98,12 +98,13 @@ impl Pool {
     fn store_unless_there(&self, op: &Op<'_>, records: Vec<NewRecord>) -> Result<Vec<BlockPtr>> {
         let mut search = self.fingerprint_all(&records);
         self.find_all(&mut search);
-        let new: Vec<usize> =
-            (0..records.len()).filter(|&i| search.found[i].is_none() && search.twins[i].is_none()).collect();
+        let new: Vec<usize> = (0..records.len())
+            .filter(|&i| search.found[i].is_none() && search.same_as[i].is_none())
+            .collect();
         self.duplicates
             .expects_new
             .store(MOSTLY * new.len() >= (MOSTLY - 1) * records.len(), Ordering::Relaxed);
-        let Search { prints, twins, mut found, mut drafts, .. } = search;
+        let Search { prints, same_as, mut found, mut drafts, .. } = search;
         // Held until the index has them.
         let storing = self.storing();
         let mut stored = Vec::new();
@@ -112,7 +113,7 @@ impl Pool {
         let fresh_prints = new.iter().map(|&i| prints[i]).collect::<Vec<_>>();
         let fresh_drafts = new.iter().map(|&i| drafts[i].take()).collect();
         drop(drafts);
-        for (&i, ptr) in new.iter().zip(self.store_near(op, fresh, fresh_drafts, fresh_prints)?) {
+        for (&i, ptr) in new.iter().zip(self.store_with_locality(op, fresh, fresh_drafts, fresh_prints)?) {
             found[i] = Some(ptr);
             stored.extend(prints[i].map(|print| (print, ptr.id)));
         }
@@ -120,8 +121,8 @@ impl Pool {
             stored.into_iter().for_each(|(print, id)| index.insert(print, id));
         }
         drop(storing);
-        for (i, twin) in twins.iter().enumerate().filter_map(|(i, twin)| Some((i, (*twin)?))) {
-            found[i] = found[twin];
+        for (i, earlier) in same_as.iter().enumerate().filter_map(|(i, earlier)| Some((i, (*earlier)?))) {
+            found[i] = found[earlier];
             if let Some(ptr) = found[i] {
                 self.hit(&mut self.store.map.lock(), ptr);
             }
@@ -134,7 +135,10 @@ impl Pool {
                 self.store.cache.keep_record(ptr.id, record.plain);
             }
         }
-        Ok(found.into_iter().map(|ptr| ptr.expect("each record was found, stored, or has a twin")).collect())
+        Ok(found
+            .into_iter()
+            .map(|ptr| ptr.expect("each record was found, stored, or is the same as an earlier one"))
+            .collect())
     }
 
     /// From now on ids may be given out that the index does not know yet.
@@ -161,24 +165,24 @@ impl Pool {
         });
         let mut prints = vec![None; records.len()];
         let mut drafts: Vec<Option<Draft>> = records.iter().map(|_| None).collect();
-        let mut twins = vec![None; records.len()];
+        let mut same_as = vec![None; records.len()];
         let mut first: HashMap<Fingerprint, usize> = HashMap::new();
         for (&i, (print, draft)) in wanted.iter().zip(hashed) {
             (prints[i], drafts[i]) = (Some(print), draft);
             let earlier = *first.entry(print).or_insert(i);
             let same =
                 |other: usize| records[i].dedup != Dedup::Verify || records[i].plain == records[other].plain;
-            twins[i] = (earlier != i && same(earlier)).then_some(earlier);
+            same_as[i] = (earlier != i && same(earlier)).then_some(earlier);
         }
         count(&self.duplicates.counts.looked_up, wanted.len());
-        Search { records, prints, drafts, twins, found: vec![None; records.len()] }
+        Search { records, prints, drafts, same_as, found: vec![None; records.len()] }
     }
 
-    /// Finds what is there: first near, then around what the index names. While neighbourhoods answer for the rest
-    /// of the batch the index is asked for one record at a time, else for more and more.
+    /// Finds what is there: first in the locality cache, then around what the index names. While neighbourhoods answer
+    /// for the rest of the batch the index is asked for one record at a time, else for more and more.
     fn find_all(&self, search: &mut Search<'_>) {
         let io = RunIo::new(&self.store);
-        self.find_near(&mut self.store.map.lock(), search);
+        self.find_in_locality(&mut self.store.map.lock(), search);
         let mut width = 1;
         let mut next = 0;
         loop {
@@ -218,16 +222,16 @@ impl Pool {
         let print = search.print(i);
         let is_it = {
             let mut map = self.store.map.lock();
-            let mut near = self.duplicates.near.lock();
+            let mut locality = self.duplicates.locality.lock();
             let mut is_it = false;
             for (neighbour, entry) in map.neighbours(&read) {
                 if let (Some(print_of), Some(&place)) = (entry.print, entry.places().first()) {
-                    near.insert(print_of, BlockPtr { id: neighbour, place });
+                    locality.insert(print_of, BlockPtr { id: neighbour, place });
                     is_it |= neighbour == id && print_of == print;
                 }
             }
-            drop(near);
-            self.find_near(&mut map, search);
+            drop(locality);
+            self.find_in_locality(&mut map, search);
             is_it
         };
         if !is_it {
@@ -239,24 +243,24 @@ impl Pool {
         read.pages
     }
 
-    /// Takes what near knows; it is shared from then on.
-    fn find_near(&self, map: &mut BlockMap, search: &mut Search<'_>) {
+    /// Takes what the locality cache knows; it is shared from then on.
+    fn find_in_locality(&self, map: &mut BlockMap, search: &mut Search<'_>) {
         let open: Vec<usize> = search.open().collect();
         let mut hits = 0;
         for i in open {
-            let ptr = self.duplicates.near.lock().get(search.print(i));
+            let ptr = self.duplicates.locality.lock().get(search.print(i));
             if let Some(ptr) = ptr {
                 search.found[i] = Some(ptr);
                 self.hit(map, ptr);
                 hits += 1;
             }
         }
-        count(&self.duplicates.counts.near_hits, hits);
+        count(&self.duplicates.counts.locality_hits, hits);
     }
 
     /// A block gets another reference.
     fn hit(&self, map: &mut BlockMap, ptr: BlockPtr) {
-        if !planted(Bug::HitNotMarked) {
+        if !mutated(Mutant::HitNotMarked) {
             self.mark_shared(map, ptr.id);
         }
         let bytes = ptr.place.stored;

@@ -11,8 +11,9 @@
 //!
 //! # Neighbourhoods
 //! Ids are given out in the order of writing. What was written together has neighbouring ids, stands on one page of the
-//! map, and is met again together. Around a hit that page is read, and all of it goes into *near* ([`near`]): one
-//! read answers for some thousand records of a stream, and finds those too of which a sampled index knows nothing.
+//! map, and is met again together. Around a hit that page is read, and all of it goes into the *locality cache*
+//! ([`locality`]): one read answers for some thousand records of a stream, and finds those too of which a sampled index
+//! knows nothing.
 //!
 //! # New data
 //! is what most data is. A record that is likely to be new is compressed and summed right after it was hashed, while
@@ -20,16 +21,16 @@
 //! before.
 //!
 //! # A hit
-//! is decided under the map's lock: an id in near is alive, since whoever deletes a block takes it out of near under
-//! the same lock ([`Pool::forget_block`]); a neighbourhood enters near under that lock too, with what the map's table
-//! says laid over what its runs said, and no checkpoint comes between the two, because an operation is under way. The
-//! id gets the mark `SHARED` at once, which the free queue respects ([`crate::free`]) and a trace hears of first. So
-//! a hit on a block that was just dropped brings it back. `verify` compares the bytes after that: if they differ, the
-//! mark was for nothing, and the trace takes it away.
+//! is decided under the map's lock: an id in the locality cache is alive, since whoever deletes a block takes it out of
+//! it under the same lock ([`Pool::forget_block`]); a neighbourhood enters it under that lock too, with what the map's
+//! table says laid over what its runs said, and no checkpoint comes between the two, because an operation is under way.
+//! The id gets the mark `SHARED` at once, which the free queue respects ([`crate::free`]) and a collection hears of
+//! first. So a hit on a block that was just dropped brings it back. `verify` compares the bytes after that: if they
+//! differ, the mark was for nothing, and GC takes it away.
 //!
 //! # Index and commit
 //! What is stored goes into the index's table in memory. When that is full it is written beside the commits
-//! ([`Pool::tend_index`]), with the id below which all is in it; import walks the map from there on.
+//! ([`Pool::tick_index`]), with the id below which all is in it; import walks the map from there on.
 //! What the map forgets leaves the index by tombstones; what a crash keeps from it is found stale when it is met.
 //!
 //! # Asleep
@@ -41,29 +42,29 @@
 mod absent;
 mod check;
 mod find;
-mod near;
+mod locality;
 mod rebuild;
-mod tend;
 mod tokens;
+mod upkeep;
 
 use crate::pool::Pool;
 use larder_format::checksum::fingerprint;
 use larder_format::index::PartDescriptor;
 use larder_format::tables::{SECRET_LEN, Table};
 use larder_format::{BlockId, Fingerprint};
-use larder_mutants::{Bug, planted};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::index::{Index, Limits};
 use larder_store::error::Result;
 use larder_store::read::TableNodes;
 use larder_sync::Mutex;
-use near::Near;
+use locality::LocalityCache;
 use rebuild::Rebuild;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokens::Tokens;
 
 pub use rebuild::RebuildProgress;
-pub(crate) use tend::IndexFootprints;
+pub(crate) use upkeep::IndexFootprints;
 
 /// Share of the budget for the index's filters, percent.
 const FILTERS_SHARE_PERCENT: u64 = 25;
@@ -73,17 +74,17 @@ const TABLE_SHARE_PER_MILLE: u64 = 25;
 /// The table never takes more bytes: larger ones save hardly any merges.
 const TABLE_MOST: u64 = 64 << 20;
 /// Share of the budget for neighbourhoods, percent.
-pub const NEAR_SHARE_PERCENT: u64 = 2;
+pub const LOCALITY_SHARE_PERCENT: u64 = 2;
 
-/// What the index may use in a pool with a budget of `memory` bytes.
+/// Limits of the index in a pool with a budget of `memory` bytes.
 pub fn index_limits(memory: u64) -> Limits {
     Limits {
         filters: (memory / 100 * FILTERS_SHARE_PERCENT) as usize,
-        table: (memory / 1000 * TABLE_SHARE_PER_MILLE).min(TABLE_MOST) as usize,
+        memtable: (memory / 1000 * TABLE_SHARE_PER_MILLE).min(TABLE_MOST) as usize,
     }
 }
 
-/// What became of deduplication.
+/// Figures of deduplication.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DedupFigures {
     /// Whether the index is in use: some dataset has `dedup` on.
@@ -105,7 +106,7 @@ pub struct DedupFigures {
     /// Of those, found.
     pub hits: u64,
     /// Of the hits, answered by neighbourhoods without asking the index.
-    pub near_hits: u64,
+    pub locality_hits: u64,
     /// Of those looked for, not found.
     pub misses: u64,
     /// Look-ups that were not made because reading for them was not worth it.
@@ -127,7 +128,7 @@ pub struct DedupFigures {
 struct Counts {
     looked_up: AtomicU64,
     hits: AtomicU64,
-    near_hits: AtomicU64,
+    locality_hits: AtomicU64,
     stale: AtomicU64,
     refuted: AtomicU64,
     saved_bytes: AtomicU64,
@@ -153,11 +154,11 @@ struct Indexed {
     turn: u64,
 }
 
-/// What the pool needs to find duplicates.
+/// State for finding duplicates.
 #[derive(Debug)]
 pub(crate) struct Duplicates {
     indexed: Mutex<Indexed>,
-    near: Mutex<Near>,
+    locality: Mutex<LocalityCache>,
     tokens: Tokens,
     /// First ids of what is being stored and may not be in the index yet. Locked last.
     storing: Mutex<BTreeSet<BlockId>>,
@@ -171,7 +172,7 @@ impl Duplicates {
     pub(crate) fn new(memory: u64) -> Self {
         Self {
             indexed: Mutex::default(),
-            near: Mutex::new(Near::new(memory / 100 * NEAR_SHARE_PERCENT)),
+            locality: Mutex::new(LocalityCache::new(memory / 100 * LOCALITY_SHARE_PERCENT)),
             tokens: Tokens::default(),
             storing: Mutex::default(),
             memory: AtomicU64::new(memory),
@@ -187,7 +188,7 @@ impl Duplicates {
     /// Another budget from now on, bytes.
     pub(crate) fn set_memory(&self, memory: u64) {
         self.memory.store(memory, Ordering::Relaxed);
-        self.near.lock().set_limit(memory / 100 * NEAR_SHARE_PERCENT);
+        self.locality.lock().set_limit(memory / 100 * LOCALITY_SHARE_PERCENT);
         let limits = self.limits();
         if let Some(index) = &mut self.indexed.lock().index {
             index.set_limits(limits);
@@ -196,8 +197,8 @@ impl Duplicates {
 
     /// A block is gone: the map's lock is held.
     pub(crate) fn forget(&self, id: BlockId) {
-        if !planted(Bug::NearRemembers) {
-            self.near.lock().forget(id);
+        if !mutated(Mutant::LocalityRemembers) {
+            self.locality.lock().forget(id);
         }
     }
 }
@@ -221,10 +222,10 @@ impl Pool {
         fingerprint(secret, plain)
     }
 
-    /// What became of deduplication since import, and what it takes.
+    /// Figures of deduplication since import.
     pub fn dedup_figures(&self) -> DedupFigures {
-        let (near_bytes, counts) =
-            (self.duplicates.near.lock().memory_bytes() as u64, &self.duplicates.counts);
+        let (locality_bytes, counts) =
+            (self.duplicates.locality.lock().memory_bytes() as u64, &self.duplicates.counts);
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (looked_up, hits) = (of(&counts.looked_up), of(&counts.hits));
         let indexed = self.duplicates.indexed.lock();
@@ -236,12 +237,15 @@ impl Pool {
             entries: figures.entries + asleep.clone().map(|part| part.run.entries).sum::<u64>(),
             disk_bytes: figures.disk_bytes
                 + asleep.flat_map(|part| &part.run.footprints).map(|of| of.bytes).sum::<u64>(),
-            memory_bytes: near_bytes + figures.filter_bytes + figures.table_bytes + figures.page_index_bytes,
+            memory_bytes: locality_bytes
+                + figures.filter_bytes
+                + figures.memtable_bytes
+                + figures.page_index_bytes,
             sampling: figures.sampling.max(1),
             runs: figures.runs as u64,
             looked_up,
             hits,
-            near_hits: of(&counts.near_hits),
+            locality_hits: of(&counts.locality_hits),
             misses: looked_up.saturating_sub(hits),
             refused: figures.refused,
             stale: of(&counts.stale),

@@ -13,7 +13,7 @@ use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::index::{Changes, Index};
 use larder_sorted::map::{Entry, Update};
 use larder_store::error::{PoolError, Result};
-use larder_store::runs::RunIo;
+use larder_store::run_io::RunIo;
 use larder_store::write::Dedup;
 use std::ops::ControlFlow;
 
@@ -31,7 +31,7 @@ pub(super) struct Rebuild {
     progress: RebuildProgress,
 }
 
-/// How far a rebuild of the index is.
+/// Progress of a rebuild of the index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RebuildProgress {
     /// Extents looked at.
@@ -55,7 +55,7 @@ impl Pool {
         self.install_parts(index.progress().changes)?;
         let removed = index.descriptors().cloned().collect();
         self.install_parts(Changes { added: Vec::new(), removed })?;
-        self.keep_note(super::tend::SINCE, "0")?;
+        self.keep_note(super::upkeep::SINCE, "0")?;
         let with_dedup = |of: &std::sync::Arc<crate::Dataset>| of.settings().dedup != Dedup::Off;
         let datasets = self.datasets().iter().filter(|of| with_dedup(of)).map(|of| of.id()).collect();
         *indexed = Indexed {
@@ -68,7 +68,7 @@ impl Pool {
         Ok(())
     }
 
-    /// How far the rebuild is that is under way, if one is.
+    /// Progress of the rebuild under way, if there is one.
     pub fn rebuild_progress(&self) -> Option<RebuildProgress> {
         self.duplicates.indexed.lock().rebuild.as_ref().map(|rebuild| rebuild.progress)
     }
@@ -85,7 +85,7 @@ impl Pool {
         };
         if refilling {
             let _commits_wait = self.commit_turn();
-            return self.tend_index(PAGES).map(|_| true);
+            return self.tick_index(PAGES).map(|_| true);
         }
         let Some((dataset, from)) = at else {
             self.duplicates.indexed.lock().rebuild = None;

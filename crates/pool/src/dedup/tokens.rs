@@ -8,28 +8,28 @@ use std::time::Duration;
 
 /// Of so much time, one part goes to reading.
 const PART: u32 = 8;
-/// What can be saved up.
+/// Most that can be saved up.
 const MOST: Duration = Duration::from_secs(1);
-/// What writing a byte takes, in nanoseconds, at the pace of one hard disk.
+/// Time to write a byte at the speed of one hard disk, ns.
 const NANOS_A_BYTE: u64 = 8;
 /// Pages that are read at once, at most.
 const PAGES_AT_ONCE: u64 = 256;
 
 #[derive(Debug)]
-struct State {
+struct TokenState {
     at: Duration,
     saved_up: Duration,
-    /// What a page takes; it follows what is measured.
+    /// Time to read a page, as measured.
     page: Duration,
 }
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Tokens(Mutex<State>);
+pub(super) struct Tokens(Mutex<TokenState>);
 
 impl Default for Tokens {
     fn default() -> Self {
-        Self(Mutex::new(State { at: Duration::ZERO, saved_up: MOST, page: Duration::from_micros(50) }))
+        Self(Mutex::new(TokenState { at: Duration::ZERO, saved_up: MOST, page: Duration::from_micros(50) }))
     }
 }
 

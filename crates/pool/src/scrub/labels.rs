@@ -9,7 +9,7 @@
 //! rewritten: a root under way looks torn. First areas are flushed before second ones are written, so a crash leaves
 //! each device at least as good as it was.
 
-use crate::fence::Look;
+use crate::fence::FenceCheck;
 use crate::open::RingPlace;
 use crate::pool::Pool;
 use larder_device::AlignedBuf;
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a device holds in one area; none when it does not give it.
+/// Contents of a device's label area; none if it cannot be read.
 type Area = Option<AlignedBuf>;
 
 /// Bytes of an area that are to be others.
@@ -44,23 +44,23 @@ fn ring(place: u64) -> Range<usize> {
 }
 
 impl Pool {
-    /// Looks at all labels and roots, and mends them; the bytes looked at and rewritten.
+    /// Looks at all labels and roots, and reconstructs them; the bytes looked at and rewritten.
     ///
     /// # Errors
     /// When a commit fails, or too many devices refuse.
     pub(super) fn scrub_labels(&self) -> Result<(u64, u64)> {
         let areas = self.read_areas();
         let examined = areas.iter().flat_map(|(_, areas)| areas).flatten().count() as u64 * LABEL_AREA;
-        let beats = self.mend_heartbeats(&areas)?;
+        let beats = self.repair_heartbeats(&areas)?;
         if self.wrong_labels(&areas).is_empty() && !self.has_damaged_roots(&areas) {
             return Ok((examined, beats));
         }
-        let (mut repaired, newest_is_lost) = self.mend_areas()?;
+        let (mut repaired, newest_is_lost) = self.repair_areas()?;
         repaired += beats;
         if newest_is_lost {
             // Its place is an old root's then.
             self.commit()?;
-            repaired += self.mend_areas()?.0;
+            repaired += self.repair_areas()?.0;
         }
         Ok((examined, repaired))
     }
@@ -85,7 +85,7 @@ impl Pool {
     }
 
     /// Heartbeats come by themselves; where one is damaged, now.
-    fn mend_heartbeats(&self, areas: &[(Arc<Member>, [Area; 2])]) -> Result<u64> {
+    fn repair_heartbeats(&self, areas: &[(Arc<Member>, [Area; 2])]) -> Result<u64> {
         let damaged = |area: &Area| {
             let at = HEARTBEAT_OFFSET as usize..HEARTBEAT_OFFSET as usize + LABEL_LEN;
             let beat = area.as_ref().map(|bytes| &bytes[at]);
@@ -136,10 +136,10 @@ impl Pool {
     }
 
     /// With commits held back: the bytes rewritten, and whether no copy of the newest root is left.
-    fn mend_areas(&self) -> Result<(u64, bool)> {
+    fn repair_areas(&self) -> Result<(u64, bool)> {
         let _commits_wait = self.commit_turn();
         let newest = self.store.durable_commit();
-        self.still_ours(Look::Closely)?;
+        self.still_ours(FenceCheck::Closely)?;
         let areas = self.read_areas();
         let mut fixes = self.wrong_labels(&areas);
         let mut newest_is_lost = false;
@@ -173,7 +173,7 @@ impl Pool {
                 let about = |class| Event::new(class).device(fix.member.guid, fix.member.name());
                 self.store.event(about(Class::Checksum).text("label or root"));
                 let write = fix.member.write(at, Arc::clone(&fix.data));
-                if write.is_some() && fix.member.settle_write(write) == Written::Done {
+                if write.is_some() && fix.member.complete_write(write) == Written::Done {
                     let proof = fix.member.read(at, fix.data.len()).map(|read| fix.member.wait(read));
                     if matches!(proof, Some(Ok(found)) if found[..] == fix.data[..]) {
                         repaired += fix.data.len() as u64;

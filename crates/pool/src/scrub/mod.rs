@@ -1,15 +1,15 @@
-//! The scrub: everything that is allocated is read and proven, and what is wrong is mended.
+//! The scrub: everything that is allocated is read and proven, and what is wrong is reconstructed.
 //!
 //! First come labels and rings of roots ([`labels`]), then all segments in the order of their ids, those of the
-//! tables and the log as well: every column of every row, with parity and spare copies that reads never touch, and
-//! the descriptors ([`Mend`]). Blocks need no check of their own: the sums of rows prove every byte.
+//! tables and the log as well: every column of every stripe, with parity and spare copies that reads never touch, and
+//! the descriptors ([`Reconstruction`]). Blocks need no check of their own: the sums of stripes prove every byte.
 //!
 //! A scrub goes through what there is when it begins; segments that are freed before it comes to them are left out.
 //! What is not durable yet is left alone. A segment that was wholly read, and is sound now, gets the time of the
 //! scrub; [`ScrubSince::Before`] passes over those with a later one.
 //!
 //! How far it is, and what came of the last few, are notes of the pool: a scrub goes on after an export, or after a
-//! crash from where the last commit with such a note left it. Mending twice does no harm.
+//! crash from where the last commit with such a note left it. Reconstructing twice does no harm.
 //!
 //! # Locks
 //! That of the work, held for a step, outermost of all; what others ask for is behind a short one of its own.
@@ -17,8 +17,8 @@
 mod labels;
 
 use crate::admin::NoteReader;
-use crate::mend::{Mend, Targets};
 use crate::pool::Pool;
+use crate::reconstruct::{Reconstruction, Targets};
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::{SegmentId, Timestamp};
 use larder_store::error::{PoolError, Result};
@@ -39,7 +39,7 @@ const SEGMENTS_PER_NOTE: u64 = 64;
 const PIECE: u64 = 8 << 20;
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
 
-/// What a scrub goes through.
+/// Scope of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubSince {
     /// Everything.
@@ -48,7 +48,7 @@ pub enum ScrubSince {
     Before(i64),
 }
 
-/// How far a scrub is.
+/// Progress of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrubProgress {
     /// When it began.
@@ -65,7 +65,7 @@ pub struct ScrubProgress {
     pub lost: u64,
 }
 
-/// How a scrub ended.
+/// Outcome of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubOutcome {
     /// It went through everything that it was to.
@@ -74,7 +74,7 @@ pub enum ScrubOutcome {
     Stopped,
 }
 
-/// What came of a scrub.
+/// Result of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrubResult {
     /// When it began.
@@ -87,13 +87,13 @@ pub struct ScrubResult {
     pub repaired: u64,
     /// Ranges that nothing can give back.
     pub lost: u64,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: ScrubOutcome,
 }
 
 /// A scrub under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Course {
+struct ScrubCourse {
     started: Timestamp,
     /// Segments that were proven at this time or later are passed over; seconds since 1970.
     before: Option<i64>,
@@ -106,7 +106,7 @@ struct Course {
     paused: bool,
 }
 
-impl Course {
+impl ScrubCourse {
     fn encode(&self) -> String {
         let before = self.before.map_or("-".into(), |secs| secs.to_string());
         let Self { started, next, until, examined, repaired, lost, paused, .. } = self;
@@ -163,7 +163,7 @@ impl ScrubResult {
 
 /// The pool's place for a scrub.
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct ScrubState {
     work: Mutex<Work>,
     shown: Mutex<Shown>,
 }
@@ -171,9 +171,9 @@ pub(crate) struct Slot {
 #[derive(Default)]
 struct Work {
     /// The segment under way, and what of its tally has been added up.
-    mend: Option<Mend>,
-    /// The segment after it: it is being read while the last rows of the other are proven.
-    next: Option<Mend>,
+    reconstruction: Option<Reconstruction>,
+    /// The segment after it: it is being read while the last stripes of the other are proven.
+    next: Option<Reconstruction>,
     counted: (u64, u64, u64),
     /// Labels have been looked at, in this import.
     labels: bool,
@@ -186,7 +186,7 @@ struct Work {
 struct Shown {
     /// The note of the last import was looked at.
     read: bool,
-    course: Option<Course>,
+    course: Option<ScrubCourse>,
 }
 
 impl Work {
@@ -198,7 +198,7 @@ impl Work {
 
     /// Lets go of the segments under way.
     fn let_go(&mut self) {
-        (self.mend, self.next, self.counted) = (None, None, (0, 0, 0));
+        (self.reconstruction, self.next, self.counted) = (None, None, (0, 0, 0));
     }
 }
 
@@ -211,11 +211,11 @@ impl Pool {
         self.store.check_writable()?;
         let mut work = self.scrub.work.lock();
         let course = match self.scrub_course() {
-            Some(course) if course.paused => Course { paused: false, ..course },
+            Some(course) if course.paused => ScrubCourse { paused: false, ..course },
             Some(_) => return Err(PoolError::Busy("a scrub is under way".into())),
             None => {
                 work.clear();
-                Course {
+                ScrubCourse {
                     started: self.store.world.clock.now(),
                     before: match what {
                         ScrubSince::All => None,
@@ -284,22 +284,25 @@ impl Pool {
                 left = left.saturating_sub(examined);
                 continue;
             }
-            if work.mend.is_none() {
+            if work.reconstruction.is_none() {
                 let started = work.next.take();
-                let Some(mend) = started.or_else(|| self.next_to_scrub(&course)) else {
+                let Some(reconstruction) = started.or_else(|| self.next_to_scrub(&course)) else {
                     self.end_scrub(&mut work, course, ScrubOutcome::Done)?;
                     return Ok(false);
                 };
-                (work.mend, work.counted) = (Some(mend), (0, 0, 0));
+                (work.reconstruction, work.counted) = (Some(reconstruction), (0, 0, 0));
             }
-            let Work { mend: Some(mend), next, counted, .. } = &mut *work else { continue };
-            mend.start(self);
-            if next.is_none() && mend.is_asked() {
-                *next = self.next_to_scrub(&Course { next: mend.segment_id().next(), ..course });
+            let Work { reconstruction: Some(reconstruction), next, counted, .. } = &mut *work else {
+                continue;
+            };
+            reconstruction.start(self);
+            if next.is_none() && reconstruction.is_asked() {
+                *next =
+                    self.next_to_scrub(&ScrubCourse { next: reconstruction.segment_id().next(), ..course });
                 next.iter_mut().for_each(|next| next.start(self));
             }
-            let stepped = mend.step(self, left.min(PIECE));
-            let tally = mend.tally();
+            let stepped = reconstruction.step(self, left.min(PIECE));
+            let tally = reconstruction.tally();
             let now = (tally.examined, tally.repaired, tally.lost.len() as u64);
             let before = std::mem::replace(counted, now);
             left = left.saturating_sub((now.0 - before.0).max(1));
@@ -309,12 +312,12 @@ impl Pool {
                 course.repaired += now.1 - before.1;
                 course.lost += now.2 - before.2;
                 if done {
-                    course.next = mend.segment_id().next();
+                    course.next = reconstruction.segment_id().next();
                 }
             }
             if done {
-                self.scrubbed(mend, course.started);
-                (work.mend, work.counted) = (None, (0, 0, 0));
+                self.scrubbed(reconstruction, course.started);
+                (work.reconstruction, work.counted) = (None, (0, 0, 0));
                 work.unnoted += 1;
                 let now = self.store.world.clock.monotonic();
                 if work.unnoted >= SEGMENTS_PER_NOTE || now.saturating_sub(work.noted_at) >= TIME_PER_NOTE {
@@ -329,21 +332,21 @@ impl Pool {
     pub fn scrub_progress(&self) -> Option<ScrubProgress> {
         let course = self.scrub_course()?;
         let core = self.store.core.lock();
-        let ahead = core.entries.range(course.next..course.until.max(course.next));
-        let left: u64 = ahead
+        let readahead = core.entries.range(course.next..course.until.max(course.next));
+        let left: u64 = readahead
             .filter(|(_, entry)| course.wants(entry))
             .map(|(_, entry)| u64::from(entry.height) * entry.segment.layout.columns() as u64)
             .sum();
-        let Course { started, examined, repaired, lost, paused, .. } = course;
+        let ScrubCourse { started, examined, repaired, lost, paused, .. } = course;
         Some(ScrubProgress { started, paused, examined, total: examined + left, repaired, lost })
     }
 
-    /// What came of the last one, on whichever host.
+    /// Result of the last one, on whichever host.
     pub fn scrub_result(&self) -> Option<ScrubResult> {
         self.scrub_results().pop()
     }
 
-    /// What came of the last few, the latest at the end.
+    /// Results of the last few, the latest at the end.
     pub fn scrub_results(&self) -> Vec<ScrubResult> {
         let note = self.note(RESULTS).unwrap_or_default();
         note.split(';').filter_map(ScrubResult::decode).collect()
@@ -355,39 +358,39 @@ impl Pool {
     }
 
     /// The scrub under way, at first as the last import left it.
-    fn scrub_course(&self) -> Option<Course> {
+    fn scrub_course(&self) -> Option<ScrubCourse> {
         let mut shown = self.scrub.shown.lock();
         if !shown.read {
             shown.read = true;
-            shown.course = self.note(COURSE).and_then(|note| Course::decode(&note));
+            shown.course = self.note(COURSE).and_then(|note| ScrubCourse::decode(&note));
         }
         shown.course
     }
 
     /// The next segment that a scrub goes through.
-    fn next_to_scrub(&self, course: &Course) -> Option<Mend> {
+    fn next_to_scrub(&self, course: &ScrubCourse) -> Option<Reconstruction> {
         let durable = self.store.durable_commit();
         let core = self.store.core.lock();
-        let mut ahead =
+        let mut readahead =
             core.entries.range(course.next..course.until.max(course.next)).map(|(_, entry)| entry);
-        let found = ahead.find(|entry| {
+        let found = readahead.find(|entry| {
             // The log of an import before: it was replayed, and its end may be torn.
             let old_log =
                 entry.segment.kind == SegmentKind::Log && entry.segment.incarnation != core.incarnation;
             course.wants(entry) && entry.segment.birth <= durable && !old_log
         });
-        found.map(|entry| Mend::new(Arc::clone(&entry.segment), entry.height, Targets::All))
+        found.map(|entry| Reconstruction::new(Arc::clone(&entry.segment), entry.height, Targets::All))
     }
 
     /// A segment was gone through.
-    fn scrubbed(&self, mend: &Mend, started: Timestamp) {
-        self.was_mended(mend);
-        if !mend.is_proven() {
+    fn scrubbed(&self, reconstruction: &Reconstruction, started: Timestamp) {
+        self.was_reconstructed(reconstruction);
+        if !reconstruction.is_proven() {
             return;
         }
-        self.store.core.lock().entries.change(mend.segment_id(), |entry| {
-            // It may have got rows meanwhile.
-            if entry.height == mend.end() {
+        self.store.core.lock().entries.change(reconstruction.segment_id(), |entry| {
+            // It may have got stripes meanwhile.
+            if entry.height == reconstruction.end() {
                 entry.verified = started.secs.max(0) as u64;
                 entry.dirty = true;
             }
@@ -398,7 +401,7 @@ impl Pool {
     pub(crate) fn scrub_lets_go(&self, is_freed: impl Fn(SegmentId) -> bool) {
         let Some(mut work) = self.scrub.work.try_lock() else { return };
         work.next.take_if(|next| is_freed(next.segment_id()));
-        if work.mend.take_if(|mend| is_freed(mend.segment_id())).is_some() {
+        if work.reconstruction.take_if(|reconstruction| is_freed(reconstruction.segment_id())).is_some() {
             self.uncount(&work);
             work.counted = (0, 0, 0);
         }
@@ -425,13 +428,13 @@ impl Pool {
     }
 
     /// The scrub is over; with the commit, what it rewrote is durable, and what came of it.
-    fn end_scrub(&self, work: &mut Work, course: Course, outcome: ScrubOutcome) -> Result<()> {
+    fn end_scrub(&self, work: &mut Work, course: ScrubCourse, outcome: ScrubOutcome) -> Result<()> {
         work.clear();
         self.scrub.shown.lock().course = None;
         if outcome == ScrubOutcome::Done {
             self.store.suspects.all_seen();
         }
-        let Course { started, examined, repaired, lost, .. } = course;
+        let ScrubCourse { started, examined, repaired, lost, .. } = course;
         let finished = self.store.world.clock.now();
         let result = ScrubResult { started, finished, examined, repaired, lost, outcome };
         let mut results = self.scrub_results();
@@ -457,8 +460,9 @@ mod tests {
         let started = Timestamp { secs: 1_800_000_000, nanos: 17 };
         for (before, paused) in [(None, true), (Some(12), false)] {
             let (next, until) = (SegmentId::new(3), SegmentId::new(99));
-            let course = Course { started, before, next, until, examined: 4, repaired: 5, lost: 6, paused };
-            assert_eq!(Course::decode(&course.encode()), Some(course));
+            let course =
+                ScrubCourse { started, before, next, until, examined: 4, repaired: 5, lost: 6, paused };
+            assert_eq!(ScrubCourse::decode(&course.encode()), Some(course));
         }
         let finished = Timestamp { secs: 1_800_000_060, nanos: 0 };
         for outcome in [ScrubOutcome::Done, ScrubOutcome::Stopped] {
@@ -466,7 +470,7 @@ mod tests {
             assert_eq!(ScrubResult::decode(&result.encode()), Some(result));
         }
         for bad in ["", "1 2", "x 2 - 3 4 5 6 7 0", "1 2 3 4 5 6 7 nine"] {
-            assert_eq!((Course::decode(bad), ScrubResult::decode(bad)), (None, None));
+            assert_eq!((ScrubCourse::decode(bad), ScrubResult::decode(bad)), (None, None));
         }
     }
 }

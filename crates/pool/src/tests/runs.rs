@@ -8,7 +8,7 @@ use larder_format::run::Places;
 use larder_format::{BlockId, ByteLen, GroupIndex, Place, SegmentId};
 use larder_sim::SimWorld;
 use larder_sorted::map::{Location, LookUp, Update};
-use larder_store::runs::RunIo;
+use larder_store::run_io::RunIo;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -84,9 +84,9 @@ fn changes_of_the_map_ask_for_a_commit_before_they_take_more_than_their_share() 
     while !pool.is_map_large() {
         let id = pool.store.core.lock().take_ids(1);
         pool.store.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
-        assert!(pool.store.map.lock().table_bytes() <= share + 1000);
+        assert!(pool.store.map.lock().memtable_bytes() <= share + 1000);
     }
-    assert!(pool.store.map.lock().table_bytes() > share);
+    assert!(pool.store.map.lock().memtable_bytes() > share);
     pool.commit().unwrap();
     assert!(!pool.is_map_large());
 }

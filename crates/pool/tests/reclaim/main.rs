@@ -93,8 +93,8 @@ fn writers_snapshots_and_whatever_frees_share_a_pool() {
         scope.spawn(|| until_done(&|| _ = pool.free_step(2).unwrap()));
         scope.spawn(|| until_done(&|| _ = pool.clean_step(true).unwrap()));
         until_done(&|| {
-            pool.trace_start().unwrap();
-            while pool.trace_step(1).unwrap() {}
+            pool.gc_start().unwrap();
+            while pool.gc_step(1).unwrap() {}
             pool.commit().unwrap();
         });
     });
@@ -108,8 +108,8 @@ fn writers_snapshots_and_whatever_frees_share_a_pool() {
         pool.destroy_dataset(dataset.id()).unwrap();
     }
     while pool.destroy_step(100).unwrap() {}
-    pool.trace_start().unwrap();
-    while pool.trace_step(8).unwrap() {}
+    pool.gc_start().unwrap();
+    while pool.gc_step(8).unwrap() {}
     while pool.free_step(8).unwrap() {}
     pool.commit().unwrap();
     common::assert_whole(&pool, "at the end");

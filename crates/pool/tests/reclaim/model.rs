@@ -25,7 +25,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    fn floor(&self) -> BlockId {
+    fn protected_below(&self) -> BlockId {
         self.snapshots.last().map_or(BlockId::new(0), |newest| newest.1)
     }
 
@@ -87,7 +87,7 @@ impl State {
     pub fn drop_piece(&mut self, blocks: &Blocks, name: &str, key: (u64, u64)) -> Option<Piece> {
         let tree = self.trees.get_mut(name).expect("a dataset");
         let piece = tree.head.remove(&key)?;
-        let held = blocks.all[piece.version].0.id <= tree.floor();
+        let held = blocks.all[piece.version].0.id <= tree.protected_below();
         if held || self.shared.contains(&piece.version) {
             self.left.insert(piece.version);
         }

@@ -136,14 +136,14 @@ impl Bed {
             38 => self.export(),
             39..=40 => {
                 // Its commit is one like any other.
-                if self.pool().trace_start().unwrap() {
+                if self.pool().gc_start().unwrap() {
                     self.promise();
                 }
                 "trace"
             }
             41..=44 => {
                 let effort = 1 + self.next(3) as usize;
-                match self.pool().trace_step(effort) {
+                match self.pool().gc_step(effort) {
                     Ok(_) => self.found_nothing_wrong(),
                     // It may need some for its pages.
                     Err(PoolError::NoSpace) if self.ballast > 0 => return "trace without room",
@@ -154,8 +154,8 @@ impl Bed {
             48 => self.switch_dedup(),
             49 => self.rebuild(),
             50..=51 => {
-                self.pool().tend().unwrap();
-                "tend"
+                self.pool().tick().unwrap();
+                "tick"
             }
             52..=55 => self.trim(),
             _ => self.put_many(),
@@ -191,7 +191,7 @@ impl Bed {
 
     /// A trace that ended has nothing to complain of.
     fn found_nothing_wrong(&self) {
-        if let Some(found) = self.pool().trace_findings() {
+        if let Some(found) = self.pool().gc_findings() {
             assert!(!found.is_bad(), "{found:?}");
         }
     }
@@ -259,13 +259,13 @@ impl Bed {
             for ((&(key, len), &ptr), &letter) in files.iter().zip(&ptrs).zip(&letters) {
                 drop_at(tree, key)?;
                 let version = match self.blocks.by_id.get(&ptr.id).copied() {
-                    Some(twin) => {
+                    Some(replica) => {
                         assert_ne!(dedup, Dedup::Off, "block {} was not to be shared", ptr.id);
-                        let (letter_of, len_of) = (self.blocks.letters[twin], self.blocks.all[twin].1);
+                        let (letter_of, len_of) = (self.blocks.letters[replica], self.blocks.all[replica].1);
                         assert_eq!((letter_of, len_of), (letter, len), "block {} is another", ptr.id);
-                        self.state.shared.insert(twin);
+                        self.state.shared.insert(replica);
                         self.hits += 1;
-                        twin
+                        replica
                     }
                     None => {
                         assert!(ptr.id >= unborn, "block {} was never stored", ptr.id);
@@ -301,7 +301,7 @@ impl Bed {
         if self.store(&name, &[((inode, 0), len as u32)]) { "put" } else { "put without room" }
     }
 
-    /// Enough to fill a row, and segments.
+    /// Enough to fill a stripe, and segments.
     fn put_many(&mut self) -> &'static str {
         let (name, _) = self.some_dataset();
         let count = 3 + self.next(4);
@@ -619,10 +619,10 @@ fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> R
 fn traced(pool: &Pool, mut state: State, blocks: &Blocks) -> Result<(), String> {
     let failed = |error: PoolError| format!("trace: {error}");
     // One that is under way began with what was there then.
-    pool.trace_stop().map_err(failed)?;
-    pool.trace_start().map_err(failed)?;
-    while pool.trace_step(4).map_err(failed)? {}
-    let found = pool.trace_findings().ok_or("a trace left no findings")?;
+    pool.gc_stop().map_err(failed)?;
+    pool.gc_start().map_err(failed)?;
+    while pool.gc_step(4).map_err(failed)? {}
+    let found = pool.gc_findings().ok_or("a trace left no findings")?;
     if found.is_bad() {
         return Err(format!("the trace found {found:?}"));
     }

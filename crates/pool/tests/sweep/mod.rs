@@ -29,7 +29,7 @@ fn workload(pool: &Pool, sim: &SimWorld, states: &mut Vec<State>, seed: u64, ste
             sim.mark(states.len() as u64 - 1);
             continue;
         }
-        // One small file, or enough of them to fill a row.
+        // One small file, or enough of them to fill a stripe.
         let version = states.len() as u64;
         let files: Vec<(u64, u64, usize)> = match next(4) {
             0 => (20..30).map(|inode| (inode, version, 1 + next(120_000) as usize)).collect(),

@@ -218,7 +218,7 @@ impl Bed {
     pub fn put(&mut self) {
         let version = self.states.len() as u64;
         let puts = match self.next(5) {
-            // Enough to fill rows.
+            // Enough to fill stripes.
             0 => (20..20 + 2 * self.shape.layout().k() as u64 + self.next(8))
                 .map(|inode| (inode, version, 1 + self.next(90_000) as usize))
                 .collect(),

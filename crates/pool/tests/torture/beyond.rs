@@ -43,23 +43,23 @@ fn worked(seed: u64, coverage: &mut Coverage) -> Bed {
     bed
 }
 
-/// Bits flip in columns of rows that hold records, as many as chance has it.
-fn ruin_rows(bed: &Bed, pieces: &[Piece], images: &mut [DeviceImage]) {
-    let mut rows: BTreeMap<_, Vec<&Piece>> = BTreeMap::new();
+/// Bits flip in columns of stripes that hold records, as many as chance has it.
+fn ruin_stripes(bed: &Bed, pieces: &[Piece], images: &mut [DeviceImage]) {
+    let mut stripes: BTreeMap<_, Vec<&Piece>> = BTreeMap::new();
     for piece in pieces {
-        if let Some(part) = piece.row {
-            rows.entry((part.segment, part.offset)).or_default().push(piece);
+        if let Some(part) = piece.stripe {
+            stripes.entry((part.segment, part.offset)).or_default().push(piece);
         }
     }
     let records = [Structure::Data, Structure::Parity, Structure::Small];
-    for parts in rows.values().filter(|parts| parts.iter().any(|piece| records.contains(&piece.what))) {
+    for parts in stripes.values().filter(|parts| parts.iter().any(|piece| records.contains(&piece.what))) {
         if bed.next(3) == 0 {
             continue;
         }
         let (many, pattern) =
             (1 + bed.next(4), [Pattern::One, Pattern::Burst, Pattern::OneIn(256)][bed.next(3) as usize]);
         let headers = bed.next(4) == 0;
-        for piece in parts.iter().filter(|piece| headers || piece.what != Structure::RowHeader) {
+        for piece in parts.iter().filter(|piece| headers || piece.what != Structure::StripeHeader) {
             if bed.next(many) == 0 {
                 flip(&mut images[piece.device], piece, pattern, &|n| bed.next(n));
             }
@@ -95,7 +95,7 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
     let pool = bed.pool();
     let before = bed.sim.images();
     let mut after = before.clone();
-    ruin_rows(&bed, &structures(&pool, &bed.sim), &mut after);
+    ruin_stripes(&bed, &structures(&pool, &bed.sim), &mut after);
     for (device, image) in after.iter().enumerate() {
         bed.sim.device(device).swap_media(image.clone());
     }
@@ -128,7 +128,7 @@ fn ruin_files(seed: u64, coverage: &mut Coverage) {
     pool.scrub_start(ScrubSince::All).unwrap();
     while pool.scrub_step(u64::MAX).unwrap() {}
     while pool.name_lost_step(64).unwrap() {}
-    // A scrub looks at whole rows, and may give back what a read of one block cannot.
+    // A scrub looks at whole stripes, and may give back what a read of one block cannot.
     let hit = unreadable();
     assert!(hit.is_subset(&at_first), "the scrub lost {hit:?} of {at_first:?}");
     let named: BTreeSet<u64> = pool.damage().iter().map(|damage| damage.inode).collect();
@@ -169,7 +169,8 @@ fn unreadable(bed: &Bed) -> BTreeSet<u64> {
     bed.model().iter().filter_map(lost).collect()
 }
 
-/// Sectors of what files hold, on a device that others cannot stand in for: each in some row, as many as chance has it.
+/// Sectors of what files hold, on a device that others cannot stand in for: each in some stripe, as many as chance has
+/// it.
 fn bad_sectors(bed: &Bed, device: usize) -> Vec<u64> {
     let pieces = structures(&bed.pool(), &bed.sim);
     let records = [Structure::Data, Structure::Parity, Structure::Small];
@@ -322,9 +323,9 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
             1 => pool.log_sync(),
             2 => pool.scrub_start(ScrubSince::All).and_then(|()| pool.scrub_step(1 << 20)).map(drop),
             3 => pool.clean_step(true).map(drop),
-            4 => pool.trace_start().and_then(|_| pool.trace_step(9)).map(drop),
+            4 => pool.gc_start().and_then(|_| pool.gc_step(9)).map(drop),
             5 => pool.free_step(4).map(drop),
-            6 => pool.heal_step().map(drop),
+            6 => pool.read_repair_step().map(drop),
             7 => pool.check().map(drop),
             8 => {
                 let all: Vec<_> = pool.store().members().iter().map(|member| member.index).collect();

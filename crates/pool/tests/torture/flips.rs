@@ -46,11 +46,11 @@ fn filled(shape: Shape, seed: u64) -> Bed {
     for round in 0..6 {
         let version = bed.states.len() as u64;
         let k = shape.layout().k() as u64;
-        let rows = (100..100 + 6 * k).map(|inode| (inode, version, 60_000 + bed.next(60_000) as usize));
+        let stripes = (100..100 + 6 * k).map(|inode| (inode, version, 60_000 + bed.next(60_000) as usize));
         let small = (10..30)
             .filter(|i| (i + round) % 3 == 0)
             .map(|inode| (inode, version, 1 + bed.next(9_000) as usize));
-        let puts = rows.chain(small).chain((1000..1006).map(|inode| (inode, version, 20_000))).collect();
+        let puts = stripes.chain(small).chain((1000..1006).map(|inode| (inode, version, 20_000))).collect();
         bed.change(puts, Vec::new());
         bed.commit();
     }
@@ -69,20 +69,20 @@ fn round(bed: &Bed, next: &impl Fn(u64) -> u64, flips: &mut Flips) {
     let before: Vec<DeviceImage> = bed.sim.images();
     let mut after = before.clone();
     let shape = bed.shape;
-    // Some devices, whatever is on them; or of each row other columns.
+    // Some devices, whatever is on them; or of each stripe other columns.
     let devices: Vec<bool> = choose(shape.devices(), next, |lost| shape.survives(|device| lost[device]));
     let scattered = next(2) == 0;
-    let mut of_rows: BTreeMap<_, Vec<bool>> = BTreeMap::new();
+    let mut of_stripes: BTreeMap<_, Vec<bool>> = BTreeMap::new();
     let pattern = match next(4) {
         0 => Pattern::One,
         1 => Pattern::Burst,
         _ => Pattern::OneIn([30, 64, 256, 4096][next(4) as usize]),
     };
     for piece in &pieces {
-        let hit = match piece.row {
+        let hit = match piece.stripe {
             Some(part) if scattered => {
                 let layout = part.layout;
-                of_rows.entry((part.segment, part.offset)).or_insert_with(|| {
+                of_stripes.entry((part.segment, part.offset)).or_insert_with(|| {
                     choose(layout.columns(), next, |lost| layout.survives(|column| lost[column]))
                 })[part.column]
             }
@@ -174,7 +174,7 @@ pub fn flip(image: &mut DeviceImage, piece: &Piece, pattern: Pattern, next: &imp
 }
 
 #[test]
-fn flipped_bits_of_every_structure_are_healed_to_the_last_byte() {
+fn flipped_bits_of_every_structure_are_repaired_to_the_last_byte() {
     let wanted = setting("LARDER_FLIPS", if full() { 50_000_000 } else { 1_000_000 });
     let rounds = setting("LARDER_ROUNDS", 12);
     let (first, one) = (setting("LARDER_SEED", 0), setting("LARDER_TORTURE", 0) == 1);

@@ -1,4 +1,4 @@
-//! Lost, lying and rotting devices: what a layout allows is survived, enumerated; whatever happens is healed,
+//! Lost, lying and rotting devices: what a layout allows is survived, enumerated; whatever happens is repaired,
 //! simulated; every structure is rebuilt from the others, bit by bit.
 
 mod bed;
@@ -7,7 +7,7 @@ mod beyond;
 mod common;
 mod enumeration;
 mod flips;
-mod heal;
+mod repair;
 mod reshaping;
 mod seeds;
 mod shape;

@@ -4,7 +4,7 @@
 use crate::bed::Bed;
 use larder_device::Device;
 use larder_format::DeviceIndex;
-use larder_format::label::GroupWord;
+use larder_format::label::LayoutKind;
 use larder_pool::create::rule_for;
 use larder_pool::{GroupSpec, PoolError};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Bed {
         let pool = self.pool();
         let group = pool.store().members().get(seat).group;
         let rule = pool.store().groups().into_iter().find(|of| of.index == group)?.rule;
-        matches!(rule.word, GroupWord::Single | GroupWord::Mirror).then(|| self.columns(group))
+        matches!(rule.word, LayoutKind::Single | LayoutKind::Mirror).then(|| self.columns(group))
     }
 
     /// Whether a device is on its way out of the group of `seat`.
@@ -163,7 +163,7 @@ impl Bed {
             }
             self.count("reshape step");
             // A segment that could not be read as it is.
-            self.pool().heal_step().unwrap();
+            self.pool().read_repair_step().unwrap();
             sound &= self.beside(calm, &mut since);
         }
         sound

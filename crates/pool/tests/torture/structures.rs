@@ -3,7 +3,7 @@
 use larder_format::label::{HEARTBEAT_OFFSET, LABEL_LEN, RING_SLOT, RING_SLOTS};
 use larder_format::root::{Root, ring_slot};
 use larder_format::segment::{
-    DESCRIPTOR_LEN, Layout, RowHeader, SegmentKind, SegmentRecord, SegmentState, row_header_len,
+    DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, StripeHeader, stripe_header_len,
 };
 use larder_format::{ByteLen, CommitId, DeviceOffset, SegmentId};
 use larder_pool::Pool;
@@ -19,7 +19,7 @@ pub enum Structure {
     Heartbeat,
     Root,
     Descriptor,
-    RowHeader,
+    StripeHeader,
     Data,
     Parity,
     Small,
@@ -35,7 +35,7 @@ impl Structure {
         Self::Heartbeat,
         Self::Root,
         Self::Descriptor,
-        Self::RowHeader,
+        Self::StripeHeader,
         Self::Data,
         Self::Parity,
         Self::Small,
@@ -54,20 +54,20 @@ pub struct Piece {
     pub device: usize,
     pub at: DeviceOffset,
     pub len: usize,
-    /// The row that it is a part of, if it is one of a row.
-    pub row: Option<RowPart>,
+    /// The stripe that it is a part of, if it is one of a stripe.
+    pub stripe: Option<StripePart>,
 }
 
-/// A column of a row.
+/// A column of a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowPart {
+pub struct StripePart {
     pub segment: SegmentId,
     pub offset: u32,
     pub layout: Layout,
     pub column: usize,
 }
 
-/// Everything that the newest commit of a pool has on its devices. Where rows
+/// Everything that the newest commit of a pool has on its devices. Where stripes
 /// lie is told by any of their columns.
 pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
     let members: Vec<_> = pool.store().members().iter().collect();
@@ -79,15 +79,15 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
         let device = usize::from(member.index.get());
         let areas = member.label_areas();
         let beat = areas[0] + ByteLen::new(HEARTBEAT_OFFSET);
-        pieces.push(Piece { what: Structure::Heartbeat, device, at: beat, len: LABEL_LEN, row: None });
+        pieces.push(Piece { what: Structure::Heartbeat, device, at: beat, len: LABEL_LEN, stripe: None });
         for area in areas {
-            pieces.push(Piece { what: Structure::Label, device, at: area, len: LABEL_LEN, row: None });
+            pieces.push(Piece { what: Structure::Label, device, at: area, len: LABEL_LEN, stripe: None });
             // The newest fifteen; what lies behind a root in its place says nothing.
             let newest = pool.store().durable_commit().get();
             for commit in (1..=newest).rev().take(RING_SLOTS as usize) {
                 let at = ring_slot(area, CommitId::new(commit));
                 let root = roots.get(&commit).map_or(RING_SLOT, Vec::len);
-                pieces.push(Piece { what: Structure::Root, device, at, len: root, row: None });
+                pieces.push(Piece { what: Structure::Root, device, at, len: root, stripe: None });
             }
         }
     }
@@ -106,8 +106,8 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
             let (device, at) = spot(column, offset);
             let number = members.iter().position(|member| usize::from(member.index.get()) == device)?;
             let image = images[number].as_ref().filter(|image| at.get() + 4096 <= image.size().get())?;
-            let row = RowHeader::check(pool.store().sums(), &image.read(at, 4096)).ok()?;
-            (row.segment == segment.id && row.offset == offset && row.height > 0).then_some(row)
+            let stripe = StripeHeader::check(pool.store().sums(), &image.read(at, 4096)).ok()?;
+            (stripe.segment == segment.id && stripe.offset == offset && stripe.height > 0).then_some(stripe)
         };
         for column in 0..columns {
             let (device, at) = spot(column, 0);
@@ -116,39 +116,45 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
                 device,
                 at,
                 len: DESCRIPTOR_LEN as usize,
-                row: None,
+                stripe: None,
             });
         }
         // What the log holds is not told by its segments' heights.
         let end = if segment.kind == SegmentKind::Log { slot_size } else { segment.height };
         let mut offset = DESCRIPTOR_LEN;
         while offset < end {
-            // A device that lost a write may hold a row that a power cut undid.
+            // A device that lost a write may hold a stripe that a power cut undid.
             let headers = (0..columns).filter_map(|column| read_header(column, offset));
-            let Some(row) = headers.max_by_key(|row| row.commit) else {
-                assert!(segment.kind == SegmentKind::Log, "no header of a row of {segment:?} at {offset}");
+            let Some(stripe) = headers.max_by_key(|stripe| stripe.commit) else {
+                assert!(segment.kind == SegmentKind::Log, "no header of a stripe of {segment:?} at {offset}");
                 break;
             };
-            // Later rows are of no commit yet.
-            if row.commit > pool.store().durable_commit() && segment.kind != SegmentKind::Log {
+            // Later stripes are of no commit yet.
+            if stripe.commit > pool.store().durable_commit() && segment.kind != SegmentKind::Log {
                 break;
             }
-            let header = row_header_len(columns);
+            let header = stripe_header_len(columns);
             for column in 0..columns {
                 let (device, at) = spot(column, offset);
-                let part = Some(RowPart { segment: segment.id, offset, layout: segment.layout, column });
+                let part = Some(StripePart { segment: segment.id, offset, layout: segment.layout, column });
                 let body = at + ByteLen::new(header.into());
                 pieces.push(Piece {
-                    what: Structure::RowHeader,
+                    what: Structure::StripeHeader,
                     device,
                     at,
                     len: header as usize,
-                    row: part,
+                    stripe: part,
                 });
                 let what = body_of(segment, column);
-                pieces.push(Piece { what, device, at: body, len: (row.height - header) as usize, row: part });
+                pieces.push(Piece {
+                    what,
+                    device,
+                    at: body,
+                    len: (stripe.height - header) as usize,
+                    stripe: part,
+                });
             }
-            offset += row.height;
+            offset += stripe.height;
         }
     }
     pieces

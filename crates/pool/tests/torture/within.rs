@@ -1,5 +1,5 @@
 //! The torture simulation within tolerance: whatever happens to devices that the layout can do without, nothing that
-//! was acknowledged is lost, and the pool heals to clean.
+//! was acknowledged is lost, and the pool repairs to clean.
 
 use crate::bed::{Bed, Coverage};
 use crate::shape::Shape;
@@ -203,11 +203,11 @@ impl Bed {
             22 => drop(pool.free_step(1).unwrap()),
             23 => {
                 // It begins with a commit.
-                if pool.trace_start().unwrap() {
+                if pool.gc_start().unwrap() {
                     self.promise();
                 }
             }
-            24..=25 => drop(pool.trace_step(2).unwrap()),
+            24..=25 => drop(pool.gc_step(2).unwrap()),
             26..=31 => self.harm(),
             32 => self.calm(),
             33..=34 => self.remember(),
@@ -216,9 +216,9 @@ impl Bed {
             38 => self.heal(),
             39 => self.offline(),
             40 => {
-                // Rows that reads found wrong.
+                // Stripes that reads found wrong.
                 self.verify();
-                while pool.heal_step().unwrap() > 0 {}
+                while pool.read_repair_step().unwrap() > 0 {}
                 self.count("reads heal");
             }
             41 => self.attach(),

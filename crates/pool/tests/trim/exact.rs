@@ -69,8 +69,8 @@ pub fn run(seed: u64) -> Result<usize, String> {
     let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
     let (pool, logs) = watched(&sim, word);
     pool.set_pool_property("autotrim", "on").unwrap();
-    let dice = SeededEntropy::new(seed);
-    let below = |n: u64| dice.next_u64() % n;
+    let rng = SeededEntropy::new(seed);
+    let below = |n: u64| rng.next_u64() % n;
     let (mut model, mut trimmed, mut freed) = (common::Model::new(), 0, BTreeSet::new());
     for version in 0..40 {
         common::commit(&pool, &mut model, &common::files(10 + below(20), 1 + below(30), version));

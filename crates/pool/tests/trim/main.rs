@@ -234,13 +234,13 @@ fn whatever_a_power_cut_makes_of_a_discard_what_was_promised_is_there() {
         }
         drop(pool);
         let trace = sim.trace();
-        let dice = SeededEntropy::new(seed);
+        let rng = SeededEntropy::new(seed);
         let mut sweep = trace.sweep();
         let mut cut = trace.len() / 3;
         while cut < trace.len() {
             sweep.advance_to(cut);
             let promised = trace.marks_before(cut).last().unwrap_or(0) as usize;
-            let after = SimWorld::from_images(sweep.images(Survival::Random { seed: dice.next_u64() }));
+            let after = SimWorld::from_images(sweep.images(Survival::Random { seed: rng.next_u64() }));
             let pool = common::open(&after, 2 + cut as u64);
             let case = format!("seed {seed}, {word}, cut {cut}");
             common::assert_whole(&pool, &case);
@@ -250,7 +250,7 @@ fn whatever_a_power_cut_makes_of_a_discard_what_was_promised_is_there() {
                 states[promised..].iter().any(|model| is_there(&model)),
                 "{case}: state {promised} is lost"
             );
-            cut += 1 + dice.next_u64() as usize % 40;
+            cut += 1 + rng.next_u64() as usize % 40;
         }
     }
 }

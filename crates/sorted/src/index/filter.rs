@@ -1,34 +1,34 @@
 //! Filters: whether a part may hold a fingerprint.
 //!
-//! Two kinds, for two ends. The base has nearly all entries, so its filters are to be small: a [`band`], two lines of
-//! memory a key. Upper runs have few entries, but there are several: these have [`lines`], one of them a key, at a
-//! third more bytes, and what is [`young`](super::young) is known by lines of its own.
+//! Two kinds, for two ends. The base has nearly all entries, so its filters are to be small: a [`ribbon`], two lines of
+//! memory a key. Upper runs have few entries, but there are several: these have a blocked [`bloom`] filter, one of them
+//! a key, at a third more bytes, and what is [`recent`](super::recent) is known by one of its own.
 //!
 //! A batch's look-ups are in two halves, so that the processor has the memory of all of them in flight: it is asked for
 //! that of each in the first half ([`Filter::fetch`]). Filters of 10^8 keys and more are larger than any cache, and
 //! without this a batch waits for one after the other (processor time of a new fingerprint, filters of four runs: 208
 //! instead of 107 ns).
 
-mod band;
-mod lines;
+mod bloom;
+mod ribbon;
 
-use band::Band;
+use bloom::Bloom;
+pub(super) use bloom::{Line, spot};
 use larder_format::index::FilterShape;
-use lines::Lines;
-pub(super) use lines::{Line, spot};
+use ribbon::Ribbon;
 
 /// A filter in memory.
 #[derive(Debug, Clone)]
 pub(super) enum Filter {
-    Band(Band),
-    Lines(Lines),
+    Ribbon(Ribbon),
+    Bloom(Bloom),
 }
 
-/// Where a filter has what it knows of a key.
+/// Positions of a key in a filter.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Spots {
-    Band(band::Spots),
-    Line(lines::Spot),
+    Ribbon(ribbon::RibbonSpots),
+    Bloom(bloom::BloomSpot),
 }
 
 /// MurmurHash3's finalizer.
@@ -54,38 +54,38 @@ pub(super) fn fetch(at: *const u8) {
 
 impl Filter {
     /// A filter of `keys`, which all differ, for the base or for an upper run. Keys that somebody made up, on a disk,
-    /// may have no band.
+    /// may have no ribbon.
     pub(super) fn build(keys: &[u64], base: bool) -> Self {
-        let band = if base { Band::build(keys) } else { None };
-        band.map_or_else(|| Self::Lines(Lines::build(keys)), Self::Band)
+        let ribbon = if base { Ribbon::build(keys) } else { None };
+        ribbon.map_or_else(|| Self::Bloom(Bloom::build(keys)), Self::Ribbon)
     }
 
     /// The filter that these bytes are, if they are as many as the shape needs.
     pub(super) fn from_bytes(shape: FilterShape, bytes: &[u8]) -> Option<Self> {
         match shape {
             _ if bytes.len() as u64 != shape.bytes() => None,
-            FilterShape::Band { seed, values } => {
-                Some(Self::Band(Band::new(band::Shape { seed, values }, bytes)))
+            FilterShape::Ribbon { seed, values } => {
+                Some(Self::Ribbon(Ribbon::new(ribbon::Shape { seed, values }, bytes)))
             }
-            FilterShape::Lines { .. } => Some(Self::Lines(Lines::new(bytes))),
+            FilterShape::Bloom { .. } => Some(Self::Bloom(Bloom::new(bytes))),
         }
     }
 
     pub(super) fn shape(&self) -> FilterShape {
         match self {
-            Self::Band(band) => {
-                let band::Shape { seed, values } = band.shape();
-                FilterShape::Band { seed, values }
+            Self::Ribbon(ribbon) => {
+                let ribbon::Shape { seed, values } = ribbon.shape();
+                FilterShape::Ribbon { seed, values }
             }
-            Self::Lines(lines) => FilterShape::Lines { lines: lines.len() },
+            Self::Bloom(bloom) => FilterShape::Bloom { lines: bloom.len() },
         }
     }
 
-    /// As it is on disk.
+    /// Its encoding on disk.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Band(band) => band.bytes().to_vec(),
-            Self::Lines(lines) => lines.to_bytes(),
+            Self::Ribbon(ribbon) => ribbon.bytes().to_vec(),
+            Self::Bloom(bloom) => bloom.to_bytes(),
         }
     }
 
@@ -93,8 +93,8 @@ impl Filter {
     #[inline]
     pub(super) fn spots(&self, key: u64) -> Spots {
         match self {
-            Self::Band(band) => Spots::Band(band.spots(key)),
-            Self::Lines(lines) => Spots::Line(lines.spot(key)),
+            Self::Ribbon(ribbon) => Spots::Ribbon(ribbon.spots(key)),
+            Self::Bloom(bloom) => Spots::Bloom(bloom.spot(key)),
         }
     }
 
@@ -102,8 +102,8 @@ impl Filter {
     #[inline]
     pub(super) fn fetch(&self, spots: &Spots) {
         match (self, spots) {
-            (Self::Band(band), Spots::Band(spots)) => band.fetch(spots),
-            (Self::Lines(lines), Spots::Line(spot)) => lines.fetch(spot),
+            (Self::Ribbon(ribbon), Spots::Ribbon(spots)) => ribbon.fetch(spots),
+            (Self::Bloom(bloom), Spots::Bloom(spot)) => bloom.fetch(spot),
             _ => {}
         }
     }
@@ -112,8 +112,8 @@ impl Filter {
     #[inline]
     pub(super) fn may_hold(&self, spots: &Spots) -> bool {
         match (self, spots) {
-            (Self::Band(band), Spots::Band(spots)) => band.may_hold(spots),
-            (Self::Lines(lines), Spots::Line(spot)) => lines.may_hold(spot),
+            (Self::Ribbon(ribbon), Spots::Ribbon(spots)) => ribbon.may_hold(spots),
+            (Self::Bloom(bloom), Spots::Bloom(spot)) => bloom.may_hold(spot),
             _ => unreachable!("spots are asked of the filter that gave them"),
         }
     }
@@ -153,13 +153,13 @@ mod tests {
     fn says(shape: FilterShape, bytes: &[u8], key: u64) -> bool {
         let scaled = |h: u64, n: u32| ((u128::from(h) * u128::from(n)) >> 64) as usize;
         match shape {
-            FilterShape::Band { seed, values } => {
+            FilterShape::Ribbon { seed, values } => {
                 let h = mix(key.wrapping_add(seed));
                 let p = scaled(h, values - 64 + 1);
                 let others = (0..=5).map(|i| bytes[p + (h / (1 << (8 + 6 * i)) % 64) as usize]);
                 others.fold(bytes[p], |sum, value| sum ^ value) == (h % 256) as u8
             }
-            FilterShape::Lines { lines } => {
+            FilterShape::Bloom { lines } => {
                 let h = mix(key);
                 let line = &bytes[scaled(h, lines) * 64..][..64];
                 (0..8).all(|w| {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_chosen_to_have_no_band_have_a_filter_all_the_same() {
+    fn keys_chosen_to_have_no_ribbon_have_a_filter_all_the_same() {
         assert!((0..1000).all(|n| unmix(mix(n)) == n));
         // Two keys with the same values and other checks, for each seed that could be tried.
         let pair = |seed: u64| [0, 1].map(|check| unmix(mix(seed) << 8 | check).wrapping_sub(mix(seed)));

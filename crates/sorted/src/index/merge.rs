@@ -1,7 +1,7 @@
-//! Writing parts: from the table, or from parts that are read as one sequence; in bounded steps.
+//! Writing parts: from the memtable, or from parts that are read as one sequence; in bounded steps.
 
-use super::part::{Part, PartWriter, Run, Stamp};
-use super::table::Table;
+use super::memtable::Memtable;
+use super::part::{IndexRun, Part, PartWriter, Stamp};
 use super::{Counters, PART_PRINTS};
 use crate::pages::{PageReader, PageWriter};
 use larder_format::index::PrintEntry;
@@ -20,7 +20,7 @@ pub(super) enum Outcome {
     Complete,
 }
 
-/// What `newer` says after `older`.
+/// Combines `newer` with `older`.
 fn compose(newer: PrintEntry, older: PrintEntry) -> PrintEntry {
     // A block that is gone says nothing of another one.
     if newer.gone && !older.gone && newer.id != older.id { older } else { newer }
@@ -28,8 +28,8 @@ fn compose(newer: PrintEntry, older: PrintEntry) -> PrintEntry {
 
 #[derive(Debug)]
 enum Source {
-    Table {
-        table: Arc<Table>,
+    Memtable {
+        memtable: Arc<Memtable>,
         next: usize,
     },
     /// The pages of `parts` from the `page`-th of the `part`-th on.
@@ -48,7 +48,7 @@ struct Input {
     at: usize,
 }
 
-/// What became of the pages that a merge wanted.
+/// Result of reading the pages that a merge wanted.
 #[derive(Debug, Default, Clone, Copy)]
 struct Tally {
     read: u64,
@@ -75,11 +75,11 @@ impl Input {
             self.entries.clear();
             self.at = 0;
             match &mut self.source {
-                Source::Table { table, next } => {
-                    if *next == table.ranges() {
+                Source::Memtable { memtable, next } => {
+                    if *next == memtable.ranges() {
                         break;
                     }
-                    table.range(*next, &mut self.entries);
+                    memtable.range(*next, &mut self.entries);
                     *next += 1;
                 }
                 Source::Parts { parts, part, page } => {
@@ -115,7 +115,7 @@ impl Input {
     }
 }
 
-/// What a merge reads and how much it is.
+/// Inputs of a merge, and their size.
 #[derive(Debug)]
 pub(super) struct Inputs {
     inputs: Vec<Input>,
@@ -124,14 +124,14 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
-    pub(super) fn of_table(table: Arc<Table>) -> Self {
-        let entries = table.len() as u64;
-        let input = Input { source: Source::Table { table, next: 0 }, entries: Vec::new(), at: 0 };
+    pub(super) fn of_memtable(memtable: Arc<Memtable>) -> Self {
+        let entries = memtable.len() as u64;
+        let input = Input { source: Source::Memtable { memtable, next: 0 }, entries: Vec::new(), at: 0 };
         Self { inputs: vec![input], entries, range: (0, u64::MAX) }
     }
 
     /// Runs, newest first, within a range of upper halves.
-    pub(super) fn of_runs<'a>(runs: impl Iterator<Item = &'a Run>, range: (u64, u64)) -> Self {
+    pub(super) fn of_runs<'a>(runs: impl Iterator<Item = &'a IndexRun>, range: (u64, u64)) -> Self {
         let mut all = Self { inputs: Vec::new(), entries: 0, range };
         for run in runs {
             all.entries += run.entries_within(range.0, range.1);
@@ -244,7 +244,7 @@ impl Merge {
         if self.tally.damaged > 0 && nothing && !self.counters.missed.swap(true, Ordering::Relaxed) {
             let parts = self.inputs.inputs.iter().find_map(|input| match &input.source {
                 Source::Parts { parts, .. } => parts.first(),
-                Source::Table { .. } => None,
+                Source::Memtable { .. } => None,
             });
             let ptr = parts.expect("a page was damaged").index[0].ptr;
             return Err(io.refused(ptr, Corrupt::new("index page", Reason::Short)));

@@ -128,7 +128,7 @@ fn read_filter<R: PageReader>(descriptor: &PartDescriptor, reader: &R) -> Option
     Filter::from_bytes(descriptor.filter, &bytes)
 }
 
-/// What a part's descriptor says beside its pages.
+/// Fields of a part's descriptor other than its pages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) oldest: RunId,
@@ -238,24 +238,24 @@ impl PartWriter {
 
 /// Parts that follow one another.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Run {
-    /// The writings of the table that are in it; of no meaning in the base.
+pub(super) struct IndexRun {
+    /// The writings of the memtable that are in it; of no meaning in the base.
     pub(super) oldest: RunId,
     pub(super) newest: RunId,
     parts: Vec<Arc<Part>>,
-    /// What look-ups need of each part, side by side.
+    /// Data of each part that look-ups need, side by side.
     firsts: Vec<u64>,
     filters: Vec<Option<Filter>>,
     /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none
     /// remains where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
-    /// For [`Run::taken_to`]: the upper runs that parts have taken in, newest first, each with the last upper half up
-    /// to which all parts have. One is enough unless the base is being folded into.
+    /// For [`IndexRun::taken_to`]: the upper runs that parts have taken in, newest first, each with the last upper half
+    /// up to which all parts have. One is enough unless the base is being folded into.
     steps: Vec<(RunId, u64)>,
 }
 
-impl Run {
+impl IndexRun {
     /// The run of these parts, in order.
     pub(super) fn new(oldest: RunId, newest: RunId, parts: Vec<Arc<Part>>) -> Self {
         let firsts: Vec<_> = parts.iter().map(|part| part.first()).collect();

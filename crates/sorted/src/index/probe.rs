@@ -1,8 +1,8 @@
 //! Look-ups of a batch: the filters of all first, then the pages of all.
 
 use super::filter::{Filter, Spots};
-use super::part::{Part, Run};
-use super::table::Table;
+use super::memtable::Memtable;
+use super::part::{IndexRun, Part};
 use super::{Counters, Runs};
 use crate::pages::PageReader;
 use larder_format::index::PrintEntry;
@@ -15,10 +15,10 @@ use std::sync::atomic::Ordering;
 #[derive(Debug)]
 pub struct Probe {
     pub(super) asks: Vec<Ask>,
-    pub(super) frozen: Option<Arc<Table>>,
+    pub(super) frozen: Option<Arc<Memtable>>,
     pub(super) runs: Arc<Runs>,
-    /// The first run of which [`Ask::young`] says anything.
-    pub(super) young_from: Option<RunId>,
+    /// The first run of which [`Ask::recent`] says anything.
+    pub(super) recent_from: Option<RunId>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -27,18 +27,18 @@ pub struct Probe {
 pub(super) struct Ask {
     pub(super) high: u64,
     check: u32,
-    /// It may be in a table, or in one of the runs that [`super::young`] knows.
-    pub(super) young: bool,
+    /// It may be in a memtable, or in one of the runs that [`super::recent`] knows.
+    pub(super) recent: bool,
     /// A block that is gone, which no older run can mean.
     gone: Option<BlockId>,
     answer: Option<BlockId>,
-    pub(super) settled: bool,
+    pub(super) answered: bool,
 }
 
 impl Ask {
     /// `kept`: whether the index has such fingerprints at all.
     pub(super) fn new(high: u64, check: u32, kept: bool) -> Self {
-        Self { high, check, young: false, gone: None, answer: None, settled: !kept }
+        Self { high, check, recent: false, gone: None, answer: None, answered: !kept }
     }
 
     /// Takes what the next older run says.
@@ -47,17 +47,17 @@ impl Ask {
             None => {}
             Some(entry) if entry.gone => self.gone = Some(entry.id),
             Some(entry) if self.gone == Some(entry.id) => {}
-            Some(entry) => (self.answer, self.settled) = (Some(entry.id), true),
+            Some(entry) => (self.answer, self.answered) = (Some(entry.id), true),
         }
     }
 }
 
-/// What a filter is asked.
+/// A query to a filter.
 struct Question<'a> {
     ask: usize,
     /// Of the run, from the newest.
     age: usize,
-    run: &'a Run,
+    run: &'a IndexRun,
     part: usize,
     filter: &'a Filter,
     spots: Spots,
@@ -84,9 +84,9 @@ impl Probe {
     /// whose page cannot be read.
     pub fn finish<R: PageReader>(mut self, reader: &R, tokens: &mut u64) -> Vec<Option<BlockId>> {
         let mut asks = std::mem::take(&mut self.asks);
-        if let Some(table) = &self.frozen {
-            let asked = asks.iter_mut().filter(|ask| ask.young && !ask.settled);
-            asked.for_each(|ask| ask.hear(table.get(ask.high)));
+        if let Some(memtable) = &self.frozen {
+            let asked = asks.iter_mut().filter(|ask| ask.recent && !ask.answered);
+            asked.for_each(|ask| ask.hear(memtable.get(ask.high)));
         }
         let mut candidates = self.candidates(&asks);
         while !candidates.is_empty() {
@@ -95,18 +95,18 @@ impl Probe {
         asks.into_iter().map(|ask| ask.answer).collect()
     }
 
-    /// What the filters let through, in order of ask and age.
+    /// Candidates that passed the filters, in order of ask and age.
     fn candidates<'a>(&'a self, asks: &[Ask]) -> Vec<Candidate<'a>> {
-        let open: Vec<usize> = (0..asks.len()).filter(|&at| !asks[at].settled).collect();
+        let open: Vec<usize> = (0..asks.len()).filter(|&at| !asks[at].answered).collect();
         // Few; most runs are asked for these alone.
-        let young: Vec<usize> = open.iter().copied().filter(|&at| asks[at].young).collect();
+        let recent: Vec<usize> = open.iter().copied().filter(|&at| asks[at].recent).collect();
         let mut questions = Vec::with_capacity(2 * open.len());
         for (age, run) in self.runs.newest_first().enumerate() {
-            let is_upper = age < self.runs.uppers.len();
-            let is_young = is_upper && self.young_from.is_some_and(|from| from <= run.oldest);
+            let is_above_base = age < self.runs.uppers.len();
+            let is_recent = is_above_base && self.recent_from.is_some_and(|from| from <= run.oldest);
             // What is left of a run where it was folded is older than what the base says.
-            let folded_to = if is_upper { self.runs.base.taken_to(run.newest) } else { None };
-            for &ask in if is_young { &young } else { &open } {
+            let folded_to = if is_above_base { self.runs.base.taken_to(run.newest) } else { None };
+            for &ask in if is_recent { &recent } else { &open } {
                 let high = asks[ask].high;
                 if folded_to.is_none_or(|to| high > to)
                     && let Some((part, filter)) = run.part_of(high)
@@ -153,7 +153,7 @@ impl Probe {
             while pages.next_if(|(ptr, _)| *ptr != candidate.ptr()).is_some() {}
             let Some((_, page)) = pages.peek() else {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                ask.settled = true;
+                ask.answered = true;
                 continue;
             };
             let found = page.as_ref().ok().and_then(|bytes| {
@@ -163,7 +163,7 @@ impl Probe {
             ask.hear(found.flatten());
         }
         self.counters.damaged.fetch_add(damaged, Ordering::Relaxed);
-        later.retain(|candidate| !asks[candidate.ask].settled);
+        later.retain(|candidate| !asks[candidate.ask].answered);
         later
     }
 }

@@ -68,7 +68,7 @@ fn part_of(page: &[u8]) -> RunId {
     RunId::new(u64::from_le_bytes(page[..8].try_into().unwrap()))
 }
 
-const LIMITS: Limits = Limits { filters: usize::MAX, table: usize::MAX };
+const LIMITS: Limits = Limits { filters: usize::MAX, memtable: usize::MAX };
 
 /// An index, what it has to know, and what the pool's tables would hold.
 struct Bench {
@@ -311,7 +311,7 @@ fn a_fold_goes_on_behind_what_is_left_when_the_last_part_is_gone() {
     go_through(steps, 4000);
 }
 
-/// An index of `count` contents, a table for each `every`.
+/// An index of `count` contents, a memtable for each `every`.
 fn filled(limits: Limits, count: u64, every: u64) -> Bench {
     let mut bench = Bench::new(limits);
     for n in 0..count {
@@ -345,10 +345,10 @@ fn runs_stay_few_and_entries_are_written_a_dozen_times() {
     let count = 200 * PART_PRINTS as u64;
     let mut bench = filled(LIMITS, count, PART_PRINTS as u64);
     let figures = bench.index.figures();
-    assert!(figures.runs <= 2 * UPPERS + 1, "{figures:?}");
+    assert!(figures.runs <= 2 * UPPER_RUNS + 1, "{figures:?}");
     bench.settle();
     let figures = bench.index.figures();
-    assert!(figures.runs <= UPPERS + 1, "{figures:?}");
+    assert!(figures.runs <= UPPER_RUNS + 1, "{figures:?}");
     let written = bench.blocks.bytes_written as f64 / figures.disk_bytes as f64;
     assert!(written < 16.0, "{written} times");
     let of = |bytes: u64| bytes as f64 / count as f64;
@@ -390,14 +390,14 @@ fn a_new_fingerprint_asks_no_run_above_the_base_however_many_there_are() {
             most_runs = most_runs.max(bench.index.figures().runs);
             let prints: Vec<_> = (count..count + 1000).map(print).collect();
             let probe = bench.index.probe(&prints);
-            let young = probe.asks.iter().filter(|ask| ask.young).count();
-            assert!(young < 60, "{young} of 1000 with {n}");
+            let recent = probe.asks.iter().filter(|ask| ask.recent).count();
+            assert!(recent < 60, "{recent} of 1000 with {n}");
             bench.check((0..=n).step_by(37));
         }
     }
     assert!(most_runs > 3, "{most_runs}");
-    let young = bench.index.young.memory_bytes();
-    assert!(young <= count as usize / 2, "{young}");
+    let recent = bench.index.recent.memory_bytes();
+    assert!(recent <= count as usize / 2, "{recent}");
     // Runs of an earlier import are asked themselves.
     bench.reopen();
     bench.insert(count);
@@ -493,7 +493,7 @@ fn an_index_that_is_opened_with_less_memory_shrinks_to_it() {
 
 #[test]
 fn a_full_table_takes_nothing_while_the_one_before_waits() {
-    let mut bench = Bench::new(Limits { table: 400_000, ..LIMITS });
+    let mut bench = Bench::new(Limits { memtable: 400_000, ..LIMITS });
     let mut n = 0;
     for _ in 0..2 {
         while !bench.index.is_full() {
@@ -503,7 +503,7 @@ fn a_full_table_takes_nothing_while_the_one_before_waits() {
         bench.flush();
     }
     assert!(!bench.flush(), "the first is not written");
-    assert!(bench.index.figures().table_bytes <= 500_000);
+    assert!(bench.index.figures().memtable_bytes <= 500_000);
     let (taken, id) = (n, BlockId::new(bench.next));
     for n in taken..taken + 100 {
         bench.index.insert(print(n), id);

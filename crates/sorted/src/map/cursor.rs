@@ -1,11 +1,11 @@
 //! Reading many ids of the map in ascending order, without holding the map: a page is read and decoded once.
 //!
-//! Both readers see the runs as they were when they were made. What the table says since is laid over it by
+//! Both readers see the runs as they were when they were made. What the memtable says since is laid over it by
 //! [`BlockMap::now`], under the map's lock. The caller keeps the space of runs removed meanwhile from being
 //! written again, as for a [`super::LookUp`].
 
 use super::merge::{MergedRuns, Outcome};
-use super::run::Run;
+use super::run::SortedRun;
 use super::{BlockMap, Entry};
 use crate::pages::PageReader;
 use larder_format::BlockId;
@@ -19,18 +19,18 @@ pub const NEIGHBOURS: u64 = 2048;
 /// Finds chosen ids.
 #[derive(Debug)]
 pub struct Finder {
-    runs: Arc<Vec<Arc<Run>>>,
+    runs: Arc<Vec<Arc<SortedRun>>>,
     /// Of each run, the page at hand and its number.
     at: Vec<Option<(usize, RunPage)>>,
     pages: usize,
 }
 
 impl Finder {
-    /// What the runs say of `id`. Ids that ascend read each page at most once.
+    /// The runs' delta for `id`. Ids that ascend read each page at most once.
     pub fn find<R: PageReader>(&mut self, id: BlockId, reader: &R) -> Result<Delta, R::Error> {
         let mut delta = Delta::NONE;
         for (run, at) in self.runs.iter().zip(&mut self.at) {
-            if delta.is_settled() {
+            if delta.is_final() {
                 break;
             }
             if !run.covers(id) {
@@ -84,18 +84,18 @@ impl Walk {
     }
 }
 
-/// What a [`Walk`] came to.
+/// Next item of a [`Walk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// An id, and what the runs say of it.
     Entry(BlockId, Delta),
     /// The pages that it may read are used up.
     Paused,
-    /// There are no more ids.
+    /// The end.
     End,
 }
 
-/// What the runs say around an id. See [`BlockMap::around`].
+/// Entries of the runs around an id. See [`BlockMap::around`].
 #[derive(Debug)]
 pub struct Around {
     first: BlockId,
@@ -103,7 +103,7 @@ pub struct Around {
     merged: MergedRuns,
 }
 
-/// What was read of an [`Around`].
+/// Entries that an [`Around`] read.
 #[derive(Debug)]
 pub struct Neighbourhood {
     first: BlockId,
@@ -156,13 +156,13 @@ impl BlockMap {
         &'a self,
         read: &'a Neighbourhood,
     ) -> impl Iterator<Item = (BlockId, Entry)> + use<'a> {
-        let mut table = self.table.range(read.first..=read.last).peekable();
+        let mut memtable = self.memtable.range(read.first..=read.last).peekable();
         let mut in_runs = read.in_runs.iter().peekable();
         std::iter::from_fn(move || {
-            let (of_table, of_runs) = (table.peek().map(|of| *of.0), in_runs.peek().map(|of| of.0));
-            let id = of_table.into_iter().chain(of_runs).min()?;
+            let (of_memtable, of_runs) = (memtable.peek().map(|of| *of.0), in_runs.peek().map(|of| of.0));
+            let id = of_memtable.into_iter().chain(of_runs).min()?;
             let older = in_runs.next_if(|of| of.0 == id).map_or(Delta::NONE, |of| of.1);
-            let delta = table.next_if(|of| *of.0 == id).map_or(older, |of| of.1.over(older));
+            let delta = memtable.next_if(|of| *of.0 == id).map_or(older, |of| of.1.over(older));
             Some((id, delta))
         })
         .filter_map(|(id, delta)| Some((id, Entry::of(&delta)?)))
@@ -183,12 +183,12 @@ impl BlockMap {
 
     /// Ids in `range` that got one of `marks` since the last checkpoint, at most so many.
     pub fn newly_marked(&self, range: impl RangeBounds<BlockId>, marks: Marks, most: usize) -> Vec<BlockId> {
-        let marked = self.table.range(range).filter(|(_, delta)| delta.set.contains(marks));
+        let marked = self.memtable.range(range).filter(|(_, delta)| delta.set.contains(marks));
         marked.take(most).map(|(id, _)| *id).collect()
     }
 
-    /// What the map knows of `id`, given what its runs say.
+    /// The map's delta for `id`, given that of its runs.
     pub fn now(&self, id: BlockId, runs: Delta) -> Delta {
-        self.table.get(&id).map_or(runs, |newest| newest.over(runs))
+        self.memtable.get(&id).map_or(runs, |newest| newest.over(runs))
     }
 }

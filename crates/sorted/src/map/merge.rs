@@ -1,6 +1,6 @@
 //! Reading several runs as one, and writing the result as a new run in bounded steps.
 
-use super::run::{Run, RunWriter};
+use super::run::{RunWriter, SortedRun};
 use crate::pages::{PageReader, PageWriter};
 use larder_format::run::{Delta, Footprint, PAGE_MAX, PageCursor, RunId, RunPage};
 use larder_format::{BlockId, Fingerprint};
@@ -24,7 +24,7 @@ impl Budget {
         Self::pages(usize::MAX)
     }
 
-    /// What of `pages` to be read and to be written was used.
+    /// Pages used of those that may be read and written.
     pub(super) fn spent(&self, pages: usize) -> usize {
         (pages - self.reads) + (pages - self.writes)
     }
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 /// One run on its way through a merge.
 #[derive(Debug)]
 struct Input {
-    run: Arc<Run>,
+    run: Arc<SortedRun>,
     from: BlockId,
     next_page: usize,
     end_page: usize,
@@ -57,7 +57,7 @@ struct Input {
 
 impl Input {
     /// The pages of `run` that may have ids from `from` to `to`.
-    fn new(run: Arc<Run>, from: BlockId, to: BlockId) -> Self {
+    fn new(run: Arc<SortedRun>, from: BlockId, to: BlockId) -> Self {
         let end_page = if to < run.descriptor.first { 0 } else { run.page_of(to) + 1 };
         let next_page = if from > run.descriptor.last { end_page } else { run.page_of(from).min(end_page) };
         Self { run, from, next_page, end_page, page: None, head: None }
@@ -109,12 +109,12 @@ fn compose(
 
 impl MergedRuns {
     /// `runs` from `from` on.
-    pub(super) fn new(runs: impl Iterator<Item = Arc<Run>>, from: BlockId) -> Self {
+    pub(super) fn new(runs: impl Iterator<Item = Arc<SortedRun>>, from: BlockId) -> Self {
         Self::within(runs, from, BlockId::new(u64::MAX))
     }
 
     /// `runs` from `from` to `to`, and what else is on those pages.
-    pub(super) fn within(runs: impl Iterator<Item = Arc<Run>>, from: BlockId, to: BlockId) -> Self {
+    pub(super) fn within(runs: impl Iterator<Item = Arc<SortedRun>>, from: BlockId, to: BlockId) -> Self {
         Self { inputs: runs.map(|run| Input::new(run, from, to)).collect(), forgotten: None }
     }
 
@@ -147,15 +147,15 @@ impl MergedRuns {
         delta
     }
 
-    /// The next id of the runs and of `table`, which is newer than all of them.
+    /// The next id of the runs and of `memtable`, which is newer than all of them.
     pub(super) fn next_over<R: PageReader>(
         &mut self,
-        table: &mut Peekable<impl Iterator<Item = (BlockId, Delta)>>,
+        memtable: &mut Peekable<impl Iterator<Item = (BlockId, Delta)>>,
         reader: &R,
     ) -> Result<Option<(BlockId, Delta)>, R::Error> {
         let (_, lowest) = self.lowest(&mut usize::MAX.clone(), reader)?;
-        let in_table = table.next_if(|(id, _)| lowest.is_none_or(|lowest| *id <= lowest));
-        Ok(match (in_table, lowest) {
+        let in_memtable = memtable.next_if(|(id, _)| lowest.is_none_or(|lowest| *id <= lowest));
+        Ok(match (in_memtable, lowest) {
             (Some((id, newer)), Some(lowest)) if id == lowest => {
                 let older = self.take(id);
                 Some((id, compose(newer, older, id, &mut self.forgotten)))
@@ -170,7 +170,7 @@ impl MergedRuns {
 /// Neighbouring runs on their way to become one.
 #[derive(Debug)]
 pub(super) struct Merge {
-    inputs: Vec<Arc<Run>>,
+    inputs: Vec<Arc<SortedRun>>,
     merged: MergedRuns,
     /// First and last ids of the runs that are older than the inputs. Those may be merged meanwhile, but
     /// what they cover only shrinks.
@@ -181,7 +181,7 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) fn new(
         run: RunId,
-        inputs: Vec<Arc<Run>>,
+        inputs: Vec<Arc<SortedRun>>,
         older: Vec<(BlockId, BlockId)>,
         resident_limit: u64,
     ) -> Self {
@@ -190,7 +190,7 @@ impl Merge {
         Self { inputs, merged, older, writer: RunWriter::new(run, resident_limit) }
     }
 
-    pub(super) fn inputs(&self) -> &[Arc<Run>] {
+    pub(super) fn inputs(&self) -> &[Arc<SortedRun>] {
         &self.inputs
     }
 
@@ -255,14 +255,14 @@ impl Merge {
         }
     }
 
-    /// Merges `table`, which is newer than the inputs, and the inputs to the end.
+    /// Merges `memtable`, which is newer than the inputs, and the inputs to the end.
     pub(super) fn write_all<W: PageWriter>(
         &mut self,
-        table: impl Iterator<Item = (BlockId, Delta)>,
+        memtable: impl Iterator<Item = (BlockId, Delta)>,
         io: &mut W,
     ) -> Result<(), W::Error> {
-        let mut table = table.peekable();
-        while let Some((id, delta)) = self.merged.next_over(&mut table, io)? {
+        let mut memtable = memtable.peekable();
+        while let Some((id, delta)) = self.merged.next_over(&mut memtable, io)? {
             if self.writer.page_is_full() {
                 self.writer.write_page(io)?;
             }
@@ -277,7 +277,7 @@ impl Merge {
         oldest: RunId,
         newest: RunId,
         io: &mut W,
-    ) -> Result<Option<Run>, W::Error> {
+    ) -> Result<Option<SortedRun>, W::Error> {
         self.writer.finish(oldest, newest, io)
     }
 }

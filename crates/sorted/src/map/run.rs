@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 /// A complete run.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SortedRun {
     pub(super) descriptor: RunDescriptor,
     index: Arc<[PageRef]>,
     /// All its pages, or none.
     pages: Vec<RunPage>,
 }
 
-impl Run {
+impl SortedRun {
     /// Reads the index pages of the run and, when it is to be `resident`, all its pages.
     pub(super) fn open<R: PageReader>(
         descriptor: RunDescriptor,
@@ -81,7 +81,7 @@ impl Run {
         Ok(page)
     }
 
-    /// What the run says of `id`.
+    /// The run's delta for `id`.
     pub(super) fn find<R: PageReader>(&self, id: BlockId, reader: &R) -> Result<Option<Delta>, R::Error> {
         if !self.covers(id) {
             return Ok(None);
@@ -166,7 +166,7 @@ impl RunWriter {
         oldest: RunId,
         newest: RunId,
         io: &mut W,
-    ) -> Result<Option<Run>, W::Error> {
+    ) -> Result<Option<SortedRun>, W::Error> {
         if !self.builder.is_empty() {
             self.write_page(io)?;
         }
@@ -187,7 +187,7 @@ impl RunWriter {
             footprints: self.out.footprints().collect(),
         };
         let (index, pages) = (std::mem::take(&mut self.index), std::mem::take(&mut self.pages));
-        Ok(Some(Run { descriptor, index: index.into(), pages }))
+        Ok(Some(SortedRun { descriptor, index: index.into(), pages }))
     }
 
     #[cfg(test)]

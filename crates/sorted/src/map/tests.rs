@@ -114,7 +114,7 @@ impl Bench {
 
     fn checkpoint(&mut self) {
         let changes = self.map.checkpoint(&mut self.blocks).unwrap();
-        assert_eq!(self.map.table_len(), 0);
+        assert_eq!(self.map.memtable_len(), 0);
         self.note(changes);
     }
 
@@ -166,7 +166,7 @@ impl Bench {
         }
         let from = BlockId::new(from);
         let mut found = Vec::new();
-        // In windows that end with the table's updates, and by a break.
+        // In windows that end with the memtable's updates, and by a break.
         let mut next = Some(from);
         while let Some(from) = next {
             let window = self.map.window(from, 5);
@@ -208,7 +208,7 @@ impl Bench {
         let mut known: BTreeMap<BlockId, Delta> = walked.into_iter().collect();
         known.extend(
             self.map
-                .table
+                .memtable
                 .range(from..)
                 .map(|(id, _)| (*id, known.get(id).copied().unwrap_or(Delta::NONE)))
                 .collect::<Vec<_>>(),
@@ -508,7 +508,7 @@ fn an_index_of_two_levels_is_read_back() {
     }
     let written = writer.finish(RunId::new(9), RunId::new(9), &mut blocks).unwrap().unwrap();
     assert_eq!(written.descriptor.height, 2);
-    let read = Run::open(written.descriptor.clone(), false, &blocks).unwrap();
+    let read = SortedRun::open(written.descriptor.clone(), false, &blocks).unwrap();
     assert_eq!(read.index(), written.index());
 }
 
@@ -586,10 +586,10 @@ fn updates_and_pages_take_the_memory_that_is_documented() {
         let mut map = BlockMap::default();
         let of = |n: u64| if ascending { n } else { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 };
         let info = allocation_counter::measure(|| (0..COUNT).for_each(|n| map.apply(put(of(n)))));
-        let each = info.bytes_current as u64 / map.table_len() as u64;
-        println!("{} updates, ascending {ascending}: {each} B each", map.table_len());
+        let each = info.bytes_current as u64 / map.memtable_len() as u64;
+        println!("{} updates, ascending {ascending}: {each} B each", map.memtable_len());
         assert!((AN_UPDATE / 3..=AN_UPDATE).contains(&each), "{each} B, {AN_UPDATE} are documented");
-        assert!(map.table_bytes() * 21 / 20 >= info.bytes_current as u64, "the share counts hardly less");
+        assert!(map.memtable_bytes() * 21 / 20 >= info.bytes_current as u64, "the share counts hardly less");
     }
 
     // One run that is too large to be kept with its pages.

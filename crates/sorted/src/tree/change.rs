@@ -1,7 +1,7 @@
 //! Insertion, removal, splits and merges.
 
 use super::{
-    Books, Child, Dirty, DirtyInner, Fence, Loaded, NodeStore, Tree, View, Window, load_checked, slot,
+    Child, Dirty, DirtyInner, Fence, Loaded, NodeStore, Pending, Tree, TreeWindow, View, load_checked, slot,
 };
 use larder_format::node::{InnerEntry, Key, Leaf, MAX_CHILDREN, MAX_LEVEL, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockId, Corrupt, Reason};
@@ -52,14 +52,14 @@ impl Tree {
             return Err(Corrupt::new("tree node", Reason::Range).into());
         }
         point("a tree is about to change");
-        let (old, split) = insert(&mut self.root, &mut path.into_iter(), &mut self.books, key, value);
+        let (old, split) = insert(&mut self.root, &mut path.into_iter(), &mut self.pending, key, value);
         point("a tree has changed and its root is to be split, if at all");
         if let Some((separator, right)) = split {
             let left = std::mem::replace(&mut self.root, Child::Dirty(Box::default()));
             let Child::Dirty(node) = &left else { unreachable!("a node that was split is dirty") };
             let keys = vec![node.keys()[0], separator];
             let root = DirtyInner { level: top + 1, keys, children: vec![left, Child::Dirty(right)] };
-            self.books.dirty_bytes += root.encoded_len();
+            self.pending.dirty_bytes += root.encoded_len();
             self.root = Child::Dirty(Box::new(Dirty::Inner(root)));
         }
         Ok(old)
@@ -88,7 +88,7 @@ impl Tree {
         mut removed: impl FnMut(&Key, &[u8]),
     ) -> Result<usize, S::Error> {
         let mut count = 0;
-        let Some(mut window) = Window::new(&range) else { return Ok(0) };
+        let Some(mut window) = TreeWindow::new(&range) else { return Ok(0) };
         while count < limit {
             let mut path = Vec::new();
             let (node, fence) = self.descend(store, &window.from, |node| path.push(node.clone()))?;
@@ -105,10 +105,10 @@ impl Tree {
                 drop(node);
                 let (cut, mut path) = (Cut { first, n }, path.into_iter());
                 point("entries are about to leave a tree");
-                let remains = cut.run(store, &mut self.root, None, &mut path, &mut self.books);
+                let remains = cut.run(store, &mut self.root, None, &mut path, &mut self.pending);
                 if remains == Remains::Nothing {
                     self.root = Child::Dirty(Box::default());
-                    self.books.dirty_bytes += NodeHead::SIZE;
+                    self.pending.dirty_bytes += NodeHead::SIZE;
                 }
                 self.collapse();
                 count += n;
@@ -151,10 +151,10 @@ impl Tree {
             node = Loaded::load(store, child, &fence)?;
         }
         drop(node);
-        let remains = excise(&mut self.root, key, target, &mut path.into_iter(), &mut self.books);
+        let remains = excise(&mut self.root, key, target, &mut path.into_iter(), &mut self.pending);
         if remains == Remains::Nothing {
             self.root = Child::Dirty(Box::default());
-            self.books.dirty_bytes += NodeHead::SIZE;
+            self.pending.dirty_bytes += NodeHead::SIZE;
         }
         self.collapse();
         Ok(true)
@@ -166,7 +166,7 @@ impl Tree {
             && let Dirty::Inner(inner) = &mut **root
             && inner.children.len() == 1
         {
-            self.books.dirty_bytes -= inner.encoded_len();
+            self.pending.dirty_bytes -= inner.encoded_len();
             self.root = inner.children.pop().expect("one child");
         }
     }
@@ -180,11 +180,11 @@ impl DirtyInner {
 
 impl Child {
     /// Makes the node changeable. If it is clean, `load` gives its content and its pointer is dropped.
-    fn make_dirty(&mut self, load: impl FnOnce() -> Arc<Node>, books: &mut Books) -> &mut Dirty {
+    fn make_dirty(&mut self, load: impl FnOnce() -> Arc<Node>, pending: &mut Pending) -> &mut Dirty {
         if let Child::Clean(ptr) = *self {
             let dirty = Dirty::from_node(Arc::unwrap_or_clone(load()));
-            books.dropped.push(ptr);
-            books.dirty_bytes += dirty.encoded_len();
+            pending.dropped.push(ptr);
+            pending.dirty_bytes += dirty.encoded_len();
             *self = Child::Dirty(Box::new(dirty));
         }
         match self {
@@ -202,51 +202,51 @@ fn next(path: &mut Path) -> Arc<Node> {
 fn insert(
     child: &mut Child,
     path: &mut Path,
-    books: &mut Books,
+    pending: &mut Pending,
     key: Key,
     value: &[u8],
 ) -> (Option<Vec<u8>>, Split) {
-    match child.make_dirty(|| next(path), books) {
+    match child.make_dirty(|| next(path), pending) {
         Dirty::Leaf(leaf) => {
             let before = leaf.encoded_len();
             let (at, old) = leaf.put(key, value);
-            books.dirty_bytes = books.dirty_bytes - before + leaf.encoded_len();
-            (old, split_leaf(leaf, at, books))
+            pending.dirty_bytes = pending.dirty_bytes - before + leaf.encoded_len();
+            (old, split_leaf(leaf, at, pending))
         }
         Dirty::Inner(inner) => {
             let i = slot(&inner.keys, &key);
             inner.keys[i] = inner.keys[i].min(key);
-            let (old, split) = insert(&mut inner.children[i], path, books, key, value);
+            let (old, split) = insert(&mut inner.children[i], path, pending, key, value);
             let Some((separator, right)) = split else { return (old, None) };
             inner.keys.insert(i + 1, separator);
             inner.children.insert(i + 1, Child::Dirty(right));
-            books.dirty_bytes += InnerEntry::SIZE;
-            (old, split_inner(inner, i + 1, books))
+            pending.dirty_bytes += InnerEntry::SIZE;
+            (old, split_inner(inner, i + 1, pending))
         }
     }
 }
 
-fn excise(child: &mut Child, key: &Key, target: BlockId, path: &mut Path, books: &mut Books) -> Remains {
+fn excise(child: &mut Child, key: &Key, target: BlockId, path: &mut Path, pending: &mut Pending) -> Remains {
     if let Child::Clean(ptr) = *child
         && ptr.id == target
     {
-        books.dropped.push(ptr);
+        pending.dropped.push(ptr);
         return Remains::Nothing;
     }
-    let Dirty::Inner(inner) = child.make_dirty(|| next(path), books) else {
+    let Dirty::Inner(inner) = child.make_dirty(|| next(path), pending) else {
         unreachable!("the way to the target was found")
     };
     let i = slot(&inner.keys, key);
-    if excise(&mut inner.children[i], key, target, path, books) == Remains::Some {
+    if excise(&mut inner.children[i], key, target, path, pending) == Remains::Some {
         return Remains::Some;
     }
     if inner.children.len() == 1 {
-        books.dirty_bytes -= inner.encoded_len();
+        pending.dirty_bytes -= inner.encoded_len();
         return Remains::Nothing;
     }
     inner.keys.remove(i);
     inner.children.remove(i);
-    books.dirty_bytes -= InnerEntry::SIZE;
+    pending.dirty_bytes -= InnerEntry::SIZE;
     Remains::Some
 }
 
@@ -254,7 +254,7 @@ fn excise(child: &mut Child, key: &Key, target: BlockId, path: &mut Path, books:
 ///
 /// An entry is at most a quarter of a node and a bit, and the leaf has one too many at most, so that any
 /// cut near the middle gives two halves that fit, as does a later one that leaves the left one full.
-fn split_leaf(leaf: &mut Leaf, at: usize, books: &mut Books) -> Split {
+fn split_leaf(leaf: &mut Leaf, at: usize, pending: &mut Pending) -> Split {
     let total = leaf.encoded_len();
     if total <= NODE_MAX {
         return None;
@@ -275,7 +275,7 @@ fn split_leaf(leaf: &mut Leaf, at: usize, books: &mut Books) -> Split {
     }
     let right = leaf.split_off(cut);
     assert!(leaf.encoded_len() <= NODE_MAX && right.encoded_len() <= NODE_MAX && !leaf.is_empty());
-    books.dirty_bytes += NodeHead::SIZE;
+    pending.dirty_bytes += NodeHead::SIZE;
     Some((right.keys()[0], Box::new(Dirty::Leaf(right))))
 }
 
@@ -289,7 +289,7 @@ fn ends_its_object(keys: &[Key], at: usize) -> bool {
 }
 
 /// Splits an inner node that is too large after child `at` was added.
-fn split_inner(inner: &mut DirtyInner, at: usize, books: &mut Books) -> Split {
+fn split_inner(inner: &mut DirtyInner, at: usize, pending: &mut Pending) -> Split {
     let count = inner.children.len();
     if count <= MAX_CHILDREN {
         return None;
@@ -297,7 +297,7 @@ fn split_inner(inner: &mut DirtyInner, at: usize, books: &mut Books) -> Split {
     let cut = if at + 1 == count { count * 15 / 16 } else { count / 2 };
     let keys = inner.keys.split_off(cut);
     let children = inner.children.split_off(cut);
-    books.dirty_bytes += NodeHead::SIZE;
+    pending.dirty_bytes += NodeHead::SIZE;
     Some((keys[0], Box::new(Dirty::Inner(DirtyInner { level: inner.level, keys, children }))))
 }
 
@@ -315,38 +315,38 @@ impl Cut {
         child: &mut Child,
         high: Option<Key>,
         path: &mut Path,
-        books: &mut Books,
+        pending: &mut Pending,
     ) -> Remains {
         if let Child::Clean(ptr) = *child
             && let Node::Leaf(leaf) = &*path.as_slice()[0]
             && leaf.len() == self.n
         {
-            books.dropped.push(ptr);
+            pending.dropped.push(ptr);
             return Remains::Nothing;
         }
-        match child.make_dirty(|| next(path), books) {
+        match child.make_dirty(|| next(path), pending) {
             Dirty::Leaf(leaf) => {
                 let before = leaf.encoded_len();
                 if leaf.len() == self.n {
-                    books.dirty_bytes -= before;
+                    pending.dirty_bytes -= before;
                     return Remains::Nothing;
                 }
                 let start = leaf.keys().binary_search(&self.first).expect("the leaf was searched");
                 leaf.remove(start..start + self.n);
-                books.dirty_bytes = books.dirty_bytes - before + leaf.encoded_len();
+                pending.dirty_bytes = pending.dirty_bytes - before + leaf.encoded_len();
             }
             Dirty::Inner(inner) => {
                 let i = slot(&inner.keys, &self.first);
                 let child_high = inner.keys.get(i + 1).copied().or(high);
-                if self.run(store, &mut inner.children[i], child_high, path, books) == Remains::Some {
-                    merge(store, inner, i, high, books);
+                if self.run(store, &mut inner.children[i], child_high, path, pending) == Remains::Some {
+                    merge(store, inner, i, high, pending);
                 } else if inner.children.len() == 1 {
-                    books.dirty_bytes -= inner.encoded_len();
+                    pending.dirty_bytes -= inner.encoded_len();
                     return Remains::Nothing;
                 } else {
                     inner.keys.remove(i);
                     inner.children.remove(i);
-                    books.dirty_bytes -= InnerEntry::SIZE;
+                    pending.dirty_bytes -= InnerEntry::SIZE;
                 }
             }
         }
@@ -361,7 +361,7 @@ fn merge<S: NodeStore + ?Sized>(
     inner: &mut DirtyInner,
     i: usize,
     high: Option<Key>,
-    books: &mut Books,
+    pending: &mut Pending,
 ) {
     let Child::Dirty(small) = &inner.children[i] else { unreachable!("what shrank is dirty") };
     let size = small.encoded_len();
@@ -387,7 +387,7 @@ fn merge<S: NodeStore + ?Sized>(
         if size + other_size - NodeHead::SIZE > MERGE_UP_TO {
             continue;
         }
-        inner.children[j].make_dirty(|| other.expect("a clean neighbour is loaded"), books);
+        inner.children[j].make_dirty(|| other.expect("a clean neighbour is loaded"), pending);
         let left = i.min(j);
         inner.keys.remove(left + 1);
         let right = inner.children.remove(left + 1);
@@ -402,7 +402,7 @@ fn merge<S: NodeStore + ?Sized>(
             }
             _ => unreachable!("neighbours are on one level"),
         }
-        books.dirty_bytes -= InnerEntry::SIZE + NodeHead::SIZE;
+        pending.dirty_bytes -= InnerEntry::SIZE + NodeHead::SIZE;
         return;
     }
 }

@@ -15,11 +15,11 @@ pub struct LostNode {
     pub high: Option<Key>,
 }
 
-/// What a survey meets.
+/// Receives what a survey finds.
 pub enum Met<'a> {
     /// A leaf.
     Leaf(&'a Leaf),
-    /// What cannot be loaded.
+    /// A node that cannot be loaded.
     Lost(LostNode),
 }
 

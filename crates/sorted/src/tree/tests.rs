@@ -218,9 +218,9 @@ fn check_node(
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -293,31 +293,31 @@ proptest! {
 #[test]
 fn a_large_tree_holds_what_a_map_holds() {
     for seed in 0..3 {
-        let mut dice = Dice(seed);
+        let mut rng = Rng(seed);
         let mut bench = Bench::new();
         let (space, longest) = [(6_000, MAX_VALUE), (60_000, 300), (20_000, 1_000)][seed as usize];
         let mut height = 0;
         for round in 0..12_000 {
             let growing = (round / 3_000) % 2 == 0;
-            for _ in 0..dice.roll(8) {
-                let (a, b) = (dice.key(space), dice.key(space));
-                match dice.roll(10) {
+            for _ in 0..rng.roll(8) {
+                let (a, b) = (rng.key(space), rng.key(space));
+                match rng.roll(10) {
                     0 => bench.check_reads(a, b),
-                    1 if !growing => bench.remove_range(a, b, dice.roll(60) as usize),
+                    1 if !growing => bench.remove_range(a, b, rng.roll(60) as usize),
                     1 => bench.remove_range(a, Key { offset: a.offset + 9, ..a }, 5),
-                    2..8 if growing => bench.insert(a, dice.value(longest)),
+                    2..8 if growing => bench.insert(a, rng.value(longest)),
                     2..8 => {
                         let next = bench.model.range(a..).next().map(|(key, _)| *key);
                         bench.remove(&next.unwrap_or(b));
                     }
                     8 => bench.remove(&b),
-                    _ => bench.insert(a, dice.value(longest)),
+                    _ => bench.insert(a, rng.value(longest)),
                 }
             }
-            if dice.roll(40) == 0 {
+            if rng.roll(40) == 0 {
                 bench.flush();
             }
-            if dice.roll(10) == 0 {
+            if rng.roll(10) == 0 {
                 bench.check();
             }
             let root = bench.root();
@@ -381,9 +381,9 @@ fn files_that_grow_side_by_side_leave_full_leaves() {
 
 #[test]
 fn random_insertions_leave_leaves_two_thirds_full() {
-    let (mut bench, mut dice) = (Bench::new(), Dice(5));
+    let (mut bench, mut rng) = (Bench::new(), Rng(5));
     for _ in 0..40_000 {
-        bench.insert(Key::new(1, 1, dice.roll(u64::MAX)), vec![7; 24]);
+        bench.insert(Key::new(1, 1, rng.roll(u64::MAX)), vec![7; 24]);
     }
     bench.flush();
     assert!(leaf_fill(&bench) >= 0.63, "fill {}", leaf_fill(&bench));
@@ -391,9 +391,9 @@ fn random_insertions_leave_leaves_two_thirds_full() {
 
 /// A committed tree of three levels with gaps.
 fn tall() -> Bench {
-    let (mut bench, mut dice) = (Bench::new(), Dice(9));
+    let (mut bench, mut rng) = (Bench::new(), Rng(9));
     for _ in 0..2_500 {
-        bench.insert(dice.key(40_000), vec![3; MAX_VALUE]);
+        bench.insert(rng.key(40_000), vec![3; MAX_VALUE]);
     }
     bench.flush();
     let root = bench.root();
@@ -405,9 +405,9 @@ fn tall() -> Bench {
 #[test]
 fn a_change_whose_load_fails_leaves_the_tree_as_it_was() {
     let mut bench = tall();
-    let mut dice = Dice(11);
+    let mut rng = Rng(11);
     for _ in 0..60 {
-        let key = dice.key(40_000);
+        let key = rng.key(40_000);
         for fuse in 0.. {
             bench.shelf.fuse.set(Some(fuse));
             let is_dirty = bench.tree.is_dirty();
@@ -422,7 +422,7 @@ fn a_change_whose_load_fails_leaves_the_tree_as_it_was() {
             bench.check();
         }
         bench.check();
-        let key = *bench.model.range(dice.key(40_000)..).next().unwrap_or((&key, &Vec::new())).0;
+        let key = *bench.model.range(rng.key(40_000)..).next().unwrap_or((&key, &Vec::new())).0;
         for fuse in 0.. {
             bench.shelf.fuse.set(Some(fuse));
             match bench.tree.remove(&bench.shelf, &key) {
@@ -574,37 +574,37 @@ fn a_walk_skips_what_it_is_told_and_goes_on_after_an_error_if_asked() {
 #[test]
 fn a_tree_of_shuffled_nodes_gives_errors_and_never_panics() {
     let good = tall();
-    let mut dice = Dice(21);
+    let mut rng = Rng(21);
     for _ in 0..150 {
         let nodes = good.shelf.blocks.borrow().clone();
         let count = nodes.len() as u64;
         let shelf = Shelf { blocks: RefCell::new(nodes.clone()), ..Shelf::default() };
-        for _ in 0..1 + dice.roll(count) {
-            let (a, b) = (BlockId::new(1 + dice.roll(count)), BlockId::new(1 + dice.roll(count)));
+        for _ in 0..1 + rng.roll(count) {
+            let (a, b) = (BlockId::new(1 + rng.roll(count)), BlockId::new(1 + rng.roll(count)));
             let wrong = match &*nodes[&a] {
                 Node::Leaf(leaf) => {
                     let mut leaf = leaf.clone();
                     leaf.remove(0..1);
-                    leaf.put(dice.key(40_000), b"wrong");
+                    leaf.put(rng.key(40_000), b"wrong");
                     Node::Leaf(leaf)
                 }
                 Node::Inner(inner) => {
-                    let keep = 1 + dice.roll(inner.keys().len() as u64) as usize;
+                    let keep = 1 + rng.roll(inner.keys().len() as u64) as usize;
                     let (mut keys, mut children) = inner.clone().into_parts();
                     keys.truncate(keep);
-                    let turn = dice.roll(children.len() as u64) as usize;
+                    let turn = rng.roll(children.len() as u64) as usize;
                     children.rotate_left(turn);
                     children.truncate(keep);
                     Node::Inner(Inner::new(inner.level(), keys, children))
                 }
             };
-            shelf.blocks.borrow_mut().insert(if dice.roll(2) == 0 { a } else { b }, Arc::new(wrong));
+            shelf.blocks.borrow_mut().insert(if rng.roll(2) == 0 { a } else { b }, Arc::new(wrong));
         }
         let Child::Clean(root) = good.tree.root else { panic!("it was flushed") };
         let mut tree = Tree::open(root);
         for _ in 0..150 {
-            let (a, b) = (dice.key(40_000), dice.key(40_000));
-            let _ = tree.insert(&shelf, a, &dice.value(MAX_VALUE));
+            let (a, b) = (rng.key(40_000), rng.key(40_000));
+            let _ = tree.insert(&shelf, a, &rng.value(MAX_VALUE));
             let _ = tree.remove(&shelf, &b);
             let _ = tree.remove_range(&shelf, a..b, 40, |_, _| ());
             let _ = tree.last_before(&shelf, &b);

@@ -104,7 +104,7 @@ fn value(live: &Live, dataset: &Dataset, name: &str) -> Option<PropertyValue> {
         _ => {}
     }
     let known = property::dataset(name);
-    if known.is_some_and(|known| known.access == property::Access::Told) {
+    if known.is_some_and(|known| known.access == property::Access::ReadOnly) {
         return None;
     }
     let effective = pool.effective(dataset.id(), name)?;

@@ -1,0 +1,317 @@
+//! The index's life beside the commits: it wakes and sleeps with the property, takes up what the map knows, is written
+//! and merged.
+
+use super::{Indexed, count};
+use crate::pool::Pool;
+use larder_format::index::PartDescriptor;
+use larder_format::run::Footprint;
+use larder_format::tables::Table;
+use larder_format::{BlockId, Fingerprint, SegmentId};
+use larder_sorted::index::{Changes, Index};
+use larder_store::error::{PoolError, Result};
+use larder_store::run_io::RunIo;
+use larder_store::write::Dedup;
+use std::ops::ControlFlow;
+
+/// Blocks of the map that a step takes up at most, for each page that it may write.
+const BLOCKS_PER_PAGE: usize = 256;
+/// Pages of the index that are read and written before anything else is looked at.
+const PAGES_AT_ONCE: usize = 16;
+/// The note that says from which id on blocks may have fingerprints.
+pub(super) const SINCE: &str = "dedup-since";
+
+/// Footprints of the index's parts.
+pub(crate) enum IndexFootprints {
+    /// It is in use, and writes parts anew.
+    Awake(Vec<Vec<Footprint>>),
+    /// Nobody needs it.
+    Asleep(Vec<Vec<Footprint>>),
+}
+
+impl IndexFootprints {
+    /// All of them.
+    pub(crate) fn all(self) -> impl Iterator<Item = Footprint> {
+        let (Self::Awake(parts) | Self::Asleep(parts)) = self;
+        parts.into_iter().flatten()
+    }
+}
+
+impl Pool {
+    /// What the tables say of the index, while nobody needs it.
+    pub(crate) fn lay_index_down(&self, parts: Vec<PartDescriptor>) {
+        self.duplicates.indexed.lock().parts = parts;
+    }
+
+    /// Opens the index when some dataset has `dedup` on, and lets go of it when none has.
+    pub(crate) fn wake_or_lay_down(&self) {
+        let wanted =
+            !self.store.read_only && self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off);
+        let mut indexed = self.duplicates.indexed.lock();
+        match (wanted, indexed.index.is_some()) {
+            (true, false) => self.wake(&mut indexed),
+            (false, true) => {
+                let Some(mut index) = indexed.index.take() else { return };
+                // What was completed and not told yet.
+                self.install_parts_or_suspend(index.progress().changes);
+                let parts = index.descriptors().cloned().collect();
+                *indexed = Indexed { parts, turn: indexed.turn + 1, ..Indexed::default() };
+                let _map = self.store.map.lock();
+                self.duplicates.locality.lock().clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn wake(&self, indexed: &mut Indexed) {
+        let parts = std::mem::take(&mut indexed.parts);
+        let (index, lost) = Index::open(parts, self.duplicates.limits(), &RunIo::new(&self.store));
+        count(&self.duplicates.counts.lost_parts, lost.len());
+        self.install_parts_or_suspend(Changes { added: Vec::new(), removed: lost });
+        let since = self.note(SINCE).and_then(|since| since.parse().ok());
+        let since = since.unwrap_or_else(|| {
+            let next = self.store.next_block().get();
+            // Without the note more has to be walked.
+            let _ = self.keep_note(SINCE, &next.to_string());
+            next
+        });
+        indexed.refill = Some(index.covered().max(BlockId::new(since)));
+        indexed.index = Some(index);
+        indexed.turn += 1;
+    }
+
+    /// The map has forgotten these.
+    pub(crate) fn forget_prints(&self, forgotten: Vec<(Fingerprint, BlockId)>) {
+        if forgotten.is_empty() {
+            return;
+        }
+        if let Some(index) = &mut self.duplicates.indexed.lock().index {
+            forgotten.into_iter().for_each(|(print, id)| index.remove(print, id));
+        }
+    }
+
+    /// Segments with pages of the index that no descriptor names yet.
+    pub(crate) fn unfinished_index(&self) -> Vec<SegmentId> {
+        let indexed = self.duplicates.indexed.lock();
+        let unfinished = indexed.index.as_ref().map(Index::unfinished).unwrap_or_default();
+        unfinished.into_iter().map(|footprint| footprint.segment).collect()
+    }
+
+    /// Footprint of each of the index's parts.
+    pub(crate) fn index_footprints(&self) -> IndexFootprints {
+        let indexed = self.duplicates.indexed.lock();
+        let of = |part: &PartDescriptor| part.run.footprints.clone();
+        match &indexed.index {
+            Some(index) => IndexFootprints::Awake(index.descriptors().map(of).collect()),
+            None => IndexFootprints::Asleep(indexed.parts.iter().map(of).collect()),
+        }
+    }
+
+    /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
+    pub(crate) fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
+        let mut indexed = self.duplicates.indexed.lock();
+        if let Some(index) = &mut indexed.index {
+            index.evacuate(leave);
+            return;
+        }
+        let leaves = |part: &PartDescriptor| part.run.footprints.iter().any(|f| leave(f.segment));
+        let (removed, kept) = std::mem::take(&mut indexed.parts).into_iter().partition(leaves);
+        indexed.parts = kept;
+        drop(indexed);
+        self.install_parts_or_suspend(Changes { added: Vec::new(), removed });
+    }
+
+    /// Goes on with what the index needs: takes up what only the map knows, writes its table when that is full, and
+    /// merges; about `pages` pages of each. The commit lock is held, the index's only for moments. Whether there is
+    /// more to do.
+    pub(crate) fn tick_index(&self, pages: usize) -> Result<bool> {
+        // What has this id or a later one may not be in the map yet.
+        let next = {
+            let core = self.store.core.lock();
+            let storing = self.duplicates.storing.lock();
+            storing.first().copied().unwrap_or(core.next_block)
+        };
+        let refill = self.duplicates.indexed.lock().refill;
+        if let Some(from) = refill {
+            // A page of the map that cannot be read is told by whoever needs it.
+            drop(self.take_up(from, next, pages * BLOCKS_PER_PAGE));
+        }
+        let mut io = RunIo::new(&self.store);
+        let mut left = pages;
+        loop {
+            let mut indexed = self.duplicates.indexed.lock();
+            let Indexed { index: Some(index), refill, .. } = &mut *indexed else { break };
+            if index.is_full() {
+                index.flush(refill.map_or(next, |refill| refill.min(next)));
+            }
+            let Some(mut work) = (if left > 0 { index.begin() } else { None }) else { break };
+            let turn = indexed.turn;
+            drop(indexed);
+            let outcome = work.run(&mut io, left.min(PAGES_AT_ONCE));
+            left = left.saturating_sub(PAGES_AT_ONCE);
+            let mut indexed = self.duplicates.indexed.lock();
+            let same = indexed.turn == turn;
+            match &mut indexed.index {
+                Some(index) if same => index.end(work),
+                // It was put to sleep; nothing names what was written.
+                _ => break,
+            }
+            match outcome {
+                Err(error @ (PoolError::Suspended(_) | PoolError::HostFull(_) | PoolError::ReadOnly)) => {
+                    return Err(error);
+                }
+                // What has no room is tried again; what cannot be read costs duplicates.
+                Err(_) => break,
+                Ok(()) => {}
+            }
+        }
+        io.finish()?;
+        let (progress, refilling, lent) = {
+            let mut indexed = self.duplicates.indexed.lock();
+            let Indexed { index: Some(index), refill, .. } = &mut *indexed else { return Ok(false) };
+            (index.progress(), refill.is_some(), index.figures().filter_bytes)
+        };
+        self.install_parts(progress.changes)?;
+        self.store.cache.lend(lent);
+        Ok(progress.pending || refilling)
+    }
+
+    /// A step of [`Pool::tick_index`] between commits, when it is due.
+    pub(crate) fn tick_index_beside(&self, pages: usize) -> Result<bool> {
+        let due = {
+            let indexed = self.duplicates.indexed.lock();
+            indexed.refill.is_some() || indexed.index.as_ref().is_some_and(Index::is_full)
+        };
+        if !due {
+            return Ok(false);
+        }
+        let _commits_wait = self.commit_turn();
+        self.tick_index(pages)
+    }
+
+    /// Has the index take up blocks from `from` on, at most so many. What has the id `next` or a later one may be about
+    /// to get into the map.
+    fn take_up(&self, from: BlockId, next: BlockId, blocks: usize) -> Result<()> {
+        let (window, mut left) = (self.store.map.lock().window(from, blocks), blocks);
+        let mut found = Vec::new();
+        let rest = window.visit(&RunIo::new(&self.store), |id, entry| {
+            found.extend(entry.print.map(|print| (print, id)));
+            left -= 1;
+            Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        let mut indexed = self.duplicates.indexed.lock();
+        let Indexed { index: Some(index), refill, .. } = &mut *indexed else { return Ok(()) };
+        for (print, id) in found {
+            if index.is_full() && !index.flush(id.min(next)) {
+                *refill = Some(id);
+                return Ok(());
+            }
+            index.insert(print, id);
+        }
+        *refill = rest;
+        Ok(())
+    }
+
+    /// As [`Pool::install_parts`]: memory and tables must not part.
+    fn install_parts_or_suspend(&self, changes: Changes) {
+        if let Err(error) = self.install_parts(changes) {
+            self.store.suspend(format!("the dedup index could not be noted: {error}"));
+        }
+    }
+
+    /// Brings changed parts into the tables.
+    pub(super) fn install_parts(&self, changes: Changes) -> Result<()> {
+        let Changes { added, removed } = changes;
+        if added.is_empty() && removed.is_empty() {
+            return Ok(());
+        }
+        let mut tables = self.tables.lock();
+        let mut value = Vec::new();
+        for part in removed {
+            value.clear();
+            part.encode(&mut value);
+            self.drop_run(&mut tables, Table::Index, &part.run, value.len())?;
+        }
+        for part in added {
+            value.clear();
+            part.encode(&mut value);
+            self.keep_run(&mut tables, Table::Index, &part.run, &value)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ROOT_DATASET, bed};
+    use larder_device::{Entropy, SeededEntropy};
+    use larder_format::run::Places;
+    use larder_format::{ByteLen, GroupIndex, Place};
+    use larder_sim::SimWorld;
+    use larder_sorted::map::Update;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn pool() -> Arc<Pool> {
+        let sim = SimWorld::new(&[ByteLen::new(96 << 20)]);
+        let pool = bed::pool(sim.devices(), "single");
+        pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
+        pool
+    }
+
+    #[test]
+    fn parts_of_the_index_leave_segments_that_are_mostly_dead() {
+        let (pool, rng) = (pool(), SeededEntropy::new(3));
+        let thin = |pool: &Pool| -> BTreeSet<SegmentId> {
+            let core = pool.store.core.lock();
+            core.entries
+                .values()
+                .filter(|entry| entry.thin().is_some())
+                .map(|entry| entry.segment.id)
+                .collect()
+        };
+        let of_parts = |pool: &Pool| -> BTreeSet<SegmentId> {
+            pool.index_footprints().all().map(|footprint| footprint.segment).collect()
+        };
+        // One part, and runs of the map around it, which are soon merged.
+        let first = pool.store.core.lock().take_ids(10_000);
+        {
+            let mut indexed = pool.duplicates.indexed.lock();
+            let index = indexed.index.as_mut().unwrap();
+            for n in 0..10_000 {
+                let print = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
+                index.insert(Fingerprint::new(print.to_be_bytes()), BlockId::new(first.get() + n));
+            }
+            index.flush(BlockId::new(first.get() + 10_000));
+        }
+        for _ in 0..60 {
+            let first = pool.store.core.lock().take_ids(3000).get();
+            for id in first..first + 3000 {
+                let segment = SegmentId::new((1 << 40) + id % 7);
+                let place = Place { segment, column: 0, offset: 4096 + (id % 1000) as u32 * 8, stored: 100 };
+                let places = Places::new(&[place]).unwrap();
+                pool.store.map.lock().apply(Update::Put { id: BlockId::new(id), places });
+            }
+            pool.commit().unwrap();
+            for id in first..first + 3000 {
+                pool.store.map.lock().apply(Update::Delete { id: BlockId::new(id) });
+            }
+        }
+        pool.store.core.lock().close_streams(GroupIndex::new(0));
+        for _ in 0..20 {
+            pool.commit().unwrap();
+        }
+        let stuck: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
+        assert!(!stuck.is_empty(), "{:?}, {:?}", thin(&pool), of_parts(&pool));
+        let before = pool.store.space(128 << 10).available;
+        pool.evacuate_thin();
+        assert!(pool.store.space(128 << 10).available > before, "what comes back is counted");
+        for _ in 0..40 {
+            pool.evacuate_thin();
+            pool.commit().unwrap();
+        }
+        let left: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
+        assert!(left.is_empty(), "{stuck:?} were thin and had parts of the index, {left:?} are and do");
+        assert!(pool.store.space(128 << 10).available > before);
+    }
+}
