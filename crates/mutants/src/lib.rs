@@ -149,8 +149,7 @@ impl Mutant {
     ];
 
     /// Those that take several threads.
-    pub const OF_SCHEDULES: [Mutant; 9] = [
-        Mutant::LogNotNamed,
+    pub const OF_SCHEDULES: [Mutant; 8] = [
         Mutant::RemovalNotCovered,
         Mutant::RestNotStored,
         Mutant::WindowForgotten,
