@@ -474,7 +474,7 @@ impl Pool {
                 return Err(error);
             }
         }
-        self.seal_log(&mut tables);
+        self.log.seal(&self.store, &mut tables);
         self.store.seal_bad_slots(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;

@@ -2,7 +2,7 @@
 
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
-use crate::events::EventLog;
+use crate::event_log::EventLog;
 use crate::intent::{Intent, Notes};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};

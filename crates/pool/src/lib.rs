@@ -17,6 +17,7 @@ pub mod dataset;
 pub mod dedup;
 mod destroy;
 pub mod devices;
+mod event_log;
 pub mod events;
 mod fence;
 pub mod foreign;

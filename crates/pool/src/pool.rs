@@ -88,7 +88,7 @@ pub struct Pool {
     pub(crate) beats: AtomicU64,
     pub(crate) looked: crate::fence::Looked,
     /// Log of events and damage.
-    pub(crate) log: Arc<crate::events::EventLog>,
+    pub(crate) log: Arc<crate::event_log::EventLog>,
     pub(crate) damage: crate::damage::Damage,
     /// Held while space is won back for a writer.
     pub(crate) reclaiming: Mutex<()>,
@@ -236,7 +236,7 @@ impl Pool {
     }
     /// Whether a commit has anything to write.
     pub fn is_dirty(&self) -> bool {
-        self.is_changed() || self.has_news() || self.has_new_damage()
+        self.is_changed() || self.log.is_dirty() || self.has_new_damage()
     }
     /// Whether somebody changed anything since the last commit was sealed.
     pub(crate) fn is_changed(&self) -> bool {
