@@ -1,10 +1,10 @@
 //! Datasets and properties: making, naming, setting.
 
+use crate::accounts::{Limits, is_limit, parse_limit};
 use crate::create::{ROOT_DATASET, check_name, check_record_size};
 use crate::dataset::{Dataset, settings_from};
 use crate::pool::Pool;
 use crate::property;
-use crate::quota::{Limits, is_limit, parse_limit};
 use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId, Timestamp};

@@ -359,7 +359,7 @@ impl Pool {
             properties: RwLock::new(BTreeMap::new()),
             front: RwLock::new(None),
             sealed: AtomicU64::new(0),
-            accounts: crate::quota::Accounts::default(),
+            accounts: crate::accounts::Accounts::default(),
             freeing_told: AtomicU64::new(0),
             unnoted: Mutex::default(),
             unfinished: Mutex::new(None),

@@ -3,6 +3,7 @@
 //! Where blocks lie is the business of the store, [`Pool::store`]. Read [`commit`] for what makes changes durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
+mod accounts;
 pub mod admin;
 #[cfg(test)]
 mod bed;
@@ -40,6 +41,7 @@ mod suspend;
 mod tests;
 pub mod trim;
 
+pub use accounts::{Limits, Share};
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Chunking, Dataset, Look, Settings, Update, Usage, View};
@@ -56,7 +58,6 @@ pub use larder_store::{
 };
 pub use open::Importable;
 pub use pool::{FrontEnd, Op, Pool};
-pub use quota::{Limits, Share};
 pub use reconstruct::{Lost, Tally};
 pub use resilver::{ResilverProgress, ResilverResult};
 pub use scrub::{ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};

@@ -4,13 +4,13 @@
 //! takes the gate exclusively for as long as it needs to turn what changed into blocks, so that each
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
+use crate::accounts::Accounts;
 use crate::clean::Cleaning;
 use crate::commit::Sealed;
 use crate::dataset::{Dataset, Settings};
 use crate::dedup::Duplicates;
 use crate::free::Freeing;
 use crate::intent::{Intent, Notes, Replayed};
-use crate::quota::Accounts;
 use crate::snapshot::Snapshots;
 use larder_format::tables::SECRET_LEN;
 use larder_format::{CommitId, DatasetId, Timestamp};
