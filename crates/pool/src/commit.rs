@@ -16,7 +16,7 @@
 use crate::dataset::is_free_to_die;
 use crate::fence::FenceCheck;
 use crate::free::PAGES_PER_COMMIT;
-use crate::pool::{FrontEnd, Op, Pool};
+use crate::pool::{FrontEnd, Pool};
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
 use larder_format::root::{Root, RootGroup, ring_slot};
@@ -146,13 +146,13 @@ impl Pool {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_turn();
         self.store.check_writable()?;
-        if target.is_some_and(|target| self.notes.lock().has_logged(target)) {
+        if target.is_some_and(|target| self.intent.notes.lock().has_logged(target)) {
             return Ok(self.store.durable_commit());
         }
         if target.is_none() {
             self.store.hurried.store(false, Ordering::Relaxed);
         }
-        self.check_replayed()?;
+        self.intent.check_replayed()?;
         // Before its stripes go where somebody else's may be.
         self.still_ours(FenceCheck::Briefly)?;
         self.observe_devices();
@@ -165,7 +165,7 @@ impl Pool {
             if let Some(front) = &front {
                 front.flush_logged(&op)?;
             }
-            let mut sealed = self.seal(&op, how).map_err(|error| self.store.suspend_sealing(&error))?;
+            let mut sealed = self.seal(how).map_err(|error| self.store.suspend_sealing(&error))?;
             self.gc_pin(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
@@ -198,16 +198,16 @@ impl Pool {
             let dirty = self.store.dirty.get();
             let is_little = is_waited_for && dirty <= self.store.dirty_allowed();
             if held.is_none() && (is_little || round == FLUSH_ROUNDS || dirty > before / 2) {
-                held = Some(self.removal.write());
+                held = Some(self.intent.hold_removals());
             }
             before = dirty;
-            let removals = self.notes.lock().removals();
+            let removals = self.intent.notes.lock().removals();
             let fits = match front.map_or(Ok(()), FrontEnd::flush) {
                 Err(PoolError::NoSpace) if how == How::WhatFits => false,
                 flushed => flushed.map(|()| true)?,
             };
             let guard = self.gate.write();
-            let is_ordered = self.notes.lock().removals() == removals;
+            let is_ordered = self.intent.notes.lock().removals() == removals;
             debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
             // What does not fit waits for room that only a commit brings.
             if is_ordered || !fits || held.is_some() || mutated(Mutant::RestNotStored) {
@@ -315,10 +315,10 @@ impl Pool {
     }
 
     /// Step 2: everything that changed becomes blocks, and a root that names them.
-    fn seal(&self, op: &Op<'_>, how: How) -> Result<Sealed> {
+    fn seal(&self, how: How) -> Result<Sealed> {
         let commit = self.store.open_commit();
         let rebuilt = self.rebuilt_so_far();
-        let applied = self.notes.lock().last();
+        let applied = self.intent.notes.lock().last();
         self.seal_datasets(how)?;
         let changes = {
             let (mut map, mut pages) = (self.store.map.lock(), RunIo::new(&self.store));
@@ -328,10 +328,10 @@ impl Pool {
             changes
         };
         self.take_changes(changes)?;
-        let crossed = mutated(Mutant::LocksCrossed).then(|| self.notes.lock());
+        let crossed = mutated(Mutant::LocksCrossed).then(|| self.intent.notes.lock());
         let mut intent = self.intent.lock();
         drop(crossed);
-        self.rotate_log(op, &mut intent, commit)?;
+        self.intent.rotate(&mut intent, commit)?;
         let tables = self.seal_tables(commit)?;
         let time = self.store.world.clock.now();
         let mut core = self.store.core.lock();
@@ -577,11 +577,7 @@ impl Pool {
         }
         self.publish(root)?;
         self.store.durable.store(commit.get(), Ordering::Release);
-        let mut notes = self.notes.lock();
-        let applied = if mutated(Mutant::WindowForgotten) { notes.last() } else { *applied };
-        notes.committed(applied);
-        drop(notes);
-        self.redoes.store(false, Ordering::Release);
+        self.intent.committed(*applied);
         self.let_go_of_freed();
         let mut core = self.store.core.lock();
         core.reap_segments(&self.store.readable, commit);

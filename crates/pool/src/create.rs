@@ -3,7 +3,7 @@
 use crate::dataset::Dataset;
 use crate::dedup::Duplicates;
 use crate::event_log::EventLog;
-use crate::intent::{Intent, Notes};
+use crate::intent_log::{Intent, IntentLog, Notes};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
@@ -33,7 +33,7 @@ use larder_store::{Class, Event};
 use larder_store::{EventSink, Store, StoreParts, Watermark, World};
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// The pool's root dataset.
@@ -338,7 +338,6 @@ impl Pool {
             events: Arc::clone(&log) as Arc<dyn EventSink>,
         });
         Arc::new_cyclic(|myself| Pool {
-            store,
             began,
             changes: Default::default(),
             resilver: Default::default(),
@@ -346,13 +345,7 @@ impl Pool {
             created: parts.created,
             gate: RwLock::new(()),
             commit_lock: Mutex::new(()),
-            intent: Mutex::new(parts.intent),
-            notes: Mutex::new(parts.notes),
-            removal: RwLock::default(),
-            unlogged_in: AtomicU64::new(0),
-            replay: Mutex::new(Vec::new()),
-            is_replaying: AtomicBool::new(false),
-            redoes: AtomicBool::new(false),
+            intent: IntentLog::new(&store, parts.intent, parts.notes),
             tables: Mutex::new(Tree::empty()),
             datasets: RwLock::new(BTreeMap::new()),
             destroyed: Mutex::default(),
@@ -382,6 +375,7 @@ impl Pool {
             duplicates: Duplicates::new(DEFAULT_MEMORY),
             snapshots: Mutex::default(),
             myself: myself.clone(),
+            store,
         })
     }
 }

@@ -499,12 +499,12 @@ impl Update<'_> {
 
     /// Notes an operation for the intent log.
     pub fn log(&mut self, op: Vec<u8>) {
-        self.pool.notes.lock().note(self.dataset, op, false);
+        self.pool.intent.notes.lock().note(self.dataset, op, false);
     }
 
     /// The same for several, of which a crash leaves all or none.
     pub fn log_together(&mut self, ops: impl IntoIterator<Item = Vec<u8>>) {
-        let mut notes = self.pool.notes.lock();
+        let mut notes = self.pool.intent.notes.lock();
         for (number, op) in ops.into_iter().enumerate() {
             notes.note(self.dataset, op, false);
             if number > 0 {
@@ -515,7 +515,7 @@ impl Update<'_> {
 
     /// The same for one that takes data away: it is durable no sooner than what was written before it.
     pub fn log_removal(&mut self, op: Vec<u8>) {
-        self.pool.notes.lock().note(self.dataset, op, true);
+        self.pool.intent.notes.lock().note(self.dataset, op, true);
     }
 
     fn touch(&mut self) {

@@ -61,7 +61,7 @@ impl Pool {
             state.record.parent = ROOT_DATASET;
             state.changed = true;
         }
-        self.notes.lock().note_removal();
+        self.intent.notes.lock().note_removal();
         self.datasets.write().remove(&id);
         self.destroyed.lock().insert(id, dataset);
         self.accounts.close(id);

@@ -8,7 +8,7 @@ use crate::contents::Contents;
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
 use crate::free::Freeing;
-use crate::intent::{Intent, Notes, read_chain};
+use crate::intent_log::{Intent, Notes, read_chain};
 use crate::open::{Importable, Standing, holds};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Entropy};
@@ -285,11 +285,7 @@ impl Pool {
                 Err(_) if self.store.read_only => (Vec::new(), root.applied),
                 chain => chain?,
             };
-            // Until the commit that ends the replay.
-            self.redoes.store(!ops.is_empty(), Ordering::Release);
-            self.is_replaying.store(!ops.is_empty(), Ordering::Release);
-            *self.replay.lock() = ops;
-            *self.notes.lock() = Notes::after(last);
+            self.intent.open(ops, last);
         }
         Ok(())
     }

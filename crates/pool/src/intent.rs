@@ -1,233 +1,28 @@
-//! The intent log: what makes `fsync` cheap between commits.
-//!
-//! Operations are noted in memory in the pool's order, each with a number. An fsync appends all that
-//! are noted and not yet logged to the log, then flushes the devices that hold it; callers that wait
-//! for the lock meanwhile find their operations logged by whoever held it (group commit). A commit
-//! holds every operation noted before it: its root says up to which number, and where in the log what
-//! comes after begins. So import replays the log's operations above that number, in order, on the
-//! trees of the root.
-//!
-//! Records are chained by sequence and by the predecessor's checksum; the chain ends where the next
-//! record is not found in the current segment nor at the start of the next. The root names the
-//! segments in the order in which they are used. A segment is used when a durable root names it, not before: import
-//! would not look into it. When no such segment has room, an fsync becomes a commit.
-//!
-//! Who writes a file anew and then removes the old one, by whatever name and in whatever dataset, must find one of them
-//! after a crash, though somebody else's fsync logs the removal. So an operation that takes data away goes into one
-//! record with all that was written before and is not durable. Where that is much, or in the trees already, an fsync
-//! becomes a commit.
-//!
-//! A crash while a record is written loses that record, which nobody was told of. A crash between the
-//! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
-//! they are logged or their commit is durable.
+//! Making operations durable by the intent log; see [`crate::intent_log`].
 
-use crate::pool::{Op, Pool};
-use larder_device::ALIGN;
-use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
-use larder_format::checksum::{Sums, fast64};
-use larder_format::log::{LogRecord, decode_op, encode_op};
-use larder_format::root::Root;
-use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len};
-use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
-use larder_mutants::{Mutant, mutated, point};
-use larder_store::bad_slot_table::Retired;
-use larder_store::error::{PoolError, Result};
-use larder_store::member::Written;
-use larder_store::run_io::own_info;
-use larder_store::segments::{Segment, StripeImage};
-use larder_store::stripe;
-use larder_store::write::{draft, frame};
+use crate::intent_log::Logged;
+use crate::pool::Pool;
+use larder_format::{CommitId, DatasetId};
+use larder_store::error::Result;
 use larder_sync::RwLockReadGuard;
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// Segments that the log is given at each commit.
-pub(crate) const LOG_SEGMENTS: usize = 3;
 /// Attempts of an fsync to go by the log, while others remove things.
 const LOG_ROUNDS: usize = 4;
-
-/// An operation that waits for an fsync or a commit.
-struct Note {
-    seq: u64,
-    /// It takes data away: the last name of a file, or a part of its content.
-    removes: bool,
-    /// It goes into the record of the one before it.
-    is_joined: bool,
-    framed: Vec<u8>,
-}
-
-/// Operations noted since the last durable commit and not yet logged.
-#[derive(Default)]
-pub(crate) struct Notes {
-    pending: VecDeque<Note>,
-    bytes: usize,
-    next: u64,
-    logged: u64,
-    /// How many removed something, those included that the log does not get.
-    removals: u64,
-    /// What was written before any removal up to the first of these is noted, by operations up to the second.
-    covered: (u64, u64),
-}
-
-/// Waiting operations that may go into one record.
-enum LogBatch {
-    /// All up to this one.
-    Ops(u64, Vec<Vec<u8>>),
-    /// One removes data, and what was written before is not noted.
-    Uncovered,
-    /// They do not fit.
-    TooMuch,
-}
-
-/// Progress of the log.
-enum Logged {
-    All,
-    /// Earlier writes must be noted first.
-    Uncovered,
-    /// The log has no room.
-    Full,
-}
-
-impl Notes {
-    /// Notes whose numbers go on after `applied`.
-    pub(crate) fn after(applied: OpSeq) -> Self {
-        Self { next: applied.get() + 1, logged: applied.get(), ..Self::default() }
-    }
-
-    /// Notes an operation and returns its number.
-    pub(crate) fn note(&mut self, dataset: DatasetId, op: Vec<u8>, removes: bool) -> OpSeq {
-        let seq = self.next;
-        self.next += 1;
-        self.removals += u64::from(removes);
-        let framed = encode_op(OpSeq::new(seq), dataset, &op);
-        self.bytes += framed.len();
-        self.pending.push_back(Note { seq, removes, is_joined: false, framed });
-        OpSeq::new(seq)
-    }
-
-    /// The last operation goes into one record with the one before it.
-    pub(crate) fn join_last(&mut self) {
-        self.pending.back_mut().expect("one was just noted").is_joined = true;
-    }
-
-    /// Something was removed that only a commit tells of.
-    pub(crate) fn note_removal(&mut self) {
-        self.removals += 1;
-    }
-
-    /// Removals so far.
-    pub(crate) fn removals(&self) -> u64 {
-        self.removals
-    }
-
-    /// Whether all up to `seq` is in the log or in a durable commit.
-    pub(crate) fn has_logged(&self, seq: OpSeq) -> bool {
-        self.logged >= seq.get()
-    }
-
-    /// The last number given.
-    pub(crate) fn last(&self) -> OpSeq {
-        OpSeq::new(self.next - 1)
-    }
-
-    /// A commit that holds everything up to `seq` is durable.
-    pub(crate) fn committed(&mut self, seq: OpSeq) {
-        self.forget(seq);
-        self.logged = self.logged.max(seq.get());
-    }
-
-    /// Bytes of operations waiting.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Forgets the operations up to `seq`.
-    fn forget(&mut self, seq: OpSeq) {
-        while self.pending.front().is_some_and(|note| note.seq <= seq.get()) {
-            let note = self.pending.pop_front().expect("it was just seen");
-            self.bytes -= note.framed.len();
-        }
-    }
-
-    /// The operations up to `target`, and those after it that can go along, or as many of them as one record of `limit`
-    /// bytes takes. A removal goes into one record with what covers it, or waits.
-    fn next_batch(&self, target: OpSeq, limit: usize) -> LogBatch {
-        let (through, by) = self.covered;
-        let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
-        // What goes up to the first removal, if there is one; and what goes without those that are joined.
-        let (mut before_removal, mut whole) = (None, (last, 0));
-        let mut is_covered = true;
-        for note in self.pending.iter().filter(|note| note.seq > self.logged) {
-            if note.removes && note.seq > through && !mutated(Mutant::RemovalNotCovered) {
-                if note.seq <= target.get() {
-                    return LogBatch::Uncovered;
-                }
-                is_covered = false;
-                break;
-            }
-            if note.removes && before_removal.is_none() {
-                before_removal = Some((last, ops.len()));
-            }
-            if !note.is_joined {
-                whole = (last, ops.len());
-            }
-            bytes += note.framed.len() + 4;
-            if bytes > limit {
-                last = whole.0;
-                ops.truncate(whole.1);
-                break;
-            }
-            ops.push(note.framed.clone());
-            last = note.seq;
-        }
-        if let Some((before, count)) = before_removal
-            && last < by
-        {
-            ops.truncate(count);
-            last = before;
-        }
-        match ops.is_empty() {
-            false => LogBatch::Ops(last, ops),
-            true if is_covered => LogBatch::TooMuch,
-            // What covers the first removal comes after another one.
-            true => LogBatch::Uncovered,
-        }
-    }
-}
-
-/// The log's end.
-#[derive(Default)]
-pub(crate) struct Intent {
-    /// Its segments: the one being filled, then the spares; each with the first commit whose root names it.
-    pub segments: VecDeque<(SegmentId, CommitId)>,
-    /// Where the next record goes in the first of them.
-    pub offset: u32,
-    /// The next record's sequence.
-    pub sequence: u64,
-    /// Sum of the last record's payload.
-    pub previous: u64,
-    /// Members changed with this commit: until its root is durable, import would look for the log on those before.
-    pub changed: CommitId,
-}
-
-/// An operation found in the log.
-pub(crate) type Replayed = (DatasetId, Vec<u8>);
 
 impl Pool {
     /// Makes every operation noted so far ([`crate::Update::log`]) durable. Data that is
     /// logged this way must be stored by the front end at the next commit (`FrontEnd::flush_logged`).
-    /// Falls back to a commit when the log is full. Must not be called while an [`Op`] is held.
+    /// Falls back to a commit when the log is full. Must not be called while an [`crate::Op`] is held.
     ///
     /// # Errors
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
         self.store.check_writable()?;
         self.look_after_a_pause()?;
-        let target = self.notes.lock().last();
+        let target = self.intent.notes.lock().last();
         let mut has_waited = false;
         for _ in 0..LOG_ROUNDS {
-            let goes_on = match self.log_through(target)? {
+            let goes_on = match self.intent.log_through(target)? {
                 Logged::All => return Ok(()),
                 Logged::Uncovered => self.cover_removals()?,
                 Logged::Full => false,
@@ -244,57 +39,23 @@ impl Pool {
         self.commit_through(target)
     }
 
-    /// Logs all up to an operation.
-    fn log_through(&self, target: OpSeq) -> Result<Logged> {
-        let limit = self.store.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
-        let mut intent = self.intent.lock();
-        let _watch = self.store.watch("an fsync");
-        self.store.check_writable()?;
-        loop {
-            let batch = {
-                let notes = self.notes.lock();
-                if notes.logged >= target.get() {
-                    return Ok(Logged::All);
-                }
-                notes.next_batch(target, limit)
-            };
-            let (last, ops) = match batch {
-                LogBatch::Ops(last, ops) => (last, ops),
-                LogBatch::Uncovered => return Ok(Logged::Uncovered),
-                LogBatch::TooMuch => return Ok(Logged::Full),
-            };
-            self.store.check_writable()?;
-            if !self.append_log(&mut intent, ops)? {
-                return Ok(Logged::Full);
-            }
-            let mut notes = self.notes.lock();
-            notes.logged = notes.logged.max(last);
-            notes.forget(OpSeq::new(last));
-        }
-    }
-
     /// What was written before something was removed is noted as well, so that no crash leaves neither; false when
     /// that takes a commit.
     fn cover_removals(&self) -> Result<bool> {
-        let through = self.notes.lock().last();
+        let through = self.intent.notes.lock().last();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = front
             && !front.note_dirty()?
         {
             return Ok(false);
         }
-        if self.unlogged_in.load(Ordering::Acquire) > self.store.durable_commit().get() {
-            return Ok(false);
-        }
-        let mut notes = self.notes.lock();
-        notes.covered = (through.get(), notes.last().get());
-        Ok(true)
+        Ok(self.intent.cover(through))
     }
 
-    /// Keeps commits that need it from beginning while something is removed. Not with an [`Op`] held; entered before
-    /// one.
+    /// Keeps commits that need it from beginning while something is removed. Not with an [`crate::Op`] held; entered
+    /// before one.
     pub fn removing(&self) -> RwLockReadGuard<'_, ()> {
-        self.removal.read()
+        self.intent.removing()
     }
 
     /// Waits for the commit under way, if there is one.
@@ -302,263 +63,29 @@ impl Pool {
         drop(self.commit_lock.lock());
     }
 
-    /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`Op`] held.
+    /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`crate::Op`] held.
     pub fn note_unlogged(&self) -> CommitId {
-        let commit = self.store.open_commit();
-        if mutated(Mutant::StoredNotTold) {
-            return self.store.durable_commit();
-        }
-        self.unlogged_in.fetch_max(commit.get(), Ordering::AcqRel);
-        commit
+        self.intent.note_unlogged()
     }
 
-    /// Appends one record and makes it durable; false when that takes a commit: the log has no room for it, or a device
-    /// missed it that would pass for current without those that have it. A root on them that tells keeps it from that.
-    fn append_log(&self, intent: &mut Intent, ops: Vec<Vec<u8>>) -> Result<bool> {
-        let (incarnation, durable) = (self.store.core.lock().incarnation, self.store.durable_commit());
-        if durable < intent.changed {
-            return Ok(false);
-        }
-        let record = LogRecord {
-            incarnation,
-            base: durable,
-            sequence: intent.sequence,
-            previous: intent.previous,
-            ops,
-        };
-        let payload = record.encode();
-        let id = self.store.core.lock().take_ids(1);
-        let stamp = Stamp { id, incarnation, birth: CommitId::new(durable.get() + 1) };
-        let info = own_info(BlockKind::Log, DatasetId::new(0));
-        let block = frame(
-            &self.store.sums,
-            &stamp,
-            draft(&self.store.sums, info, larder_store::codec::Codec::Off, payload.clone().into()),
-        );
-        let footprint = stripe::footprint(block.len());
-        let (segment, offset, plan) = loop {
-            let Some(&(id, named)) = intent.segments.front() else { return Ok(false) };
-            if named > durable && !mutated(Mutant::LogNotNamed) {
-                return Ok(false);
-            }
-            let Some(segment) = self.store.readable.get(id) else { return Ok(false) };
-            // A copy of it took no record: a commit leaves it.
-            if !self.store.core.lock().is_sound(id) {
-                return Ok(false);
-            }
-            let slot_size = self.store.members.get(segment.slots[0].device).slot_size;
-            let step = self.store.core.lock().groups[&segment.group].step();
-            let room = slot_size - intent.offset;
-            if let Some(plan) = stripe::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
-                break (segment, intent.offset, plan);
-            }
-            let next_is_named = intent.segments.get(1).is_some_and(|(_, named)| *named <= durable);
-            if !(next_is_named || mutated(Mutant::LogNotNamed) && intent.segments.len() > 1) {
-                return Ok(false);
-            }
-            intent.segments.pop_front();
-            intent.offset = DESCRIPTOR_LEN;
-        };
-        let columns =
-            stripe::build(&self.store.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
-        point("a log record is about to be written");
-        let everywhere = self.write_log_stripe(&segment, StripeImage { offset, columns })?;
-        point("a log record is written and not noted");
-        intent.offset = offset + plan.height;
-        intent.sequence += 1;
-        intent.previous = fast64(&self.store.sums, &payload);
-        Ok(everywhere)
+    /// Bytes of operations that wait for an fsync or a commit.
+    pub fn noted_bytes(&self) -> usize {
+        self.intent.notes.lock().bytes()
     }
 
-    /// Writes a stripe of the log to all its copies and flushes them, from this thread, which would only wait
-    /// otherwise: all copies are under way before it waits for the first. False when a copy is lacking of which no root
-    /// tells yet.
-    fn write_log_stripe(&self, segment: &Segment, stripe: StripeImage) -> Result<bool> {
-        let mut members = Vec::with_capacity(segment.slots.len());
-        for (slot, column) in segment.slots.iter().zip(&stripe.columns) {
-            members
-                .extend(self.store.members.writers(slot.device).map(|member| (member, slot.index(), column)));
-        }
-        let writes: Vec<_> = (members.iter())
-            .map(|(member, slot, column)| {
-                member.start_write(member.slot_offset(*slot, stripe.offset), Arc::clone(*column))
-            })
-            .collect();
-        let mut refused = vec![None; members.len()];
-        for (((member, ..), write), refused) in members.iter().zip(writes).zip(&mut refused) {
-            if write.is_some()
-                && let Written::Refused(error) = member.complete_write(write)
-            {
-                *refused = Some(error);
-            }
-        }
-        let mut is_noted = false;
-        for ((member, slot, _), error) in members.iter().zip(&refused) {
-            let Some(error) = error else { continue };
-            let column = segment.slots.iter().position(|other| {
-                self.store.members.writers(other.device).any(|writer| Arc::ptr_eq(&writer, member))
-            });
-            match column.map(|column| self.store.retire_slot(segment, column, *slot, member, error)) {
-                Some(Retired::Noted) => is_noted = true,
-                _ => member.refuse(error),
-            }
-        }
-        if mutated(Mutant::LogNotFlushed) {
-            return Ok(true);
-        }
-        let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
-        let (mut copies, mut everywhere) = (0, true);
-        for (((member, ..), flush), refused) in members.iter().zip(flushes).zip(&refused) {
-            let is_flushed = flush.is_some() && member.complete_flush(flush);
-            // Nobody reads what a member has that is being rebuilt.
-            if is_flushed && refused.is_none() && member.is_online() {
-                copies += 1;
-            } else {
-                everywhere &= !member.passes_for_current() || mutated(Mutant::LogCopyMissed);
-            }
-        }
-        // A commit tells of it all, in other segments.
-        if is_noted {
-            return Ok(false);
-        }
-        if copies == 0 {
-            let columns: Vec<_> =
-                segment.slots.iter().map(|slot| self.store.members.get(slot.device)).collect();
-            return Err(self.store.suspend_without(&columns, "the intent log cannot be written"));
-        }
-        if copies < segment.slots.len() {
-            self.store.check_tolerance()?;
-        }
-        Ok(everywhere)
+    /// Operations found in the log at import, in order; to be replayed once, before anything else. Until
+    /// [`Pool::replayed`] says that they are done nothing can be committed.
+    pub fn take_replay(&self) -> Vec<(DatasetId, Vec<u8>)> {
+        self.intent.take_replay()
     }
 
-    /// At a commit: the log goes on where it is, full segments are closed, and spares are added.
-    pub(crate) fn rotate_log(&self, op: &Op<'_>, intent: &mut Intent, commit: CommitId) -> Result<()> {
-        let _ = op;
-        let mut core = self.store.core.lock();
-        let first = intent.segments.front().copied();
-        // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit
-        // holds all that is in it.
-        intent.segments.retain(|&(id, _)| core.fits(id) && core.is_sound(id));
-        if intent.segments.front().copied() != first {
-            intent.offset = DESCRIPTOR_LEN;
-        }
-        let kept: Vec<SegmentId> = intent.segments.iter().map(|&(id, _)| id).collect();
-        let open: Vec<SegmentId> = core
-            .entries
-            .values()
-            .filter(|entry| entry.segment.kind == SegmentKind::Log)
-            .filter(|entry| entry.state == larder_format::segment::SegmentState::Open)
-            .map(|entry| entry.segment.id)
-            .collect();
-        for id in open.into_iter().filter(|id| !kept.contains(id)) {
-            core.close_segment(id);
-        }
-        drop(core);
-        while intent.segments.len() < LOG_SEGMENTS {
-            let Some(id) = self.store.open_log_segment()? else { break };
-            if intent.segments.is_empty() {
-                intent.offset = DESCRIPTOR_LEN;
-            }
-            intent.segments.push_back((id, commit));
-        }
-        Ok(())
+    /// All that the log held is done again, in the trees or as dirty data of a front end that stores it.
+    pub fn replayed(&self) {
+        self.intent.replayed();
     }
-}
 
-/// The operations that a pool's log holds above its root, in order, and where its chain ends.
-///
-/// `read` gives `len` bytes at `offset` of column `column` of a segment, if its device does.
-///
-/// # Errors
-/// When the log goes on from a later commit than the root's, whose root must have been lost, or when an
-/// intact record holds what is no operation.
-pub(crate) fn read_chain(
-    sums: &Sums,
-    root: &Root,
-    slot_size: impl Fn(&SegmentRecord) -> u32,
-    read: impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
-) -> Result<(Vec<Replayed>, OpSeq)> {
-    let mut ops = Vec::new();
-    let mut last = root.applied;
-    let mut sequence = root.log_sequence;
-    let mut previous = root.log_previous;
-    let mut segments = root
-        .segments
-        .iter()
-        .filter(|segment| segment.kind == SegmentKind::Log)
-        .filter(|segment| segment.state == larder_format::segment::SegmentState::Open);
-    let mut current = segments.next();
-    let mut offset = root.log_offset;
-    while let Some(segment) = current {
-        let end = slot_size(segment);
-        let found = (0..segment.layout.columns()).find_map(|column| {
-            let expect = (root.log_incarnation, sequence, previous);
-            read_record(sums, segment, column, offset, end, expect, &read).ok()
-        });
-        let Some((record, sum, height)) = found else {
-            current = segments.next();
-            offset = DESCRIPTOR_LEN;
-            continue;
-        };
-        if record.base > root.commit {
-            return Err(PoolError::Invalid(format!(
-                "the intent log goes on from commit {}, but the newest root that is intact is that of commit {}: \
-                 what was committed in between would be lost. Nothing was changed. Look for a device that is \
-                 missing, or import for reading only",
-                record.base, root.commit
-            )));
-        }
-        for op in record.ops {
-            let (seq, dataset, op) = decode_op(&op)?;
-            if seq > last {
-                last = seq;
-                ops.push((dataset, op.to_vec()));
-            }
-        }
-        sequence += 1;
-        previous = sum;
-        offset += height;
+    /// Whether the log holds operations that are still to be done again.
+    pub fn is_replaying(&self) -> bool {
+        self.intent.is_replaying()
     }
-    if mutated(Mutant::ReplayStopsShort) {
-        ops.pop();
-    }
-    Ok((ops, last))
-}
-
-/// One record from one copy, when it is the one expected there.
-fn read_record(
-    sums: &Sums,
-    segment: &SegmentRecord,
-    column: usize,
-    offset: u32,
-    end: u32,
-    (incarnation, sequence, previous): (Incarnation, u64, u64),
-    read: &impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
-) -> Result<(LogRecord, u64, u32)> {
-    use larder_format::Reason::{Identity, Range, Short};
-    let missing = || PoolError::from(Corrupt::new("log record", Short));
-    if offset.checked_add(ALIGN as u32).is_none_or(|head| head > end) {
-        return Err(Corrupt::new("log record", Range).into());
-    }
-    let head = read(segment, column, offset, ALIGN).ok_or_else(missing)?;
-    let stripe = StripeHeader::check(sums, &head)?;
-    let here = stripe.segment == segment.id
-        && (stripe.offset, usize::from(stripe.column)) == (offset, column)
-        && stripe.incarnation == incarnation;
-    if !here || stripe.height > end - offset {
-        return Err(Corrupt::new("log record", Identity).into());
-    }
-    let bytes = read(segment, column, offset, stripe.height as usize).ok_or_else(missing)?;
-    let block = bytes.get(stripe_header_len(stripe.sums.len()) as usize..).ok_or_else(missing)?;
-    let (header, payload) = block::check_any(sums, block)?;
-    let record = LogRecord::decode(payload)?;
-    let expected = header.info.kind == BlockKind::Log
-        && record.incarnation == incarnation
-        && record.sequence == sequence
-        && record.previous == previous;
-    if !expected {
-        return Err(Corrupt::new("log record", Identity).into());
-    }
-    Ok((record, fast64(sums, payload), stripe.height))
 }

@@ -26,6 +26,7 @@ mod free;
 pub mod gc;
 mod import;
 pub mod intent;
+mod intent_log;
 pub mod open;
 pub mod pool;
 pub mod property;

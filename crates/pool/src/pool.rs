@@ -10,7 +10,7 @@ use crate::commit::Sealed;
 use crate::dataset::{Dataset, Settings};
 use crate::dedup::Duplicates;
 use crate::free::Freeing;
-use crate::intent::{Intent, Notes, Replayed};
+use crate::intent_log::IntentLog;
 use crate::snapshot::Snapshots;
 use larder_format::tables::SECRET_LEN;
 use larder_format::{CommitId, DatasetId, Timestamp};
@@ -24,7 +24,7 @@ use larder_store::{Class, Event};
 use larder_store::{Watch, Watermark};
 use larder_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -59,17 +59,7 @@ pub struct Pool {
     pub(crate) resilver: crate::resilver::ResilverState,
     pub(crate) gate: RwLock<()>,
     pub(crate) commit_lock: Mutex<()>,
-    pub(crate) intent: Mutex<Intent>,
-    pub(crate) notes: Mutex<Notes>,
-    /// Held shared by who removes something, and alone by a commit that has to get ahead of them.
-    pub(crate) removal: RwLock<()>,
-    /// The newest commit that will hold data which the log has not.
-    pub(crate) unlogged_in: AtomicU64,
-    pub(crate) replay: Mutex<Vec<Replayed>>,
-    /// The log holds what the trees do not: a commit would drop it.
-    pub(crate) is_replaying: AtomicBool,
-    /// Operations replayed from the log are in no commit yet.
-    pub(crate) redoes: AtomicBool,
+    pub(crate) intent: IntentLog,
     pub(crate) tables: Mutex<Tree>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
     /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
@@ -167,7 +157,7 @@ impl Pool {
 
     /// Down to where operations may take space: to the last slot while what the log held is done again.
     pub fn watermark(&self) -> Watermark {
-        if self.redoes.load(Ordering::Acquire) { Watermark::Promised } else { Watermark::Store }
+        if self.intent.redoes() { Watermark::Promised } else { Watermark::Store }
     }
 
     /// Waits for the turn to commit.
@@ -241,7 +231,7 @@ impl Pool {
     /// Whether somebody changed anything since the last commit was sealed.
     pub(crate) fn is_changed(&self) -> bool {
         self.store.dirty.get() > 0
-            || self.notes.lock().bytes() > 0
+            || self.intent.notes.lock().bytes() > 0
             || self.has_dropped()
             || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
@@ -253,37 +243,10 @@ impl Pool {
     pub fn is_map_large(&self) -> bool {
         self.store.map.lock().memtable_bytes() > self.store.cache.gc_limit()
     }
-    /// Bytes of operations that wait for an fsync or a commit.
-    pub fn noted_bytes(&self) -> usize {
-        self.notes.lock().bytes()
-    }
     /// Registers the layer above.
     pub fn set_front_end(&self, front: Weak<dyn FrontEnd>) {
         *self.front.write() = Some(front);
     }
-    /// Operations found in the log at import, in order; to be replayed once, before anything else. Until
-    /// [`Pool::replayed`] says that they are done nothing can be committed.
-    pub fn take_replay(&self) -> Vec<(DatasetId, Vec<u8>)> {
-        std::mem::take(&mut self.replay.lock())
-    }
-    /// All that the log held is done again, in the trees or as dirty data of a front end that stores it.
-    pub fn replayed(&self) {
-        self.is_replaying.store(false, Ordering::Release);
-    }
-
-    /// Whether the log holds operations that are still to be done again.
-    pub fn is_replaying(&self) -> bool {
-        self.is_replaying.load(Ordering::Acquire)
-    }
-
-    /// Refuses a commit that would say of logged operations that the trees have them, while they do not.
-    pub(crate) fn check_replayed(&self) -> Result<()> {
-        if self.is_replaying() {
-            return Err(PoolError::Invalid("nothing can be committed before the log is replayed".into()));
-        }
-        Ok(())
-    }
-
     /// Refuses when `bytes` more of dirty data might not find room; wins dead space back before it does.
     /// Must not be called while an [`Op`] is held.
     ///

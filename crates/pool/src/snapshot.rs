@@ -148,7 +148,7 @@ impl Pool {
         let (high, root) = (snapshot.record.high, snapshot.record.root);
         self.tables.lock().remove(&TableNodes(&self.store), &Table::snapshot_key(dataset, high))?;
         snapshots.taken.remove(&(dataset, high));
-        self.notes.lock().note_removal();
+        self.intent.notes.lock().note_removal();
         state.record.protected_below = snapshots.protected_below(dataset);
         drop(snapshots);
         // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if
