@@ -245,7 +245,7 @@ impl Pool {
     /// Writes changes of a merge or checkpoint of the block map to the tables, and removes what it forgot from the
     /// dedup index.
     fn take_changes(&self, changes: Changes) -> Result<()> {
-        self.forget_prints(changes.forgotten);
+        self.duplicates.forget_prints(changes.forgotten);
         let mut tables = self.tables.lock();
         let mut unnoted = self.unnoted.lock();
         for run in changes.removed {
@@ -437,7 +437,7 @@ impl Pool {
     pub(crate) fn unnamed_pages(&self) -> Vec<SegmentId> {
         let mut unfinished = self.gc_segments();
         unfinished.extend(self.store.map.lock().unfinished().iter().map(|footprint| footprint.segment));
-        unfinished.extend(self.unfinished_index());
+        unfinished.extend(self.duplicates.unfinished());
         unfinished
     }
 

@@ -1,7 +1,7 @@
 //! Making a pool: groups from devices, labels, and the first commit.
 
 use crate::dataset::Dataset;
-use crate::dedup::Duplicates;
+use crate::duplicates::Duplicates;
 use crate::event_log::EventLog;
 use crate::intent_log::{Intent, IntentLog, Notes};
 use crate::pool::Pool;
@@ -371,7 +371,6 @@ impl Pool {
             moved: AtomicU64::new(0),
             waker: OnceLock::new(),
             freeing: Mutex::default(),
-            secret: OnceLock::new(),
             duplicates: Duplicates::new(DEFAULT_MEMORY),
             snapshots: Mutex::default(),
             myself: myself.clone(),

@@ -232,8 +232,7 @@ impl Pool {
                 _ => self.log.met(table, number),
             }
         }
-        // Nobody else sets it.
-        let _ = self.secret.set(secret);
+        self.duplicates.set_secret(secret);
         *self.tables.lock() = tables;
         // Of some the root knows better where they lie.
         let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
@@ -248,7 +247,7 @@ impl Pool {
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(&self.store))?;
         *self.store.map.lock() = map;
-        self.lay_index_down(parts);
+        self.duplicates.lay_down(parts);
         *self.properties.write() = properties.remove(&DatasetId::new(0)).unwrap_or_default();
         self.apply_pool_properties();
         for mut record in datasets {

@@ -8,11 +8,10 @@ use crate::accounts::Accounts;
 use crate::clean::Cleaning;
 use crate::commit::Sealed;
 use crate::dataset::{Dataset, Settings};
-use crate::dedup::Duplicates;
+use crate::duplicates::Duplicates;
 use crate::free::Freeing;
 use crate::intent_log::IntentLog;
 use crate::snapshot::Snapshots;
-use larder_format::tables::SECRET_LEN;
 use larder_format::{CommitId, DatasetId, Timestamp};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::Changes;
@@ -95,8 +94,6 @@ pub struct Pool {
     pub(crate) trim: crate::trim::Trims,
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) freeing: Mutex<Freeing>,
-    /// The key of fingerprints.
-    pub(crate) secret: OnceLock<[u8; SECRET_LEN]>,
     pub(crate) duplicates: Duplicates,
     pub(crate) snapshots: Mutex<Snapshots>,
     pub(crate) myself: Weak<Pool>,

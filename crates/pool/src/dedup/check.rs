@@ -2,6 +2,7 @@
 
 use super::upkeep::SINCE;
 use crate::check::Report;
+use crate::duplicates::Indexed;
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
 use larder_store::error::Result;
@@ -28,7 +29,7 @@ impl Pool {
                 Ok(if prints.len() < AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
             })?;
             let probe = match &*self.duplicates.indexed.lock() {
-                super::Indexed { index: Some(index), refill: None, .. } => {
+                Indexed { index: Some(index), refill: None, .. } => {
                     prints.retain(|(print, _)| print.low() & (index.sampling() - 1) == 0);
                     index.probe(&prints.iter().map(|(print, _)| *print).collect::<Vec<_>>())
                 }

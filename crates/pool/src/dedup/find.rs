@@ -1,6 +1,6 @@
 //! Looking for records that are there already, and storing those that are not.
 
-use super::count;
+use crate::duplicates::count;
 use crate::pool::{Op, Pool};
 use larder_format::{BlockId, BlockPtr, Fingerprint};
 use larder_mutants::{Mutant, mutated};
@@ -36,18 +36,6 @@ impl Search<'_> {
 
     fn print(&self, i: usize) -> Fingerprint {
         self.prints[i].expect("records without a fingerprint are not looked for")
-    }
-}
-
-/// Something is being stored: what has this id or a later one may not be in the index yet.
-struct Storing<'p> {
-    pool: &'p Pool,
-    first: BlockId,
-}
-
-impl Drop for Storing<'_> {
-    fn drop(&mut self) {
-        self.pool.duplicates.storing.lock().remove(&self.first);
     }
 }
 
@@ -106,7 +94,7 @@ impl Pool {
             .store(MOSTLY * new.len() >= (MOSTLY - 1) * records.len(), Ordering::Relaxed);
         let Search { prints, same_as, mut found, mut drafts, .. } = search;
         // Held until the index has them.
-        let storing = self.storing();
+        let storing = self.duplicates.storing(&self.store);
         let mut stored = Vec::new();
         let mut records: Vec<Option<NewRecord>> = records.into_iter().map(Some).collect();
         let fresh = new.iter().map(|&i| records[i].take().expect("each index comes once")).collect();
@@ -139,15 +127,6 @@ impl Pool {
             .into_iter()
             .map(|ptr| ptr.expect("each record was found, stored, or is the same as an earlier one"))
             .collect())
-    }
-
-    /// From now on ids may be given out that the index does not know yet.
-    fn storing(&self) -> Storing<'_> {
-        let mut core = self.store.core.lock();
-        // An id of its own, so that each who stores has another.
-        let first = core.take_ids(1);
-        self.duplicates.storing.lock().insert(first);
-        Storing { pool: self, first }
     }
 
     /// The fingerprints of records with `dedup` on, and which of them are the same; their drafts as well, if they are

@@ -4,8 +4,8 @@
 //! `dedup` on are gone through for records without a fingerprint, which were stored before it was on: those are read.
 //! In bounded steps beside traffic. A crash leaves an index of what was taken up so far.
 
-use super::Indexed;
 use crate::dataset::Look;
+use crate::duplicates::{Indexed, Rebuild, RebuildProgress};
 use crate::pool::Pool;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -21,24 +21,6 @@ use std::ops::ControlFlow;
 const PAGES: usize = 64;
 /// Extents that a step looks at for each record that it may read.
 const EXTENTS: usize = 16;
-
-/// A rebuild under way.
-#[derive(Debug)]
-pub(super) struct Rebuild {
-    /// Datasets whose files are still to be gone through, the last at hand.
-    datasets: Vec<DatasetId>,
-    from: Key,
-    progress: RebuildProgress,
-}
-
-/// Progress of a rebuild of the index.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RebuildProgress {
-    /// Extents looked at.
-    pub extents: u64,
-    /// Records read, which have a fingerprint since.
-    pub records: u64,
-}
 
 impl Pool {
     /// Forgets the index and begins to make it anew; it goes on with [`Pool::rebuild_step`].
@@ -70,7 +52,7 @@ impl Pool {
 
     /// Progress of the rebuild under way, if there is one.
     pub fn rebuild_progress(&self) -> Option<RebuildProgress> {
-        self.duplicates.indexed.lock().rebuild.as_ref().map(|rebuild| rebuild.progress)
+        self.duplicates.rebuild_progress()
     }
 
     /// Goes on with rebuilding the index, by about `records` records read. False when nothing is left to do.

@@ -1,12 +1,11 @@
 //! The index's life beside the commits: it wakes and sleeps with the property, takes up what the map knows, is written
 //! and merged.
 
-use super::{Indexed, count};
+use crate::duplicates::{IndexFootprints, Indexed, count};
 use crate::pool::Pool;
 use larder_format::index::PartDescriptor;
-use larder_format::run::Footprint;
 use larder_format::tables::Table;
-use larder_format::{BlockId, Fingerprint, SegmentId};
+use larder_format::{BlockId, SegmentId};
 use larder_sorted::index::{Changes, Index};
 use larder_store::error::{PoolError, Result};
 use larder_store::run_io::RunIo;
@@ -20,28 +19,7 @@ const PAGES_AT_ONCE: usize = 16;
 /// The note that says from which id on blocks may have fingerprints.
 pub(super) const SINCE: &str = "dedup-since";
 
-/// Footprints of the index's parts.
-pub(crate) enum IndexFootprints {
-    /// It is in use, and writes parts anew.
-    Awake(Vec<Vec<Footprint>>),
-    /// Nobody needs it.
-    Asleep(Vec<Vec<Footprint>>),
-}
-
-impl IndexFootprints {
-    /// All of them.
-    pub(crate) fn all(self) -> impl Iterator<Item = Footprint> {
-        let (Self::Awake(parts) | Self::Asleep(parts)) = self;
-        parts.into_iter().flatten()
-    }
-}
-
 impl Pool {
-    /// What the tables say of the index, while nobody needs it.
-    pub(crate) fn lay_index_down(&self, parts: Vec<PartDescriptor>) {
-        self.duplicates.indexed.lock().parts = parts;
-    }
-
     /// Opens the index when some dataset has `dedup` on, and lets go of it when none has.
     pub(crate) fn wake_or_lay_down(&self) {
         let wanted =
@@ -79,31 +57,9 @@ impl Pool {
         indexed.turn += 1;
     }
 
-    /// The map has forgotten these.
-    pub(crate) fn forget_prints(&self, forgotten: Vec<(Fingerprint, BlockId)>) {
-        if forgotten.is_empty() {
-            return;
-        }
-        if let Some(index) = &mut self.duplicates.indexed.lock().index {
-            forgotten.into_iter().for_each(|(print, id)| index.remove(print, id));
-        }
-    }
-
-    /// Segments with pages of the index that no descriptor names yet.
-    pub(crate) fn unfinished_index(&self) -> Vec<SegmentId> {
-        let indexed = self.duplicates.indexed.lock();
-        let unfinished = indexed.index.as_ref().map(Index::unfinished).unwrap_or_default();
-        unfinished.into_iter().map(|footprint| footprint.segment).collect()
-    }
-
     /// Footprint of each of the index's parts.
     pub(crate) fn index_footprints(&self) -> IndexFootprints {
-        let indexed = self.duplicates.indexed.lock();
-        let of = |part: &PartDescriptor| part.run.footprints.clone();
-        match &indexed.index {
-            Some(index) => IndexFootprints::Awake(index.descriptors().map(of).collect()),
-            None => IndexFootprints::Asleep(indexed.parts.iter().map(of).collect()),
-        }
+        self.duplicates.footprints()
     }
 
     /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
@@ -127,8 +83,7 @@ impl Pool {
         // What has this id or a later one may not be in the map yet.
         let next = {
             let core = self.store.core.lock();
-            let storing = self.duplicates.storing.lock();
-            storing.first().copied().unwrap_or(core.next_block)
+            self.duplicates.first_storing().unwrap_or(core.next_block)
         };
         let refill = self.duplicates.indexed.lock().refill;
         if let Some(from) = refill {
@@ -246,7 +201,7 @@ mod tests {
     use crate::{ROOT_DATASET, bed};
     use larder_device::{Entropy, SeededEntropy};
     use larder_format::run::Places;
-    use larder_format::{ByteLen, GroupIndex, Place};
+    use larder_format::{ByteLen, Fingerprint, GroupIndex, Place};
     use larder_sim::SimWorld;
     use larder_sorted::map::Update;
     use std::collections::BTreeSet;

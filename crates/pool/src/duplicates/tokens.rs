@@ -25,7 +25,7 @@ struct TokenState {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Tokens(Mutex<TokenState>);
+pub(crate) struct Tokens(Mutex<TokenState>);
 
 impl Default for Tokens {
     fn default() -> Self {
@@ -35,7 +35,7 @@ impl Default for Tokens {
 
 impl Tokens {
     /// Pages that may be read now.
-    pub(super) fn pages(&self, now: Duration) -> u64 {
+    pub(crate) fn pages(&self, now: Duration) -> u64 {
         let state = &mut *self.0.lock();
         let passed = now.saturating_sub(state.at);
         state.at = state.at.max(now);
@@ -45,7 +45,7 @@ impl Tokens {
     }
 
     /// So many pages were read, and it took so long.
-    pub(super) fn spent(&self, pages: u64, took: Duration) {
+    pub(crate) fn spent(&self, pages: u64, took: Duration) {
         if pages == 0 {
             return;
         }
@@ -56,7 +56,7 @@ impl Tokens {
     }
 
     /// So many bytes need not be written.
-    pub(super) fn earned(&self, bytes: u64) {
+    pub(crate) fn earned(&self, bytes: u64) {
         let state = &mut *self.0.lock();
         let saved = Duration::from_nanos(bytes.saturating_mul(NANOS_A_BYTE));
         state.saved_up = (state.saved_up + saved).min(MOST);

@@ -40,7 +40,7 @@ impl Generation {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct LocalityCache {
+pub(crate) struct LocalityCache {
     new: Generation,
     old: Generation,
     /// Entries of a generation.
@@ -49,14 +49,14 @@ pub(super) struct LocalityCache {
 
 impl LocalityCache {
     /// Room for `bytes`.
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         let mut locality = Self { new: Generation::default(), old: Generation::default(), limit: LEAST };
         locality.set_limit(bytes);
         locality
     }
 
     /// Room for `bytes` from now on.
-    pub(super) fn set_limit(&mut self, bytes: u64) {
+    pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.limit = LEAST.max((bytes / ENTRY_BYTES / 2) as usize);
         if self.new.by_print.len() > self.limit || self.old.by_print.len() > self.limit {
             self.clear();
@@ -64,7 +64,7 @@ impl LocalityCache {
     }
 
     /// A block that is alive has this fingerprint.
-    pub(super) fn insert(&mut self, print: Fingerprint, ptr: BlockPtr) {
+    pub(crate) fn insert(&mut self, print: Fingerprint, ptr: BlockPtr) {
         if self.new.by_print.len() >= self.limit {
             self.old = std::mem::take(&mut self.new);
         }
@@ -72,7 +72,7 @@ impl LocalityCache {
     }
 
     /// A block with this fingerprint.
-    pub(super) fn get(&mut self, print: Fingerprint) -> Option<BlockPtr> {
+    pub(crate) fn get(&mut self, print: Fingerprint) -> Option<BlockPtr> {
         if let Some(ptr) = self.new.by_print.get(&print) {
             return Some(*ptr);
         }
@@ -83,17 +83,17 @@ impl LocalityCache {
     }
 
     /// A block is gone.
-    pub(super) fn forget(&mut self, id: BlockId) {
+    pub(crate) fn forget(&mut self, id: BlockId) {
         self.new.forget(id);
         self.old.forget(id);
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.new, self.old) = Default::default();
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.new.memory_bytes() + self.old.memory_bytes()
     }
 }
