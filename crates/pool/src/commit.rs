@@ -416,7 +416,7 @@ impl Pool {
             let mut dropped = state.tree.take_dropped();
             dropped.iter().for_each(|ptr| self.doubt_damage(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
-            self.drop_nodes(dropped);
+            self.freeing.drop_nodes(dropped);
             // Until the tables have it.
             state.changed = true;
             let record = state.record.encode();
@@ -430,7 +430,7 @@ impl Pool {
             self.seal_snapshots(self.store.open_commit())?;
         }
         self.seal_dropped();
-        self.seal_freeing()
+        self.freeing.seal(&self.tables)
     }
 
     /// Segments with pages that no descriptor names yet.

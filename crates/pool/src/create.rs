@@ -3,6 +3,7 @@
 use crate::dataset::Dataset;
 use crate::duplicates::Duplicates;
 use crate::event_log::EventLog;
+use crate::freeing::Freeing;
 use crate::intent_log::{Intent, IntentLog, Notes};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
@@ -353,7 +354,6 @@ impl Pool {
             front: RwLock::new(None),
             sealed: AtomicU64::new(0),
             accounts: crate::accounts::Accounts::default(),
-            freeing_told: AtomicU64::new(0),
             unnoted: Mutex::default(),
             unfinished: Mutex::new(None),
             beats: AtomicU64::new(0),
@@ -370,7 +370,7 @@ impl Pool {
             cleaning: Mutex::new(None),
             moved: AtomicU64::new(0),
             waker: OnceLock::new(),
-            freeing: Mutex::default(),
+            freeing: Freeing::new(&store),
             duplicates: Duplicates::new(DEFAULT_MEMORY),
             snapshots: Mutex::default(),
             myself: myself.clone(),

@@ -435,7 +435,7 @@ impl Update<'_> {
             return Ok(false);
         }
         self.touch();
-        self.pool.leave_to_gc(1);
+        self.pool.freeing.leave_to_gc(1);
         Ok(true)
     }
 
@@ -446,7 +446,7 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(stored);
         record.stored = record.stored.saturating_sub(stored);
         record.logical = record.logical.saturating_sub(logical);
-        self.pool.leave_to_gc(stored);
+        self.pool.freeing.leave_to_gc(stored);
         self.touch();
     }
 
@@ -477,7 +477,7 @@ impl Update<'_> {
         if mutated(Mutant::EarlyReuse) {
             self.pool.free_now(ptr);
         } else if is_free_to_die(record, ptr) {
-            self.pool.drop_records([ptr]);
+            self.pool.freeing.drop_records([ptr]);
         }
         self.touch();
     }

@@ -26,7 +26,6 @@ use larder_store::read::{DatasetNodes, TableNodes};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Entries that one step takes out of a tree when somebody waits for their space.
 pub(crate) const STEP: usize = 1024;
@@ -165,7 +164,7 @@ impl Pool {
         };
         let outcome = self.last_nodes(&dataset).and_then(|dead| {
             self.tables.lock().remove(&TableNodes(&self.store), &Table::dataset_key(id))?;
-            self.drop_nodes(dead);
+            self.freeing.drop_nodes(dead);
             Ok(())
         });
         if outcome.is_err() {
@@ -207,7 +206,7 @@ impl Pool {
     /// and those that died and whose space cannot be written before another commit or two. Before
     /// replication and parity. While a commit is being put together it is what it was before.
     pub fn freeing_bytes(&self) -> u64 {
-        let Some(_no_commit) = self.gate.try_read() else { return self.freeing_told.load(Ordering::Relaxed) };
+        let Some(_no_commit) = self.gate.try_read() else { return self.freeing.told() };
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         let unlinked = front.map_or(0, |front| front.freeing_bytes());
         let destroyed: Vec<_> = self.destroyed.lock().values().cloned().collect();
@@ -217,7 +216,7 @@ impl Pool {
             record.referenced + record.root.map_or(0, |root| u64::from(root.place.stored))
         };
         let destroyed: u64 = destroyed.iter().map(held).sum();
-        let dropped = self.dropped_bytes();
+        let dropped = self.freeing.dropped_bytes();
         let core = self.store.core.lock();
         let freed = core
             .entries
@@ -225,7 +224,7 @@ impl Pool {
             .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
         let slots: u64 = freed.map(|entry| entry.placed).sum();
         let sum = unlinked + destroyed + dropped + slots;
-        self.freeing_told.store(sum, Ordering::Relaxed);
+        self.freeing.tell(sum);
         sum
     }
 }

@@ -1,54 +1,14 @@
-//! Freeing: what becomes of a block that a tree has stopped naming.
-//!
-//! There are no reference counts, so a dropped reference says only that the block *may* be dead. Whoever drops
-//! one asks, in this order:
-//! 1. Is the id at or below its head's `protected_below`? Then a snapshot holds it. Nothing happens; the dataset counts
-//!    the bytes as held, and they are left to GC when a snapshot is destroyed.
-//! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
-//!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
-//!    live for.
-//! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
-//!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`Pool::free_step`] works that
-//!    off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is
-//!    shared, takes the mark away: another reference may exist, and only GC can tell.
-//!
-//! # Second references
-//! Whoever makes one calls [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the
-//! pool-wide flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with
-//! an id when its block is moved. Whoever takes `SHARED` away, which only GC may, takes `DEAD` away with it:
-//! the drop that set `DEAD` was that of another reference.
-//!
-//! # The queue
-//! It is the set of ids with the mark `DEAD`, hence as durable as the commits that set and clear them. In memory
-//! it is a sorted set with a bound. Ids that find no room are found again by sweeping the map, as all are after an
-//! import; the freeing record tells whether there are any.
-//!
-//! # A collection under way
-//! needs the nodes that its roots reach. Nodes that are dropped meanwhile and that it holds get the mark `DEAD` and
-//! wait, whatever case they are; they join the queue when it has ended. Records need not wait: it does not read them.
-//!
-//! # Crashes
-//! Every change is to the map, the segments' counts and the freeing record, which one commit makes durable
-//! together, with the trees that dropped the references. A cut leaves a block named by a tree, or marked, or free.
+//! Freeing what was dropped: at commits, and from the free queue. What becomes of a block: see [`crate::freeing`].
 
 use crate::clean::hint_is_stale;
 use crate::pool::Pool;
 use larder_format::run::{Delta, Marks};
-use larder_format::tables::{FreeingRecord, Table};
 use larder_format::{BlockId, BlockPtr, Place};
 use larder_mutants::{Mutant, mutated};
-use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
+use larder_sorted::map::{BlockMap, Entry, Finder, Location, Update};
 use larder_store::error::Result;
-use larder_store::read::TableNodes;
 use larder_store::run_io::RunIo;
-use std::collections::BTreeSet;
 
-/// Ids that the queue keeps in memory, at most: some 16 MiB.
-const QUEUE_MAX: usize = 1 << 20;
-/// Of the pool's memory, the queue takes at most this part.
-const QUEUE_SHARE: u64 = 32;
-/// Memory of an id in a sorted set, bytes: its nodes are six elevenths full at worst.
-const QUEUE_ENTRY: u64 = 15;
 /// Ids that are decided at once, under the map's lock.
 const BATCH: usize = 1024;
 /// Ids that a step looks at, at most: some 5 µs each, which commits wait for.
@@ -56,132 +16,22 @@ const IDS_PER_STEP: usize = 1 << 15;
 /// Pages of the map that freeing may read after each commit.
 pub(crate) const PAGES_PER_COMMIT: usize = 64;
 
-/// Blocks that were dropped and are not free yet. Its lock is taken last, and alone.
-#[derive(Debug, Default)]
-pub(crate) struct Freeing {
-    /// Records above their head's `protected_below`, dropped since the last commit.
-    records: Vec<BlockPtr>,
-    /// Nodes, likewise.
-    nodes: Vec<BlockPtr>,
-    /// The footprints of both.
-    dropped_bytes: u64,
-    /// Ids with the mark `DEAD`.
-    queue: BTreeSet<BlockId>,
-    /// From this id on there may be some that are not in the queue.
-    unswept: Option<BlockId>,
-    /// Ids with the mark `DEAD` that a collection holds.
-    held: BTreeSet<BlockId>,
-    /// As of now; durable with the next commit.
-    record: FreeingRecord,
-    changed: bool,
-}
-
-impl Freeing {
-    /// As the tables have it.
-    pub(crate) fn open(record: FreeingRecord) -> Self {
-        let queued = record.queued_blocks > 0 && !mutated(Mutant::QueueLost);
-        Self { record, unswept: queued.then_some(BlockId::new(0)), ..Self::default() }
-    }
-
-    /// Whether nothing carries the mark `DEAD`.
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.held.is_empty() && self.unswept.is_none()
-    }
-
-    /// An id got the mark `DEAD`.
-    fn enqueue(&mut self, id: BlockId, bytes: u64, limit: usize) {
-        self.count(bytes);
-        self.remember(id, limit);
-    }
-
-    /// As [`Freeing::enqueue`], for one that a collection holds.
-    fn hold(&mut self, id: BlockId, bytes: u64) {
-        self.count(bytes);
-        self.held.insert(id);
-    }
-
-    fn count(&mut self, bytes: u64) {
-        self.record.queued_blocks += 1;
-        self.record.queued_bytes += bytes;
-        self.changed = true;
-    }
-
-    /// Keeps an id in memory, or that it must be swept for.
-    fn remember(&mut self, id: BlockId, limit: usize) {
-        if self.queue.len() < limit {
-            self.queue.insert(id);
-        } else {
-            self.unswept = Some(self.unswept.map_or(id, |from| from.min(id)));
-        }
-    }
-
-    /// The mark `DEAD` of an id of so many bytes is gone.
-    fn dequeued(&mut self, id: BlockId, bytes: u64) {
-        self.queue.remove(&id);
-        self.record.queued_blocks = self.record.queued_blocks.saturating_sub(1);
-        self.record.queued_bytes = self.record.queued_bytes.saturating_sub(bytes);
-        self.changed = true;
-    }
-
-    /// The record for the tables, when it changed. The counts were kept without reading the map and may be off;
-    /// they are right again whenever nothing is left.
-    fn seal(&mut self) -> Option<FreeingRecord> {
-        if self.is_idle() {
-            self.changed |= self.record.queued_blocks > 0;
-            (self.record.queued_blocks, self.record.queued_bytes) = (0, 0);
-        } else {
-            let known = self.queue.len() + self.held.len();
-            self.record.queued_blocks = self.record.queued_blocks.max(known.max(1) as u64);
-        }
-        std::mem::take(&mut self.changed).then_some(self.record)
-    }
-}
-
 impl Pool {
-    /// References to records were dropped, all above their head's `protected_below`: they are dealt with at the commit.
-    pub(crate) fn drop_records(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
-        let freeing = &mut *self.freeing.lock();
-        let bytes = &mut freeing.dropped_bytes;
-        freeing.records.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
-    }
-
-    /// As [`Pool::drop_records`], for nodes.
-    pub(crate) fn drop_nodes(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
-        let freeing = &mut *self.freeing.lock();
-        let bytes = &mut freeing.dropped_bytes;
-        freeing.nodes.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
-    }
-
-    /// A reference to `bytes` went that another one may stand beside: only a collection can tell.
-    pub(crate) fn leave_to_gc(&self, bytes: u64) {
-        let mut freeing = self.freeing.lock();
-        freeing.record.left_bytes += bytes;
-        freeing.changed = true;
-    }
-
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
     /// be in use.
     pub(crate) fn clear_left(&self, before: u64) {
-        let mut freeing = self.freeing.lock();
-        freeing.record.left_bytes = freeing.record.left_bytes.saturating_sub(before);
-        freeing.changed = true;
+        self.freeing.clear_left(before);
     }
 
     /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
     /// is under way.
     pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
-        let mut freeing = self.freeing.lock();
-        let record = &mut freeing.record;
-        if (record.judged, record.judged_left) != (next, left) {
-            (record.judged, record.judged_left) = (next, left);
-            freeing.changed = true;
-        }
+        self.freeing.note_judged(next, left);
     }
 
     /// Note by [`Pool::note_judged`] of a collection that was cut short.
     pub(crate) fn judged(&self) -> Option<(BlockId, u64)> {
-        let record = self.freeing.lock().record;
-        (record.judged > BlockId::new(0)).then_some((record.judged, record.judged_left))
+        self.freeing.judged()
     }
 
     /// A further extent names this block: from now on only GC can say that it is dead.
@@ -204,32 +54,23 @@ impl Pool {
     /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
     /// was for another reference, and goes too.
     pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
-        map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
+        self.freeing.note_sole(map, id);
     }
 
     /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
     /// queue.
     pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
-        map.apply(Update::Unmark { id, marks: Marks::SHARED });
-        map.apply(Update::Mark { id, marks: Marks::DEAD });
-        self.freeing.lock().enqueue(id, bytes, self.queue_limit());
+        self.freeing.condemn(map, id, bytes);
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
     pub(crate) fn nothing_is_shared(&self) {
-        let mut freeing = self.freeing.lock();
-        freeing.changed |= freeing.record.shared != 0;
-        freeing.record.shared = 0;
+        self.freeing.nothing_is_shared();
     }
 
     /// Ids that find room in the queue's memory.
     pub(crate) fn queue_room(&self) -> usize {
-        self.queue_limit().saturating_sub(self.freeing.lock().queue.len())
-    }
-
-    fn queue_limit(&self) -> usize {
-        let share = self.store.cache.memory() / QUEUE_SHARE / QUEUE_ENTRY;
-        QUEUE_MAX.min(share as usize)
+        self.freeing.queue_room()
     }
 
     /// The map forgets a block, and whoever looks for duplicates never names it again.
@@ -263,7 +104,7 @@ impl Pool {
             }
         }
         self.give_back(dead.iter().map(|ptr| (ptr.id, ptr.place)));
-        let limit = self.queue_limit();
+        let limit = self.freeing.queue_limit();
         let mut freeing = self.freeing.lock();
         for ptr in unsure {
             freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), limit);
@@ -271,15 +112,6 @@ impl Pool {
         for ptr in held {
             freeing.hold(ptr.id, u64::from(ptr.place.footprint()));
         }
-    }
-
-    /// Part of a commit: the freeing record goes into the tables when it changed.
-    pub(crate) fn seal_freeing(&self) -> Result<()> {
-        let Some(record) = self.freeing.lock().seal() else { return Ok(()) };
-        let noted =
-            self.tables.lock().insert(&TableNodes(&self.store), Table::Freeing.key(0), &record.encode());
-        self.freeing.lock().changed |= noted.is_err();
-        noted.map(drop)
     }
 
     /// Blocks that the map has forgotten: their bytes are not live any more.
@@ -299,7 +131,7 @@ impl Pool {
             // Only the map knows all of its places.
             self.store.map.lock().apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
             let bytes = u64::from(ptr.place.footprint());
-            return self.freeing.lock().enqueue(ptr.id, bytes, self.queue_limit());
+            return self.freeing.lock().enqueue(ptr.id, bytes, self.freeing.queue_limit());
         }
         self.forget_block(&mut self.store.map.lock(), ptr.id);
         self.give_back(std::iter::once((ptr.id, ptr.place)));
@@ -330,7 +162,7 @@ impl Pool {
             let read = if batch.is_empty() {
                 let from = self.freeing.lock().unswept;
                 let Some(from) = from else { break };
-                self.sweep(from, pages)?
+                self.freeing.sweep(from, pages)?
             } else {
                 ids_left -= batch.len();
                 self.decide_batch(&batch, &mut finder)?
@@ -346,51 +178,12 @@ impl Pool {
         let first = self.freeing.lock().held.first().copied();
         // What it still needs of the oldest it needs of the others.
         if first.is_some_and(|first| !self.gc_holds(first)) {
-            let limit = self.queue_limit();
+            let limit = self.freeing.queue_limit();
             let mut freeing = self.freeing.lock();
             for id in std::mem::take(&mut freeing.held) {
                 freeing.remember(id, limit);
             }
         }
-    }
-
-    /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
-    fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
-        let (limit, io) = (self.queue_limit().max(1), RunIo::new(&self.store));
-        // A commit's marks are in the runs by now; what GC has marked since is in the table.
-        let (mut found, mut walk) = {
-            let map = self.store.map.lock();
-            (map.newly_marked(from.., Marks::DEAD, limit), map.walk(from, pages))
-        };
-        // Where to go on, if there is more.
-        let mut rest = found.last().filter(|_| found.len() == limit).map(|last| last.next());
-        let mut at = from;
-        loop {
-            if rest.is_some_and(|rest| at >= rest) {
-                break;
-            }
-            match walk.next(&io)? {
-                Step::Entry(id, delta) => {
-                    at = id.next();
-                    if delta.set.contains(Marks::DEAD) {
-                        found.push(id);
-                        if found.len() >= 2 * limit {
-                            rest = Some(at);
-                        }
-                    }
-                }
-                Step::Paused => rest = Some(at),
-                Step::End => break,
-            }
-        }
-        let mut freeing = self.freeing.lock();
-        freeing.unswept = rest;
-        for id in found.into_iter().filter(|&id| rest.is_none_or(|rest| id < rest)) {
-            if !freeing.held.contains(&id) {
-                freeing.queue.insert(id);
-            }
-        }
-        Ok(walk.pages().max(1))
     }
 
     /// Frees the ids of the queue that are not shared; the pages that it read.
@@ -451,22 +244,12 @@ impl Pool {
 
     /// Bytes of blocks that wait in the free queue or for the next commit, about.
     pub fn queued_bytes(&self) -> u64 {
-        let freeing = self.freeing.lock();
-        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
-        queued + freeing.dropped_bytes
-    }
-
-    /// Bytes of records that wait in the free queue or for the next commit, about.
-    pub(crate) fn dropped_bytes(&self) -> u64 {
-        let freeing = self.freeing.lock();
-        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
-        queued + freeing.records.iter().map(|ptr| u64::from(ptr.place.stored)).sum::<u64>()
+        self.freeing.queued_bytes()
     }
 
     /// Blocks that were dropped since the last commit, which has to deal with each of them.
     pub fn dropped_blocks(&self) -> usize {
-        let freeing = self.freeing.lock();
-        freeing.records.len() + freeing.nodes.len()
+        self.freeing.dropped_blocks()
     }
 
     /// Every block that the map knows, in the order of ids: for tests, which know what must be there.
@@ -487,23 +270,21 @@ impl Pool {
 
     /// Bytes that a collection may bring back, at most.
     pub fn left_bytes(&self) -> u64 {
-        self.freeing.lock().record.left_bytes
+        self.freeing.left_bytes()
     }
 
     /// Whether an id may be referred to more than once.
     pub fn has_shared(&self) -> bool {
-        self.freeing.lock().record.shared != 0
+        self.freeing.has_shared()
     }
 
     /// Whether the next commit frees or marks blocks.
     pub(crate) fn has_dropped(&self) -> bool {
-        let freeing = self.freeing.lock();
-        !freeing.records.is_empty() || !freeing.nodes.is_empty()
+        self.freeing.has_dropped()
     }
 
     /// Whether the free queue has work.
     pub(crate) fn has_queued(&self) -> bool {
-        let freeing = self.freeing.lock();
-        !freeing.queue.is_empty() || freeing.unswept.is_some()
+        self.freeing.has_queued()
     }
 }

@@ -7,7 +7,6 @@
 use crate::contents::Contents;
 use crate::create::{Parts, ROOT_DATASET};
 use crate::dataset::Dataset;
-use crate::free::Freeing;
 use crate::intent_log::{Intent, Notes, read_chain};
 use crate::open::{Importable, Standing, holds};
 use crate::pool::Pool;
@@ -266,7 +265,7 @@ impl Pool {
         }
         self.check_parents()?;
         self.adopt_snapshots(snapshots)?;
-        *self.freeing.lock() = Freeing::open(freeing);
+        self.freeing.open(freeing);
         self.open_accounts();
         self.refresh_settings();
         if root.log_open {

@@ -24,6 +24,7 @@ pub mod events;
 mod fence;
 pub mod foreign;
 mod free;
+mod freeing;
 pub mod gc;
 mod import;
 pub mod intent;

@@ -9,7 +9,7 @@ use crate::clean::Cleaning;
 use crate::commit::Sealed;
 use crate::dataset::{Dataset, Settings};
 use crate::duplicates::Duplicates;
-use crate::free::Freeing;
+use crate::freeing::Freeing;
 use crate::intent_log::IntentLog;
 use crate::snapshot::Snapshots;
 use larder_format::{CommitId, DatasetId, Timestamp};
@@ -68,8 +68,6 @@ pub struct Pool {
     /// Bytes of nodes of datasets that commits have stored since import.
     pub(crate) sealed: AtomicU64,
     pub(crate) accounts: Accounts,
-    /// Last result of [`Pool::freeing_bytes`].
-    pub(crate) freeing_told: AtomicU64,
     /// Changes of the block map's runs that the tables lack. Locked under the tables.
     pub(crate) unnoted: Mutex<Changes>,
     /// A commit that devices refused; see [`Pool::resume`].
@@ -93,7 +91,7 @@ pub struct Pool {
     pub(crate) scrub: crate::scrub::ScrubState,
     pub(crate) trim: crate::trim::Trims,
     pub(crate) waker: OnceLock<Waker>,
-    pub(crate) freeing: Mutex<Freeing>,
+    pub(crate) freeing: Freeing,
     pub(crate) duplicates: Duplicates,
     pub(crate) snapshots: Mutex<Snapshots>,
     pub(crate) myself: Weak<Pool>,
@@ -229,7 +227,7 @@ impl Pool {
     pub(crate) fn is_changed(&self) -> bool {
         self.store.dirty.get() > 0
             || self.intent.notes.lock().bytes() > 0
-            || self.has_dropped()
+            || self.freeing.has_dropped()
             || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()
@@ -270,7 +268,7 @@ impl Pool {
     /// Whether commits would make dropped space writable again: the free queue goes on with each, and a slot
     /// comes back two commits after the last block in it died.
     pub fn is_freeing(&self) -> bool {
-        self.has_dropped() || self.has_queued() || self.store.core.lock().waiting_to_be_free()
+        self.freeing.has_dropped() || self.freeing.has_queued() || self.store.core.lock().waiting_to_be_free()
     }
 
     /// Settings that a dataset has when nothing is set.

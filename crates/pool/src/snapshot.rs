@@ -154,7 +154,7 @@ impl Pool {
         // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if
         // the head has changed since.
         let own = root.map_or(0, |root| u64::from(root.place.footprint()));
-        self.leave_to_gc(std::mem::take(&mut state.record.held) + own);
+        self.freeing.leave_to_gc(std::mem::take(&mut state.record.held) + own);
         state.changed = true;
         Ok(())
     }

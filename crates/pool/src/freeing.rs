@@ -1,0 +1,336 @@
+//! Freeing: what becomes of a block that a tree has stopped naming.
+//!
+//! There are no reference counts, so a dropped reference says only that the block *may* be dead. Whoever drops
+//! one asks, in this order:
+//! 1. Is the id at or below its head's `protected_below`? Then a snapshot holds it. Nothing happens; the dataset counts
+//!    the bytes as held, and they are left to GC when a snapshot is destroyed.
+//! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
+//!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
+//!    live for.
+//! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
+//!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`crate::Pool::free_step`] works that
+//!    off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is
+//!    shared, takes the mark away: another reference may exist, and only GC can tell.
+//!
+//! # Second references
+//! Whoever makes one calls [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the
+//! pool-wide flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with
+//! an id when its block is moved. Whoever takes `SHARED` away, which only GC may, takes `DEAD` away with it:
+//! the drop that set `DEAD` was that of another reference.
+//!
+//! # The queue
+//! It is the set of ids with the mark `DEAD`, hence as durable as the commits that set and clear them. In memory
+//! it is a sorted set with a bound. Ids that find no room are found again by sweeping the map, as all are after an
+//! import; the freeing record tells whether there are any.
+//!
+//! # A collection under way
+//! needs the nodes that its roots reach. Nodes that are dropped meanwhile and that it holds get the mark `DEAD` and
+//! wait, whatever case they are; they join the queue when it has ended. Records need not wait: it does not read them.
+//!
+//! # Crashes
+//! Every change is to the map, the segments' counts and the freeing record, which one commit makes durable
+//! together, with the trees that dropped the references. A cut leaves a block named by a tree, or marked, or free.
+
+use larder_format::run::Marks;
+use larder_format::tables::{FreeingRecord, Table};
+use larder_format::{BlockId, BlockPtr};
+use larder_mutants::{Mutant, mutated};
+use larder_sorted::map::{BlockMap, Step, Update};
+use larder_sorted::tree::Tree;
+use larder_store::Store;
+use larder_store::error::Result;
+use larder_store::read::TableNodes;
+use larder_store::run_io::RunIo;
+use larder_sync::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Ids that the queue keeps in memory, at most: some 16 MiB.
+const QUEUE_MAX: usize = 1 << 20;
+/// Of the pool's memory, the queue takes at most this part.
+const QUEUE_SHARE: u64 = 32;
+/// Memory of an id in a sorted set, bytes: its nodes are six elevenths full at worst.
+const QUEUE_ENTRY: u64 = 15;
+
+/// Blocks that were dropped and are not free yet.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    /// Records above their head's `protected_below`, dropped since the last commit.
+    pub(crate) records: Vec<BlockPtr>,
+    /// Nodes, likewise.
+    pub(crate) nodes: Vec<BlockPtr>,
+    /// The footprints of both.
+    pub(crate) dropped_bytes: u64,
+    /// Ids with the mark `DEAD`.
+    pub(crate) queue: BTreeSet<BlockId>,
+    /// From this id on there may be some that are not in the queue.
+    pub(crate) unswept: Option<BlockId>,
+    /// Ids with the mark `DEAD` that a collection holds.
+    pub(crate) held: BTreeSet<BlockId>,
+    /// As of now; durable with the next commit.
+    pub(crate) record: FreeingRecord,
+    pub(crate) changed: bool,
+}
+
+impl Dropped {
+    /// As the tables have it.
+    fn open(record: FreeingRecord) -> Self {
+        let queued = record.queued_blocks > 0 && !mutated(Mutant::QueueLost);
+        Self { record, unswept: queued.then_some(BlockId::new(0)), ..Self::default() }
+    }
+
+    /// Whether nothing carries the mark `DEAD`.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.held.is_empty() && self.unswept.is_none()
+    }
+
+    /// An id got the mark `DEAD`.
+    pub(crate) fn enqueue(&mut self, id: BlockId, bytes: u64, limit: usize) {
+        self.count(bytes);
+        self.remember(id, limit);
+    }
+
+    /// As [`Dropped::enqueue`], for one that a collection holds.
+    pub(crate) fn hold(&mut self, id: BlockId, bytes: u64) {
+        self.count(bytes);
+        self.held.insert(id);
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.record.queued_blocks += 1;
+        self.record.queued_bytes += bytes;
+        self.changed = true;
+    }
+
+    /// Keeps an id in memory, or that it must be swept for.
+    pub(crate) fn remember(&mut self, id: BlockId, limit: usize) {
+        if self.queue.len() < limit {
+            self.queue.insert(id);
+        } else {
+            self.unswept = Some(self.unswept.map_or(id, |from| from.min(id)));
+        }
+    }
+
+    /// The mark `DEAD` of an id of so many bytes is gone.
+    pub(crate) fn dequeued(&mut self, id: BlockId, bytes: u64) {
+        self.queue.remove(&id);
+        self.record.queued_blocks = self.record.queued_blocks.saturating_sub(1);
+        self.record.queued_bytes = self.record.queued_bytes.saturating_sub(bytes);
+        self.changed = true;
+    }
+
+    /// The record for the tables, when it changed. The counts were kept without reading the map and may be off;
+    /// they are right again whenever nothing is left.
+    fn seal(&mut self) -> Option<FreeingRecord> {
+        if self.is_idle() {
+            self.changed |= self.record.queued_blocks > 0;
+            (self.record.queued_blocks, self.record.queued_bytes) = (0, 0);
+        } else {
+            let known = self.queue.len() + self.held.len();
+            self.record.queued_blocks = self.record.queued_blocks.max(known.max(1) as u64);
+        }
+        std::mem::take(&mut self.changed).then_some(self.record)
+    }
+}
+
+/// What a pool has still to free. The lock is taken last, and alone.
+pub(crate) struct Freeing {
+    store: Arc<Store>,
+    dropped: Mutex<Dropped>,
+    /// What was last told of how much will be free by itself, bytes.
+    told: AtomicU64,
+}
+
+impl Freeing {
+    /// Nothing.
+    pub(crate) fn new(store: &Arc<Store>) -> Self {
+        Self { store: Arc::clone(store), dropped: Mutex::default(), told: AtomicU64::new(0) }
+    }
+
+    /// Import: as the tables have it.
+    pub(crate) fn open(&self, record: FreeingRecord) {
+        *self.dropped.lock() = Dropped::open(record);
+    }
+
+    /// What was dropped and is not free yet.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Dropped> {
+        self.dropped.lock()
+    }
+
+    /// What was last told of how much will be free by itself, bytes.
+    pub(crate) fn told(&self) -> u64 {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// So much was told.
+    pub(crate) fn tell(&self, bytes: u64) {
+        self.told.store(bytes, Ordering::Relaxed);
+    }
+
+    /// References to records were dropped, all above their head's `protected_below`: they are dealt with at the commit.
+    pub(crate) fn drop_records(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
+        let freeing = &mut *self.dropped.lock();
+        let bytes = &mut freeing.dropped_bytes;
+        freeing.records.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
+    }
+
+    /// As [`Freeing::drop_records`], for nodes.
+    pub(crate) fn drop_nodes(&self, dropped: impl IntoIterator<Item = BlockPtr>) {
+        let freeing = &mut *self.dropped.lock();
+        let bytes = &mut freeing.dropped_bytes;
+        freeing.nodes.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
+    }
+
+    /// A reference to `bytes` went that another one may stand beside: only a collection can tell.
+    pub(crate) fn leave_to_gc(&self, bytes: u64) {
+        let mut freeing = self.dropped.lock();
+        freeing.record.left_bytes += bytes;
+        freeing.changed = true;
+    }
+
+    /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
+    /// be in use.
+    pub(crate) fn clear_left(&self, before: u64) {
+        let mut freeing = self.dropped.lock();
+        freeing.record.left_bytes = freeing.record.left_bytes.saturating_sub(before);
+        freeing.changed = true;
+    }
+
+    /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
+    /// is under way.
+    pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
+        let mut freeing = self.dropped.lock();
+        let record = &mut freeing.record;
+        if (record.judged, record.judged_left) != (next, left) {
+            (record.judged, record.judged_left) = (next, left);
+            freeing.changed = true;
+        }
+    }
+
+    /// Note by [`Freeing::note_judged`] of a collection that was cut short.
+    pub(crate) fn judged(&self) -> Option<(BlockId, u64)> {
+        let record = self.dropped.lock().record;
+        (record.judged > BlockId::new(0)).then_some((record.judged, record.judged_left))
+    }
+
+    /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
+    /// was for another reference, and goes too.
+    pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
+        map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
+    }
+
+    /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
+    /// queue.
+    pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
+        map.apply(Update::Unmark { id, marks: Marks::SHARED });
+        map.apply(Update::Mark { id, marks: Marks::DEAD });
+        self.dropped.lock().enqueue(id, bytes, self.queue_limit());
+    }
+
+    /// Garbage collection found that no id is shared any more. Nobody may be inside.
+    pub(crate) fn nothing_is_shared(&self) {
+        let mut freeing = self.dropped.lock();
+        freeing.changed |= freeing.record.shared != 0;
+        freeing.record.shared = 0;
+    }
+
+    /// Ids that find room in the queue's memory.
+    pub(crate) fn queue_room(&self) -> usize {
+        self.queue_limit().saturating_sub(self.dropped.lock().queue.len())
+    }
+
+    pub(crate) fn queue_limit(&self) -> usize {
+        let share = self.store.cache.memory() / QUEUE_SHARE / QUEUE_ENTRY;
+        QUEUE_MAX.min(share as usize)
+    }
+
+    /// Part of a commit: the freeing record goes into the tables when it changed.
+    pub(crate) fn seal(&self, tables: &Mutex<Tree>) -> Result<()> {
+        let Some(record) = self.dropped.lock().seal() else { return Ok(()) };
+        let noted = tables.lock().insert(&TableNodes(&self.store), Table::Freeing.key(0), &record.encode());
+        self.dropped.lock().changed |= noted.is_err();
+        noted.map(drop)
+    }
+
+    /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
+    pub(crate) fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
+        let (limit, io) = (self.queue_limit().max(1), RunIo::new(&self.store));
+        // A commit's marks are in the runs by now; what GC has marked since is in the table.
+        let (mut found, mut walk) = {
+            let map = self.store.map.lock();
+            (map.newly_marked(from.., Marks::DEAD, limit), map.walk(from, pages))
+        };
+        // Where to go on, if there is more.
+        let mut rest = found.last().filter(|_| found.len() == limit).map(|last| last.next());
+        let mut at = from;
+        loop {
+            if rest.is_some_and(|rest| at >= rest) {
+                break;
+            }
+            match walk.next(&io)? {
+                Step::Entry(id, delta) => {
+                    at = id.next();
+                    if delta.set.contains(Marks::DEAD) {
+                        found.push(id);
+                        if found.len() >= 2 * limit {
+                            rest = Some(at);
+                        }
+                    }
+                }
+                Step::Paused => rest = Some(at),
+                Step::End => break,
+            }
+        }
+        let mut freeing = self.dropped.lock();
+        freeing.unswept = rest;
+        for id in found.into_iter().filter(|&id| rest.is_none_or(|rest| id < rest)) {
+            if !freeing.held.contains(&id) {
+                freeing.queue.insert(id);
+            }
+        }
+        Ok(walk.pages().max(1))
+    }
+
+    /// Bytes of blocks that wait in the free queue or for the next commit, about.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        let freeing = self.dropped.lock();
+        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
+        queued + freeing.dropped_bytes
+    }
+
+    /// Bytes of records that wait in the free queue or for the next commit, about.
+    pub(crate) fn dropped_bytes(&self) -> u64 {
+        let freeing = self.dropped.lock();
+        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
+        queued + freeing.records.iter().map(|ptr| u64::from(ptr.place.stored)).sum::<u64>()
+    }
+
+    /// Blocks that were dropped since the last commit, which has to deal with each of them.
+    pub(crate) fn dropped_blocks(&self) -> usize {
+        let freeing = self.dropped.lock();
+        freeing.records.len() + freeing.nodes.len()
+    }
+
+    /// Bytes that a collection may bring back, at most.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        self.dropped.lock().record.left_bytes
+    }
+
+    /// Whether an id may be referred to more than once.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.dropped.lock().record.shared != 0
+    }
+
+    /// Whether the next commit frees or marks blocks.
+    pub(crate) fn has_dropped(&self) -> bool {
+        let freeing = self.dropped.lock();
+        !freeing.records.is_empty() || !freeing.nodes.is_empty()
+    }
+
+    /// Whether the free queue has work.
+    pub(crate) fn has_queued(&self) -> bool {
+        let freeing = self.dropped.lock();
+        !freeing.queue.is_empty() || freeing.unswept.is_some()
+    }
+}
