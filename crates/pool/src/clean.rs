@@ -714,9 +714,9 @@ impl Pool {
     /// [`PoolError::NoSpace`] then.
     pub(crate) fn make_commit_fit(&self) -> Result<()> {
         let (needed_before, free_before) = (self.store.dirty.needed(), self.free_segments());
-        let sealed_before = self.sealed.load(Ordering::Relaxed);
+        let sealed_before = self.sealing.node_bytes();
         self.commit_what_fits()?;
-        let sealed = self.sealed.load(Ordering::Relaxed) > sealed_before;
+        let sealed = self.sealing.node_bytes() > sealed_before;
         let (mut moved, began) = (0, self.store.world.clock.monotonic());
         // Where it goes slowly, the commit is tried again soon: perhaps little was lacking.
         let is_soon = || self.store.world.clock.monotonic().saturating_sub(began) < ROUND;

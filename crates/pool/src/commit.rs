@@ -17,6 +17,7 @@ use crate::dataset::is_free_to_die;
 use crate::fence::FenceCheck;
 use crate::free::PAGES_PER_COMMIT;
 use crate::pool::{FrontEnd, Pool};
+use crate::sealing::Sealed;
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
 use larder_format::root::{Root, RootGroup, ring_slot};
@@ -30,7 +31,6 @@ use larder_sorted::tree::{NodeSink, Tree};
 use larder_store::codec::Codec;
 use larder_store::core::LEASE;
 use larder_store::error::{PoolError, Result};
-use larder_store::member::Member;
 use larder_store::read::TableNodes;
 use larder_store::run_io::{RunIo, own_info};
 use larder_store::segments::SegmentEntry;
@@ -85,14 +85,6 @@ impl NodeSink for NodeBlocks<'_, '_> {
         self.pool.store.cache.keep_node(ptr.id, node);
         Ok(ptr)
     }
-}
-
-/// Result of step 2, input of step 3.
-pub(crate) struct Sealed {
-    root: Root,
-    applied: OpSeq,
-    /// What was rebuilt before: what was found lost meanwhile is in the tables.
-    rebuilt: Vec<(Arc<Member>, SegmentId)>,
 }
 
 impl Pool {
@@ -154,7 +146,7 @@ impl Pool {
         }
         self.intent.check_replayed()?;
         // Before its stripes go where somebody else's may be.
-        self.still_ours(FenceCheck::Briefly)?;
+        self.fence.still_ours(FenceCheck::Briefly)?;
         self.observe_devices();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         self.merge_map()?;
@@ -247,7 +239,7 @@ impl Pool {
     fn take_changes(&self, changes: Changes) -> Result<()> {
         self.duplicates.forget_prints(changes.forgotten);
         let mut tables = self.tables.lock();
-        let mut unnoted = self.unnoted.lock();
+        let mut unnoted = self.sealing.unnoted.lock();
         for run in changes.removed {
             // What the tables were never told of is nothing to them.
             match unnoted.added.iter().position(|added| added.run == run.run) {
@@ -425,7 +417,7 @@ impl Pool {
         }
         // Nobody is inside.
         let sealed = self.store.unsealed.swap(0, Ordering::Relaxed);
-        self.sealed.fetch_add(sealed.max(0) as u64, Ordering::Relaxed);
+        self.sealing.add_node_bytes(sealed.max(0) as u64);
         if how != How::WhatFits {
             self.seal_snapshots(self.store.open_commit())?;
         }
@@ -548,14 +540,14 @@ impl Pool {
     fn finish_or_keep(&self, mut sealed: Sealed) -> Result<()> {
         let finished = self.finish(&mut sealed);
         if finished.is_err() {
-            *self.unfinished.lock() = Some(sealed);
+            self.sealing.keep(sealed);
         }
         finished
     }
 
     /// Finishes the commit that was kept, if there is one.
     pub(crate) fn finish_kept(&self) -> Result<()> {
-        let kept = self.unfinished.lock().take();
+        let kept = self.sealing.take();
         kept.map_or(Ok(()), |sealed| self.finish_or_keep(sealed))
     }
 
@@ -588,7 +580,7 @@ impl Pool {
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
         self.store.check_tolerance()?;
         let commit = root.commit;
-        self.still_ours(FenceCheck::Briefly)?;
+        self.fence.still_ours(FenceCheck::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
         let writer = root.writer();
         self.store.members.iter().for_each(|member| member.completed(commit, writer));

@@ -3,6 +3,7 @@
 use crate::dataset::Dataset;
 use crate::duplicates::Duplicates;
 use crate::event_log::EventLog;
+use crate::fence::Fence;
 use crate::freeing::Freeing;
 use crate::intent_log::{Intent, IntentLog, Notes};
 use crate::pool::Pool;
@@ -352,12 +353,9 @@ impl Pool {
             destroyed: Mutex::default(),
             properties: RwLock::new(BTreeMap::new()),
             front: RwLock::new(None),
-            sealed: AtomicU64::new(0),
             accounts: crate::accounts::Accounts::default(),
-            unnoted: Mutex::default(),
-            unfinished: Mutex::new(None),
-            beats: AtomicU64::new(0),
-            looked: Default::default(),
+            sealing: Default::default(),
+            fence: Fence::new(&store),
             log,
             damage: Default::default(),
             reclaiming: Mutex::new(()),

@@ -17,14 +17,13 @@
 //! Between a look and what is written after it no device decides: a host that is stopped right there still does one
 //! write too many.
 
-use crate::pool::Pool;
 use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
 use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, CommitId, Incarnation};
 use larder_store::error::Result;
 use larder_store::member::Written;
-use larder_store::{Class, Event};
+use larder_store::{Class, Event, Store};
 use larder_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,20 +41,33 @@ pub(crate) enum FenceCheck {
     Closely,
 }
 
-/// When this import last looked.
-#[derive(Default)]
-pub(crate) struct Looked {
-    /// Milliseconds of the clock that never goes back.
+/// Heartbeats, and when this import last looked for those of others.
+pub(crate) struct Fence {
+    store: Arc<Store>,
+    /// Heartbeats shown so far.
+    beats: AtomicU64,
+    /// When it last looked: milliseconds of the clock that never goes back,
     monotonic: AtomicU64,
-    /// Seconds since 1970, of the clock that goes on while the host sleeps.
+    /// and seconds since 1970, of the clock that goes on while the host sleeps.
     wall: AtomicU64,
     /// One looks, the others wait for what that says.
     turn: Mutex<()>,
 }
 
-impl Pool {
+impl Fence {
+    /// Of an import that has shown and looked for nothing.
+    pub(crate) fn new(store: &Arc<Store>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            beats: AtomicU64::new(0),
+            monotonic: AtomicU64::new(0),
+            wall: AtomicU64::new(0),
+            turn: Mutex::new(()),
+        }
+    }
+
     /// This import.
-    pub fn incarnation(&self) -> Incarnation {
+    pub(crate) fn incarnation(&self) -> Incarnation {
         self.store.core.lock().incarnation
     }
 
@@ -63,7 +75,7 @@ impl Pool {
     ///
     /// # Errors
     /// When another import has it: then this one is suspended, and nothing is written.
-    pub fn beat(&self) -> Result<()> {
+    pub(crate) fn beat(&self) -> Result<()> {
         self.still_ours(FenceCheck::Closely)?;
         let heartbeat = Heartbeat {
             pool: self.store.guid(),
@@ -136,7 +148,7 @@ impl Pool {
                 }
             }
         }
-        self.looked.note(self);
+        self.note_look();
         match other {
             Some(host) => Err(self.store.suspend(format!(
                 "{host} has imported the pool. Nothing more is written from here; what was not committed is lost"
@@ -145,36 +157,30 @@ impl Pool {
         }
     }
 
-    /// Looks as [`Pool::still_ours`] does, when nobody has for longer than a host that runs lets pass.
+    /// Looks as [`Fence::still_ours`] does, when nobody has for longer than a host that runs lets pass.
     pub(crate) fn look_after_a_pause(&self) -> Result<()> {
-        if !self.looked.is_long_ago(self) {
+        if !self.is_long_ago() {
             return Ok(());
         }
         // Nobody goes on before it is known.
-        let _turn = self.looked.turn.lock();
-        if self.looked.is_long_ago(self) {
-            self.still_ours(FenceCheck::Closely)
-        } else {
-            self.store.check_writable()
-        }
+        let _turn = self.turn.lock();
+        if self.is_long_ago() { self.still_ours(FenceCheck::Closely) } else { self.store.check_writable() }
     }
-}
 
-impl Looked {
-    fn now(pool: &Pool) -> (u64, u64) {
-        let clock = &pool.store.world.clock;
+    fn now(&self) -> (u64, u64) {
+        let clock = &self.store.world.clock;
         let monotonic = u64::try_from(clock.monotonic().as_millis()).unwrap_or(u64::MAX);
         (monotonic, u64::try_from(clock.now().secs).unwrap_or(0))
     }
 
-    fn note(&self, pool: &Pool) {
-        let (monotonic, wall) = Self::now(pool);
+    fn note_look(&self) {
+        let (monotonic, wall) = self.now();
         self.monotonic.store(monotonic, Ordering::Relaxed);
         self.wall.store(wall, Ordering::Relaxed);
     }
 
-    fn is_long_ago(&self, pool: &Pool) -> bool {
-        let (monotonic, wall) = Self::now(pool);
+    fn is_long_ago(&self) -> bool {
+        let (monotonic, wall) = self.now();
         let silent = monotonic.saturating_sub(self.monotonic.load(Ordering::Relaxed));
         let apart = wall.abs_diff(self.wall.load(Ordering::Relaxed));
         silent > STOOD_STILL.as_millis() as u64 || apart > STOOD_STILL.as_secs()

@@ -18,7 +18,7 @@ impl Pool {
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
         self.store.check_writable()?;
-        self.look_after_a_pause()?;
+        self.fence.look_after_a_pause()?;
         let target = self.intent.notes.lock().last();
         let mut has_waited = false;
         for _ in 0..LOG_ROUNDS {

@@ -38,7 +38,9 @@ pub mod reconstruct;
 mod reshape;
 pub mod resilver;
 pub mod scrub;
+mod sealing;
 mod snapshot;
+mod snapshots;
 mod suspend;
 #[cfg(test)]
 mod tests;

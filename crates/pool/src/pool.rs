@@ -6,15 +6,15 @@
 
 use crate::accounts::Accounts;
 use crate::clean::Cleaning;
-use crate::commit::Sealed;
 use crate::dataset::{Dataset, Settings};
 use crate::duplicates::Duplicates;
+use crate::fence::{Fence, FenceCheck};
 use crate::freeing::Freeing;
 use crate::intent_log::IntentLog;
-use crate::snapshot::Snapshots;
-use larder_format::{CommitId, DatasetId, Timestamp};
+use crate::sealing::Sealing;
+use crate::snapshots::Snapshots;
+use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
-use larder_sorted::map::Changes;
 use larder_sorted::tree::Tree;
 use larder_store::Store;
 use larder_store::error::{PoolError, Result};
@@ -65,15 +65,9 @@ pub struct Pool {
     pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
-    /// Bytes of nodes of datasets that commits have stored since import.
-    pub(crate) sealed: AtomicU64,
     pub(crate) accounts: Accounts,
-    /// Changes of the block map's runs that the tables lack. Locked under the tables.
-    pub(crate) unnoted: Mutex<Changes>,
-    /// A commit that devices refused; see [`Pool::resume`].
-    pub(crate) unfinished: Mutex<Option<Sealed>>,
-    pub(crate) beats: AtomicU64,
-    pub(crate) looked: crate::fence::Looked,
+    pub(crate) sealing: Sealing,
+    pub(crate) fence: Fence,
     /// Log of events and damage.
     pub(crate) log: Arc<crate::event_log::EventLog>,
     pub(crate) damage: crate::damage::Damage,
@@ -138,7 +132,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::ReadOnly`] or [`PoolError::Suspended`].
     pub fn enter(&self) -> Result<Op<'_>> {
-        self.look_after_a_pause()?;
+        self.fence.look_after_a_pause()?;
         let guard = (!mutated(Mutant::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
         self.store.check_writable()?;
@@ -172,6 +166,21 @@ impl Pool {
             _gate: Gate::Exclusive { _guard: guard },
         };
         Ok(op)
+    }
+    /// This import.
+    pub fn incarnation(&self) -> Incarnation {
+        self.fence.incarnation()
+    }
+    /// Shows other hosts that the pool is in use here.
+    ///
+    /// # Errors
+    /// When another import has it: then this one is suspended, and nothing is written.
+    pub fn beat(&self) -> Result<()> {
+        self.fence.beat()
+    }
+    /// Suspends the pool when another import has it.
+    pub(crate) fn still_ours(&self, look: FenceCheck) -> Result<()> {
+        self.fence.still_ours(look)
     }
     /// The pool's name.
     pub fn name(&self) -> String {

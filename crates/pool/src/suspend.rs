@@ -21,7 +21,7 @@ impl Pool {
     pub fn at_stake(&self) -> Option<u64> {
         self.store.suspended()?;
         let stripes = self.store.stripes_in_flight();
-        let undone = self.is_changed() || self.unfinished.lock().is_some() || stripes > 0;
+        let undone = self.is_changed() || self.sealing.has_kept() || stripes > 0;
         undone.then(|| self.store.dirty.get() + self.noted_bytes() as u64 + self.store.unsealed() + stripes)
     }
 

@@ -1,0 +1,61 @@
+//! Snapshots: a dataset's tree as it was at a commit, kept by its root alone.
+//!
+//! # Taking one
+//! happens inside a commit, when the dataset's dirty nodes have become blocks: the snapshot's record names the
+//! root that the head has at that moment. An id is taken for it, its *high* id: whatever the root reaches was born
+//! before, whatever the head stores afterwards is above. The head's `protected_below` rises to it: from now on the head
+//! does not free what is below, which the snapshot may hold. (What the head holds below it, the newest snapshot
+//! holds too, so that it *does* hold it, unless a further reference was made to an older block.)
+//!
+//! # Destroying one
+//! takes the record away and lowers it to that of the newest that is left, so that the head again frees what
+//! it drops and no other snapshot can hold. What only the destroyed snapshot held is found by GC.
+//!
+//! # Crashes
+//! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
+
+use larder_format::tables::SnapshotRecord;
+use larder_format::{BlockId, DatasetId};
+use larder_store::error::{PoolError, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A snapshot in memory.
+pub(crate) struct Snapshot {
+    pub(crate) record: SnapshotRecord,
+    /// Counts who looks into it.
+    pub(crate) viewed: Arc<()>,
+}
+
+/// The snapshots of a pool. The lock is taken after a dataset's tree and before the tables.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    pub(crate) taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
+    /// To be taken by the next whole commit.
+    pub(crate) wanted: Vec<(DatasetId, String)>,
+}
+
+impl Snapshots {
+    /// Those of a dataset, oldest first.
+    pub(crate) fn of(&self, dataset: DatasetId) -> impl DoubleEndedIterator<Item = &Snapshot> {
+        let all = (dataset, BlockId::new(0))..=(dataset, BlockId::new(u64::MAX));
+        self.taken.range(all).map(|(_, snapshot)| snapshot)
+    }
+
+    /// The one of a name.
+    pub(crate) fn named(&self, dataset: DatasetId, name: &str) -> Result<&Snapshot> {
+        let found = self.of(dataset).find(|snapshot| snapshot.record.name == name);
+        found.ok_or_else(|| PoolError::NotFound(format!("snapshot {name}")))
+    }
+
+    /// The right `protected_below` of the head.
+    pub(crate) fn protected_below(&self, dataset: DatasetId) -> BlockId {
+        self.of(dataset).next_back().map_or(BlockId::new(0), |newest| newest.record.high)
+    }
+
+    /// It was taken, or the tables have it.
+    pub(crate) fn insert(&mut self, record: SnapshotRecord) {
+        let key = (record.dataset, record.high);
+        self.taken.insert(key, Snapshot { record, viewed: Arc::default() });
+    }
+}
