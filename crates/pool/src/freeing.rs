@@ -8,8 +8,8 @@
 //!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
 //!    live for.
 //! 3. Else the map must be asked, whether the id is shared or where it went, and a commit must not wait for reads
-//!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`crate::Pool::free_step`] works that
-//!    off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is
+//!    of the map. The id gets the mark `DEAD`, blindly, and joins the *free queue*. [`crate::Pool::free_step`] works
+//!    that off in the order of ids, so that each page of the map is read once. It frees the block, or, when the id is
 //!    shared, takes the mark away: another reference may exist, and only GC can tell.
 //!
 //! # Second references

@@ -9,9 +9,8 @@ use std::path::Path;
 #[rustfmt::skip]
 const KNOWN: &[Known<'_>] = &[
     ("pool", &[&[
-        "admin", "check", "clean", "commit", "create", "damage", "dataset", "dedup", "devices", "events", "fence",
-        "free", "gc", "intent", "pool", "quota", "read_repair", "reconstruct", "resilver", "scrub", "snapshot",
-        "trim",
+        "admin", "check", "clean", "create", "damage", "dataset", "dedup", "devices", "gc", "pool", "read_repair",
+        "reconstruct", "resilver", "scrub", "trim",
     ]]),
 ];
 
