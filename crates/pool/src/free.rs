@@ -31,7 +31,6 @@
 //! Every change is to the map, the segments' counts and the freeing record, which one commit makes durable
 //! together, with the trees that dropped the references. A cut leaves a block named by a tree, or marked, or free.
 
-use crate::clean::hint_is_stale;
 use crate::pool::Pool;
 use larder_format::run::{Delta, Marks};
 use larder_format::tables::{FreeingRecord, Table};
@@ -161,7 +160,7 @@ impl Pool {
 
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
     /// be in use.
-    pub(crate) fn clear_left(&self, before: u64) {
+    pub fn clear_left(&self, before: u64) {
         let mut freeing = self.freeing.lock();
         freeing.record.left_bytes = freeing.record.left_bytes.saturating_sub(before);
         freeing.changed = true;
@@ -169,7 +168,7 @@ impl Pool {
 
     /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
     /// is under way.
-    pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
+    pub fn note_judged(&self, next: BlockId, left: u64) {
         let mut freeing = self.freeing.lock();
         let record = &mut freeing.record;
         if (record.judged, record.judged_left) != (next, left) {
@@ -185,14 +184,14 @@ impl Pool {
     }
 
     /// A further extent names this block: from now on only GC can say that it is dead.
-    pub(crate) fn note_shared(&self, id: BlockId) {
+    pub fn note_shared(&self, id: BlockId) {
         self.mark_shared(&mut self.store.map.lock(), id);
     }
 
     /// As [`Pool::note_shared`], under the map's lock.
     pub(crate) fn mark_shared(&self, map: &mut BlockMap, id: BlockId) {
         // First: a collection that has not heard of it may take the mark away, but only before it is set.
-        self.gc_touched(id);
+        self.pins.touched(id);
         if !mutated(Mutant::SharedNotMarked) {
             map.apply(Update::Mark { id, marks: Marks::SHARED });
         }
@@ -203,27 +202,27 @@ impl Pool {
 
     /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
     /// was for another reference, and goes too.
-    pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
+    pub fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
     }
 
     /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
     /// queue.
-    pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
+    pub fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED });
         map.apply(Update::Mark { id, marks: Marks::DEAD });
         self.freeing.lock().enqueue(id, bytes, self.queue_limit());
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
-    pub(crate) fn nothing_is_shared(&self) {
+    pub fn nothing_is_shared(&self) {
         let mut freeing = self.freeing.lock();
         freeing.changed |= freeing.record.shared != 0;
         freeing.record.shared = 0;
     }
 
     /// Ids that find room in the queue's memory.
-    pub(crate) fn queue_room(&self) -> usize {
+    pub fn queue_room(&self) -> usize {
         self.queue_limit().saturating_sub(self.freeing.lock().queue.len())
     }
 
@@ -247,11 +246,11 @@ impl Pool {
             (records, nodes, freeing.record.shared != 0)
         };
         let (mut dead, mut unsure) = (Vec::new(), Vec::new());
-        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.gc_holds(node.id));
+        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.pins.holds(node.id));
         if !mutated(Mutant::Leak) {
             let core = self.store.core.lock();
             for ptr in records.into_iter().chain(nodes) {
-                let certain = !shared && !core.has_copies() && !hint_is_stale(&core, ptr.place.segment);
+                let certain = !shared && !core.has_copies() && !core.hint_is_stale(ptr.place.segment);
                 if certain { &mut dead } else { &mut unsure }.push(ptr);
             }
         }
@@ -289,7 +288,7 @@ impl Pool {
         drop(core);
         for (id, _) in freed {
             self.store.cache.forget(id);
-            self.gc_freed(id);
+            self.pins.freed(id);
         }
     }
 
@@ -317,7 +316,7 @@ impl Pool {
     }
 
     /// As [`Pool::free_step`]; the commit lock is held, so that no block moves and no run goes.
-    pub(crate) fn free_some(&self, pages: usize) -> Result<bool> {
+    pub fn free_some(&self, pages: usize) -> Result<bool> {
         self.let_go();
         let mut pages = pages.max(1);
         let mut ids_left = IDS_PER_STEP;
@@ -345,7 +344,7 @@ impl Pool {
     fn let_go(&self) {
         let first = self.freeing.lock().held.first().copied();
         // What it still needs of the oldest it needs of the others.
-        if first.is_some_and(|first| !self.gc_holds(first)) {
+        if first.is_some_and(|first| !self.pins.holds(first)) {
             let limit = self.queue_limit();
             let mut freeing = self.freeing.lock();
             for id in std::mem::take(&mut freeing.held) {
@@ -502,7 +501,7 @@ impl Pool {
     }
 
     /// Whether the free queue has work.
-    pub(crate) fn has_queued(&self) -> bool {
+    pub fn has_queued(&self) -> bool {
         let freeing = self.freeing.lock();
         !freeing.queue.is_empty() || freeing.unswept.is_some()
     }

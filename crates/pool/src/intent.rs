@@ -215,6 +215,14 @@ pub(crate) struct Intent {
 pub(crate) type Replayed = (DatasetId, Vec<u8>);
 
 impl Pool {
+    /// Where stripes of the log end in a segment of it; none when it is not one that is used. Whoever appends holds the
+    /// lock: what is below is complete, whatever its commit.
+    pub fn log_end_in(&self, segment: SegmentId) -> Option<u32> {
+        let intent = self.intent.lock();
+        let at = intent.segments.iter().position(|(id, _)| *id == segment)?;
+        Some(if at == 0 { intent.offset } else { DESCRIPTOR_LEN })
+    }
+
     /// Makes every operation noted so far ([`crate::Update::log`]) durable. Data that is
     /// logged this way must be stored by the front end at the next commit (`FrontEnd::flush_logged`).
     /// Falls back to a commit when the log is full. Must not be called while an [`Op`] is held.

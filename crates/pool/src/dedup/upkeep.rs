@@ -21,7 +21,7 @@ const PAGES_AT_ONCE: usize = 16;
 pub(super) const SINCE: &str = "dedup-since";
 
 /// Footprints of the index's parts.
-pub(crate) enum IndexFootprints {
+pub enum IndexFootprints {
     /// It is in use, and writes parts anew.
     Awake(Vec<Vec<Footprint>>),
     /// Nobody needs it.
@@ -30,7 +30,7 @@ pub(crate) enum IndexFootprints {
 
 impl IndexFootprints {
     /// All of them.
-    pub(crate) fn all(self) -> impl Iterator<Item = Footprint> {
+    pub fn all(self) -> impl Iterator<Item = Footprint> {
         let (Self::Awake(parts) | Self::Asleep(parts)) = self;
         parts.into_iter().flatten()
     }
@@ -97,7 +97,7 @@ impl Pool {
     }
 
     /// Footprint of each of the index's parts.
-    pub(crate) fn index_footprints(&self) -> IndexFootprints {
+    pub fn index_footprints(&self) -> IndexFootprints {
         let indexed = self.duplicates.indexed.lock();
         let of = |part: &PartDescriptor| part.run.footprints.clone();
         match &indexed.index {
@@ -107,7 +107,7 @@ impl Pool {
     }
 
     /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
-    pub(crate) fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
+    pub fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
         let mut indexed = self.duplicates.indexed.lock();
         if let Some(index) = &mut indexed.index {
             index.evacuate(leave);
