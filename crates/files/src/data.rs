@@ -229,19 +229,19 @@ impl Volume {
 
     /// Notes that an extent of a file can neither be read nor rebuilt.
     pub(crate) fn note_damage(&self, id: InodeId, (offset, extent): &FoundExtent) {
-        self.pool.note_unreadable(self.id(), id.get(), *offset, extent.len.into(), extent.ptr.id);
+        self.pool.damage().note_unreadable(self.id(), id.get(), *offset, extent.len.into(), extent.ptr.id);
     }
 
     /// Refuses to write to a part of a record that is known to be damaged: its rest could not be completed.
     fn check_whole(&self, id: InodeId, item: &items::Inode, range: Range<u64>) -> Result<()> {
-        if !self.pool.is_damaged(self.id(), id.get(), range.clone()) {
+        if !self.pool.damage().is_damaged(self.id(), id.get(), range.clone()) {
             return Ok(());
         }
         // What was overwritten since is not damaged any more.
         let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
         let partly = |(offset, extent): &&FoundExtent| {
             let whole = range.start <= *offset && range.end >= extent_end(*offset, extent).min(item.size);
-            !whole && self.pool.is_damaged_block(self.id(), id.get(), *offset, extent.ptr.id)
+            !whole && self.pool.damage().is_damaged_block(self.id(), id.get(), *offset, extent.ptr.id)
         };
         match found.iter().find(partly) {
             None => Ok(()),

@@ -15,7 +15,7 @@ use crate::volume::Volume;
 use larder_format::items::ROOT_INODE;
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{CommitId, DatasetId, InodeId};
-use larder_pool::damage::HEAD;
+use larder_pool::ledger::HEAD;
 use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
 use larder_sync::RwLock;
 use std::collections::BTreeMap;
@@ -167,12 +167,12 @@ impl Mount {
         Ok(mount)
     }
 
-    /// What of the datasets can neither be read nor rebuilt, as far as it is known: each file once, by dataset. A file
-    /// that was removed is not among it, though its space may still be to come.
-    pub fn damaged(&self) -> Vec<Damaged> {
+    /// The files and directories that entries of the damage ledger belong to: each once, by dataset. A file that was
+    /// removed is not among it, though its space may still be to come.
+    pub fn damaged(&self, known: &[DamageRecord]) -> Vec<Damaged> {
         let mut found: Vec<Damaged> = Vec::new();
         let mut at = BTreeMap::new();
-        for entry in self.pool.damage() {
+        for entry in known {
             let (dataset, snapshot, kind) = (entry.dataset, entry.snapshot, entry.what());
             let inode = if kind == DamageKind::Node { None } else { Some(InodeId::new(entry.inode)) };
             let leaves = |inode| self.volume(dataset).is_some_and(|volume| volume.is_leaving(inode));
@@ -185,7 +185,7 @@ impl Mount {
                 let snapshot = of.map(|of| of.name);
                 let path = inode
                     .filter(|_| found.len() < NAMED_AT_MOST)
-                    .and_then(|inode| self.path_of(&entry, snapshot.as_deref(), inode));
+                    .and_then(|inode| self.path_of(entry, snapshot.as_deref(), inode));
                 found.push(Damaged { dataset, snapshot, inode, path, ranges: Vec::new(), whole: false });
                 found.len() - 1
             });

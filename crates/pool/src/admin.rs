@@ -7,7 +7,7 @@ use crate::pool::Pool;
 use crate::property;
 use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
-use larder_format::{BlockId, DatasetId, Timestamp};
+use larder_format::{BlockId, DatasetId};
 use larder_store::error::{PoolError, Result};
 use larder_store::read::TableNodes;
 use std::collections::BTreeMap;
@@ -35,29 +35,6 @@ pub enum Source {
     Default,
     /// Set on this ancestor.
     Inherited(DatasetId),
-}
-
-/// Takes the words of a note apart that keeps numbers with spaces between; `None` where there is none.
-pub(crate) struct NoteReader<'t>(std::str::Split<'t, char>);
-
-impl<'t> NoteReader<'t> {
-    pub(crate) fn new(text: &'t str) -> Self {
-        Self(text.split(' '))
-    }
-
-    pub(crate) fn word(&mut self) -> Option<&'t str> {
-        self.0.next()
-    }
-
-    pub(crate) fn number(&mut self) -> Option<u64> {
-        self.word()?.parse().ok()
-    }
-
-    /// Seconds and nanoseconds.
-    pub(crate) fn time(&mut self) -> Option<Timestamp> {
-        let secs = i64::try_from(self.number()?).ok()?;
-        Some(Timestamp { secs, nanos: u32::try_from(self.number()?).ok()? })
-    }
 }
 
 impl Pool {
@@ -289,7 +266,7 @@ impl Pool {
     }
 
     /// Keeps a note of the pool's own, within an operation.
-    pub(crate) fn keep_note(&self, name: &str, value: &str) -> Result<()> {
+    pub fn keep_note(&self, name: &str, value: &str) -> Result<()> {
         let name = format!("larder:{name}");
         self.store_property(POOL, &name, value)?;
         self.properties.write().insert(name, value.to_owned());

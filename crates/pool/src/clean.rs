@@ -239,7 +239,7 @@ impl Pool {
     }
 
     /// As [`Pool::clean_step`], of segments that do not fit their group any more.
-    pub(crate) fn clean_misfits(&self) -> Result<Option<u64>> {
+    pub fn clean_misfits(&self) -> Result<Option<u64>> {
         self.clean_as(misfit)
     }
 
@@ -334,8 +334,7 @@ impl Pool {
             let core = self.store.core.lock();
             core.entries.get(&id).is_none_or(|entry| entry.state == SegmentState::Freed)
         };
-        self.scrub_lets_go(is_freed);
-        self.resilver_lets_go(is_freed);
+        self.resting.let_go(&is_freed);
         self.cleaner_lets_go(is_freed);
     }
 
@@ -555,7 +554,7 @@ impl Pool {
             return Ok(());
         }
         let _one_at_a_time = self.reclaiming.lock();
-        let _nothing_is_held = self.no_trim();
+        let _nothing_is_held = self.trim_turn();
         loop {
             if fits(&self.store.core.lock()) {
                 return Ok(());
@@ -749,12 +748,4 @@ impl Pool {
     pub fn cleaned_bytes(&self) -> u64 {
         self.writes().moved
     }
-}
-
-/// Segments whose hints do not tell a block's place any more: emptied ones, and those gone.
-pub(crate) fn hint_is_stale(core: &Core, segment: SegmentId) -> bool {
-    core.entries.get(&segment).is_none_or(|entry| {
-        let emptying = entry.state == SegmentState::Emptying && !mutated(Mutant::HintBelieved);
-        entry.live_blocks == 0 || emptying || entry.state == SegmentState::Freed
-    })
 }

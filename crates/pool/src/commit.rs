@@ -36,7 +36,7 @@ use larder_store::run_io::{RunIo, own_info};
 use larder_store::segments::SegmentEntry;
 use larder_store::space::GroupSpace;
 use larder_store::write::Appender;
-use larder_store::{Class, Event};
+use larder_store::{Class, Event, Store};
 use larder_sync::RwLockWriteGuard;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ impl Pool {
                 front.flush_logged(&op)?;
             }
             let mut sealed = self.seal(how).map_err(|error| self.store.suspend_sealing(&error))?;
-            self.gc_pin(sealed.root.commit);
+            self.pin_if_wanted(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
             sealed
@@ -309,7 +309,7 @@ impl Pool {
     /// Step 2: everything that changed becomes blocks, and a root that names them.
     fn seal(&self, how: How) -> Result<Sealed> {
         let commit = self.store.open_commit();
-        let rebuilt = self.rebuilt_so_far();
+        let rebuilt = self.rebuilt.so_far(&self.store);
         let applied = self.intent.notes.lock().last();
         self.seal_datasets(how)?;
         let changes = {
@@ -406,7 +406,7 @@ impl Pool {
             }
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
-            dropped.iter().for_each(|ptr| self.doubt_damage(dataset.id(), ptr.id));
+            dropped.iter().for_each(|ptr| self.damage.doubt(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
             self.freeing.drop_nodes(dropped);
             // Until the tables have it.
@@ -427,7 +427,7 @@ impl Pool {
 
     /// Segments with pages that no descriptor names yet.
     pub(crate) fn unnamed_pages(&self) -> Vec<SegmentId> {
-        let mut unfinished = self.gc_segments();
+        let mut unfinished = self.pins.segments();
         unfinished.extend(self.store.map.lock().unfinished().iter().map(|footprint| footprint.segment));
         unfinished.extend(self.duplicates.unfinished());
         unfinished
@@ -437,7 +437,7 @@ impl Pool {
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
         let unfinished = self.unnamed_pages();
         let mut tables = self.tables.lock();
-        self.seal_damage(&mut tables);
+        self.damage.seal(&mut tables);
         let (gone, changed) = {
             let mut core = self.store.core.lock();
             core.free_dead_segments(commit, false, &unfinished);
@@ -508,6 +508,24 @@ impl Pool {
         segments > TABLE_SEGMENTS && height > 4 * live
     }
 
+    /// The nodes of the tables.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn table_nodes(&self) -> Result<Vec<BlockPtr>> {
+        Self::nodes_of(&self.tables.lock(), &self.store)
+    }
+
+    fn nodes_of(tables: &Tree, store: &Store) -> Result<Vec<BlockPtr>> {
+        let mut nodes = Vec::new();
+        let met = |ptr| {
+            nodes.push(ptr);
+            true
+        };
+        tables.for_each_node(&TableNodes(store), met, |_, node| node.map(drop))?;
+        Ok(nodes)
+    }
+
     /// Copies the tables into a tree all of whose nodes are new.
     fn rewrite_tables(&self, tables: &mut Tree) -> Result<()> {
         let mut all = Vec::new();
@@ -515,15 +533,7 @@ impl Pool {
             all.push((*key, value.to_vec()));
             ControlFlow::Continue(())
         })?;
-        let mut old = Vec::new();
-        tables.for_each_node(
-            &TableNodes(&self.store),
-            |ptr| {
-                old.push(ptr);
-                true
-            },
-            |_, node| node.map(drop),
-        )?;
+        let mut old = Self::nodes_of(tables, &self.store)?;
         old.extend(tables.take_dropped());
         let mut fresh = Tree::empty();
         for (key, value) in all {
@@ -563,7 +573,7 @@ impl Pool {
         if !mutated(Mutant::DataNotFlushed) {
             self.store.members.flush_all();
         }
-        self.keep_rebuilt(std::mem::take(rebuilt));
+        self.rebuilt.keep(std::mem::take(rebuilt));
         if mutated(Mutant::DurableTooSoon) {
             self.store.durable.store(commit.get(), Ordering::Release);
         }

@@ -68,7 +68,7 @@ pub struct PoolSpec {
 /// Devices of groups: what a root tells of them, and of as many groups, leaves room for the segments that it names.
 pub const MAX_DEVICES: usize = 384;
 /// With spares, and with devices that are to take the place of others.
-pub(crate) const MAX_WITH_OTHERS: usize = MAX_DEVICES + 32;
+pub const MAX_WITH_OTHERS: usize = MAX_DEVICES + 32;
 
 /// Refuses a record size that blocks of the pool cannot hold: a block is at most a quarter of a slot.
 pub(crate) fn check_record_size(value: &str, most: u32) -> Result<()> {
@@ -112,7 +112,7 @@ impl PoolSpec {
 
 impl GroupSpec {
     /// Bytes of a slot, by the smallest device.
-    pub(crate) fn slot_size(&self) -> u32 {
+    pub fn slot_size(&self) -> u32 {
         slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
     }
 }
@@ -188,7 +188,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 
 /// Where slots start: behind the label area, so that stripes, which follow the descriptor, lie at multiples of
 /// 2^`ashift`. No stripe shares a sector with a descriptor then, for the last sector of a slot has room for none.
-pub(crate) fn data_start(ashift: u8) -> DeviceOffset {
+pub fn data_start(ashift: u8) -> DeviceOffset {
     DeviceOffset::new(LABEL_AREA + (1 << ashift) - u64::from(DESCRIPTOR_LEN))
 }
 
@@ -202,7 +202,7 @@ fn new_key(entropy: &dyn Entropy) -> PoolKey {
 }
 
 /// Slots on a device of `size` bytes.
-pub(crate) fn slot_count(size: ByteLen, slot_size: u32, ashift: u8) -> u32 {
+pub fn slot_count(size: ByteLen, slot_size: u32, ashift: u8) -> u32 {
     let room = label_areas(size)[1].get().saturating_sub(data_start(ashift).get());
     u32::try_from(room / u64::from(slot_size)).unwrap_or(u32::MAX)
 }
@@ -342,7 +342,10 @@ impl Pool {
         Arc::new_cyclic(|myself| Pool {
             began,
             changes: Default::default(),
-            resilver: Default::default(),
+            rebuilt: Default::default(),
+            resting: Default::default(),
+            pins: Default::default(),
+            trimming: Mutex::new(()),
             name: RwLock::new(parts.name),
             created: parts.created,
             gate: RwLock::new(()),
@@ -357,14 +360,10 @@ impl Pool {
             sealing: Default::default(),
             fence: Fence::new(&store),
             log,
-            damage: Default::default(),
+            damage: crate::ledger::Damage::new(&store),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             reclaimed_in_vain: AtomicU64::new(u64::MAX),
-            gc: Default::default(),
-            read_repair: Default::default(),
-            scrub: Default::default(),
-            trim: Default::default(),
             cleaning: Mutex::new(None),
             moved: AtomicU64::new(0),
             waker: OnceLock::new(),
@@ -392,7 +391,7 @@ pub(crate) struct Parts {
 }
 
 /// Clears both label areas, old signatures and old roots included, and writes the label into each.
-pub(crate) fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
+pub fn write_label_areas(device: &dyn Device, label: &Label) -> Result<()> {
     let failed = |error| PoolError::Device { device: device.name(), error };
     for area in label_areas(device.size()) {
         let mut bytes = AlignedBuf::zeroed(LABEL_AREA as usize);

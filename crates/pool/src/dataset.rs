@@ -1,6 +1,6 @@
 //! Datasets: a tree, what it amounts to, and the properties that apply to it.
 
-use crate::damage::HEAD;
+use crate::ledger::HEAD;
 use crate::pool::{Op, Pool};
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
@@ -170,6 +170,12 @@ impl Dataset {
         Usage { referenced: record.referenced, logical: record.logical, stored: record.stored }
     }
 
+    /// Whether something changed in it since it was first committed that no commit holds.
+    pub fn has_uncommitted(&self) -> bool {
+        let state = self.state.read();
+        state.tree.is_dirty() && state.tree.committed_root().is_some()
+    }
+
     /// Whether its tree could not be taken down.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
@@ -280,7 +286,7 @@ pub trait Look {
     #[doc(hidden)]
     fn tell(&self, key: &Key, error: &PoolError) {
         let (pool, tree) = self.parts();
-        pool.note_lost_node(self.owner(), tree, key, error);
+        pool.damage.note_lost_node(self.owner(), tree, key, error);
     }
 
     /// The value under `key`.
@@ -343,7 +349,7 @@ pub trait Look {
                 }
                 Met::Lost(node) => {
                     lost = true;
-                    pool.note_lost_part(self.owner(), &node);
+                    pool.damage.note_lost_part(self.owner(), &node);
                 }
             });
         }
@@ -473,7 +479,7 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
-        self.pool.doubt_damage(self.dataset, ptr.id);
+        self.pool.damage.doubt(self.dataset, ptr.id);
         if mutated(Mutant::EarlyReuse) {
             self.pool.free_now(ptr);
         } else if is_free_to_die(record, ptr) {

@@ -69,14 +69,14 @@ impl Pool {
 
     /// All datasets that have a tree: those with a name, and those that were destroyed and are being taken
     /// down. Whatever looks for what is alive must visit them all.
-    pub(crate) fn trees(&self) -> Vec<Arc<Dataset>> {
+    pub fn trees(&self) -> Vec<Arc<Dataset>> {
         let mut all = self.datasets();
         all.extend(self.destroyed.lock().values().cloned());
         all
     }
 
     /// Name of a dataset with a tree, destroyed or not.
-    pub(crate) fn tree_name(&self, dataset: &Dataset) -> String {
+    pub fn tree_name(&self, dataset: &Dataset) -> String {
         let destroyed = dataset.state.read().record.destroyed;
         if destroyed { format!("destroyed dataset {}", dataset.id()) } else { self.full_name(dataset.id()) }
     }

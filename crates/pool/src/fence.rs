@@ -34,7 +34,7 @@ const STOOD_STILL: Duration = Duration::from_secs(10);
 
 /// Thoroughness of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FenceCheck {
+pub enum FenceCheck {
     /// Heartbeats.
     Briefly,
     /// And the places of the next root and the newest.
@@ -108,7 +108,7 @@ impl Fence {
     }
 
     /// Suspends the pool when another import has it.
-    pub(crate) fn still_ours(&self, look: FenceCheck) -> Result<()> {
+    pub fn still_ours(&self, look: FenceCheck) -> Result<()> {
         let next = self.store.open_commit();
         let reads: Vec<_> = self
             .store

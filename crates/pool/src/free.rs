@@ -1,6 +1,5 @@
 //! Freeing what was dropped: at commits, and from the free queue. What becomes of a block: see [`crate::freeing`].
 
-use crate::clean::hint_is_stale;
 use crate::pool::Pool;
 use larder_format::run::{Delta, Marks};
 use larder_format::{BlockId, BlockPtr, Place};
@@ -19,13 +18,13 @@ pub(crate) const PAGES_PER_COMMIT: usize = 64;
 impl Pool {
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
     /// be in use.
-    pub(crate) fn clear_left(&self, before: u64) {
+    pub fn clear_left(&self, before: u64) {
         self.freeing.clear_left(before);
     }
 
     /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
     /// is under way.
-    pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
+    pub fn note_judged(&self, next: BlockId, left: u64) {
         self.freeing.note_judged(next, left);
     }
 
@@ -35,14 +34,14 @@ impl Pool {
     }
 
     /// A further extent names this block: from now on only GC can say that it is dead.
-    pub(crate) fn note_shared(&self, id: BlockId) {
+    pub fn note_shared(&self, id: BlockId) {
         self.mark_shared(&mut self.store.map.lock(), id);
     }
 
     /// As [`Pool::note_shared`], under the map's lock.
     pub(crate) fn mark_shared(&self, map: &mut BlockMap, id: BlockId) {
         // First: a collection that has not heard of it may take the mark away, but only before it is set.
-        self.gc_touched(id);
+        self.pins.touched(id);
         if !mutated(Mutant::SharedNotMarked) {
             map.apply(Update::Mark { id, marks: Marks::SHARED });
         }
@@ -53,23 +52,23 @@ impl Pool {
 
     /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
     /// was for another reference, and goes too.
-    pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
+    pub fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
         self.freeing.note_sole(map, id);
     }
 
     /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
     /// queue.
-    pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
+    pub fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
         self.freeing.condemn(map, id, bytes);
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
-    pub(crate) fn nothing_is_shared(&self) {
+    pub fn nothing_is_shared(&self) {
         self.freeing.nothing_is_shared();
     }
 
     /// Ids that find room in the queue's memory.
-    pub(crate) fn queue_room(&self) -> usize {
+    pub fn queue_room(&self) -> usize {
         self.freeing.queue_room()
     }
 
@@ -88,11 +87,11 @@ impl Pool {
             (records, nodes, freeing.record.shared != 0)
         };
         let (mut dead, mut unsure) = (Vec::new(), Vec::new());
-        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.gc_holds(node.id));
+        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.pins.holds(node.id));
         if !mutated(Mutant::Leak) {
             let core = self.store.core.lock();
             for ptr in records.into_iter().chain(nodes) {
-                let certain = !shared && !core.has_copies() && !hint_is_stale(&core, ptr.place.segment);
+                let certain = !shared && !core.has_copies() && !core.hint_is_stale(ptr.place.segment);
                 if certain { &mut dead } else { &mut unsure }.push(ptr);
             }
         }
@@ -121,7 +120,7 @@ impl Pool {
         drop(core);
         for (id, _) in freed {
             self.store.cache.forget(id);
-            self.gc_freed(id);
+            self.pins.freed(id);
         }
     }
 
@@ -149,7 +148,7 @@ impl Pool {
     }
 
     /// As [`Pool::free_step`]; the commit lock is held, so that no block moves and no run goes.
-    pub(crate) fn free_some(&self, pages: usize) -> Result<bool> {
+    pub fn free_some(&self, pages: usize) -> Result<bool> {
         self.let_go();
         let mut pages = pages.max(1);
         let mut ids_left = IDS_PER_STEP;
@@ -177,7 +176,7 @@ impl Pool {
     fn let_go(&self) {
         let first = self.freeing.lock().held.first().copied();
         // What it still needs of the oldest it needs of the others.
-        if first.is_some_and(|first| !self.gc_holds(first)) {
+        if first.is_some_and(|first| !self.pins.holds(first)) {
             let limit = self.freeing.queue_limit();
             let mut freeing = self.freeing.lock();
             for id in std::mem::take(&mut freeing.held) {
@@ -284,7 +283,7 @@ impl Pool {
     }
 
     /// Whether the free queue has work.
-    pub(crate) fn has_queued(&self) -> bool {
+    pub fn has_queued(&self) -> bool {
         self.freeing.has_queued()
     }
 }

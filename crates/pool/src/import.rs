@@ -190,7 +190,7 @@ impl Pool {
             durable: root.commit,
         };
         let pool = Pool::assemble(world, parts);
-        match (pool.load(&root, unclean), pool.out_of_reach()) {
+        match (pool.load(&root, unclean), pool.store.out_of_reach()) {
             (Err(PoolError::Unreadable { .. }), Some(lost)) => {
                 return Err(PoolError::Invalid(format!(
                     "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
@@ -226,7 +226,7 @@ impl Pool {
             Contents::read(&tables, &self.store)?;
         for (table, number, value) in kept {
             match table {
-                Table::Damage => self.adopt_damage(number, &value),
+                Table::Damage => self.damage.adopt(number, &value),
                 Table::BadSlots => self.store.adopt_bad_slot(number, &value),
                 _ => self.log.met(table, number),
             }
@@ -341,7 +341,7 @@ impl Pool {
             }
         }
         if record.unnamed {
-            self.adopt_unnamed(record);
+            self.damage.adopt_unnamed(record);
         }
         let entry = SegmentEntry::from_record(record);
         self.store.readable.insert(&entry.segment);

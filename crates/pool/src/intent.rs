@@ -2,7 +2,8 @@
 
 use crate::intent_log::Logged;
 use crate::pool::Pool;
-use larder_format::{CommitId, DatasetId};
+use larder_format::segment::DESCRIPTOR_LEN;
+use larder_format::{CommitId, DatasetId, SegmentId};
 use larder_store::error::Result;
 use larder_sync::RwLockReadGuard;
 
@@ -10,6 +11,14 @@ use larder_sync::RwLockReadGuard;
 const LOG_ROUNDS: usize = 4;
 
 impl Pool {
+    /// Where stripes of the log end in a segment of it; none when it is not one that is used. Whoever appends holds the
+    /// lock: what is below is complete, whatever its commit.
+    pub fn log_end_in(&self, segment: SegmentId) -> Option<u32> {
+        let intent = self.intent.lock();
+        let at = intent.segments.iter().position(|(id, _)| *id == segment)?;
+        Some(if at == 0 { intent.offset } else { DESCRIPTOR_LEN })
+    }
+
     /// Makes every operation noted so far ([`crate::Update::log`]) durable. Data that is
     /// logged this way must be stored by the front end at the next commit (`FrontEnd::flush_logged`).
     /// Falls back to a commit when the log is full. Must not be called while an [`crate::Op`] is held.

@@ -7,44 +7,39 @@ mod accounts;
 pub mod admin;
 #[cfg(test)]
 mod bed;
-pub mod check;
+pub mod boundary;
 pub mod clean;
 pub mod commit;
 mod contents;
 pub mod copies;
 pub mod create;
-pub mod damage;
 pub mod dataset;
 pub mod dedup;
 mod destroy;
-pub mod devices;
 mod duplicates;
 mod event_log;
 pub mod events;
-mod fence;
+pub mod fence;
 pub mod foreign;
 mod free;
 mod freeing;
-pub mod gc;
 mod import;
 pub mod intent;
 mod intent_log;
+pub mod ledger;
 pub mod open;
+pub mod pins;
 pub mod pool;
 pub mod property;
 pub mod quota;
-mod read_repair;
-pub mod reconstruct;
-mod reshape;
-pub mod resilver;
-pub mod scrub;
+pub mod rebuilt;
+pub mod resting;
 mod sealing;
 mod snapshot;
 mod snapshots;
 mod suspend;
 #[cfg(test)]
 mod tests;
-pub mod trim;
 
 pub use accounts::{Limits, Share};
 pub use clean::Writes;
@@ -61,10 +56,7 @@ pub use larder_store::{
     Class, Event, EventSink, PoolError, Result, Store, Watch, World, cache, codec, member, members,
     note_panics, parity, segments, space, stripe,
 };
+pub use ledger::Lost;
 pub use open::Importable;
 pub use pool::{FrontEnd, Op, Pool};
-pub use reconstruct::{Lost, Tally};
-pub use resilver::{ResilverProgress, ResilverResult};
-pub use scrub::{ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
 pub use snapshot::SnapshotView;
-pub use trim::{Trim, TrimState};

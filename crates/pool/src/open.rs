@@ -47,7 +47,8 @@ pub enum RingPlace {
 }
 
 impl RingPlace {
-    pub(crate) fn of(sums: &Sums, bytes: &[u8]) -> Self {
+    /// What is there.
+    pub fn of(sums: &Sums, bytes: &[u8]) -> Self {
         match Root::check(sums, bytes) {
             Ok(root) => Self::Root(root.commit),
             Err(_) if bytes.iter().all(|byte| *byte == 0) => Self::Blank,
@@ -411,7 +412,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
 
 /// Why a device cannot be what the pool knows of it: it was not labelled for as many slots. Its label was held
 /// against its size.
-pub(crate) fn lacks_slots(label: &Label, slot_size: u32, slots: u32) -> Option<String> {
+pub fn lacks_slots(label: &Label, slot_size: u32, slots: u32) -> Option<String> {
     let room = u64::from(label.slot_count) * u64::from(label.slot_size) / u64::from(slot_size);
     (room < u64::from(slots))
         .then(|| format!("has room for {room} slots, and the pool says that it has {slots} slots"))
@@ -456,7 +457,7 @@ fn newest<'a>(roots: impl Iterator<Item = &'a Root>) -> Option<&'a Root> {
 /// The last commit of the pool with this history that a device whose newest root is `held` holds, and the import that
 /// wrote it. Where that root is the first of an import that is none of the pool's, it is the one before: what that
 /// import wrote, and never committed, may lie where the pool stored the next commit.
-pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnation) {
+pub fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnation) {
     let is_ours = history.iter().any(|import| import.incarnation == held.incarnation);
     match &held.history[..] {
         [import, before, ..] if !is_ours && import.first == held.commit => {
@@ -468,7 +469,7 @@ pub(crate) fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnati
 
 /// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest
 /// import first.
-pub(crate) fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
+pub fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
     // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being
     // rebuilt got every root.
     let joined = known.since <= known.good_through;

@@ -11,6 +11,10 @@ use crate::duplicates::Duplicates;
 use crate::fence::{Fence, FenceCheck};
 use crate::freeing::Freeing;
 use crate::intent_log::IntentLog;
+use crate::ledger::Damage;
+use crate::pins::Pins;
+use crate::rebuilt::Rebuilt;
+use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
 use crate::snapshots::Snapshots;
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
@@ -54,8 +58,13 @@ pub struct Pool {
     /// When it was made or imported, by the clock that never goes back.
     pub(crate) began: Duration,
     /// Changes of members that wait for the next commit.
-    pub(crate) changes: crate::devices::Changes,
-    pub(crate) resilver: crate::resilver::ResilverState,
+    pub(crate) changes: crate::boundary::Changes,
+    /// How far devices are rebuilt.
+    pub(crate) rebuilt: Rebuilt,
+    pub(crate) resting: AllResting,
+    pub(crate) pins: Pins,
+    /// Held while free slots are told to devices.
+    pub(crate) trimming: Mutex<()>,
     pub(crate) gate: RwLock<()>,
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) intent: IntentLog,
@@ -70,7 +79,7 @@ pub struct Pool {
     pub(crate) fence: Fence,
     /// Log of events and damage.
     pub(crate) log: Arc<crate::event_log::EventLog>,
-    pub(crate) damage: crate::damage::Damage,
+    pub(crate) damage: Damage,
     /// Held while space is won back for a writer.
     pub(crate) reclaiming: Mutex<()>,
     /// The commit at which nothing more could be won back.
@@ -80,10 +89,6 @@ pub struct Pool {
     /// The segment that is being emptied. Locked under the commit lock only.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     pub(crate) moved: AtomicU64,
-    pub(crate) gc: crate::gc::GcState,
-    pub(crate) read_repair: crate::read_repair::ReadRepair,
-    pub(crate) scrub: crate::scrub::ScrubState,
-    pub(crate) trim: crate::trim::Trims,
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) freeing: Freeing,
     pub(crate) duplicates: Duplicates,
@@ -117,15 +122,35 @@ impl<'a> Op<'a> {
 }
 
 /// The turn to commit, or to do what no commit may come between.
-pub(crate) struct CommitTurn<'a> {
+pub struct CommitTurn<'a> {
     _watch: Watch<'a>,
     _lock: MutexGuard<'a, ()>,
 }
 
 impl Pool {
     /// Store of its blocks.
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+    /// What is known to be damaged.
+    pub fn damage(&self) -> &Damage {
+        &self.damage
+    }
+    /// How far devices are rebuilt.
+    pub fn rebuilt(&self) -> &Rebuilt {
+        &self.rebuilt
+    }
+    /// What a collection pins and is told.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+    /// Has `resting` let go of segments that have been freed, whenever somebody could use their slots.
+    pub fn add_resting(&self, resting: Weak<dyn Resting>) {
+        self.resting.add(resting);
+    }
+    /// No free slots are being told to devices, nor will be, until this is dropped.
+    pub fn trim_turn(&self) -> MutexGuard<'_, ()> {
+        self.trimming.lock()
     }
     /// Enters a modifying operation.
     ///
@@ -149,8 +174,18 @@ impl Pool {
         if self.intent.redoes() { Watermark::Promised } else { Watermark::Store }
     }
 
+    /// Nobody enters until this is dropped.
+    pub fn keep_out(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+
+    /// When it was made or imported, by the clock that never goes back.
+    pub fn began(&self) -> Duration {
+        self.began
+    }
+
     /// Waits for the turn to commit.
-    pub(crate) fn commit_turn(&self) -> CommitTurn<'_> {
+    pub fn commit_turn(&self) -> CommitTurn<'_> {
         let lock = self.commit_lock.lock();
         CommitTurn { _watch: self.store.watch("a commit, or what holds commits back,"), _lock: lock }
     }
@@ -179,7 +214,7 @@ impl Pool {
         self.fence.beat()
     }
     /// Suspends the pool when another import has it.
-    pub(crate) fn still_ours(&self, look: FenceCheck) -> Result<()> {
+    pub fn still_ours(&self, look: FenceCheck) -> Result<()> {
         self.fence.still_ours(look)
     }
     /// The pool's name.
@@ -230,7 +265,7 @@ impl Pool {
     }
     /// Whether a commit has anything to write.
     pub fn is_dirty(&self) -> bool {
-        self.is_changed() || self.log.is_dirty() || self.has_new_damage()
+        self.is_changed() || self.log.is_dirty() || self.damage.has_news()
     }
     /// Whether somebody changed anything since the last commit was sealed.
     pub(crate) fn is_changed(&self) -> bool {

@@ -48,6 +48,14 @@ pub struct Core {
 }
 
 impl Core {
+    /// Whether hints into a segment do not tell a block's place any more: it is being emptied, or gone.
+    pub fn hint_is_stale(&self, segment: SegmentId) -> bool {
+        self.entries.get(&segment).is_none_or(|entry| {
+            let emptying = entry.state == SegmentState::Emptying && !mutated(Mutant::HintBelieved);
+            entry.live_blocks == 0 || emptying || entry.state == SegmentState::Freed
+        })
+    }
+
     /// Takes `count` consecutive block ids and returns the first.
     pub fn take_ids(&mut self, count: usize) -> BlockId {
         let first = self.next_block;

@@ -20,6 +20,7 @@ pub mod heat;
 pub mod hedge;
 mod in_flight;
 mod latency;
+mod losses;
 pub mod member;
 pub mod members;
 mod misses;

@@ -5,12 +5,13 @@ use crate::cluster::{self, Wanted};
 use crate::decode::{decode_node, is_of_history, plain_of, stored};
 use crate::error::{PoolError, Result};
 use crate::hedge::HedgedRead;
-use crate::segments::Segment;
+use crate::segments::{Segment, SegmentEntry};
 use crate::store::Store;
 use bytes::Bytes;
 use larder_device::{ALIGN, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockKind, CheckedHeader};
 use larder_format::node::Node;
+use larder_format::segment::SegmentRecord;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::NodeStore;
@@ -23,6 +24,22 @@ use std::time::Duration;
 const TABLE_TRIES: usize = 3;
 
 impl Store {
+    /// All segments, as the tables or the root will have them.
+    pub fn segments(&self) -> Vec<SegmentRecord> {
+        self.core.lock().entries.values().map(SegmentEntry::to_record).collect()
+    }
+
+    /// Where a block is: as its hint says unless it was moved.
+    ///
+    /// # Errors
+    /// When the block map cannot be read.
+    pub fn place_of(&self, ptr: BlockPtr) -> Result<Place> {
+        if self.core.lock().hint_is_stale(ptr.place.segment) {
+            return Ok(self.places_of(ptr.id)?.first().copied().unwrap_or(ptr.place));
+        }
+        Ok(ptr.place)
+    }
+
     /// The plain content of a record, from the cache or the devices.
     ///
     /// # Errors

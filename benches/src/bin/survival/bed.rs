@@ -10,6 +10,7 @@ use larder_files::{Caller, FileKind, Handle, Mount, NodeId, Ops};
 use larder_format::DeviceIndex;
 use larder_pool::create::rule_for;
 use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
+use larder_upkeep::Upkeep;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ pub struct Written {
 pub struct Bed {
     /// The pool.
     pub pool: Arc<Pool>,
+    /// What keeps it well.
+    pub upkeep: Arc<Upkeep>,
     /// Its root dataset, as files.
     pub mount: Arc<Mount>,
     /// What is asked of its devices.
@@ -109,6 +112,7 @@ impl Bed {
         #[allow(clippy::disallowed_methods, reason = "it stands in for a thread of the daemon")]
         let thread = std::thread::spawn(move || worker.work(&its_pool, &its_mount));
         Self {
+            upkeep: Upkeep::new(&pool),
             pool,
             mount,
             tape,
@@ -188,8 +192,8 @@ impl Bed {
 
     /// Takes devices back that were out of use, and brings them what they missed.
     pub fn all_back(&self, devices: impl Iterator<Item = DeviceIndex>) {
-        devices.for_each(|device| self.pool.online(device, None).expect("it is there"));
-        while self.pool.resilver_step(u64::MAX).expect("it is rebuilt") {}
+        devices.for_each(|device| self.upkeep.devices.online(device, None).expect("it is there"));
+        while self.upkeep.resilver.step(u64::MAX).expect("it is rebuilt") {}
     }
 }
 

@@ -146,7 +146,7 @@ pub fn lost(bed: &Bed, shape: Shape, files: &Files, rounds: usize, seconds: f64)
         // Two of raid14 that are a pair: nothing but parity has what they held.
         for lost in 0..3_u16 {
             if lost > 0 {
-                bed.pool.offline(DeviceIndex::new(lost - 1), true).expect("the layout survives it");
+                bed.upkeep.devices.offline(DeviceIndex::new(lost - 1), true).expect("the layout survives it");
             }
             table.measure(bed, files, lost.into(), &CELLS, seconds, round);
         }
@@ -187,7 +187,7 @@ pub fn slow(folder: &Path, shape: Shape, mib: usize, size: u64, rounds: usize, s
         table.measure(&bed, &files, 1, &CELLS, seconds, round);
         delay(slow.into(), TYPICAL_MS);
         warm(0.5);
-        bed.pool.offline(DeviceIndex::new(slow), true).expect("the layout survives it");
+        bed.upkeep.devices.offline(DeviceIndex::new(slow), true).expect("the layout survives it");
         table.measure(&bed, &files, 2, &CELLS, seconds, round);
         bed.all_back(std::iter::once(DeviceIndex::new(slow)));
     }

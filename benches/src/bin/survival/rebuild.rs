@@ -8,7 +8,7 @@ use larder_benches::{MIB, timed};
 use larder_device::{Counts, Entropy, Histogram, SeededEntropy};
 use larder_files::{Handle, Ops};
 use larder_format::DeviceIndex;
-use larder_pool::ScrubSince;
+use larder_upkeep::ScrubSince;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,16 +109,16 @@ fn rounds(
 /// As long as that has a name, nobody waits for its removal.
 fn lose(bed: &Bed, ground: Ground, round: usize) -> (u64, PathBuf) {
     let old = bed.path_of(LOST);
-    bed.pool.offline(LOST, false).expect("the layout survives it");
+    bed.upkeep.devices.offline(LOST, false).expect("the layout survives it");
     let member = bed.pool.store().members().get(LOST);
-    let slots = bed.pool.segments().into_iter().flat_map(|segment| segment.slots);
+    let slots = bed.pool.store().segments().into_iter().flat_map(|segment| segment.slots);
     let last = slots.filter(|slot| slot.device == LOST).map(|slot| slot.index).max();
     let end = last.map_or(0, |slot| member.slot_offset(slot, member.slot_size).get());
     let (_, new) = bed.fresh(&format!("new-{round}-{ground:?}"), ground, end);
-    bed.pool.replace(LOST, new).expect("it can be replaced");
+    bed.upkeep.devices.replace(LOST, new).expect("it can be replaced");
     // Room that removed files had is given back now, not while something is measured.
     rustix::fs::sync();
-    (bed.pool.resilver_progress().map_or(0, |progress| progress.total), old)
+    (bed.upkeep.resilver.progress().map_or(0, |progress| progress.total), old)
 }
 
 /// Rebuilds a device `count` times.
@@ -130,10 +130,10 @@ pub fn resilver(bed: &Bed, shape: Shape, ground: Ground, count: usize, kept: &[W
         rest();
         bed.tape.start();
         let before = cpu();
-        let time = timed(|| while bed.pool.resilver_step(STEP).expect("it is rebuilt") {});
+        let time = timed(|| while bed.upkeep.resilver.step(STEP).expect("it is rebuilt") {});
         let used = cpu() - before;
         fs::remove_file(&old).expect("our own file");
-        let lost = bed.pool.resilver_result().expect("it ended").lost;
+        let lost = bed.upkeep.resilver.result().expect("it ended").lost;
         assert!(lost == 0, "{lost} ranges were lost");
         (time, bed.tape.stop(), used)
     });
@@ -160,13 +160,13 @@ pub fn resilver(bed: &Bed, shape: Shape, ground: Ground, count: usize, kept: &[W
 /// Scrubs everything `count` times.
 pub fn scrub(bed: &Bed, shape: Shape, count: usize) -> Scrub {
     let (rounds, _) = rounds(bed, Ground::Holes, count, |_, cpu| {
-        bed.pool.scrub_start(ScrubSince::All).expect("none is under way");
+        bed.upkeep.scrub.start(ScrubSince::All).expect("none is under way");
         rest();
         bed.tape.start();
         let before = cpu();
-        let time = timed(|| while bed.pool.scrub_step(STEP).expect("it goes on") {});
+        let time = timed(|| while bed.upkeep.scrub.step(STEP).expect("it goes on") {});
         let used = cpu() - before;
-        let result = bed.pool.scrub_result().expect("it ended");
+        let result = bed.upkeep.scrub.result().expect("it ended");
         assert!(result.repaired == 0 && result.lost == 0, "{result:?}");
         (time, bed.tape.stop(), used)
     });
@@ -195,10 +195,10 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
         ("resilver at full speed", Pace::Full),
     ];
     let all = paces.map(|(what, pace)| {
-        while bed.pool.resilver_step(STEP).expect("it is rebuilt") {}
+        while bed.upkeep.resilver.step(STEP).expect("it is rebuilt") {}
         let (_, old) = lose(bed, Ground::Holes, 90 + pace as usize);
         fs::remove_file(old).expect("our own file");
-        let before = bed.pool.resilver_progress().map_or(0, |progress| progress.examined);
+        let before = bed.upkeep.resilver.progress().map_or(0, |progress| progress.examined);
         let stop = AtomicBool::new(false);
         let (mut traffic, mut rebuilding) = (None, 0.0);
         let clock = bed.pool.store().clock();
@@ -214,7 +214,7 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
             let mut bytes = 16 << 20;
             while pace != Pace::Waits && !stop.load(Ordering::Acquire) {
                 let mut more = true;
-                let took = timed(|| more = bed.pool.resilver_step(bytes).expect("it goes on"));
+                let took = timed(|| more = bed.upkeep.resilver.step(bytes).expect("it goes on"));
                 if !more {
                     // What follows would not be beside anything.
                     stop.store(true, Ordering::Release);
@@ -230,12 +230,12 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
             traffic = Some(others.join().expect("it told why"));
         });
         let (took, moved, reads, writes) = traffic.expect("it ran");
-        let whole = || bed.pool.resilver_result().map_or(0, |result| result.written);
-        let after = bed.pool.resilver_progress().map_or_else(whole, |progress| progress.examined);
+        let whole = || bed.upkeep.resilver.result().map_or(0, |result| result.written);
+        let after = bed.upkeep.resilver.progress().map_or_else(whole, |progress| progress.examined);
         let rebuilt = after.saturating_sub(before) as f64 / rebuilding.max(1e-3);
         Beside { what, seconds: took.as_secs_f64(), bytes: moved, reads, writes, rebuilt }
     });
-    while bed.pool.resilver_step(STEP).expect("it is rebuilt") {}
+    while bed.upkeep.resilver.step(STEP).expect("it is rebuilt") {}
     all.into()
 }
 

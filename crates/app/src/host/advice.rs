@@ -6,6 +6,7 @@ use crate::api::pool::{State, Vdev};
 use crate::api::trace::TraceStatus;
 use larder_pool::Pool;
 use larder_pool::member::{Member, MemberState};
+use larder_upkeep::Upkeep;
 
 /// Where to read on.
 const SEE: &str = "docs/operations.md, Losing a disk";
@@ -62,7 +63,7 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
         )
         .see();
     }
-    if let Some(advice) = about_devices(pool, root, damaged) {
+    if let Some(advice) = about_devices(&live.upkeep, root, damaged) {
         return advice.see();
     }
     if damaged > 0 {
@@ -114,8 +115,8 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
     Advice::default()
 }
 
-fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
-    let name = &root.name;
+fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice> {
+    let (pool, name) = (upkeep.pool(), &root.name);
     let mut ailing: Vec<_> =
         pool.store().members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
     ailing.sort_by_key(|(what, _)| std::cmp::Reverse(*what));
@@ -129,7 +130,7 @@ fn about_devices(pool: &Pool, root: &Vdev, damaged: usize) -> Option<Advice> {
             Ailing::Offline => format!("{named} was taken offline"),
             Ailing::Resilvering => format!("{named} is being resilvered"),
             Ailing::Waiting => {
-                format!("{named} has all of {} but {}", replaced(pool, member), repair::lost_text(pool))
+                format!("{named} has all of {} but {}", replaced(pool, member), repair::lost_text(upkeep))
             }
         }
     };

@@ -108,13 +108,14 @@ pub(super) fn damaged(live: &Live) -> Vec<String> {
             (None, None, of) => format!("{}:<metadata>", of.unwrap_or(dataset)),
         }
     };
-    let mut lines: Vec<String> = live.mount.damaged().into_iter().map(line).collect();
+    let mut lines: Vec<String> =
+        live.mount.damaged(&live.upkeep.damage.known()).into_iter().map(line).collect();
     lines.dedup();
-    let beyond = live.pool.damage_beyond();
+    let beyond = live.pool.damage().beyond();
     if beyond > 0 {
         lines.push(format!("and {beyond} more places that found no room in this list"));
     }
-    let unnamed = live.pool.damage_unnamed();
+    let unnamed = live.pool.damage().unnamed();
     if unnamed > 0 {
         lines.push(format!("what was found lost in {unnamed} segments is being looked for"));
     }

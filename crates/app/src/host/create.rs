@@ -12,6 +12,7 @@ use larder_format::label::{LABEL_AREA, label_areas};
 use larder_pool::foreign;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
+use larder_upkeep::Upkeep;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,8 +81,9 @@ impl Host {
             pool.set_property(ROOT_DATASET, name, value)?;
         }
         pool.commit()?;
+        let upkeep = Upkeep::new(&pool);
         for spare in spares {
-            let index = pool.add_spare(spare)?;
+            let index = upkeep.devices.add_spare(spare)?;
             if let Some(member) = pool.store().members().find(index) {
                 roster::note_spare(&pool, member.guid)?;
             }

@@ -19,8 +19,9 @@ use larder_format::DeviceIndex;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{self, Found};
 use larder_pool::property::{self, Window};
-use larder_pool::{Pool, Result, ScrubOutcome, ScrubProgress, ScrubSince};
+use larder_pool::{Pool, Result};
 use larder_sync::Mutex;
+use larder_upkeep::{ScrubOutcome, ScrubProgress, ScrubSince, Upkeep};
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -100,6 +101,7 @@ impl Samples {
 /// A thread's memory.
 struct Healer<'a> {
     pool: &'a Pool,
+    upkeep: &'a Upkeep,
     pace: &'a Pace,
     scope: &'a Scope,
     /// When the last round was.
@@ -154,8 +156,8 @@ struct Vain {
 }
 
 /// The healer's life. `scope` is where devices that import did not find may come back.
-pub fn heal_now_and_then(pool: &Pool, stop: &Stop, pace: &Pace, scope: &Scope) {
-    let mut healer = Healer::new(pool, pace, scope);
+pub fn heal_now_and_then(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope) {
+    let (pool, mut healer) = (upkeep.pool(), Healer::new(upkeep, pace, scope));
     let mut rest = POLL_INTERVAL;
     while stop.pause(rest) {
         rest = POLL_INTERVAL;
@@ -184,9 +186,10 @@ fn complain(pool: &Pool, error: &dyn std::fmt::Display) {
 }
 
 impl<'a> Healer<'a> {
-    fn new(pool: &'a Pool, pace: &'a Pace, scope: &'a Scope) -> Self {
+    fn new(upkeep: &'a Upkeep, pace: &'a Pace, scope: &'a Scope) -> Self {
         Self {
-            pool,
+            pool: upkeep.pool(),
+            upkeep,
             pace,
             scope,
             round: None,
@@ -211,14 +214,14 @@ impl<'a> Healer<'a> {
         let now = self.pool.store().clock().monotonic();
         if self.probed.is_none_or(|probed| now.saturating_sub(probed) >= PROBE) {
             self.probed = Some(now);
-            self.pool.probe_spares();
+            self.upkeep.devices.probe_spares();
         }
-        if let Err(error) = self.pool.take_spares() {
+        if let Err(error) = self.upkeep.devices.take_spares() {
             complain(self.pool, &error);
         }
-        self.moves = moves(self.pool);
-        if scrub_is_due(self.pool) {
-            let begun = self.pool.scrub_start(ScrubSince::All).and_then(|()| forget_who_asked(self.pool));
+        self.moves = self.upkeep.reshape.is_due();
+        if scrub_is_due(self.upkeep) {
+            let begun = self.upkeep.scrub.start(ScrubSince::All).and_then(|()| forget_who_asked(self.pool));
             if let Err(error) = begun {
                 complain(self.pool, &error);
             }
@@ -247,7 +250,7 @@ impl<'a> Healer<'a> {
                     return Ok(());
                 }
                 match found_again(self.pool, member, &path) {
-                    Some(found) => self.pool.online(member.index, Some(found)),
+                    Some(found) => self.upkeep.devices.online(member.index, Some(found)),
                     None => Ok(()),
                 }
             }
@@ -260,8 +263,8 @@ impl<'a> Healer<'a> {
 
     /// One step of what is to be done, and how long to rest after it; nothing when there is nothing to do.
     fn turn(&mut self) -> Result<Option<Duration>> {
-        let pool = self.pool;
-        let mended = pool.read_repair_step()? > 0;
+        let (pool, upkeep) = (self.pool, self.upkeep);
+        let mended = upkeep.read_repair.step()? > 0;
         let trimmed = self.trim()?;
         let rate = number(pool, "scan_rate");
         let now = pool.store().clock().monotonic();
@@ -292,7 +295,7 @@ impl<'a> Healer<'a> {
         if began < self.trim_at || self.pool.store().is_read_only() {
             return Ok(false);
         }
-        let trimmed = self.pool.trim_step()?.is_some();
+        let trimmed = self.upkeep.trim.step()?.is_some();
         let ended = clock.monotonic();
         self.trim_at = ended + ended.saturating_sub(began) * (TRIM_PARTS - 1);
         Ok(trimmed)
@@ -300,14 +303,14 @@ impl<'a> Healer<'a> {
 
     /// A step of the scan that goes first: bytes examined, and its part of the time while others are busy.
     fn scan(&mut self, bytes: u64) -> Result<Option<(u64, u32)>> {
-        let pool = self.pool;
-        let before = pool.resilver_progress();
+        let (pool, upkeep) = (self.pool, self.upkeep);
+        let before = upkeep.resilver.progress();
         // One that was under way and is not any more is over with the next step.
-        if before.is_some() || self.pace.resilvering.load(Ordering::Acquire) || pool.resilver_is_due() {
+        if before.is_some() || self.pace.resilvering.load(Ordering::Acquire) || upkeep.resilver.is_due() {
             self.pace.resilvering.store(true, Ordering::Release);
-            let more = pool.resilver_step(bytes)?;
+            let more = upkeep.resilver.step(bytes)?;
             let examined = before.map_or(0, |before| before.examined);
-            let reached = pool.resilver_progress().map_or(examined, |after| after.examined);
+            let reached = upkeep.resilver.progress().map_or(examined, |after| after.examined);
             self.pace.resilver.lock().note(pool.store().clock().monotonic(), reached);
             if !more {
                 *self.pace.resilver.lock() = Samples::default();
@@ -316,23 +319,23 @@ impl<'a> Healer<'a> {
             return Ok(Some((reached.saturating_sub(examined), RESILVER_PARTS)));
         }
         if self.moves {
-            let before = pool.reshape_left();
-            self.moves = pool.reshape_step(bytes)?;
-            let moved = before.saturating_sub(pool.reshape_left());
+            let before = upkeep.reshape.left();
+            self.moves = upkeep.reshape.step(bytes)?;
+            let moved = before.saturating_sub(upkeep.reshape.left());
             // What does not move waits for room, which comes with commits.
             self.wait_for_room = moved == 0;
             return Ok(Some((moved, RESILVER_PARTS)));
         }
-        let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(pool).is_none();
-        let Some(before) = pool.scrub_progress().filter(moving) else {
-            return Ok(pool.name_lost_step(NAMED)?.then_some((0, SCRUB_PARTS)));
+        let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(upkeep).is_none();
+        let Some(before) = upkeep.scrub.progress().filter(moving) else {
+            return Ok(upkeep.damage.step(NAMED)?.then_some((0, SCRUB_PARTS)));
         };
-        let more = pool.scrub_step(bytes)?;
-        let after = pool.scrub_progress();
+        let more = upkeep.scrub.step(bytes)?;
+        let after = upkeep.scrub.progress();
         let reached = after.map_or(before.examined, |after| after.examined);
         self.pace.scrub.lock().note(pool.store().clock().monotonic(), reached);
         if !more && after.is_none() {
-            pool.recheck_damage();
+            pool.damage().recheck();
             forget_who_asked(pool)?;
         }
         Ok(Some((reached.saturating_sub(before.examined), SCRUB_PARTS)))
@@ -369,14 +372,15 @@ fn number(pool: &Pool, name: &str) -> u64 {
 }
 
 /// Whether the schedule wants a scrub to begin.
-fn scrub_is_due(pool: &Pool) -> bool {
+fn scrub_is_due(upkeep: &Upkeep) -> bool {
+    let pool = upkeep.pool();
     let period = match setting(pool, "scrub").as_deref() {
         Some("weekly") => 7 * 86_400,
         Some("monthly") => 30 * 86_400,
         _ => return false,
     };
-    let last = pool.scrub_result().map_or(pool.created(), |result| result.finished).secs;
-    let idle = pool.scrub_progress().is_none() && pool.resilver_progress().is_none();
+    let last = upkeep.scrub.result().map_or(pool.created(), |result| result.finished).secs;
+    let idle = upkeep.scrub.progress().is_none() && upkeep.resilver.progress().is_none();
     has_passed(period, last, pool.store().clock().now().secs) && idle && outside_window(pool).is_none()
 }
 
@@ -397,8 +401,9 @@ fn outside_window(pool: &Pool) -> Option<String> {
 }
 
 /// What a scrub that is neither paused nor moving waits for.
-fn why_scrub_waits(pool: &Pool) -> Option<String> {
-    if pool.resilver_progress().is_some() {
+fn why_scrub_waits(upkeep: &Upkeep) -> Option<String> {
+    let pool = upkeep.pool();
+    if upkeep.resilver.progress().is_some() {
         return Some("the resilver".to_owned());
     }
     if pool.note(NOTE_ASKED).is_some_and(|asked| !asked.is_empty()) {
@@ -427,22 +432,17 @@ pub fn paused(pool: &Pool) -> Result<()> {
     pool.set_note(NOTE_PAUSED, &pool.store().clock().now().secs.to_string())
 }
 
-/// Whether anything has to move since groups changed their shape.
-fn moves(pool: &Pool) -> bool {
-    pool.is_reshaping()
-}
-
 impl Live {
     /// Returns when no scrub is moving, or the pool is exported.
     pub fn wait_for_scrub(&self) {
-        while self.pool.scrub_progress().is_some_and(|progress| !progress.paused) && !self.is_ending() {
+        while self.upkeep.scrub.progress().is_some_and(|progress| !progress.paused) && !self.is_ending() {
             super::pause(WAIT);
         }
     }
 
     /// Returns when no device is being trimmed because somebody asked for it, or the pool is exported.
     pub fn wait_for_trim(&self) {
-        while self.pool.is_trimming() && !self.is_ending() {
+        while self.upkeep.trim.is_active() && !self.is_ending() {
             super::pause(WAIT);
         }
     }
@@ -451,9 +451,9 @@ impl Live {
     pub fn wait_for_resilver(&self) {
         let busy = |live: &Self| {
             // In this order: who is done is noted to be at work before.
-            live.pool.resilver_progress().is_some()
+            live.upkeep.resilver.progress().is_some()
                 || live.pace.resilvering.load(Ordering::Acquire)
-                || moves(&live.pool)
+                || live.upkeep.reshape.is_due()
         };
         while busy(self) && !self.is_ending() {
             super::pause(WAIT);
@@ -464,22 +464,22 @@ impl Live {
 /// Scans that are under way, the one that goes first at the front, and then what the last ones came to, the
 /// newest at the front.
 pub fn scans(live: &Live) -> Vec<Scan> {
-    let (pool, pace) = (&live.pool, &live.pace);
+    let (pool, upkeep, pace) = (&live.pool, &live.upkeep, &live.pace);
     let now = pool.store().clock().monotonic();
     let mut scans = Vec::new();
-    if let Some(of) = pool.resilver_progress() {
+    if let Some(of) = upkeep.resilver.progress() {
         let rate = pace.resilver.lock().rate(now);
         scans.push(Scan {
             repaired: of.written,
             ..running(ScanKind::Resilver, of.started.secs, of.total, of.examined, rate)
         });
     }
-    if let Some(of) = pool.scrub_progress() {
+    if let Some(of) = upkeep.scrub.progress() {
         let paused = of.paused.then(|| {
             let noted = pool.note(NOTE_PAUSED).and_then(|secs| secs.parse().ok());
             noted.unwrap_or(of.started.secs)
         });
-        let waits_for = why_scrub_waits(pool).filter(|_| !of.paused);
+        let waits_for = why_scrub_waits(upkeep).filter(|_| !of.paused);
         let stands = paused.is_some() || waits_for.is_some();
         let rate = if stands { None } else { pace.scrub.lock().rate(now) };
         scans.push(Scan {
@@ -491,7 +491,7 @@ pub fn scans(live: &Live) -> Vec<Scan> {
         });
     }
     let mut over = Vec::new();
-    if let Some(of) = pool.resilver_result() {
+    if let Some(of) = upkeep.resilver.result() {
         over.push(Scan {
             finished: Some(of.finished.secs),
             canceled: !of.complete,
@@ -500,7 +500,7 @@ pub fn scans(live: &Live) -> Vec<Scan> {
             ..running(ScanKind::Resilver, of.started.secs, of.total, of.examined, None)
         });
     }
-    if let Some(of) = pool.scrub_result() {
+    if let Some(of) = upkeep.scrub.result() {
         over.push(Scan {
             finished: Some(of.finished.secs),
             canceled: of.outcome == ScrubOutcome::Stopped,
@@ -609,7 +609,7 @@ mod tests {
 
         let (pool, scope) = import(&path("copies"));
         let pace = Pace::default();
-        Healer::new(&pool, &pace, &scope).look_around();
+        Healer::new(&Upkeep::new(&pool), &pace, &scope).look_around();
         let state = |pool: &Pool| pool.store().members().get(DeviceIndex::new(1)).state();
         assert_eq!(state(&pool), MemberState::Missing, "the original is none of this import's");
         assert!(fs::read(path("originals/b")).unwrap() == b, "nor is it written");
@@ -620,7 +620,8 @@ mod tests {
         fs::remove_file(path("copies/a")).unwrap();
         fs::rename(path("originals/b"), path("b")).unwrap();
         let (pool, scope) = import(&path("originals"));
-        let mut healer = Healer::new(&pool, &pace, &scope);
+        let upkeep = Upkeep::new(&pool);
+        let mut healer = Healer::new(&upkeep, &pace, &scope);
         healer.look_around();
         assert_eq!(state(&pool), MemberState::Missing);
         fs::rename(path("b"), path("originals/b")).unwrap();

@@ -16,6 +16,7 @@ use larder_format::DeviceGuid;
 use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use larder_sync::{Condvar, Mutex};
+use larder_upkeep::Upkeep;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -49,6 +50,8 @@ const PATIENCE: u32 = 8;
 pub struct Live {
     /// The pool.
     pub pool: Arc<Pool>,
+    /// What keeps it well.
+    pub upkeep: Arc<Upkeep>,
     /// Its files.
     pub mount: Arc<Mount>,
     /// Where they can be reached.
@@ -127,7 +130,9 @@ impl Live {
         let pace = Arc::default();
         let (stop, threads) = (Arc::default(), Mutex::default());
         let scope = Arc::new(scope);
-        let live = Self { pool, mount, mounts, table, altroot, admin, since, pace, scope, stop, threads };
+        let upkeep = Upkeep::new(&pool);
+        let live =
+            Self { pool, upkeep, mount, mounts, table, altroot, admin, since, pace, scope, stop, threads };
         if !live.pool.store().is_read_only() {
             let (mount, stop) = (Arc::clone(&live.mount), Arc::clone(&live.stop));
             let waker = Arc::clone(&stop);
@@ -159,11 +164,11 @@ impl Live {
                     }
                 }
             })?;
-            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
-            live.thread("larder-trace", move || super::tracer::trace_now_and_then(&pool, &stop))?;
-            let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+            let (upkeep, stop) = (Arc::clone(&live.upkeep), Arc::clone(&live.stop));
+            live.thread("larder-trace", move || super::tracer::trace_now_and_then(&upkeep, &stop))?;
+            let (upkeep, stop) = (Arc::clone(&live.upkeep), Arc::clone(&live.stop));
             let (pace, scope) = (Arc::clone(&live.pace), Arc::clone(&live.scope));
-            live.thread("larder-heal", move || healer::heal_now_and_then(&pool, &stop, &pace, &scope))?;
+            live.thread("larder-heal", move || healer::heal_now_and_then(&upkeep, &stop, &pace, &scope))?;
         }
         Ok(Arc::new(live))
     }

@@ -38,7 +38,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "guid" => return told(pool.store().guid().to_string()),
         "version" => return told(FORMAT_VERSION.to_string()),
         "dedupratio" => {
-            let all = pool.gc_findings().map(|found| found.references()).unwrap_or_default();
+            let all = live.upkeep.gc.findings().map(|found| found.references()).unwrap_or_default();
             let percent = all.referenced_allocated.saturating_mul(100) / all.allocated.max(1);
             return told(ratio(percent.max(100)));
         }

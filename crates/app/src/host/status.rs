@@ -15,25 +15,26 @@ use larder_pool::Pool;
 use larder_pool::dedup::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
+use larder_upkeep::Upkeep;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Host {
     /// The state of an imported pool.
     pub(super) fn status(&self, live: &Live) -> PoolStatus {
-        let pool = &live.pool;
+        let (pool, upkeep) = (&live.pool, &live.upkeep);
         let mut children = Vec::new();
         for group in pool.store().groups() {
             let members: Vec<_> = pool.store().members().of_group(group.index).collect();
             let lost = |column: usize| !members[column].is_online();
             let state = state_of(&group.rule, members.len(), lost);
             let places =
-                members.iter().enumerate().map(|(column, member)| place(pool, member, column, &group));
+                members.iter().enumerate().map(|(column, member)| place(upkeep, member, column, &group));
             // One that is gone is only a number in what was written before.
             let leaving =
                 pool.store().members().iter().filter(|member| {
                     member.group == group.index && member.is_leaving() && member.is_online()
                 });
-            let leaving = leaving.map(|member| device(pool, &member, Some(&group)));
+            let leaving = leaving.map(|member| device(upkeep, &member, Some(&group)));
             children.push(group_vdev(group.index, &group.rule, state, places.chain(leaving).collect()));
         }
         let state = match pool.store().suspended() {
@@ -44,7 +45,7 @@ impl Host {
         let mut root = sum(&pool.name(), "root", state, children);
         (root.guid, root.size, root.allocated) = (pool.store().guid().get(), size, allocated);
         root.fragmentation = fragmentation(pool.store().dead_space(), size.saturating_sub(allocated));
-        let trace = tracer::status(pool);
+        let trace = tracer::status(upkeep);
         let damaged = chronicle::damaged(live);
         let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
         PoolStatus {
@@ -54,14 +55,14 @@ impl Host {
             action,
             see,
             scans: healer::scans(live),
-            spares: spares(pool),
+            spares: spares(upkeep),
             freeing: pool.freeing_bytes(),
             cleaned: pool.cleaned_bytes(),
             write_amplification: pool.writes().amplification_percent(),
             trace,
             dedup: dedup(pool),
-            reshaping: pool.reshape_left(),
-            survives: u32::try_from(pool.losses_survived()).unwrap_or(u32::MAX),
+            reshaping: upkeep.reshape.left(),
+            survives: u32::try_from(pool.store().losses_survived()).unwrap_or(u32::MAX),
             damaged,
             uptime_ns: live.uptime_ns(),
         }
@@ -72,17 +73,21 @@ impl Host {
 const WAITING: &str = "(waiting: the old device could not be read whole)";
 
 /// The devices that wait to take the place of others, and those that are doing so.
-fn spares(pool: &Pool) -> Vec<Vdev> {
+fn spares(upkeep: &Upkeep) -> Vec<Vdev> {
+    let pool = upkeep.pool();
     let waiting = pool.store().members().spares().into_iter().map(|spare| {
-        let mut vdev = device(pool, &spare, None);
+        let mut vdev = device(upkeep, &spare, None);
         if vdev.state == State::Online {
             vdev.state = State::Avail;
         }
         vdev
     });
-    let in_use = pool.store().members().iter().filter(|member| is_spare_in_use(pool, member)).map(|member| {
-        Vdev { state: State::InUse, note: Some("currently in use".to_owned()), ..device(pool, &member, None) }
-    });
+    let in_use =
+        pool.store().members().iter().filter(|member| is_spare_in_use(pool, member)).map(|member| Vdev {
+            state: State::InUse,
+            note: Some("currently in use".to_owned()),
+            ..device(upkeep, &member, None)
+        });
     waiting.chain(in_use).collect()
 }
 
@@ -91,13 +96,14 @@ fn is_spare_in_use(pool: &Pool, member: &Member) -> bool {
 }
 
 /// A place in a group: a device, or two while one takes the place of the other.
-fn place(pool: &Pool, member: &Member, column: usize, group: &GroupUse) -> Vdev {
-    let old = device(pool, member, Some(group));
+fn place(upkeep: &Upkeep, member: &Member, column: usize, group: &GroupUse) -> Vdev {
+    let pool = upkeep.pool();
+    let old = device(upkeep, member, Some(group));
     let Some(new) = pool.store().members().stand_in(member.index) else { return old };
     let kind = if is_spare_in_use(pool, &new) { "spare" } else { "replacing" };
     let state = if member.is_online() { State::Online } else { State::Degraded };
     let (size, allocated) = (old.size, old.allocated);
-    let both = vec![old, device(pool, &new, Some(group))];
+    let both = vec![old, device(upkeep, &new, Some(group))];
     Vdev { size, allocated, ..sum(&format!("{kind}-{column}"), kind, state, both) }
 }
 
@@ -139,7 +145,8 @@ pub fn health(live: &Live) -> State {
     worst(states)
 }
 
-fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
+fn device(upkeep: &Upkeep, member: &Member, group: Option<&GroupUse>) -> Vdev {
+    let pool = upkeep.pool();
     let present = member.size().is_some();
     let path = roster::path(pool, member);
     let (state, note) = match member.state() {
@@ -191,21 +198,21 @@ fn device(pool: &Pool, member: &Member, group: Option<&GroupUse>) -> Vdev {
             written_bytes: load(&counters.written_bytes),
         },
         waits: Waits::default(),
-        trim: group.and_then(|_| trim(pool, member)),
+        trim: group.and_then(|_| trim(upkeep, member)),
         children: Vec::new(),
     }
 }
 
 /// How the trim of a device in use stands.
-fn trim(pool: &Pool, member: &Member) -> Option<Trim> {
-    let known = pool.trim_of(member);
+fn trim(upkeep: &Upkeep, member: &Member) -> Option<Trim> {
+    let known = upkeep.trim.of(member);
     let state = match known.map(|trim| trim.state) {
         _ if !member.is_written() => return None,
         _ if !member.discards() => TrimState::Unsupported,
         None => TrimState::Untrimmed,
-        Some(larder_pool::TrimState::Active) => TrimState::Active,
-        Some(larder_pool::TrimState::Suspended) => TrimState::Suspended,
-        Some(larder_pool::TrimState::Done) => TrimState::Complete,
+        Some(larder_upkeep::TrimState::Active) => TrimState::Active,
+        Some(larder_upkeep::TrimState::Suspended) => TrimState::Suspended,
+        Some(larder_upkeep::TrimState::Done) => TrimState::Complete,
     };
     Some(Trim {
         state,

@@ -8,7 +8,8 @@ use super::live::{Live, Stop};
 use crate::api::Result;
 use crate::api::trace::{Blocks, References, Sharing, TraceState, TraceStatus};
 use larder_pool::Pool;
-use larder_pool::gc::{Amount, Findings, Outcome};
+use larder_upkeep::Upkeep;
+use larder_upkeep::gc::{Amount, Findings, Outcome};
 use std::time::Duration;
 use tracing::warn;
 
@@ -26,20 +27,20 @@ const NEED_PART: u64 = 16;
 const WAIT: Duration = Duration::from_millis(50);
 
 /// The tracer's life.
-pub fn trace_now_and_then(pool: &Pool, stop: &Stop) {
-    let mut used = 0;
+pub fn trace_now_and_then(upkeep: &Upkeep, stop: &Stop) {
+    let (pool, mut used) = (upkeep.pool(), 0);
     while stop.pause(POLL_INTERVAL) {
         if pool.store().suspended().is_some() {
             continue;
         }
-        if pool.gc_progress().is_none() && is_due(pool) && complain(pool, pool.gc_start()).is_none() {
+        if upkeep.gc.progress().is_none() && is_due(upkeep) && complain(pool, upkeep.gc.start()).is_none() {
             // Not at once again.
             stop.pause(Duration::from_secs(NEED_INTERVAL_SECS as u64 / 10));
             continue;
         }
-        while (pool.gc_progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
+        while (upkeep.gc.progress().is_some() || pool.rebuild_progress().is_some()) && !stop.is_asked() {
             let begun = pool.store().clock().monotonic();
-            let stepped = pool.gc_step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
+            let stepped = upkeep.gc.step(EFFORT).and_then(|_| pool.rebuild_step(EFFORT));
             if complain(pool, stepped).is_none() {
                 // It is taken up again after a while.
                 break;
@@ -65,11 +66,12 @@ fn complain<T>(pool: &Pool, outcome: larder_pool::Result<T>) -> Option<T> {
 }
 
 /// Whether a trace should begin.
-fn is_due(pool: &Pool) -> bool {
-    if pool.gc_was_cut() {
+fn is_due(upkeep: &Upkeep) -> bool {
+    let pool = upkeep.pool();
+    if upkeep.gc.was_cut() {
         return true;
     }
-    let last = pool.gc_findings().map_or(pool.created(), |found| found.finished).secs;
+    let last = upkeep.gc.findings().map_or(pool.created(), |found| found.finished).secs;
     let since = pool.store().clock().now().secs.saturating_sub(last);
     let space = pool.store().space(128 << 10);
     let left = pool.left_bytes();
@@ -95,24 +97,25 @@ impl Live {
     /// When the pool cannot be written.
     pub fn trace(&self, stop: bool) -> Result<()> {
         if stop {
-            self.pool.gc_stop()?;
+            self.upkeep.gc.stop()?;
         } else {
-            self.pool.gc_start()?;
+            self.upkeep.gc.start()?;
         }
         Ok(())
     }
 
     /// Returns when no trace is under way, or the pool is exported.
     pub fn wait_for_trace(&self) {
-        while self.pool.gc_progress().is_some() && !self.is_ending() {
+        while self.upkeep.gc.progress().is_some() && !self.is_ending() {
             super::pause(WAIT);
         }
     }
 }
 
 /// The trace that is under way, or else what the last one found.
-pub fn status(pool: &Pool) -> Option<TraceStatus> {
-    if let Some(progress) = pool.gc_progress() {
+pub fn status(upkeep: &Upkeep) -> Option<TraceStatus> {
+    let pool = upkeep.pool();
+    if let Some(progress) = upkeep.gc.progress() {
         return Some(TraceStatus {
             started: progress.started.secs,
             total: progress.total,
@@ -120,7 +123,7 @@ pub fn status(pool: &Pool) -> Option<TraceStatus> {
             ..TraceStatus::default()
         });
     }
-    pool.gc_findings().map(|found| told(pool, found))
+    upkeep.gc.findings().map(|found| told(pool, found))
 }
 
 fn told(pool: &Pool, found: Findings) -> TraceStatus {

@@ -15,8 +15,9 @@ use larder_files::*;
 use larder_format::checksum::plain64;
 use larder_format::label::{FORMAT_VERSION, LABEL_LEN, label_areas};
 use larder_pool::open::{Scan, scan};
-use larder_pool::{Pool, ScrubOutcome, ScrubSince};
 use larder_sim::{DeviceImage, SimClock, SimWorld};
+use larder_upkeep::Upkeep;
+use larder_upkeep::{ScrubOutcome, ScrubSince};
 use manifest::{attach_all, conditions, entries, others, root_of};
 use recipes::RECIPES;
 use std::sync::Arc;
@@ -44,27 +45,27 @@ fn export(bed: Bed) -> SimWorld {
 
 /// Goes on with all that an import has to go on with, and commits.
 fn settle(bed: &Bed) {
-    while bed.pool.resilver_step(1 << 20).unwrap() {}
+    while bed.upkeep.resilver.step(1 << 20).unwrap() {}
     while bed.mount.reap_step(1000).unwrap() {}
     while bed.pool.destroy_step(1000).unwrap() {}
-    while bed.pool.name_lost_step(1000).unwrap() {}
+    while bed.upkeep.damage.step(1000).unwrap() {}
     bed.pool.commit().unwrap();
     while bed.pool.free_step(1000).unwrap() {}
     bed.pool.commit().unwrap();
 }
 
 /// A whole scrub; how many ranges are lost. Where nothing is, nothing may have to be repaired either.
-fn scrub(pool: &Pool) -> u64 {
-    pool.scrub_start(ScrubSince::All).unwrap();
-    while pool.scrub_step(u64::MAX).unwrap() {}
-    let result = pool.scrub_result().unwrap();
+fn scrub(upkeep: &Upkeep) -> u64 {
+    upkeep.scrub.start(ScrubSince::All).unwrap();
+    while upkeep.scrub.step(u64::MAX).unwrap() {}
+    let result = upkeep.scrub.result().unwrap();
     assert_eq!((result.outcome, result.repaired), (ScrubOutcome::Done, 0), "{result:?}");
     result.lost
 }
 
 /// The pool's own check finds nothing, but what is rotten.
 fn check(bed: &Bed, lost: u64) {
-    let mut problems = bed.pool.check().unwrap().problems;
+    let mut problems = bed.upkeep.check().unwrap().problems;
     let rotten = |problem: &String| {
         ["does not match its checksum", "cannot be read"].iter().any(|of| problem.contains(of))
     };
@@ -72,12 +73,12 @@ fn check(bed: &Bed, lost: u64) {
     assert!(problems.is_empty(), "{problems:#?}");
 }
 
-fn trace(pool: &Pool, lost: u64) {
-    assert!(pool.gc_start().unwrap());
-    while pool.gc_step(1000).unwrap() {}
-    let found = pool.gc_findings().unwrap();
+fn trace(upkeep: &Upkeep, lost: u64) {
+    assert!(upkeep.gc.start().unwrap());
+    while upkeep.gc.step(1000).unwrap() {}
+    let found = upkeep.gc.findings().unwrap();
     assert!((found.missing, found.lost) == (0, 0) || lost > 0, "{found:?}");
-    pool.commit().unwrap();
+    upkeep.pool().commit().unwrap();
 }
 
 /// What the manifest says of the datasets, without what the tests write and the directories that they write to.
@@ -125,7 +126,7 @@ fn hold(devices: Vec<DeviceImage>, manifest: &str) {
     same(&manifest::tell(&bed), wanted);
 
     settle(&bed);
-    assert_eq!(scrub(&bed.pool), lost);
+    assert_eq!(scrub(&bed.upkeep), lost);
     check(&bed, lost);
     let tops = writable(&bed);
     let written = write(&bed, &tops);
@@ -138,9 +139,9 @@ fn hold(devices: Vec<DeviceImage>, manifest: &str) {
     right(&bed);
     let bed = import(&export(bed), 12);
     right(&bed);
-    trace(&bed.pool, lost);
+    trace(&bed.upkeep, lost);
     settle(&bed);
-    assert_eq!(scrub(&bed.pool), lost);
+    assert_eq!(scrub(&bed.upkeep), lost);
     check(&bed, lost);
     right(&bed);
 
@@ -152,7 +153,7 @@ fn hold(devices: Vec<DeviceImage>, manifest: &str) {
     }
     tops.iter().for_each(|top| remove_all(&bed, *top));
     settle(&bed);
-    trace(&bed.pool, lost);
+    trace(&bed.upkeep, lost);
     settle(&bed);
     let bed = import(&export(bed), 13);
     check(&bed, lost);

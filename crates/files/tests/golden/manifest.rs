@@ -205,17 +205,17 @@ impl Snapshot {
 
 /// What is not as it should be, or not done yet, when the pool has just been imported.
 pub fn conditions(bed: &Bed) -> Vec<String> {
-    let pool = &bed.pool;
+    let (pool, upkeep) = (&bed.pool, &bed.upkeep);
     let mut out = Vec::new();
     let mut tell = |is_so: bool, what: String| out.extend(is_so.then_some(what));
-    tell(pool.gc_was_cut(), "task trace".into());
+    tell(upkeep.gc.was_cut(), "task trace".into());
     for member in pool.store().members().iter().filter(|member| member.state() != MemberState::Online) {
         tell(true, format!("device {} {:?}", member.index, member.state()));
     }
-    tell(pool.is_reshaping(), "task reshape".into());
+    tell(upkeep.reshape.is_due(), "task reshape".into());
     tell(!pool.destroyed().is_empty(), format!("task destroy {}", pool.destroyed().len()));
     tell(!pool.store().bad_slots().is_empty(), format!("retired slots {}", pool.store().bad_slots().len()));
-    for damaged in bed.mount.damaged() {
+    for damaged in bed.mount.damaged(&bed.upkeep.damage.known()) {
         let path = damaged.path.unwrap_or_default();
         tell(true, format!("damaged {path} {:?}", damaged.ranges));
     }

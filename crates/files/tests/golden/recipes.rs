@@ -268,7 +268,7 @@ fn two_groups(bed: Bed) -> Made {
     file(&bed, ROOT, "before", &text(1, 200_000));
     bed.pool.commit().unwrap();
     let devices = (0..3).map(|_| Arc::new(bed.sim.add_device(SIZE)) as _).collect();
-    bed.pool.add_group(GroupSpec { rule: rule_for("raidz1", 3).unwrap(), devices }).unwrap();
+    bed.upkeep.reshape.add_group(GroupSpec { rule: rule_for("raidz1", 3).unwrap(), devices }).unwrap();
     fill(&bed, ROOT);
     exported(bed)
 }
@@ -466,7 +466,7 @@ fn retired(bed: Bed) -> Made {
 
 fn resilver(bed: &Bed, device: u16) {
     let new = Arc::new(bed.sim.add_device(SIZE));
-    bed.pool.replace(DeviceIndex::new(device), new).unwrap();
+    bed.upkeep.devices.replace(DeviceIndex::new(device), new).unwrap();
     bed.pool.commit().unwrap();
 }
 
@@ -474,10 +474,10 @@ fn resilver(bed: &Bed, device: u16) {
 fn replaced(bed: Bed) -> Made {
     fill(&bed, ROOT);
     resilver(&bed, 1);
-    while bed.pool.resilver_step(1 << 20).unwrap() {}
+    while bed.upkeep.resilver.step(1 << 20).unwrap() {}
     file(&bed, ROOT, "between", &text(8, 50_000));
     resilver(&bed, 0);
-    assert!(bed.pool.resilver_step(1).unwrap());
+    assert!(bed.upkeep.resilver.step(1).unwrap());
     bed.pool.commit().unwrap();
     let made = power_cut(bed);
     // The one that was replaced is not there any more.
@@ -503,10 +503,10 @@ fn trace(bed: Bed) -> Made {
     while bed.mount.reap_step(100).unwrap() {}
     bed.pool.commit().unwrap();
     bed.pool.destroy_snapshot(ROOT_DATASET, "kept").unwrap();
-    assert!(bed.pool.gc_start().unwrap());
-    assert!(bed.pool.gc_step(1).unwrap());
+    assert!(bed.upkeep.gc.start().unwrap());
+    assert!(bed.upkeep.gc.step(1).unwrap());
     bed.pool.commit().unwrap();
-    assert!(bed.pool.gc_progress().is_some());
+    assert!(bed.upkeep.gc.progress().is_some());
     power_cut(bed)
 }
 

@@ -18,9 +18,11 @@ use larder_format::items::ROOT_INODE;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_mutants::Mutant;
 use larder_pool::open::{Scan, scan};
-use larder_pool::{Pool, PoolError, ROOT_DATASET, ScrubSince};
+use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{DeviceImage, SimClock, SimWorld, Survival, Trace};
 use larder_sync::schedule::{self, Plan, Switching, Task};
+use larder_upkeep::ScrubSince;
+use larder_upkeep::Upkeep;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -141,7 +143,7 @@ impl Schedule {
         if self.below(4) > 0 {
             return Ok(());
         }
-        let problems = bed.pool.check().map_err(|error| error.to_string())?.problems;
+        let problems = bed.upkeep.check().map_err(|error| error.to_string())?.problems;
         problems.into_iter().next().map_or(Ok(()), Err)
     }
 
@@ -153,7 +155,7 @@ impl Schedule {
     /// Tasks of upkeep; some of them run.
     fn upkeep<'a>(&'a self, bed: &'a Bed, index: usize) -> Task<'a> {
         let entropy = SeededEntropy::new(self.seed ^ (index as u64) << 40);
-        let pool: &'a Pool = &bed.pool;
+        let (pool, upkeep): (&'a Pool, &'a Upkeep) = (&bed.pool, &bed.upkeep);
         let again = move |what: &'static str, times: usize, step: &dyn Fn() -> Result<bool, PoolError>| {
             for _ in 0..times {
                 self.rest(&entropy);
@@ -171,18 +173,18 @@ impl Schedule {
                 })
             }),
             2 => Box::new(move || {
-                self.expect("trace", pool.gc_start());
-                again("trace", 60, &|| pool.gc_step(4));
+                self.expect("trace", upkeep.gc.start());
+                again("trace", 60, &|| upkeep.gc.step(4));
                 again("free", 4, &|| pool.free_step(2).map(|_| true));
             }),
             3 => Box::new(move || {
-                self.expect("scrub", pool.scrub_start(ScrubSince::All));
-                again("scrub", 30, &|| pool.scrub_step(256 << 10));
+                self.expect("scrub", upkeep.scrub.start(ScrubSince::All));
+                again("scrub", 30, &|| upkeep.scrub.step(256 << 10));
             }),
             4 => Box::new(move || {
                 again("reap", 12, &|| {
                     bed.mount.reap_step(50)?;
-                    pool.read_repair_step()?;
+                    upkeep.read_repair.step()?;
                     pool.tick()?;
                     Ok(true)
                 })
@@ -225,21 +227,21 @@ impl Schedule {
                 self.expect("autotrim", pool.set_pool_property("autotrim", "on"));
                 let all: Vec<_> = pool.store().members().iter().map(|member| member.index).collect();
                 // One may be out of use.
-                match pool.trim_start(&all, 0) {
+                match upkeep.trim.start(&all, 0) {
                     Err(PoolError::Invalid(_)) => {}
                     begun => drop(self.expect("trim", begun)),
                 }
-                again("trim", 30, &|| pool.trim_step().map(|_| true));
+                again("trim", 30, &|| upkeep.trim.step().map(|_| true));
             }),
             _ => Box::new(move || {
                 let index = DeviceIndex::new(0);
-                again("offline", 1, &|| pool.offline(index, false).map(|()| true));
+                again("offline", 1, &|| upkeep.devices.offline(index, false).map(|()| true));
                 again("online", 1, &|| {
                     let device: Arc<dyn Device> = Arc::new(bed.sim.device(0));
                     let Scan::Member(found) = scan(&device) else { return Ok(false) };
-                    pool.online(index, Some(*found)).map(|()| true)
+                    upkeep.devices.online(index, Some(*found)).map(|()| true)
                 });
-                again("resilver", 60, &|| pool.resilver_step(1 << 20));
+                again("resilver", 60, &|| upkeep.resilver.step(1 << 20));
             }),
         };
         let names = ["commit", "clean", "trace", "scrub", "reap", "snapshot", "read", "trim", "outage"];
@@ -325,7 +327,7 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
                 return told(&format!("worker {number}: a live file is not as it was written"));
             }
         }
-        if let Err(error) = bed.pool.gc_stop().and_then(|()| bed.pool.commit()) {
+        if let Err(error) = bed.upkeep.gc.stop().and_then(|()| bed.pool.commit()) {
             return told(&format!("live: {error}"));
         }
         if let Err(problem) = schedule.check(&bed) {

@@ -27,26 +27,29 @@ fn changing<'a>(bed: &'a Bed, way: &'a str) -> Task<'a> {
                 rest(5);
             }
         };
-        let pool = &bed.pool;
+        let upkeep = &bed.upkeep;
         match way {
             "attach" => {
-                pool.attach(DeviceIndex::new(0), device(2)).unwrap();
-                to_the_end(&|| pool.reshape_step(1 << 20));
-                pool.detach(DeviceIndex::new(1)).unwrap();
-                to_the_end(&|| pool.reshape_step(1 << 20));
+                upkeep.reshape.attach(DeviceIndex::new(0), device(2)).unwrap();
+                to_the_end(&|| upkeep.reshape.step(1 << 20));
+                upkeep.reshape.detach(DeviceIndex::new(1)).unwrap();
+                to_the_end(&|| upkeep.reshape.step(1 << 20));
             }
             "replace" => {
-                pool.replace(DeviceIndex::new(0), device(2)).unwrap();
-                to_the_end(&|| pool.resilver_step(1 << 20));
+                upkeep.devices.replace(DeviceIndex::new(0), device(2)).unwrap();
+                to_the_end(&|| upkeep.resilver.step(1 << 20));
             }
             "spare" => {
-                let spare = pool.add_spare(device(2)).unwrap();
+                let spare = upkeep.devices.add_spare(device(2)).unwrap();
                 rest(60);
-                pool.remove(spare).unwrap();
+                upkeep.reshape.remove(spare).unwrap();
             }
             _ => {
                 let devices = vec![device(2), device(3)];
-                pool.add_group(GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }).unwrap();
+                upkeep
+                    .reshape
+                    .add_group(GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices })
+                    .unwrap();
             }
         }
     })

@@ -9,6 +9,7 @@ use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, assemble, scan};
 use larder_pool::{GroupSpec, ImportOptions, Look, Pool, PoolSpec, ROOT_DATASET, World};
 use larder_sim::{SimClock, SimWorld};
+use larder_upkeep::Upkeep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub struct Bed {
     pub sim: SimWorld,
     pub clock: Arc<SimClock>,
     pub pool: Arc<Pool>,
+    pub upkeep: Arc<Upkeep>,
     pub mount: Arc<Mount>,
 }
 
@@ -79,7 +81,7 @@ impl Bed {
         }
         pool.commit().unwrap();
         let mount = mount(&pool);
-        Self { sim, clock, pool, mount }
+        Self { sim, clock, upkeep: Upkeep::new(&pool), pool, mount }
     }
 
     /// What a world's devices hold, imported and mounted.
@@ -91,7 +93,7 @@ impl Bed {
     pub fn import_with(workers: Arc<dyn Workers>, sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
         let pool = Self::import_pool(workers, &sim, &clock, seed);
         let mount = mount(&pool);
-        Self { sim, clock, pool, mount }
+        Self { sim, clock, upkeep: Upkeep::new(&pool), pool, mount }
     }
 
     /// What a world's devices hold, imported, with its log not replayed yet.
@@ -111,8 +113,8 @@ impl Bed {
 
     /// Drops everything in memory and imports the pool again, as after a crash of the process.
     pub fn crash(self, seed: u64) -> Self {
-        let Self { sim, clock, pool, mount } = self;
-        drop((mount, pool));
+        let Self { sim, clock, pool, upkeep, mount } = self;
+        drop((mount, upkeep, pool));
         Self::import(sim, clock, seed)
     }
 
@@ -235,7 +237,7 @@ impl Bed {
 
     /// The pool's own check finds nothing.
     pub fn check(&self) {
-        let report = self.pool.check().unwrap();
+        let report = self.upkeep.check().unwrap();
         assert!(report.problems.is_empty(), "{:#?}", report.problems);
     }
 }

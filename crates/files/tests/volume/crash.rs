@@ -203,8 +203,8 @@ fn nothing_is_committed_before_the_log_is_replayed() {
     let node = bed.file(ROOT, "file");
     bed.write(node, 0, b"synced");
     bed.fsync(node);
-    let Bed { sim, clock, pool, mount } = bed;
-    drop((mount, pool));
+    let Bed { sim, clock, pool, upkeep, mount } = bed;
+    drop((mount, upkeep, pool));
     for taken in [false, true] {
         let pool = Bed::import_pool(Arc::new(Inline), &sim, &clock, 2);
         if taken {

@@ -106,7 +106,7 @@ fn content(seed: u64, records: u64) -> Vec<u8> {
 }
 
 fn name_lost(bed: &Bed) {
-    while bed.pool.name_lost_step(8).unwrap() {}
+    while bed.upkeep.damage.step(8).unwrap() {}
 }
 
 /// Paths of what is damaged, behind `@` and the snapshot that they are in; `<metadata>` for nodes.
@@ -119,7 +119,7 @@ fn named(bed: &Bed) -> BTreeSet<String> {
         };
         of.snapshot.map_or(path.clone(), |snapshot| format!("@{snapshot}:{path}"))
     };
-    bed.mount.damaged().into_iter().map(name).collect()
+    bed.mount.damaged(&bed.upkeep.damage.known()).into_iter().map(name).collect()
 }
 
 fn is_eio<T>(outcome: Result<T>) -> bool {
@@ -141,7 +141,7 @@ fn assert_served(bed: &Bed, node: NodeId, content: &[u8], lost: &[u64]) {
 
 /// The pool's own check finds nothing but the stripes that are rotten, where nothing is live any more.
 fn check(bed: &Bed) {
-    let mut problems = bed.pool.check().unwrap().problems;
+    let mut problems = bed.upkeep.check().unwrap().problems;
     problems.retain(|problem| !problem.ends_with("does not match its checksum"));
     assert!(problems.is_empty(), "{problems:#?}");
 }
@@ -167,7 +167,7 @@ fn rotten_records_give_errors_alone_and_are_named_until_they_are_overwritten() {
     }
     assert_served(&bed, node, &wanted, &[1, 4, 6]);
     assert_served(&bed, neighbour, &other, &[]);
-    let damaged = bed.mount.damaged();
+    let damaged = bed.mount.damaged(&bed.upkeep.damage.known());
     assert_eq!((damaged.len(), damaged[0].path.as_deref(), damaged[0].whole), (1, Some("/letters/a"), false));
     let ranges = [1, 4, 6].map(|record| record * RECORD..(record + 1) * RECORD);
     assert_eq!(damaged[0].ranges, ranges);
@@ -183,13 +183,13 @@ fn rotten_records_give_errors_alone_and_are_named_until_they_are_overwritten() {
     bed.write(node, RECORD, &vec![8; RECORD as usize]);
     bed.pool.commit().unwrap();
     assert_eq!(bed.read(node, RECORD, 4096), [8; RECORD as usize]);
-    assert_eq!(bed.mount.damaged()[0].ranges, ranges[1..]);
+    assert_eq!(bed.mount.damaged(&bed.upkeep.damage.known())[0].ranges, ranges[1..]);
 
     // The file can be cut in the middle of what is rotten, and grows again.
     bed.resize(node, 6 * RECORD + 100);
     bed.resize(node, 6 * RECORD);
     bed.pool.commit().unwrap();
-    assert_eq!(bed.mount.damaged()[0].ranges, ranges[1..2]);
+    assert_eq!(bed.mount.damaged(&bed.upkeep.damage.known())[0].ranges, ranges[1..2]);
     // It can be renamed, and removed.
     bed.mount.rename(dir, b"a", ROOT, b"c", RenameFlags::default()).unwrap();
     assert_eq!(named(&bed), ["/c".to_owned()].into());
@@ -233,7 +233,7 @@ fn what_is_sound_of_a_damaged_record_is_served_and_the_file_is_named_once_somebo
     let more = bed.mount.read(node, Handle(0), ahead, 3 * RECORD as u32).unwrap().to_vec();
     assert_eq!(more, &wanted[ahead as usize..rotten as usize], "up to where it is rotten");
     assert_eq!(named(&bed), ["/a".to_owned()].into());
-    assert_eq!(bed.mount.damaged()[0].ranges, vec![0..LARGE; 1]);
+    assert_eq!(bed.mount.damaged(&bed.upkeep.damage.known())[0].ranges, vec![0..LARGE; 1]);
     // A part cannot be written, all of it can.
     assert!(is_eio(bed.mount.write(node, Handle(0), 5, &[9; 10], false)));
     bed.write(node, 0, &wanted[..LARGE as usize]);
@@ -254,7 +254,7 @@ fn what_was_removed_is_named_no_more_however_long_that_takes() {
     assert!(is_eio(bed.mount.read(node, Handle(0), 150 * RECORD, 10)));
     assert_eq!(named(&bed), set(&["/a"]));
     let (dataset, inode) = id_of(&bed, node);
-    let entry = bed.pool.damage()[0];
+    let entry = bed.upkeep.damage.known()[0];
     let handle = bed.mount.open(node, READ_WRITE).unwrap();
     bed.mount.unlink(ROOT, b"a").unwrap();
     assert_eq!(named(&bed), set(&[&format!("<{inode}>")]), "who has it open can read it");
@@ -262,10 +262,10 @@ fn what_was_removed_is_named_no_more_however_long_that_takes() {
     assert!(bed.mount.reap_step(1).unwrap(), "some of it is there still");
     assert_eq!(named(&bed), set(&[]));
     settle(&bed);
-    assert_eq!(bed.pool.damage(), []);
+    assert_eq!(bed.upkeep.damage.known(), []);
     // Whoever was reading it all the while finds it only now.
-    bed.pool.note_unreadable(dataset, inode.get(), entry.offset, entry.len, entry.block);
-    assert_eq!(bed.pool.damage(), []);
+    bed.pool.damage().note_unreadable(dataset, inode.get(), entry.offset, entry.len, entry.block);
+    assert_eq!(bed.upkeep.damage.known(), []);
     check(&bed);
 }
 
@@ -304,24 +304,28 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
         let value = dataset.view().unwrap().get(&Key::new(inode.get(), items::EXTENT, offset)).unwrap();
         let place = items::Extent::decode(&value.unwrap()).unwrap().ptr.place;
         let range = place.offset.saturating_sub(9000)..place.offset + 20_000;
-        bed.pool.note_lost(&[larder_pool::Lost { segment: place.segment, column: place.column, range }]);
+        bed.pool.damage().note_lost(&[larder_pool::Lost {
+            segment: place.segment,
+            column: place.column,
+            range,
+        }]);
     }
     name_lost(&bed);
     assert_eq!(named(&bed), ["/f30".to_owned(), "/f7".to_owned()].into());
     // What was told wrongly, or was reconstructed since, is forgotten when all is looked at again.
     let bed = bed.reopen(3);
-    bed.pool.recheck_damage();
+    bed.pool.damage().recheck();
     name_lost(&bed);
     assert_eq!(named(&bed).len(), 2);
-    bed.pool.clear_damage();
+    bed.pool.damage().clear();
     assert_eq!(named(&bed), BTreeSet::new());
     let bed = bed.reopen(4);
     assert_eq!(named(&bed), BTreeSet::new());
 }
 
 fn scrub(bed: &Bed) {
-    bed.pool.scrub_start(larder_pool::scrub::ScrubSince::All).unwrap();
-    while bed.pool.scrub_step(u64::MAX).unwrap() {}
+    bed.upkeep.scrub.start(larder_upkeep::scrub::ScrubSince::All).unwrap();
+    while bed.upkeep.scrub.step(u64::MAX).unwrap() {}
     name_lost(bed);
 }
 
@@ -350,7 +354,7 @@ fn what_only_a_snapshot_holds_is_named_with_the_snapshot() {
     }
     scrub(&bed);
     assert_eq!(named(&bed), set(&["@monday:/letters/a", "@monday:/letters/b"]));
-    let damaged = bed.mount.damaged();
+    let damaged = bed.mount.damaged(&bed.upkeep.damage.known());
     assert_eq!(damaged[0].ranges.first(), Some(&(RECORD..2 * RECORD)));
     assert_eq!(bed.read(a, RECORD, 4096), content(3, 1), "what the head has is sound");
     // What both hold is named in both, and is kept.
@@ -424,7 +428,7 @@ fn a_lost_leaf_of_extents_costs_its_range_of_its_file() {
     assert_served(&bed, small, &wanted[..3 * RECORD as usize], &[]);
     name_lost(&bed);
     assert_eq!(named(&bed), ["/big".to_owned(), "<metadata>".to_owned()].into());
-    let entries = bed.pool.damage();
+    let entries = bed.upkeep.damage.known();
     assert!(
         entries.iter().all(|entry| entry.inode == inode.get() && entry.last == inode.get()),
         "{entries:?}"
@@ -444,8 +448,8 @@ fn a_lost_leaf_of_extents_costs_its_range_of_its_file() {
     bed.mount.unlink(ROOT, b"big").unwrap();
     settle(&bed);
     assert_eq!(named(&bed), BTreeSet::new());
-    bed.pool.gc_start().unwrap();
-    while bed.pool.gc_step(64).unwrap() {}
+    bed.upkeep.gc.start().unwrap();
+    while bed.upkeep.gc.step(64).unwrap() {}
     settle(&bed);
     check(&bed);
     let bed = bed.reopen(4);
@@ -757,8 +761,8 @@ fn what_is_left_of_a_batch_when_space_ends_after_damage_stays_dirty() {
     let files: Vec<_> = (0..400).map(|i| bed.file(ROOT, &format!("f{i}"))).collect();
     files.iter().for_each(|node| bed.write(*node, 0, &content(1, 1)));
     bed.pool.commit().unwrap();
-    let Bed { sim, clock, pool, mount } = bed;
-    drop((pool, mount));
+    let Bed { sim, clock, pool, upkeep, mount } = bed;
+    drop((pool, upkeep, mount));
     let bed = Bed::import_with(Arc::clone(&workers) as _, sim, clock, 3);
     assert!(workers.of.set(Arc::clone(&bed.pool)).is_ok());
     let leaves = nodes(&bed, 0);

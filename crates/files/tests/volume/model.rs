@@ -288,7 +288,7 @@ impl Run {
             _ => ("reap", |run| {
                 run.bed.mount.reap_step(5).unwrap();
                 run.bed.pool.destroy_step(5).unwrap();
-                run.bed.pool.gc_step(2).unwrap();
+                run.bed.upkeep.gc.step(2).unwrap();
                 run.bed.pool.free_step(2).unwrap();
             }),
         };
@@ -708,7 +708,7 @@ impl Run {
 
     pub fn commit(&mut self) {
         let traces = self.refusals.is_none() && self.below(4) == 0;
-        if !(traces && self.bed.pool.gc_start().unwrap()) {
+        if !(traces && self.bed.upkeep.gc.start().unwrap()) {
             self.bed.pool.commit().unwrap();
         }
         self.committed();

@@ -6,8 +6,9 @@ use crate::full::{LAYOUTS, setting, settle};
 use crate::model::{Id, Model, Run, compare};
 use larder_files::*;
 use larder_format::ByteLen;
-use larder_pool::{Pool, ROOT_DATASET};
+use larder_pool::ROOT_DATASET;
 use larder_sim::{SimWorld, Survival};
+use larder_upkeep::Upkeep;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -237,7 +238,7 @@ impl Life {
         let pool = Arc::clone(&self.run.bed.pool);
         if let Some(old) = pool.snapshots(ROOT_DATASET).pop() {
             pool.destroy_snapshot(ROOT_DATASET, &old.name).unwrap();
-            trace(&pool);
+            trace(&self.run.bed.upkeep);
             return "snapshot destroyed";
         }
         self.snapshots += 1;
@@ -321,7 +322,7 @@ impl Life {
             bed.pool.destroy_dataset(other.id()).unwrap();
         }
         settle(&bed);
-        trace(&bed.pool);
+        trace(&bed.upkeep);
         settle(&bed);
         bed.check();
         bed.check_tree();
@@ -334,9 +335,9 @@ impl Life {
     }
 }
 
-fn trace(pool: &Pool) {
-    pool.gc_start().unwrap();
-    while pool.gc_step(64).unwrap() {}
+fn trace(upkeep: &Upkeep) {
+    upkeep.gc.start().unwrap();
+    while upkeep.gc.step(64).unwrap() {}
 }
 
 /// Removes all that is below a directory.

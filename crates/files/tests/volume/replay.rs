@@ -9,6 +9,7 @@ use larder_format::checksum::ChecksumKind;
 use larder_pool::codec::Codec;
 use larder_pool::{Dedup, NewRecord, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
+use larder_upkeep::Upkeep;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ fn import(bed: &Bed, cut: usize, memory: u64) -> Result<Bed> {
     let mount = Mount::new(Arc::clone(&pool), (0, 0))?;
     mount.attach(pool.dataset(ROOT_DATASET).unwrap(), None).unwrap();
     pool.commit().unwrap();
-    Ok(Bed { sim, clock, pool, mount })
+    Ok(Bed { sim, clock, upkeep: Upkeep::new(&pool), pool, mount })
 }
 
 fn compare(bed: &Bed, files: &Files) {

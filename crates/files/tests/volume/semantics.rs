@@ -392,12 +392,12 @@ fn a_record_that_rotted_beyond_repair_costs_its_bytes_alone_and_is_named() {
     let bytes = device.image().read(DeviceOffset::new(0), size.get() as usize);
     let at = bytes.windows(marker.len()).position(|window| window == marker).unwrap();
     device.flip_bits(DeviceOffset::new(at as u64), marker.len(), 5);
-    assert_eq!(bed.mount.damaged(), []);
+    assert_eq!(bed.mount.damaged(&bed.upkeep.damage.known()), []);
     let node = bed.find("letters/to a friend").unwrap().node;
     assert!(matches!(bed.mount.read(node, Handle(0), 4096, 4096), Err(FsError::Damaged(_))));
     assert_eq!(bed.read(node, 0, 4096), [1; 4096]);
     assert_eq!(bed.read(node, 8192, 4096), [3; 4096]);
-    let damaged = bed.mount.damaged();
+    let damaged = bed.mount.damaged(&bed.upkeep.damage.known());
     assert_eq!(damaged[0].path.as_deref(), Some("/letters/to a friend"));
     assert_eq!((damaged.len(), damaged[0].ranges.len(), &damaged[0].ranges[0]), (1, 1, &(4096..8192)));
 }

@@ -40,8 +40,8 @@ fn clone(bed: &Bed, from: NodeId, parent: NodeId, name: &str) -> NodeId {
 
 /// Traces to the end, and works off what it found.
 fn trace(bed: &Bed) {
-    assert!(bed.pool.gc_start().unwrap());
-    while bed.pool.gc_step(64).unwrap() {}
+    assert!(bed.upkeep.gc.start().unwrap());
+    while bed.upkeep.gc.step(64).unwrap() {}
     while bed.pool.free_step(64).unwrap() {}
     bed.pool.commit().unwrap();
     bed.check();

@@ -26,7 +26,7 @@ fn an_fsync_that_was_refused_is_refused_again_until_what_it_promises_is_there() 
         }
         bed.sim.device(0).clear_faults();
         assert!(fsync().is_err(), "{case}: nobody has said that it is well again");
-        let goes_on = bed.pool.clear(None).is_ok();
+        let goes_on = bed.upkeep.devices.clear(None).is_ok();
         assert_eq!(fsync().is_ok(), goes_on, "{case}");
         let trace = bed.sim.trace();
         let images = trace.crash_images(trace.len(), Survival::DropAll);

@@ -1,7 +1,6 @@
 //! The index held against the map.
 
 use super::upkeep::SINCE;
-use crate::check::Report;
 use crate::duplicates::Indexed;
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
@@ -14,12 +13,17 @@ const AT_ONCE: usize = 1024;
 
 impl Pool {
     /// Whether any block may have a fingerprint in the map.
-    pub(crate) fn may_have_prints(&self) -> bool {
+    pub fn may_have_prints(&self) -> bool {
         self.note(SINCE).is_some()
     }
 
-    /// Counts the blocks that the index should lead to and does not. Nobody may be inside.
-    pub(crate) fn check_index(&self, report: &mut Report) -> Result<()> {
+    /// Counts the blocks that the index should lead to and does not, and the fingerprints that it leads elsewhere than
+    /// to a block with that content; none while it catches up. Nobody may be inside.
+    ///
+    /// # Errors
+    /// When the block map or the index cannot be read.
+    pub fn check_index(&self) -> Result<(u64, u64)> {
+        let (mut unindexed, mut stale) = (0, 0);
         let (mut next, io) = (Some(BlockId::new(0)), RunIo::new(&self.store));
         while let Some(from) = next {
             let mut prints: Vec<(Fingerprint, BlockId)> = Vec::new();
@@ -33,20 +37,20 @@ impl Pool {
                     prints.retain(|(print, _)| print.low() & (index.sampling() - 1) == 0);
                     index.probe(&prints.iter().map(|(print, _)| *print).collect::<Vec<_>>())
                 }
-                _ => return Ok(()),
+                _ => return Ok((0, 0)),
             };
             for ((print, id), named) in prints.into_iter().zip(probe.finish(&io, &mut { u64::MAX })) {
                 match named {
-                    None => report.unindexed += 1,
+                    None => unindexed += 1,
                     Some(named) if named != id => {
                         let look_up = self.store.map.lock().look_up(named);
                         let same = look_up.entry(&io)?.is_some_and(|entry| entry.print == Some(print));
-                        report.stale += u64::from(!same);
+                        stale += u64::from(!same);
                     }
                     Some(_) => {}
                 }
             }
         }
-        Ok(())
+        Ok((unindexed, stale))
     }
 }

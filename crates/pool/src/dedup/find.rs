@@ -252,7 +252,7 @@ impl Pool {
     /// Nor was what is known to be lost: whoever writes it again has it.
     fn verify_found(&self, search: &mut Search<'_>) {
         for found in &mut search.found {
-            if found.is_some_and(|ptr| self.is_block_lost(ptr.id)) {
+            if found.is_some_and(|ptr| self.damage.is_block_lost(ptr.id)) {
                 *found = None;
                 count(&self.duplicates.counts.refuted, 1);
                 self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);

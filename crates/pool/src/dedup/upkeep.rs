@@ -58,12 +58,12 @@ impl Pool {
     }
 
     /// Footprint of each of the index's parts.
-    pub(crate) fn index_footprints(&self) -> IndexFootprints {
+    pub fn index_footprints(&self) -> IndexFootprints {
         self.duplicates.footprints()
     }
 
     /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
-    pub(crate) fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
+    pub fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
         let mut indexed = self.duplicates.indexed.lock();
         if let Some(index) = &mut indexed.index {
             index.evacuate(leave);

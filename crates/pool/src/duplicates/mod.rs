@@ -96,7 +96,7 @@ pub struct RebuildProgress {
 }
 
 /// Footprints of the index's parts.
-pub(crate) enum IndexFootprints {
+pub enum IndexFootprints {
     /// It is in use, and writes parts anew.
     Awake(Vec<Vec<Footprint>>),
     /// Nobody needs it.
@@ -105,7 +105,7 @@ pub(crate) enum IndexFootprints {
 
 impl IndexFootprints {
     /// All of them.
-    pub(crate) fn all(self) -> impl Iterator<Item = Footprint> {
+    pub fn all(self) -> impl Iterator<Item = Footprint> {
         let (Self::Awake(parts) | Self::Asleep(parts)) = self;
         parts.into_iter().flatten()
     }

@@ -13,7 +13,7 @@ use larder_pool::{GroupSpec, Pool, PoolSpec};
 impl<'a> Draft<'a> {
     /// By the paths of their devices.
     pub fn add(&mut self, groups: &[Group], spares: &[String]) -> Result<Act<'a>> {
-        let pool = self.pool;
+        let (pool, upkeep) = (self.pool, self.upkeep);
         no_device_twice(groups, spares)?;
         let weakest = self.before.groups.iter().map(|group| group.rule().map(|rule| rule.layout.tolerance()));
         let weakest = weakest.flatten().min().unwrap_or(0);
@@ -39,8 +39,8 @@ impl<'a> Draft<'a> {
             self.after.spares.push(path.clone());
         }
         Ok(Box::new(move || {
-            specs.into_iter().try_for_each(|spec| pool.add_group(spec)).map_err(refused)?;
-            let add = |device| pool.add_spare(device).map_err(refused);
+            specs.into_iter().try_for_each(|spec| upkeep.reshape.add_group(spec)).map_err(refused)?;
+            let add = |device| upkeep.devices.add_spare(device).map_err(refused);
             waiting.into_iter().map(add).collect()
         }))
     }

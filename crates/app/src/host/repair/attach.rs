@@ -10,7 +10,7 @@ use crate::api::{ApiError, Result};
 impl<'a> Draft<'a> {
     /// `to` is in it.
     pub fn attach(&mut self, to: &str, new: &str) -> Result<Act<'a>> {
-        let pool = self.pool;
+        let (pool, upkeep) = (self.pool, self.upkeep);
         let member = roster::find(pool, to)?;
         let word = self.after.group_of(member.index).ok_or_else(|| no_place(to))?.word;
         if !matches!(word, Word::Single | Word::Mirror) {
@@ -27,6 +27,6 @@ impl<'a> Draft<'a> {
         group.columns.push(Column { index: None, path: new.to_owned(), lost: false });
         group.reword()?;
         self.notes.push(format!("what is stored is being copied to {new}"));
-        Ok(Box::new(move || Ok(vec![pool.attach(member.index, device).map_err(refused)?])))
+        Ok(Box::new(move || Ok(vec![upkeep.reshape.attach(member.index, device).map_err(refused)?])))
     }
 }

@@ -10,13 +10,14 @@ use larder_pool::member::MemberState;
 impl<'a> Draft<'a> {
     /// Without loss.
     pub fn detach(&mut self, device: &str) -> Result<Act<'a>> {
-        let pool = self.pool;
+        let (pool, upkeep) = (self.pool, self.upkeep);
         let member = roster::find(pool, device)?;
         if let Some(new) = pool.store().members().stand_in(member.index) {
             let waits = new.state() == MemberState::Waiting;
             let new = roster::called(pool, &new);
             if waits {
-                let message = format!("{new}, which is to replace it, has all of it but {}", lost_text(pool));
+                let message =
+                    format!("{new}, which is to replace it, has all of it but {}", lost_text(upkeep));
                 return Err(ApiError::new(ErrorKind::Device, message).safe(NOTHING_CHANGED).hint(format!(
                     "larder pool status -v POOL names the files; larder pool resilver POOL tries again; to \
                          go on without what is lost: larder pool detach --accept-loss POOL {device}"
@@ -40,12 +41,12 @@ impl<'a> Draft<'a> {
             group.reword()?;
             self.notes.push(format!("{device} leaves when what it holds is moved"));
         }
-        Ok(Box::new(move || pool.detach(member.index).map_err(refused).map(|()| Vec::new())))
+        Ok(Box::new(move || upkeep.reshape.detach(member.index).map_err(refused).map(|()| Vec::new())))
     }
 
     /// Of a device that is being replaced, without what could not be read of it.
     pub fn detach_with_loss(&mut self, device: &str) -> Result<Act<'a>> {
-        let pool = self.pool;
+        let (pool, upkeep) = (self.pool, self.upkeep);
         let member = roster::find(pool, device)?;
         let new = pool.store().members().stand_in(member.index);
         let new = new.ok_or_else(|| {
@@ -59,7 +60,7 @@ impl<'a> Draft<'a> {
                 .hint("larder pool wait -t resilver POOL; what is lost is known then"));
         }
         self.after.put(member.index, &called);
-        let lost = lost_text(pool);
+        let lost = lost_text(upkeep);
         self.notes.push(format!(
             "{called} takes the place of {device} without {lost}: {} data errors are known \
              (larder pool status -v {} names the files)",
@@ -67,6 +68,6 @@ impl<'a> Draft<'a> {
             pool.name()
         ));
         self.notes.push(format!("{device} is left as it is: larder pool labelclear frees it for other uses"));
-        Ok(Box::new(move || pool.accept_loss(member.index).map_err(refused).map(|()| Vec::new())))
+        Ok(Box::new(move || upkeep.devices.accept_loss(member.index).map_err(refused).map(|()| Vec::new())))
     }
 }

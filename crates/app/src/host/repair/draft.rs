@@ -14,6 +14,7 @@ use larder_format::label::LABEL_AREA;
 use larder_pool::Pool;
 use larder_pool::member::Member;
 use larder_pool::open::{Scan, scan};
+use larder_upkeep::Upkeep;
 use std::sync::Arc;
 
 /// What is to be done, once everything has been looked at; gives the devices that are new.
@@ -24,6 +25,7 @@ pub struct Draft<'a> {
     pub host: &'a Host,
     pub live: &'a Live,
     pub pool: &'a Pool,
+    pub upkeep: &'a Upkeep,
     /// How new devices are opened.
     mode: OpenMode,
     pub before: Plan,
@@ -35,10 +37,11 @@ pub struct Draft<'a> {
 impl<'a> Draft<'a> {
     /// Looks at what is asked, and does it unless that is all.
     pub fn carry_out(host: &'a Host, live: &'a Live, request: &Reshape) -> Result<Reshaped> {
-        let pool = &*live.pool;
+        let (pool, upkeep) = (&*live.pool, &*live.upkeep);
         let mode = if request.dry_run { OpenMode::Probe } else { OpenMode::Exclusive };
         let before = Plan::of(pool);
-        let mut draft = Self { host, live, pool, mode, after: before.clone(), before, notes: Vec::new() };
+        let mut draft =
+            Self { host, live, pool, upkeep, mode, after: before.clone(), before, notes: Vec::new() };
         let act = match &request.change {
             Change::Replace { old, new } => draft.replace(old, new.as_deref()),
             Change::Attach { to, new } => draft.attach(to, new),

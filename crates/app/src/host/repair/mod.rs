@@ -27,6 +27,7 @@ use larder_format::DeviceIndex;
 use larder_pool::member::Member;
 use larder_pool::property::format_size;
 use larder_pool::{Pool, PoolError};
+use larder_upkeep::Upkeep;
 use std::sync::Arc;
 
 const NOTHING_CHANGED: &str = "everything: nothing was changed";
@@ -87,8 +88,8 @@ impl Host {
 }
 
 /// What could not be read of a device that is being replaced.
-pub fn lost_text(pool: &Pool) -> String {
-    match pool.resilver_result().filter(|result| result.lost > 0) {
+pub fn lost_text(upkeep: &Upkeep) -> String {
+    match upkeep.resilver.result().filter(|result| result.lost > 0) {
         Some(result) => format!("{} that could not be read", format_size(result.lost_bytes)),
         None => "what could not be read".to_owned(),
     }

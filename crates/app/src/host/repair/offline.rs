@@ -16,7 +16,10 @@ impl Host {
                 |error: ApiError| error.within(format!("cannot offline {text}")).of_pool(&request.name);
             let member = roster::find(&live.pool, text).map_err(refuse)?;
             can_go(&live.pool, &member).map_err(refuse)?;
-            live.pool.offline(member.index, request.temporary).map_err(|error| refuse(refused(error)))?;
+            live.upkeep
+                .devices
+                .offline(member.index, request.temporary)
+                .map_err(|error| refuse(refused(error)))?;
         }
         Ok(Done {})
     }

@@ -69,7 +69,7 @@ impl Host {
             }
             _ => None,
         };
-        pool.online(member.index, found).map_err(refused)?;
+        live.upkeep.devices.online(member.index, found).map_err(refused)?;
         self.note_path(live, member.index)?;
         Ok(None)
     }

@@ -8,7 +8,7 @@ use crate::api::{ApiError, ErrorKind, Result};
 impl<'a> Draft<'a> {
     /// By what people call them.
     pub fn remove(&mut self, devices: &[String]) -> Result<Act<'a>> {
-        let pool = self.pool;
+        let (pool, upkeep) = (self.pool, self.upkeep);
         let mut going = Vec::new();
         for text in devices {
             let member = roster::find(pool, text)?;
@@ -23,7 +23,7 @@ impl<'a> Draft<'a> {
             going.push(member.index);
         }
         Ok(Box::new(move || {
-            going.into_iter().try_for_each(|index| pool.remove(index)).map_err(refused)?;
+            going.into_iter().try_for_each(|index| upkeep.reshape.remove(index)).map_err(refused)?;
             Ok(Vec::new())
         }))
     }

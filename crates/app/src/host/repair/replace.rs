@@ -8,7 +8,7 @@ use crate::api::{ApiError, ErrorKind, Result};
 impl<'a> Draft<'a> {
     /// `new`: where the old one is or was, when not given.
     pub fn replace(&mut self, old: &str, new: Option<&str>) -> Result<Act<'a>> {
-        let pool = self.pool;
+        let (pool, upkeep) = (self.pool, self.upkeep);
         let member = roster::find(pool, old)?;
         let path = match new {
             Some(path) => path.to_owned(),
@@ -33,6 +33,6 @@ impl<'a> Draft<'a> {
         if !member.is_online() {
             self.notes = vec![format!("{path} is being resilvered from the other devices")];
         }
-        Ok(Box::new(move || Ok(vec![pool.replace(member.index, device).map_err(refused)?])))
+        Ok(Box::new(move || Ok(vec![upkeep.devices.replace(member.index, device).map_err(refused)?])))
     }
 }

@@ -14,14 +14,14 @@ impl Host {
             let doing = format!("cannot restart resilver of {name}");
             let waits =
                 live.pool.store().members().iter().any(|member| member.state() == MemberState::Waiting);
-            if live.pool.resilver_progress().is_none() && !waits {
+            if live.upkeep.resilver.progress().is_none() && !waits {
                 let error =
                     ApiError::new(ErrorKind::NotFound, "no device lacks anything").safe(NOTHING_CHANGED);
                 return Err(error
                     .within(doing)
                     .hint(format!("larder pool scrub {name} verifies everything")));
             }
-            live.pool.resilver_restart().map_err(|error| refused(error).within(doing).of_pool(name))?;
+            live.upkeep.resilver.restart().map_err(|error| refused(error).within(doing).of_pool(name))?;
         }
         Ok(Done {})
     }

@@ -5,7 +5,7 @@ use super::super::{Host, healer};
 use super::{NOTHING_CHANGED, refused};
 use crate::api::repair::{Scrub, ScrubAction};
 use crate::api::{ApiError, Done, ErrorKind, Result};
-use larder_pool::ScrubSince;
+use larder_upkeep::ScrubSince;
 
 impl Host {
     /// Starts, pauses or stops scrubs.
@@ -25,7 +25,7 @@ impl Host {
 
 fn scrub_one(live: &Live, request: &Scrub) -> Result<()> {
     let pool = &live.pool;
-    let progress = pool.scrub_progress();
+    let progress = live.upkeep.scrub.progress();
     let idle = || ApiError::new(ErrorKind::NotFound, "there is no active scrub").safe(NOTHING_CHANGED);
     match request.action {
         ScrubAction::Start => {
@@ -35,19 +35,19 @@ fn scrub_one(live: &Live, request: &Scrub) -> Result<()> {
                 ));
             }
             let what = request.since.map_or(ScrubSince::All, ScrubSince::Before);
-            pool.scrub_start(what).map_err(refused)?;
+            live.upkeep.scrub.start(what).map_err(refused)?;
             healer::asked_for(pool)?;
         }
         ScrubAction::Pause => {
             if progress.ok_or_else(idle)?.paused {
                 return Err(idle().hint("it is paused: larder pool scrub POOL goes on with it"));
             }
-            pool.scrub_pause().map_err(refused)?;
+            live.upkeep.scrub.pause().map_err(refused)?;
             healer::paused(pool)?;
         }
         ScrubAction::Stop => {
             progress.ok_or_else(idle)?;
-            pool.scrub_stop().map_err(refused)?;
+            live.upkeep.scrub.stop().map_err(refused)?;
         }
     }
     Ok(())

@@ -6,7 +6,8 @@ use crate::api::repair::{Trim, TrimAction};
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use larder_format::DeviceIndex;
 use larder_pool::member::Member;
-use larder_pool::{Pool, TrimState};
+use larder_upkeep::TrimState;
+use larder_upkeep::Upkeep;
 use std::sync::Arc;
 
 impl Host {
@@ -24,17 +25,18 @@ impl Host {
             true => request.name.clone(),
             false => request.devices.join(", "),
         };
-        trim_some(&live.pool, request)
+        trim_some(&live.upkeep, request)
             .map_err(|error| error.within(format!("{doing} {what}")).of_pool(&request.name))?;
         Ok(Done {})
     }
 }
 
-fn trim_some(pool: &Pool, request: &Trim) -> Result<()> {
+fn trim_some(upkeep: &Upkeep, request: &Trim) -> Result<()> {
+    let pool = upkeep.pool();
     let devices: Vec<DeviceIndex> = match request.devices.is_empty() {
         true => {
             // Those to which it applies.
-            let state = |member: &Member| pool.trim_of(member).map(|trim| trim.state);
+            let state = |member: &Member| upkeep.trim.of(member).map(|trim| trim.state);
             let applies = |member: &Arc<Member>| match request.action {
                 TrimAction::Start => member.discards() && state(member) != Some(TrimState::Active),
                 TrimAction::Suspend => state(member) == Some(TrimState::Active),
@@ -53,17 +55,19 @@ fn trim_some(pool: &Pool, request: &Trim) -> Result<()> {
     };
     if devices.is_empty() {
         return Err(match request.action {
-            TrimAction::Start if pool.is_trimming() => ApiError::new(ErrorKind::Busy, "currently trimming")
-                .hint("larder pool wait -t trim POOL waits for it, larder pool trim -c POOL cancels it"),
+            TrimAction::Start if upkeep.trim.is_active() => {
+                ApiError::new(ErrorKind::Busy, "currently trimming")
+                    .hint("larder pool wait -t trim POOL waits for it, larder pool trim -c POOL cancels it")
+            }
             TrimAction::Start => ApiError::new(ErrorKind::Unsupported, "no device in use supports trim"),
             _ => ApiError::new(ErrorKind::NotFound, "there is no active trim"),
         }
         .safe(NOTHING_CHANGED));
     }
     match request.action {
-        TrimAction::Start => pool.trim_start(&devices, request.rate),
-        TrimAction::Suspend => pool.trim_suspend(&devices),
-        TrimAction::Cancel => pool.trim_cancel(&devices),
+        TrimAction::Start => upkeep.trim.start(&devices, request.rate),
+        TrimAction::Suspend => upkeep.trim.suspend(&devices),
+        TrimAction::Cancel => upkeep.trim.cancel(&devices),
     }
     .map_err(refused)
 }

@@ -1,0 +1,68 @@
+//! The boundary between two commits, at which it changes who is a member.
+//!
+//! Changes are made with the gate closed: stripes stamped with the commit before are not on a device that joins,
+//! stripes stamped with the next are. The root of the commit at the boundary tells of the change, so that a crash
+//! leaves either the one or the other.
+
+use crate::pool::Pool;
+use larder_format::{CommitId, DeviceIndex};
+use larder_mutants::{Mutant, mutated};
+use larder_store::error::{PoolError, Result};
+use larder_store::member::Member;
+use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
+use std::sync::Arc;
+
+/// A change to make at the next boundary between two commits.
+type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
+
+/// Changes of members: one at a time, whoever asks for it.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Held from the look at who is a member to the commit that changes it; outermost of all locks.
+    turn: ReentrantMutex<()>,
+    /// Changes that wait for a boundary.
+    waiting: Mutex<Vec<Change>>,
+}
+
+impl Pool {
+    /// Makes the changes that wait for the boundary after `commit`. The gate is closed. Stripes and log records on
+    /// their way are the members' as they were: whoever fails one must be known to have before it gets another place.
+    /// Where too many have, nothing changes, and the commit fails.
+    pub(crate) fn cross_boundary(&self, commit: CommitId) {
+        let changes = std::mem::take(&mut *self.changes.waiting.lock());
+        if changes.is_empty() {
+            return;
+        }
+        let mut intent = self.intent.lock();
+        intent.changed = commit;
+        if mutated(Mutant::InFlightForgotten) || self.store.complete_all_stripes().is_ok() {
+            changes.into_iter().for_each(|change| change(self, commit));
+        }
+    }
+
+    /// Nobody else changes who is a member until this is dropped.
+    pub fn change_turn(&self) -> ReentrantMutexGuard<'_, ()> {
+        self.changes.turn.lock()
+    }
+
+    /// Has `change` made at the boundary after a commit, which is durable on return.
+    ///
+    /// # Errors
+    /// When the commit fails; a change that no boundary has seen is not made later either.
+    pub fn change_members(&self, change: impl FnOnce(&Pool, CommitId) + Send + 'static) -> Result<()> {
+        let change = move |pool: &Pool, commit| {
+            change(pool, commit);
+            pool.apply_device_timeout();
+        };
+        let _mine = self.change_turn();
+        self.changes.waiting.lock().push(Box::new(change));
+        let committed = self.commit();
+        self.changes.waiting.lock().clear();
+        committed.map(drop)
+    }
+
+    /// The member or spare `device`.
+    pub fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
+        self.store.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
+    }
+}

@@ -1,0 +1,280 @@
+//! What a collection under way pins and is told: the pool's side of garbage collection.
+//!
+//! A commit that is asked to pins the roots of all trees. From then until the collection is over it is told of blocks
+//! that are freed, and of blocks that get another reference; and nodes that it may still read are held. All of that
+//! lies here until the collection takes it over, at its next step. The lock is innermost of all.
+
+use crate::pool::Pool;
+use larder_format::segment::SegmentKind;
+use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, SegmentId, Timestamp};
+use larder_sync::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most entries that may be noted between two steps; when it is more, the collection gives up.
+const INBOX_LIMIT: usize = 4 << 20;
+
+/// Progress of a collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// When it began.
+    pub started: Timestamp,
+    /// Whether the trees are walked, or already the block map.
+    pub phase: Phase,
+    /// Blocks looked at: once in the trees, once in the map.
+    pub examined: u64,
+    /// Blocks to be looked at, estimated; never less than `examined`.
+    pub total: u64,
+}
+
+/// See [`Progress::phase`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Trees are walked.
+    Mark,
+    /// The block map is.
+    Sweep,
+}
+
+/// A tree to be walked.
+#[derive(Debug, Clone)]
+pub struct PinnedTree {
+    /// Its number among the trees that are walked.
+    pub number: u32,
+    /// The dataset whose tree or snapshot it is.
+    pub lineage: DatasetId,
+    /// The number of that dataset among those of the collection.
+    pub origin: u32,
+    /// For people: the dataset's name, or the snapshot's.
+    pub name: Arc<str>,
+    /// Its root.
+    pub root: BlockPtr,
+    /// Footprints of what its extents name, bytes, as its record has it.
+    pub referenced: u64,
+    /// The tree before it in its lineage, and the highest id that one may hold.
+    pub predecessor: Option<(BlockPtr, BlockId)>,
+}
+
+impl PinnedTree {
+    /// Whether the predecessor cannot have it.
+    pub fn is_fresh(&self, id: BlockId) -> bool {
+        self.predecessor.is_none_or(|(_, high)| id > high)
+    }
+}
+
+/// State that a commit pins for a collection.
+pub struct Pinned {
+    /// The commit that pins it.
+    pub commit: CommitId,
+    /// When that was.
+    pub started: Timestamp,
+    /// The trees.
+    pub members: Vec<PinnedTree>,
+    /// The datasets, by [`PinnedTree::origin`]; the last number may stand for more than one.
+    pub origins: Vec<DatasetId>,
+    /// The highest block id in use.
+    pub horizon: BlockId,
+    /// What is below was judged before a crash or an export.
+    pub from: BlockId,
+    /// Bytes that were left to a collection.
+    pub left: u64,
+    /// Those that are not any more when this one ends: what was left when it first began.
+    pub left_before: u64,
+    /// Bytes that were dropped under the protection of a snapshot. Snapshots hold them, or nobody does: an older block
+    /// may have been referred to anew.
+    pub held: u64,
+    /// Blocks that are counted as live.
+    pub blocks: u64,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub struct Pins {
+    inbox: Mutex<Inbox>,
+    /// The horizon of the collection under way, and as long as nodes must be held; 0 without.
+    horizon: AtomicU64,
+    holds: AtomicU64,
+}
+
+/// Notes from outside, and state that it may see.
+#[derive(Default)]
+struct Inbox {
+    /// The next commit is to pin its roots.
+    wanted: bool,
+    pinned: Option<Pinned>,
+    freed: Vec<BlockId>,
+    touched: HashSet<BlockId>,
+    /// Some block was, be it above the horizon.
+    any_touched: bool,
+    /// More was told than is kept.
+    overrun: bool,
+    segments: Vec<SegmentId>,
+    progress: Option<Progress>,
+}
+
+impl Pins {
+    /// Has the next commit pin its roots; false when a collection is under way, or about to be.
+    pub fn want(&self) -> bool {
+        let mut inbox = self.inbox.lock();
+        let is_free = inbox.progress.is_none() && !inbox.wanted;
+        inbox.wanted |= is_free;
+        is_free
+    }
+
+    /// The next commit need not pin its roots.
+    pub fn unwant(&self) {
+        self.inbox.lock().wanted = false;
+    }
+
+    /// Takes what a commit has pinned.
+    pub fn take_pinned(&self) -> Option<Pinned> {
+        self.inbox.lock().pinned.take()
+    }
+
+    /// Progress of the collection under way, if there is one.
+    pub fn progress(&self) -> Option<Progress> {
+        self.inbox.lock().progress
+    }
+
+    /// A step is over; the collection has pages in `segments`. Nodes need not be held any more when it has walked all.
+    pub fn stepped(&self, segments: impl Iterator<Item = SegmentId>, progress: Progress, has_walked: bool) {
+        let mut inbox = self.inbox.lock();
+        inbox.segments.clear();
+        inbox.segments.extend(segments);
+        inbox.progress = Some(progress);
+        if has_walked {
+            self.holds.store(0, Ordering::Release);
+        }
+    }
+
+    /// Has `hear` take over what was freed and what was touched since it last did; false when more was told than is
+    /// kept.
+    pub fn hear(&self, hear: impl FnOnce(&mut Vec<BlockId>, &mut HashSet<BlockId>)) -> bool {
+        let inbox = &mut *self.inbox.lock();
+        if !inbox.overrun {
+            hear(&mut inbox.freed, &mut inbox.touched);
+        }
+        !inbox.overrun
+    }
+
+    /// Which of these ids were not touched a moment ago.
+    pub fn untouched<T: Copy>(&self, ids: &[(BlockId, T)]) -> Vec<(BlockId, T)> {
+        let inbox = self.inbox.lock();
+        ids.iter().filter(|(id, _)| !inbox.touched.contains(id)).copied().collect()
+    }
+
+    /// Whether any block was touched, be it above the horizon.
+    pub fn any_touched(&self) -> bool {
+        self.inbox.lock().any_touched
+    }
+
+    /// The collection is over.
+    pub fn clear(&self) {
+        self.horizon.store(0, Ordering::Release);
+        self.holds.store(0, Ordering::Release);
+        *self.inbox.lock() = Inbox::default();
+    }
+
+    /// Whether a dropped node must not be freed yet, because the collection may have to read it.
+    pub fn holds(&self, id: BlockId) -> bool {
+        id.get() <= self.holds.load(Ordering::Acquire)
+    }
+
+    /// A block is freed, under the commit lock.
+    pub(crate) fn freed(&self, id: BlockId) {
+        self.tell(id, |inbox| inbox.freed.push(id));
+    }
+
+    /// A block that was there before is about to get another reference.
+    pub(crate) fn touched(&self, id: BlockId) {
+        let horizon = self.horizon.load(Ordering::Acquire);
+        if horizon == 0 {
+            return;
+        }
+        self.inbox.lock().any_touched = true;
+        self.tell(id, |inbox| {
+            inbox.touched.insert(id);
+        });
+    }
+
+    fn tell(&self, id: BlockId, note: impl FnOnce(&mut Inbox)) {
+        if id.get() <= self.horizon.load(Ordering::Acquire) {
+            let mut inbox = self.inbox.lock();
+            if inbox.freed.len().max(inbox.touched.len()) < INBOX_LIMIT {
+                note(&mut inbox);
+            } else {
+                inbox.overrun = true;
+            }
+        }
+    }
+
+    /// Segments with pages that nothing but the collection under way names.
+    pub(crate) fn segments(&self) -> Vec<SegmentId> {
+        self.inbox.lock().segments.clone()
+    }
+}
+
+impl Pool {
+    /// Notes for a collection that was asked for what this commit's trees are. All of them are sealed, the gate is
+    /// closed.
+    pub(crate) fn pin_if_wanted(&self, commit: CommitId) {
+        if !std::mem::take(&mut self.pins.inbox.lock().wanted) {
+            return;
+        }
+        let pinned = self.pin(commit);
+        self.pins.horizon.store(pinned.horizon.get(), Ordering::Release);
+        self.pins.holds.store(pinned.horizon.get(), Ordering::Release);
+        let (started, total) = (pinned.started, 2 * pinned.blocks.max(1));
+        let mut inbox = self.pins.inbox.lock();
+        inbox.progress = Some(Progress { started, phase: Phase::Mark, examined: 0, total });
+        inbox.pinned = Some(pinned);
+    }
+
+    /// Pins what is committed now. Nobody may be inside.
+    pub fn pin(&self, commit: CommitId) -> Pinned {
+        let (mut members, mut origins) = (Vec::new(), Vec::new());
+        let mut held = 0;
+        for dataset in self.trees() {
+            let lineage = dataset.id();
+            let of: Arc<str> = self.tree_name(&dataset).into();
+            let state = dataset.state.read();
+            let mut predecessor = None;
+            let origin = origins.len() as u32;
+            origins.push(lineage);
+            let mut add = |name, root, referenced, predecessor| {
+                let number = members.len() as u32;
+                members.push(PinnedTree { number, lineage, origin, name, root, referenced, predecessor });
+            };
+            for snapshot in self.snapshots(lineage) {
+                if let Some(root) = snapshot.root {
+                    let name = format!("{of}@{}", snapshot.name).into();
+                    add(name, root, snapshot.referenced, predecessor);
+                }
+                predecessor = snapshot.root.map(|root| (root, snapshot.high));
+            }
+            held += state.record.held;
+            if let Some(root) = state.tree.committed_root() {
+                add(of, root, state.record.referenced, predecessor);
+            }
+        }
+        let left = self.left_bytes();
+        let (from, left_before) = self.judged().unwrap_or((BlockId::new(0), left));
+        let core = self.store.core.lock();
+        let counted = core.entries.values().filter(|entry| {
+            matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
+        });
+        Pinned {
+            commit,
+            started: self.store.world.clock.now(),
+            members,
+            origins,
+            horizon: BlockId::new(core.next_block.get() - 1),
+            from,
+            left,
+            left_before,
+            held,
+            blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What lost devices take with them, and how many more could go.
+
+use crate::Store;
+use larder_format::DeviceIndex;
+use std::collections::BTreeSet;
+
+impl Store {
+    /// Data that cannot be read though each group could do without its lost devices: it was written when its
+    /// group had another shape, and lies on these alone. In plain words, with their names.
+    pub fn out_of_reach(&self) -> Option<String> {
+        let is_lost =
+            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.core.lock();
+        let (mut lost, mut bytes) = (BTreeSet::new(), 0);
+        for entry in core.entries.values().filter(|entry| entry.live_blocks > 0) {
+            let segment = &entry.segment;
+            if !segment.layout.survives(|column| is_lost(segment.slots[column].device)) {
+                lost.extend(segment.slots.iter().map(|slot| slot.device).filter(|&device| is_lost(device)));
+                bytes += entry.live_bytes;
+            }
+        }
+        drop(core);
+        let name = |device: DeviceIndex| {
+            self.members.find(device).map_or_else(|| format!("device {device}"), |member| member.name())
+        };
+        let names: Vec<String> = lost.into_iter().map(name).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} KiB that were written before the group had its present shape are only on what is missing or out \
+                 of date: {}",
+                bytes.div_ceil(1024),
+                names.join(", ")
+            )
+        })
+    }
+
+    /// Number of further devices, whichever they are, that can be lost without loss of data.
+    pub fn losses_survived(&self) -> usize {
+        let is_lost =
+            |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
+        let core = self.core.lock();
+        let by_rule = core.groups.values().map(|group| {
+            let members: Vec<_> = self.members.of_group(group.index).collect();
+            group.rule.layout.losses_survived(|column| !members[column].is_online())
+        });
+        let misfits = core.entries.values().filter(|entry| entry.live_blocks > 0);
+        let misfits = misfits.filter(|entry| !core.fits(entry.segment.id));
+        let by_segment = misfits.map(|entry| {
+            let segment = &entry.segment;
+            segment.layout.losses_survived(|column| is_lost(segment.slots[column].device))
+        });
+        by_rule.chain(by_segment).map(|left| left.unwrap_or(0)).min().unwrap_or(0)
+    }
+}

@@ -1,0 +1,371 @@
+//! Names for what is lost: the files and directories of ranges and blocks that nothing can give back.
+//!
+//! What a scrub or a collection finds lost has no name: ranges of columns and ids of blocks wait in the ledger
+//! ([`larder_pool::ledger`]) until [`DamageWalker::step`] has gone through all datasets and snapshots, leaf by leaf,
+//! and has read what lies there. A node that is lost takes with it objects of which nothing is known but that
+//! directories name them; so a second pass looks at names for inodes within such nodes.
+//!
+//! At its end the walk looks at all entries, and reads what they name: what can be read again goes. It keeps a key and
+//! what it looks for, which a crash forgets; import has all of a segment of which something is lost looked at again.
+//!
+//! # Locks
+//! The walk's is taken before everything but GC's.
+
+use larder_format::block::BlockKind;
+use larder_format::items::{self, ENTRY, EXTENT, Entry, Extent, FileKind, INODE};
+use larder_format::ledger::{DamageKind, DamageRecord};
+use larder_format::node::{Key, Leaf, Node};
+use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_pool::Pool;
+use larder_pool::dataset::Look;
+use larder_pool::ledger::{Damage, HEAD, Name, Wanted, data, node};
+use larder_sorted::tree::{Met, NodeStore, Tree};
+use larder_store::Store;
+use larder_store::decode::decode_node;
+use larder_store::error::{PoolError, Result};
+use larder_store::read::DatasetNodes;
+use larder_sync::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Blocks that the walk keeps before it reads them, about.
+const SUSPECTS: usize = 1024;
+/// Position of the walk.
+struct DamageWalk {
+    wanted: Wanted,
+    /// What is to be read before it goes on, and the entry that each is if it cannot be.
+    suspects: Vec<(DamageRecord, BlockPtr)>,
+    /// Trees to be gone through, the current one last.
+    trees: Vec<(DatasetId, BlockId)>,
+    at: Key,
+    stage: WalkStage,
+}
+
+enum WalkStage {
+    /// Leaves and extents.
+    Blocks,
+    /// Names of inodes in lost nodes, in the trees that have some.
+    Names,
+    /// Entries, after this one.
+    Entries(Option<Name>),
+}
+
+/// State of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EntryStanding {
+    /// It is as it says, unless this block can be read.
+    Damaged(Option<(BlockPtr, BlockKind)>),
+    /// Nothing names that block there any more.
+    Over,
+}
+
+/// Nodes; those that may be lost past the cache.
+struct Suspicious<'a> {
+    pool: &'a Pool,
+    wanted: &'a Wanted,
+}
+
+impl NodeStore for Suspicious<'_> {
+    type Error = PoolError;
+    fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
+        let suspect = self.pool.store().place_of(ptr).is_ok_and(|place| self.wanted.meets(ptr.id, place));
+        if !suspect {
+            return DatasetNodes(self.pool.store()).load(ptr);
+        }
+        let (header, plain) = self.pool.store().read_plain(ptr, BlockKind::Node)?;
+        decode_node(&header, &plain)
+    }
+}
+
+/// Names what is lost.
+pub struct DamageWalker {
+    pool: Arc<Pool>,
+    store: Arc<Store>,
+    walk: Mutex<Option<DamageWalk>>,
+}
+
+impl DamageWalker {
+    pub(crate) fn new(pool: &Arc<Pool>) -> Self {
+        Self { pool: Arc::clone(pool), store: Arc::clone(pool.store()), walk: Mutex::default() }
+    }
+
+    fn ledger(&self) -> &Damage {
+        self.pool.damage()
+    }
+
+    /// Known damage that cannot be rebuilt, by dataset and inode. What was overwritten or
+    /// removed meanwhile is not among it.
+    pub fn known(&self) -> Vec<DamageRecord> {
+        let there: BTreeSet<_> = self.all_trees().into_iter().collect();
+        for (name, entry) in self.ledger().take_doubtful(&there) {
+            if self.standing(&entry) == EntryStanding::Over {
+                self.ledger().forget(&name);
+            }
+        }
+        self.ledger().entries()
+    }
+
+    fn all_trees(&self) -> Vec<(DatasetId, BlockId)> {
+        trees_of(&self.pool, self.pool.datasets().iter().map(|dataset| dataset.id()))
+    }
+
+    /// Goes on with naming what is lost: `effort` leaves, or as many entries. False when there is nothing to do.
+    ///
+    /// # Errors
+    /// When a dataset cannot be looked into.
+    pub fn step(&self, effort: usize) -> Result<bool> {
+        let mut walk = self.walk.lock();
+        if walk.is_none() {
+            let Some(wanted) = self.ledger().take_wanted() else { return Ok(false) };
+            let looks = !wanted.ranges.is_empty() || !wanted.blocks.is_empty();
+            let mut trees: Vec<_> = wanted.trees.iter().copied().collect();
+            if looks {
+                trees = self.all_trees();
+            }
+            trees.reverse();
+            *walk = Some(DamageWalk {
+                wanted,
+                suspects: Vec::new(),
+                trees,
+                at: Key::MIN,
+                stage: WalkStage::Blocks,
+            });
+        }
+        let at = walk.as_mut().expect("it was just made");
+        let more = match &mut at.stage {
+            _ if !at.suspects.is_empty() => self.read_suspects(&mut at.suspects, effort.max(1)),
+            WalkStage::Blocks | WalkStage::Names => self.walk_tree(at, effort.max(1))?,
+            WalkStage::Entries(after) => self.look_again(after, effort.max(1)),
+        };
+        if !more && let Some(over) = walk.take() {
+            self.ledger().named(over.wanted.ranges.into_keys().map(|(segment, _)| segment));
+        }
+        Ok(more || self.ledger().has_wanted())
+    }
+
+    /// Goes through some leaves of the walk's current tree.
+    fn walk_tree(&self, walk: &mut DamageWalk, effort: usize) -> Result<bool> {
+        let Some(&(dataset, high)) = walk.trees.last() else {
+            walk.at = Key::MIN;
+            walk.stage = match walk.stage {
+                WalkStage::Blocks => {
+                    walk.trees = self.ledger().trees_with_lost_nodes().into_iter().rev().collect();
+                    WalkStage::Names
+                }
+                _ => WalkStage::Entries(None),
+            };
+            return Ok(true);
+        };
+        let next = if high == HEAD {
+            match self.pool.dataset(dataset) {
+                Some(found) => self.walk_some(walk, (dataset, high), found.view()?.parts().1, effort),
+                None => None,
+            }
+        } else {
+            let snapshot = self.pool.snapshots(dataset).into_iter().find(|snapshot| snapshot.high == high);
+            // It may have been destroyed since.
+            match snapshot.and_then(|snapshot| self.pool.snapshot_view(dataset, &snapshot.name).ok()) {
+                Some(view) => self.walk_some(walk, (dataset, high), view.parts().1, effort),
+                None => None,
+            }
+        };
+        walk.at = next.unwrap_or(Key::MIN);
+        if next.is_none() {
+            walk.trees.pop();
+        }
+        Ok(true)
+    }
+
+    fn walk_some(
+        &self,
+        walk: &mut DamageWalk,
+        of: (DatasetId, BlockId),
+        tree: &Tree,
+        effort: usize,
+    ) -> Option<Key> {
+        let DamageWalk { wanted, suspects, at, stage, .. } = walk;
+        let nodes = Suspicious { pool: &self.pool, wanted };
+        let by_name = matches!(stage, WalkStage::Names);
+        let lost: Vec<DamageRecord> = if by_name { self.ledger().lost_nodes(of) } else { Vec::new() };
+        let mut next = *at;
+        for _ in 0..effort {
+            next = tree.survey(&nodes, next, 1, |met| match met {
+                Met::Lost(lost) => drop(self.ledger().note(node(of, &lost))),
+                Met::Leaf(leaf) if by_name => self.name_objects(tree, leaf, &lost),
+                Met::Leaf(leaf) => self.suspect(of, leaf, wanted, suspects),
+            })?;
+            if suspects.len() >= SUSPECTS {
+                break;
+            }
+        }
+        Some(next)
+    }
+
+    /// A block that a leaf names where something is lost.
+    fn suspect(
+        &self,
+        of: (DatasetId, BlockId),
+        leaf: &Leaf,
+        wanted: &Wanted,
+        suspects: &mut Vec<(DamageRecord, BlockPtr)>,
+    ) {
+        for (key, value) in leaf.iter().filter(|(key, _)| key.kind == EXTENT) {
+            let Ok(extent) = Extent::decode(value) else { continue };
+            let ptr = extent.ptr;
+            if self.store.place_of(ptr).is_ok_and(|place| wanted.meets(ptr.id, place)) {
+                let (inode, offset, len) = (key.object, key.offset, u64::from(extent.len));
+                suspects.push((data(of.0, of.1, inode, offset, len, ptr.id), ptr));
+            }
+        }
+    }
+
+    /// Reads `effort` of them, or up to one that cannot be read. Nobody waits for a tree meanwhile: a disk may take
+    /// seconds for each bad sector.
+    fn read_suspects(&self, suspects: &mut Vec<(DamageRecord, BlockPtr)>, effort: usize) -> bool {
+        for _ in 0..effort {
+            let Some((found, ptr)) = suspects.pop() else { break };
+            if !self.is_there(ptr, BlockKind::Record) {
+                // It may have been dropped since.
+                if self.standing(&found) != EntryStanding::Over {
+                    self.ledger().note(found);
+                }
+                break;
+            }
+        }
+        true
+    }
+
+    /// Whether the map knows a block and it can be read.
+    fn is_there(&self, ptr: BlockPtr, kind: BlockKind) -> bool {
+        self.store.places_of(ptr.id).is_ok_and(|places| !places.is_empty())
+            && self.store.read_plain(ptr, kind).is_ok()
+    }
+
+    /// Names inodes that were in lost nodes.
+    fn name_objects(&self, tree: &Tree, leaf: &Leaf, lost: &[DamageRecord]) {
+        for (key, value) in leaf.iter().filter(|(key, _)| key.kind == ENTRY) {
+            let Ok(entry) = Entry::decode(value) else { continue };
+            let inode = entry.inode.get();
+            for node in lost.iter().filter(|node| (node.inode..=node.last).contains(&inode)) {
+                if inode == node.last && inode > node.inode && self.has_all_extents(tree, inode) {
+                    continue;
+                }
+                self.ledger().note(DamageRecord {
+                    inode,
+                    last: inode,
+                    offset: 0,
+                    parent: key.object,
+                    cookie: key.offset,
+                    kind: DamageKind::Object as u8,
+                    key_kind: 0,
+                    ..*node
+                });
+            }
+        }
+        // A directory without a name: the root.
+        let root = items::ROOT_INODE.get();
+        for node in lost.iter().filter(|node| (node.inode..=node.last).contains(&root)) {
+            let (offset, kind) = (0, DamageKind::Object as u8);
+            let (parent, cookie) = (0, 0);
+            self.ledger().note(DamageRecord {
+                inode: root,
+                last: root,
+                offset,
+                parent,
+                cookie,
+                kind,
+                key_kind: 0,
+                ..*node
+            });
+        }
+    }
+
+    /// Whether the last object of a lost node has nothing in it: it can be read, and has no extents, which would
+    /// come before what can be read of it.
+    fn has_all_extents(&self, tree: &Tree, inode: u64) -> bool {
+        let found = tree.get(&DatasetNodes(&self.store), &Key::new(inode, INODE, 0));
+        let item = found.ok().flatten().and_then(|value| items::Inode::decode(&value).ok());
+        item.is_some_and(|item| item.kind != FileKind::Regular || item.data == 0)
+    }
+
+    /// Looks at entries after `after`, and forgets those that are over.
+    fn look_again(&self, after: &mut Option<Name>, effort: usize) -> bool {
+        let some = self.ledger().entries_after(*after, effort);
+        for (name, entry) in &some {
+            *after = Some(*name);
+            match self.standing(entry) {
+                EntryStanding::Damaged(Some((ptr, kind))) if self.is_there(ptr, kind) => {
+                    self.ledger().forget(name)
+                }
+                // As with suspects.
+                EntryStanding::Damaged(Some(_)) => return true,
+                EntryStanding::Damaged(None) => {}
+                EntryStanding::Over => self.ledger().forget(name),
+            }
+        }
+        !some.is_empty()
+    }
+
+    /// State of an entry; only trees are read for it.
+    fn standing(&self, entry: &DamageRecord) -> EntryStanding {
+        if entry.snapshot == HEAD {
+            let Some(dataset) = self.pool.dataset(entry.dataset) else { return EntryStanding::Over };
+            let Ok(view) = dataset.view() else { return EntryStanding::Damaged(None) };
+            return self.standing_in(view.parts().1, entry);
+        }
+        let snapshots = self.pool.snapshots(entry.dataset);
+        let snapshot = snapshots.iter().find(|snapshot| snapshot.high == entry.snapshot);
+        let Some(snapshot) = snapshot else { return EntryStanding::Over };
+        match self.pool.snapshot_view(entry.dataset, &snapshot.name) {
+            Ok(view) => self.standing_in(view.parts().1, entry),
+            Err(_) => EntryStanding::Over,
+        }
+    }
+
+    fn standing_in(&self, tree: &Tree, entry: &DamageRecord) -> EntryStanding {
+        let nodes = DatasetNodes(&self.store);
+        let named = |ptr: Option<BlockPtr>, kind| match ptr {
+            Some(ptr) => EntryStanding::Damaged(Some((ptr, kind))),
+            None => EntryStanding::Over,
+        };
+        match entry.what() {
+            DamageKind::Data => match tree.get(&nodes, &Key::new(entry.inode, EXTENT, entry.offset)) {
+                Ok(found) => {
+                    let extent = found.and_then(|value| Extent::decode(&value).ok());
+                    let same = extent.filter(|extent| extent.ptr.id == entry.block);
+                    named(same.map(|extent| extent.ptr), BlockKind::Record)
+                }
+                Err(_) => EntryStanding::Damaged(None),
+            },
+            DamageKind::Node => {
+                let low = Key { object: entry.inode, kind: entry.key_kind, offset: entry.offset };
+                let lost = tree.on_way(&nodes, &low, |ptr| ptr.id == entry.block);
+                named(lost.map(|lost| lost.ptr), BlockKind::Node)
+            }
+            DamageKind::Object => {
+                let named = if entry.parent == 0 {
+                    true
+                } else {
+                    match tree.get(&nodes, &Key::new(entry.parent, ENTRY, entry.cookie)) {
+                        Ok(value) => value.is_some_and(|value| {
+                            Entry::decode(&value).is_ok_and(|found| found.inode.get() == entry.inode)
+                        }),
+                        Err(_) => true,
+                    }
+                };
+                let of = (entry.dataset, entry.snapshot);
+                let is_over = !named || !self.ledger().is_node_lost(of, entry.block);
+                if is_over { EntryStanding::Over } else { EntryStanding::Damaged(None) }
+            }
+        }
+    }
+}
+
+/// The heads and snapshots of some datasets.
+pub(crate) fn trees_of(pool: &Pool, datasets: impl Iterator<Item = DatasetId>) -> Vec<(DatasetId, BlockId)> {
+    let trees = datasets.flat_map(|dataset| {
+        let snapshots = pool.snapshots(dataset).into_iter().map(|snapshot| snapshot.high);
+        std::iter::once(HEAD).chain(snapshots).map(move |high| (dataset, high)).collect::<Vec<_>>()
+    });
+    trees.collect()
+}

@@ -1,0 +1,90 @@
+//! What keeps a pool well, each a bounded step over it that somebody who has time calls.
+//!
+//! [`Upkeep`] holds the parts. Each has its state and its locks, and a pool below it; none is known to the pool, which
+//! hears of them by what they leave in it: how far devices are rebuilt, what a collection pins, what is damaged.
+
+#[cfg(test)]
+mod bed;
+pub mod check;
+pub mod damage;
+pub mod devices;
+pub mod gc;
+mod note;
+pub mod read_repair;
+pub mod reconstruct;
+pub mod reshape;
+pub mod resilver;
+pub mod scrub;
+pub mod trim;
+
+use larder_pool::Pool;
+use larder_store::error::Result;
+use std::sync::Arc;
+
+pub use check::Report;
+pub use damage::DamageWalker;
+pub use devices::Devices;
+pub use gc::Collector;
+pub use read_repair::ReadRepair;
+pub use reconstruct::Tally;
+pub use reshape::Reshape;
+pub use resilver::{Resilver, ResilverProgress, ResilverResult};
+pub use scrub::{Scrub, ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
+pub use trim::{Trim, TrimState, Trimmer};
+
+/// What keeps an imported pool well. There is one of a pool.
+pub struct Upkeep {
+    pool: Arc<Pool>,
+    /// Devices in and out of use.
+    pub devices: Arc<Devices>,
+    /// Groups and what belongs to them.
+    pub reshape: Reshape,
+    /// Devices that are rebuilt.
+    pub resilver: Arc<Resilver>,
+    /// What reads met.
+    pub read_repair: Arc<ReadRepair>,
+    /// Everything that is allocated.
+    pub scrub: Arc<Scrub>,
+    /// Free slots.
+    pub trim: Trimmer,
+    /// Garbage collection.
+    pub gc: Collector,
+    /// Names of what is lost.
+    pub damage: DamageWalker,
+}
+
+impl Upkeep {
+    /// That of `pool`.
+    pub fn new(pool: &Arc<Pool>) -> Arc<Self> {
+        let devices = Arc::new(Devices::new(pool));
+        let read_repair = Arc::new(ReadRepair::new(pool));
+        let resilver = Arc::new(Resilver::new(pool, &devices, &read_repair));
+        let scrub = Arc::new(Scrub::new(pool, &read_repair));
+        pool.add_resting(Arc::downgrade(&resilver) as _);
+        pool.add_resting(Arc::downgrade(&scrub) as _);
+        Arc::new(Self {
+            pool: Arc::clone(pool),
+            reshape: Reshape::new(pool, &devices, &resilver),
+            trim: Trimmer::new(pool),
+            gc: Collector::new(pool),
+            damage: DamageWalker::new(pool),
+            devices,
+            resilver,
+            read_repair,
+            scrub,
+        })
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Checks the whole pool: see [`check`].
+    ///
+    /// # Errors
+    /// Only when the check itself cannot go on; damage is in the report.
+    pub fn check(&self) -> Result<Report> {
+        check::check(&self.pool)
+    }
+}

@@ -1,0 +1,136 @@
+//! Read repair: what reads met: stripes with a column that was wrong, and segments that the cleaner cannot empty.
+//!
+//! Whoever has time ([`Pool::step`]) has stripes reconstructed that reads left with the store's suspects.
+
+use crate::reconstruct::{self, Reconstruction, Targets};
+use larder_pool::Lost;
+use larder_pool::Pool;
+use larder_store::Store;
+use larder_store::error::{PoolError, Result};
+use larder_sync::Mutex;
+use std::sync::Arc;
+
+/// Places that one step looks at.
+const PLACES_PER_STEP: usize = 64;
+/// Bytes of a segment that is reconstructed whole, a step.
+const STEP: u64 = 16 << 20;
+/// Lost ranges that are remembered.
+const LOST: usize = 4096;
+
+/// See the module's text.
+pub struct ReadRepair {
+    pool: Arc<Pool>,
+    store: Arc<Store>,
+    /// A segment that is reconstructed whole. Held for a step, outermost of all locks.
+    whole: Mutex<Option<Reconstruction>>,
+    lost: Mutex<Vec<Lost>>,
+}
+
+impl ReadRepair {
+    pub(crate) fn new(pool: &Arc<Pool>) -> Self {
+        let store = Arc::clone(pool.store());
+        Self { pool: Arc::clone(pool), store, whole: Mutex::default(), lost: Mutex::default() }
+    }
+
+    /// Whether more was found wrong than could be remembered: a scrub would find it again.
+    pub fn advises_scrub(&self) -> bool {
+        self.store.suspects.overran()
+    }
+
+    /// Whether [`Pool::step`] has something to do.
+    pub fn is_waiting(&self) -> bool {
+        self.store.suspects.is_waiting()
+    }
+
+    /// Reconstructs stripes that reads found wrong; how many. None when there are none, or when they are in no durable
+    /// commit yet: then they wait.
+    ///
+    /// # Errors
+    /// When the pool is suspended.
+    pub fn step(&self) -> Result<u64> {
+        match self.store.check_writable() {
+            Err(PoolError::ReadOnly) => return Ok(0),
+            checked => checked?,
+        }
+        let mut whole = self.whole.lock();
+        let mut places = self.store.suspects.take(PLACES_PER_STEP);
+        let mut stripes = 0;
+        while let Some(((id, offset), mut counted)) = places.pop_first() {
+            // Gone, with what was in it.
+            let Some(segment) = self.store.readable.get(id) else { continue };
+            let Some(stripe) = reconstruct::find_stripe(&self.pool, &segment, offset) else { continue };
+            let end = stripe.offset + stripe.height;
+            // Whatever else was met in the same stripe.
+            while let Some(entry) = places.first_entry().filter(|next| *next.key() < (id, end)) {
+                counted |= entry.remove();
+            }
+            if stripe.commit > self.store.durable_commit() {
+                self.store.suspects.note(id, offset, counted);
+                continue;
+            }
+            let mut reconstruction = Reconstruction::of_stripes(segment, stripe.offset..end, counted);
+            while !reconstruction.step(&self.pool, u64::MAX)? {}
+            stripes += reconstruction.tally().stripes;
+            // Who looks for the names of what is known would read it, and have it reconstructed again, without an end.
+            let new = self.remember_lost(&reconstruction.tally().lost);
+            self.pool.damage().note_lost(&new);
+        }
+        if stripes == 0 {
+            stripes = self.repair_whole(&mut whole)?;
+        }
+        Ok(stripes)
+    }
+
+    /// Goes on with a segment that is reconstructed whole.
+    fn repair_whole(&self, whole: &mut Option<Reconstruction>) -> Result<u64> {
+        if whole.is_none() {
+            let Some(id) = self.store.suspects.take_segment() else { return Ok(0) };
+            let core = self.store.core.lock();
+            let entry = core.entries.get(&id);
+            *whole =
+                entry.map(|entry| Reconstruction::new(entry.segment.clone(), entry.height, Targets::All));
+        }
+        let Some(reconstruction) = whole else { return Ok(0) };
+        let before = reconstruction.tally().stripes;
+        let done = reconstruction.step(&self.pool, STEP)?;
+        let stripes = reconstruction.tally().stripes - before;
+        if done {
+            self.was_reconstructed(reconstruction);
+            *whole = None;
+        }
+        Ok(stripes)
+    }
+
+    /// A segment was reconstructed from end to end: what is lost of it is remembered; when nothing is, the cleaner may
+    /// have it.
+    pub(crate) fn was_reconstructed(&self, reconstruction: &Reconstruction) {
+        self.keep_lost(&reconstruction.tally().lost);
+        if reconstruction.tally().lost.is_empty() {
+            self.store.core.lock().entries.change(reconstruction.segment_id(), |entry| entry.damaged = false);
+        }
+    }
+
+    /// Remembers what a scan could not give back, and has it named.
+    pub(crate) fn keep_lost(&self, lost: &[Lost]) {
+        self.remember_lost(lost);
+        self.pool.damage().note_lost(lost);
+    }
+
+    /// Those that were not known and found room.
+    fn remember_lost(&self, lost: &[Lost]) -> Vec<Lost> {
+        let mut all = self.lost.lock();
+        let mut new = Vec::new();
+        for one in lost {
+            if all.len() < LOST && !all.contains(one) {
+                all.push(one.clone());
+                new.push(one.clone());
+            }
+        }
+        new
+    }
+
+    /// Ranges that scrubs and read repairs since import could not restore; the first 4,096 ranges.
+    pub fn lost(&self) -> Vec<Lost> {
+        self.lost.lock().clone()
+    }
+}

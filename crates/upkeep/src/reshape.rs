@@ -1,0 +1,318 @@
+//! Groups that change their shape: a mirror gets a copy more or less, a pool gets another group.
+//!
+//! The layout belongs to the segment. So a group's rule changes at the boundary of a commit, and what is written from
+//! then on is as the new rule says; segments of another layout, or with a slot on a device that is to leave, *do not
+//! fit* and are emptied: records and nodes are moved by the cleaner, the block map's and the index's runs are merged
+//! anew, tables are written anew, and the log goes on in new segments. No file and no snapshot is touched. A device on
+//! its way out is no column of the rule any more; it leaves when no segment has a slot on it.
+//!
+//! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
+
+use crate::devices::{Devices, Place, wipe};
+use crate::resilver::Resilver;
+use larder_device::Device;
+use larder_format::label::{GroupRule, Label, LayoutKind, MIN_DEVICE};
+use larder_format::root::NO_GROUP;
+use larder_format::segment::Layout;
+use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
+use larder_pool::Pool;
+use larder_pool::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
+use larder_store::Store;
+use larder_store::error::{PoolError, Result};
+use larder_store::member::{Member, MemberState};
+use larder_store::space::GroupSpace;
+use larder_store::{Class, Event};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The rule of a mirror of so many devices; one device is none.
+fn mirror_of(copies: usize) -> Result<GroupRule> {
+    let word = if copies == 1 { LayoutKind::Single } else { LayoutKind::Mirror };
+    let copies = u8::try_from(copies).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
+    let layout =
+        Layout::new(1, copies, 0).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
+    Ok(GroupRule { word, layout })
+}
+
+fn is_mirror(rule: &GroupRule) -> bool {
+    matches!(rule.word, LayoutKind::Single | LayoutKind::Mirror)
+}
+
+/// See the module's text.
+pub struct Reshape {
+    pool: Arc<Pool>,
+    store: Arc<Store>,
+    devices: Arc<Devices>,
+    resilver: Arc<Resilver>,
+}
+
+impl Reshape {
+    pub(crate) fn new(pool: &Arc<Pool>, devices: &Arc<Devices>, resilver: &Arc<Resilver>) -> Self {
+        Self {
+            pool: Arc::clone(pool),
+            store: Arc::clone(pool.store()),
+            devices: Arc::clone(devices),
+            resilver: Arc::clone(resilver),
+        }
+    }
+
+    /// Makes a mirror of the group of `to`, or gives that mirror a copy more. Whatever the new device holds is
+    /// overwritten. [`Pool::step`] brings what is stored already to the new device.
+    ///
+    /// # Errors
+    /// When the group is neither a single device nor a mirror; when the device is too small, or fails.
+    pub fn attach(&self, to: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let _mine = self.pool.change_turn();
+        let member = self.pool.known(to)?;
+        let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
+        let Some(rule) = rule.filter(is_mirror).filter(|_| member.stands_for.is_none()) else {
+            return Err(PoolError::Invalid(format!(
+                "{} is neither a single device nor a mirror's: only those get another copy. Nothing was changed",
+                member.name()
+            )));
+        };
+        let leaves =
+            |other: &Arc<Member>| other.group == member.group && other.is_leaving() && other.is_written();
+        if self.store.members.iter().any(|other| leaves(&other)) {
+            return Err(PoolError::Invalid("a device is on its way out of this group: wait for that".into()));
+        }
+        let rule = mirror_of(rule.layout.r() + 1)?;
+        let place = Place { rule, ..self.devices.place_of_member(&member, 1, MAX_DEVICES)? };
+        let label = self.devices.label_for(&*new, &place, None)?;
+        self.store.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("another copy"));
+        let clock = Arc::clone(&self.store.world.clock);
+        let index = place.index;
+        self.pool.change_members(move |pool, commit| {
+            let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
+            joining.joined_after(commit);
+            joining.completed(commit, pool.incarnation());
+            pool.store().members.put(Arc::new(joining));
+            let mut core = pool.store().core.lock();
+            if let Some(group) = core.groups.change(place.group) {
+                group.join(place.index, place.slot_count);
+                group.rule = rule;
+            }
+            core.close_streams(place.group);
+        })?;
+        self.relabel_group(member.group, rule);
+        Ok(index)
+    }
+
+    /// Ends the replacing of a device: the one that stands for it leaves. A mirror gets one copy less, and the device
+    /// leaves when everything is where it stays: see [`crate::reshape`].
+    ///
+    /// # Errors
+    /// When `device` neither stands for another nor is a mirror's, or holds the last copy.
+    pub fn detach(&self, device: DeviceIndex) -> Result<()> {
+        let _mine = self.pool.change_turn();
+        let member = self.pool.known(device)?;
+        if member.stands_for.is_none() {
+            let text = match self.store.members.stand_in(device) {
+                Some(other) if other.state() == MemberState::Waiting => {
+                    format!("has something that {}, which is to replace it, could not be given", other.name())
+                }
+                Some(other) => {
+                    format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
+                }
+                None if member.is_leaving() => "is on its way out already".to_owned(),
+                None if self.is_spare_copy(&member) => return self.narrow(&member),
+                None => "holds a part of its group that only it has: replace it instead".to_owned(),
+            };
+            return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", member.name())));
+        }
+        self.leave(&member)
+    }
+
+    /// Takes a spare out of the pool.
+    ///
+    /// # Errors
+    /// When `device` is no spare.
+    pub fn remove(&self, device: DeviceIndex) -> Result<()> {
+        let _mine = self.pool.change_turn();
+        let member = self.pool.known(device)?;
+        if member.group != NO_GROUP {
+            return Err(PoolError::Invalid(format!(
+                "{} is not a spare: it holds data. Nothing was changed",
+                member.name()
+            )));
+        }
+        self.leave(&member)
+    }
+
+    /// A member that holds nothing which only it has leaves.
+    pub(crate) fn leave(&self, member: &Member) -> Result<()> {
+        let index = member.index;
+        self.store.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
+        self.pool.change_members(move |pool, _| drop(pool.store().members.take(index)))?;
+        self.resilver.forget();
+        wipe(member);
+        Ok(())
+    }
+
+    /// Whether a mirror holds what is on `member` on another device too.
+    pub(crate) fn is_spare_copy(&self, member: &Member) -> bool {
+        let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
+        let others = self.store.members.of_group(member.group).filter(|other| other.index != member.index);
+        rule.is_some_and(|rule| is_mirror(&rule) && rule.layout.r() > 1)
+            && others.filter(|other| other.is_online()).count() > 0
+    }
+
+    /// Sends a mirror's device on its way out.
+    pub(crate) fn narrow(&self, member: &Arc<Member>) -> Result<()> {
+        let group = member.group;
+        let rule = mirror_of(self.store.members.of_group(group).count() - 1)?;
+        self.store
+            .event(Event::new(Class::DeviceRemove).device(member.guid, member.name()).text("on its way out"));
+        let leaving = Arc::clone(member);
+        let gone = !member.is_written();
+        self.pool.change_members(move |pool, _| {
+            leaving.set_leaving();
+            let mut core = pool.store().core.lock();
+            if let Some(space) = core.groups.change(group) {
+                space.retire(leaving.index, gone);
+                space.rule = rule;
+            }
+            core.close_streams(group);
+        })?;
+        self.relabel_group(group, rule);
+        Ok(())
+    }
+
+    /// The labels of a group tell its rule; the root does as well, and is believed.
+    fn relabel_group(&self, group: GroupIndex, rule: GroupRule) {
+        for member in self.store.members.of_group(group).filter(|member| member.is_written()) {
+            drop(member.relabel(|label| label.rule = rule));
+        }
+    }
+
+    /// Adds a group of devices. Whatever they hold is overwritten. What is stored already stays where it is; what is
+    /// written goes where most is free.
+    ///
+    /// # Errors
+    /// When a device is too small, or fails.
+    pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
+        let _mine = self.pool.change_turn();
+        let (number, features) = {
+            let core = self.store.core.lock();
+            (GroupIndex::new(core.groups.next()), core.features)
+        };
+        let ashift = self.store.ashift();
+        if number >= NO_GROUP {
+            let text = "this pool has had as many groups as it has numbers for. Nothing was changed";
+            return Err(PoolError::Invalid(text.into()));
+        }
+        // Blocks must find room in the slots of every group.
+        let smallest = self.store.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
+        let slot_size = spec.slot_size().max(smallest);
+        let first = self.store.members.next_index(spec.devices.len(), MAX_DEVICES)?.get();
+        let mut joining = Vec::new();
+        for (device, index) in spec.devices.into_iter().zip(first..) {
+            let size = device.size();
+            if size.get() < MIN_DEVICE {
+                return Err(PoolError::Invalid(format!(
+                    "{} is too small: it has {} bytes and {MIN_DEVICE} are needed. Nothing was changed",
+                    device.name(),
+                    size.get()
+                )));
+            }
+            let label = Label {
+                sequence: 1,
+                pool: self.store.guid(),
+                name: self.pool.name(),
+                device: DeviceGuid::new(self.store.world.entropy.next_u64()),
+                index: DeviceIndex::new(index),
+                group: number,
+                rule: spec.rule,
+                slot_size,
+                slot_count: slot_count(size, slot_size, ashift),
+                data_start: data_start(ashift),
+                device_size: size,
+                created: self.pool.created(),
+                ashift,
+                features,
+                key: self.store.sums.key(),
+            };
+            joining.push((device, label));
+        }
+        for (device, label) in &joining {
+            write_label_areas(&**device, label)?;
+            self.store
+                .event(Event::new(Class::DeviceAdd).device(label.device, device.name()).text("a new group"));
+        }
+        let clock = Arc::clone(&self.store.world.clock);
+        self.pool.change_members(move |pool, commit| {
+            let slots: Vec<_> = joining.iter().map(|(_, label)| (label.index, label.slot_count)).collect();
+            for (device, label) in joining {
+                let member = Member::labelled(device, label, MemberState::Online, None, &clock);
+                member.joined_after(commit);
+                member.completed(commit, pool.incarnation());
+                pool.store().members.put(Arc::new(member));
+            }
+            let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);
+            pool.store().core.lock().groups.insert(group);
+        })
+    }
+
+    /// Goes on with moving what does not fit the shape of its group, about `bytes`; true while there is more to do.
+    ///
+    /// # Errors
+    /// When the pool is suspended, or a commit fails.
+    pub fn step(&self, bytes: u64) -> Result<bool> {
+        let misfits = self.misfits();
+        if misfits.is_empty() {
+            for member in self.leaving_for_good() {
+                self.leave(&member)?;
+            }
+            return Ok(false);
+        }
+        let mut left = bytes;
+        while left > 0 {
+            let Some(moved) = self.pool.clean_misfits()? else { break };
+            left = left.saturating_sub(moved.max(4096));
+        }
+        if left > 0 {
+            // Records and nodes are all moved, or wait for room; pages of runs are what is left, and tables.
+            self.store.map.lock().evacuate(|id| misfits.contains(&id));
+            self.pool.evacuate_index(|id| misfits.contains(&id));
+            self.pool.commit()?;
+        }
+        Ok(true)
+    }
+
+    /// Devices on their way out that no segment names any more.
+    fn leaving_for_good(&self) -> Vec<Arc<Member>> {
+        let mut leaving: Vec<_> = self.store.members.iter().filter(|member| member.is_leaving()).collect();
+        if !leaving.is_empty() {
+            let core = self.store.core.lock();
+            let named: HashSet<DeviceIndex> = core
+                .entries
+                .values()
+                .flat_map(|entry| &entry.segment.slots)
+                .map(|slot| slot.device)
+                .collect();
+            leaving.retain(|member| !named.contains(&member.index));
+        }
+        leaving
+    }
+
+    /// Whether [`Pool::step`] has something to do.
+    pub fn is_due(&self) -> bool {
+        !self.misfits().is_empty() || !self.leaving_for_good().is_empty()
+    }
+
+    /// The segments that do not fit.
+    fn misfits(&self) -> HashSet<SegmentId> {
+        let core = self.store.core.lock();
+        let groups = &core.groups;
+        let misfit =
+            |entry: &larder_store::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
+        core.entries.select(misfit).into_iter().collect()
+    }
+
+    /// Bytes, before copies, that still have to move to fit the shape of their group.
+    pub fn left(&self) -> u64 {
+        let misfits = self.misfits();
+        let core = self.store.core.lock();
+        misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
+    }
+}
