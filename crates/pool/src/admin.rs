@@ -132,7 +132,7 @@ impl Pool {
         for (property, value) in &properties {
             self.store_property(id, property, value).inspect_err(|_| self.accounts.close(id))?;
         }
-        let dataset = Dataset::new(self.myself.clone(), record, properties, self.default_settings());
+        let dataset = Dataset::new(Arc::downgrade(&self.shared), record, properties, self.default_settings());
         dataset.state.write().changed = true;
         let dataset = Arc::new(dataset);
         datasets.insert(id, Arc::clone(&dataset));

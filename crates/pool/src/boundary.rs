@@ -9,20 +9,8 @@ use larder_format::{CommitId, DeviceIndex};
 use larder_mutants::{Mutant, mutated};
 use larder_store::error::{PoolError, Result};
 use larder_store::member::Member;
-use larder_sync::{Mutex, ReentrantMutex, ReentrantMutexGuard};
+use larder_sync::ReentrantMutexGuard;
 use std::sync::Arc;
-
-/// A change to make at the next boundary between two commits.
-type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
-
-/// Changes of members: one at a time, whoever asks for it.
-#[derive(Default)]
-pub(crate) struct Changes {
-    /// Held from the look at who is a member to the commit that changes it; outermost of all locks.
-    turn: ReentrantMutex<()>,
-    /// Changes that wait for a boundary.
-    waiting: Mutex<Vec<Change>>,
-}
 
 impl Pool {
     /// Makes the changes that wait for the boundary after `commit`. The gate is closed. Stripes and log records on

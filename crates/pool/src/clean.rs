@@ -19,6 +19,7 @@
 //! and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself. Which segment:
 //! [`larder_store::heat`].
 
+use crate::cleaning::Cleaning;
 use crate::dedup::IndexFootprints;
 use crate::pool::Pool;
 use bytes::Bytes;
@@ -85,14 +86,6 @@ impl Writes {
         let all = u128::from(self.stored) + u128::from(self.moved);
         if self.stored == 0 { 100 } else { (all * 100 / u128::from(self.stored)) as u64 }
     }
-}
-
-/// A segment that is being emptied, and how far its stripes have been looked at.
-pub(crate) struct Cleaning {
-    segment: SegmentId,
-    offset: u32,
-    /// Its stripes, as soon as the first step has begun.
-    readahead: Option<Readahead>,
 }
 
 /// A block on its way.
@@ -483,7 +476,7 @@ impl Pool {
             if !places.contains(&ptr.place) {
                 continue;
             }
-            if self.free_dead(ptr.id, entry) {
+            if self.freeing.free_dead(ptr.id, entry) {
                 continue;
             }
             let block = if self.store.prove(ptr.id, &bytes).is_some() {

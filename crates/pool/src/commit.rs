@@ -15,7 +15,7 @@
 
 use crate::dataset::is_free_to_die;
 use crate::fence::FenceCheck;
-use crate::free::PAGES_PER_COMMIT;
+use crate::freeing::PAGES_PER_COMMIT;
 use crate::pool::{FrontEnd, Pool};
 use crate::sealing::Sealed;
 use larder_format::block::BlockKind;
@@ -171,7 +171,7 @@ impl Pool {
         if !export {
             // It can fail at a page of the map that cannot be read; the commit is durable nevertheless, and
             // whoever calls [`Pool::free_step`] is told.
-            drop(self.free_some(PAGES_PER_COMMIT));
+            drop(self.freeing.free_some(PAGES_PER_COMMIT));
         }
         Ok(commit)
     }
@@ -421,7 +421,7 @@ impl Pool {
         if how != How::WhatFits {
             self.seal_snapshots(self.store.open_commit())?;
         }
-        self.seal_dropped();
+        self.freeing.seal_dropped();
         self.freeing.seal(&self.tables)
     }
 

@@ -1,12 +1,11 @@
 //! Making a pool: groups from devices, labels, and the first commit.
 
 use crate::dataset::Dataset;
-use crate::duplicates::Duplicates;
 use crate::event_log::EventLog;
 use crate::fence::Fence;
-use crate::freeing::Freeing;
-use crate::intent_log::{Intent, IntentLog, Notes};
+use crate::intent_log::{Intent, Notes};
 use crate::pool::Pool;
+use crate::shared::Shared;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{
@@ -314,7 +313,7 @@ impl Pool {
             name: spec.name,
         };
         let settings = pool.default_settings();
-        let root = Dataset::new(pool.myself.clone(), record, BTreeMap::new(), settings);
+        let root = Dataset::new(Arc::downgrade(&pool.shared), record, BTreeMap::new(), settings);
         root.state.write().changed = true;
         pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
         pool.make_secret()?;
@@ -339,39 +338,32 @@ impl Pool {
             durable: parts.durable,
             events: Arc::clone(&log) as Arc<dyn EventSink>,
         });
-        Arc::new_cyclic(|myself| Pool {
+        Arc::new(Pool {
             began,
             changes: Default::default(),
             rebuilt: Default::default(),
             resting: Default::default(),
-            pins: Default::default(),
             trimming: Mutex::new(()),
             name: RwLock::new(parts.name),
             created: parts.created,
             gate: RwLock::new(()),
             commit_lock: Mutex::new(()),
-            intent: IntentLog::new(&store, parts.intent, parts.notes),
             tables: Mutex::new(Tree::empty()),
             datasets: RwLock::new(BTreeMap::new()),
             destroyed: Mutex::default(),
             properties: RwLock::new(BTreeMap::new()),
             front: RwLock::new(None),
-            accounts: crate::accounts::Accounts::default(),
             sealing: Default::default(),
             fence: Fence::new(&store),
             log,
-            damage: crate::ledger::Damage::new(&store),
             reclaiming: Mutex::new(()),
             exhausted: AtomicU64::new(u64::MAX),
             reclaimed_in_vain: AtomicU64::new(u64::MAX),
             cleaning: Mutex::new(None),
             moved: AtomicU64::new(0),
             waker: OnceLock::new(),
-            freeing: Freeing::new(&store),
-            duplicates: Duplicates::new(DEFAULT_MEMORY),
             snapshots: Mutex::default(),
-            myself: myself.clone(),
-            store,
+            shared: Arc::new(Shared::new(store, DEFAULT_MEMORY, parts.intent, parts.notes)),
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Datasets: a tree, what it amounts to, and the properties that apply to it.
 
 use crate::ledger::HEAD;
-use crate::pool::{Op, Pool};
+use crate::op::Op;
+use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
@@ -86,7 +87,7 @@ pub struct Dataset {
     guid: u64,
     created: Timestamp,
     birth: u64,
-    pool: Weak<Pool>,
+    shared: Weak<Shared>,
     pub(crate) state: RwLock<State>,
     names: NameKey,
     pub(crate) local: RwLock<BTreeMap<String, String>>,
@@ -98,7 +99,7 @@ pub struct Dataset {
 
 impl Dataset {
     pub(crate) fn new(
-        pool: Weak<Pool>,
+        shared: Weak<Shared>,
         record: DatasetRecord,
         local: BTreeMap<String, String>,
         settings: Settings,
@@ -109,7 +110,7 @@ impl Dataset {
             created: record.created,
             birth: record.birth,
             names: NameKey::new(&record.name_salt),
-            pool,
+            shared,
             state: RwLock::new(State {
                 tree: record.root.map_or_else(Tree::empty, Tree::open),
                 record,
@@ -185,8 +186,8 @@ impl Dataset {
         self.stuck.store(true, Ordering::Relaxed);
     }
 
-    fn pool(&self) -> Result<Arc<Pool>> {
-        self.pool.upgrade().ok_or_else(|| PoolError::Suspended("the pool was exported".into()))
+    fn shared(&self) -> Result<Arc<Shared>> {
+        self.shared.upgrade().ok_or_else(|| PoolError::Suspended("the pool was exported".into()))
     }
 
     /// Looks into the tree; changes wait meanwhile.
@@ -194,9 +195,9 @@ impl Dataset {
     /// # Errors
     /// When the pool is not imported any more.
     pub fn view(&self) -> Result<View<'_>> {
-        let (pool, state) = (self.pool()?, self.state.read());
+        let (shared, state) = (self.shared()?, self.state.read());
         self.check_whole()?;
-        Ok(View { pool, state })
+        Ok(View { shared, state })
     }
 
     /// Holds the dataset's lock for a change; one that panics leaves it torn, and nobody is shown it any more.
@@ -226,14 +227,14 @@ impl Dataset {
         let mut state = self.change();
         self.check_whole()?;
         let (before, dirty) = (state.record.referenced, state.tree.dirty_bytes());
-        let mut update = Update { pool: op.pool(), dataset: self.id, state: &mut state, touched: false };
+        let mut update = Update { shared: op.shared(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
         let (touched, after) = (update.touched, state.record.referenced);
-        op.pool().accounts.post(self.id, after.wrapping_sub(before) as i64);
+        op.shared().accounts.post(self.id, after.wrapping_sub(before) as i64);
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
-        op.pool().store.unsealed.fetch_add(more, Ordering::Relaxed);
+        op.shared().store.unsealed.fetch_add(more, Ordering::Relaxed);
         if result.is_err() && touched {
-            drop(op.pool().store.suspend("an operation failed halfway; the last commit is intact".into()));
+            drop(op.shared().store.suspend("an operation failed halfway; the last commit is intact".into()));
         }
         result
     }
@@ -269,15 +270,15 @@ impl Drop for Changing<'_> {
 
 /// A look into a dataset's tree.
 pub struct View<'a> {
-    pool: Arc<Pool>,
+    shared: Arc<Shared>,
     state: RwLockReadGuard<'a, State>,
 }
 
 /// Reading, alike for views and updates.
 pub trait Look {
-    /// The pool and the tree.
+    /// What the pool shares with its datasets, and the tree.
     #[doc(hidden)]
-    fn parts(&self) -> (&Pool, &Tree);
+    fn parts(&self) -> (&Shared, &Tree);
     /// Whose tree it is: a dataset, and a snapshot's highest id or [`HEAD`].
     #[doc(hidden)]
     fn owner(&self) -> (DatasetId, BlockId);
@@ -285,27 +286,27 @@ pub trait Look {
     /// Tells the ledger of a node on the way from `key` that cannot be read.
     #[doc(hidden)]
     fn tell(&self, key: &Key, error: &PoolError) {
-        let (pool, tree) = self.parts();
-        pool.damage.note_lost_node(self.owner(), tree, key, error);
+        let (shared, tree) = self.parts();
+        shared.damage.note_lost_node(self.owner(), tree, key, error);
     }
 
     /// The value under `key`.
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        let (pool, tree) = self.parts();
-        tree.get(&DatasetNodes(&pool.store), key).inspect_err(|error| self.tell(key, error))
+        let (shared, tree) = self.parts();
+        tree.get(&DatasetNodes(&shared.store), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Reads the nodes on the way to `key`, so that what cannot be read is noticed.
     fn reach(&self, key: &Key) -> Result<()> {
-        let (pool, tree) = self.parts();
-        let found = tree.get_with(&DatasetNodes(&pool.store), key, |_| ());
+        let (shared, tree) = self.parts();
+        let found = tree.get_with(&DatasetNodes(&shared.store), key, |_| ());
         found.map(drop).inspect_err(|error| self.tell(key, error))
     }
 
     /// The entry with the greatest key that is not greater than `key`.
     fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let (pool, tree) = self.parts();
-        tree.last_before(&DatasetNodes(&pool.store), key).inspect_err(|error| self.tell(key, error))
+        let (shared, tree) = self.parts();
+        tree.last_before(&DatasetNodes(&shared.store), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Shows entries from `from` on in ascending order until `visit` breaks.
@@ -319,12 +320,12 @@ pub trait Look {
         range: (Bound<Key>, Bound<Key>),
         visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (pool, tree) = self.parts();
+        let (shared, tree) = self.parts();
         let mut last = match range.0 {
             Bound::Included(from) | Bound::Excluded(from) => from,
             Bound::Unbounded => Key::MIN,
         };
-        let scanned = tree.scan(&DatasetNodes(&pool.store), range, |key, value| {
+        let scanned = tree.scan(&DatasetNodes(&shared.store), range, |key, value| {
             last = *key;
             visit(key, value)
         });
@@ -338,18 +339,18 @@ pub trait Look {
         range: RangeInclusive<Key>,
         visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>,
     ) -> bool {
-        let (pool, tree) = self.parts();
+        let (shared, tree) = self.parts();
         let (mut lost, mut over) = (false, false);
         let mut at = Some(*range.start());
         while let Some(from) = at.filter(|from| !over && range.contains(from)) {
-            at = tree.survey(&DatasetNodes(&pool.store), from, 1, |met| match met {
+            at = tree.survey(&DatasetNodes(&shared.store), from, 1, |met| match met {
                 Met::Leaf(leaf) => {
                     let mut within = leaf.iter().filter(|(key, _)| range.contains(key));
                     over = within.any(|(key, value)| visit(key, value).is_break());
                 }
                 Met::Lost(node) => {
                     lost = true;
-                    pool.damage.note_lost_part(self.owner(), &node);
+                    shared.damage.note_lost_part(self.owner(), &node);
                 }
             });
         }
@@ -358,8 +359,8 @@ pub trait Look {
 }
 
 impl Look for View<'_> {
-    fn parts(&self) -> (&Pool, &Tree) {
-        (&self.pool, &self.state.tree)
+    fn parts(&self) -> (&Shared, &Tree) {
+        (&self.shared, &self.state.tree)
     }
     fn owner(&self) -> (DatasetId, BlockId) {
         (self.state.record.id, HEAD)
@@ -367,8 +368,8 @@ impl Look for View<'_> {
 }
 
 impl Look for Update<'_> {
-    fn parts(&self) -> (&Pool, &Tree) {
-        (self.pool, &self.state.tree)
+    fn parts(&self) -> (&Shared, &Tree) {
+        (self.shared, &self.state.tree)
     }
     fn owner(&self) -> (DatasetId, BlockId) {
         (self.dataset, HEAD)
@@ -377,7 +378,7 @@ impl Look for Update<'_> {
 
 /// A change of a dataset's tree under way.
 pub struct Update<'a> {
-    pool: &'a Pool,
+    shared: &'a Shared,
     dataset: DatasetId,
     state: &'a mut State,
     touched: bool,
@@ -386,14 +387,14 @@ pub struct Update<'a> {
 impl Update<'_> {
     /// Puts a value of at most 4,096 bytes under `key`.
     pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
-        self.state.tree.insert(&DatasetNodes(&self.pool.store), key, value)?;
+        self.state.tree.insert(&DatasetNodes(&self.shared.store), key, value)?;
         self.touch();
         Ok(())
     }
 
     /// Takes the value under `key` out; false when there was none.
     pub fn remove(&mut self, key: &Key) -> Result<bool> {
-        let old = self.state.tree.remove(&DatasetNodes(&self.pool.store), key)?;
+        let old = self.state.tree.remove(&DatasetNodes(&self.shared.store), key)?;
         self.touch();
         Ok(old.is_some())
     }
@@ -408,7 +409,7 @@ impl Update<'_> {
     ) -> Result<usize> {
         let touched = &mut self.touched;
         let taken =
-            self.state.tree.remove_range(&DatasetNodes(&self.pool.store), range, limit, |key, value| {
+            self.state.tree.remove_range(&DatasetNodes(&self.shared.store), range, limit, |key, value| {
                 *touched = true;
                 removed(key, value);
             })?;
@@ -420,7 +421,7 @@ impl Update<'_> {
     /// which is not among it; false when there is none, or it holds more. The blocks that were named there are left to
     /// GC, and still count as referenced: see [`Update::forget_lost`].
     pub fn excise_lost(&mut self, from: &Key, to: &Key) -> Result<bool> {
-        let nodes = DatasetNodes(&self.pool.store);
+        let nodes = DatasetNodes(&self.shared.store);
         let (mut lost, mut at) = (None, *from);
         while lost.is_none() && at < *to {
             let next = self.state.tree.survey(&nodes, at, 1, |met| {
@@ -441,7 +442,7 @@ impl Update<'_> {
             return Ok(false);
         }
         self.touch();
-        self.pool.freeing.leave_to_gc(1);
+        self.shared.freeing.leave_to_gc(1);
         Ok(true)
     }
 
@@ -452,7 +453,7 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(stored);
         record.stored = record.stored.saturating_sub(stored);
         record.logical = record.logical.saturating_sub(logical);
-        self.pool.freeing.leave_to_gc(stored);
+        self.shared.freeing.leave_to_gc(stored);
         self.touch();
     }
 
@@ -469,7 +470,7 @@ impl Update<'_> {
     /// already: the block is shared from now on, and nobody but GC frees it.
     pub fn share_block(&mut self, ptr: BlockPtr, logical: u64) {
         self.link_block(ptr, logical);
-        self.pool.note_shared(ptr.id);
+        self.shared.freeing.note_shared(ptr.id);
     }
 
     /// An extent no longer names this block of `logical` plain bytes; it dies with the commit when neither a
@@ -479,11 +480,11 @@ impl Update<'_> {
         record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
-        self.pool.damage.doubt(self.dataset, ptr.id);
+        self.shared.damage.doubt(self.dataset, ptr.id);
         if mutated(Mutant::EarlyReuse) {
-            self.pool.free_now(ptr);
+            self.shared.freeing.free_now(ptr);
         } else if is_free_to_die(record, ptr) {
-            self.pool.freeing.drop_records([ptr]);
+            self.shared.freeing.drop_records([ptr]);
         }
         self.touch();
     }
@@ -505,12 +506,12 @@ impl Update<'_> {
 
     /// Notes an operation for the intent log.
     pub fn log(&mut self, op: Vec<u8>) {
-        self.pool.intent.notes.lock().note(self.dataset, op, false);
+        self.shared.intent.notes.lock().note(self.dataset, op, false);
     }
 
     /// The same for several, of which a crash leaves all or none.
     pub fn log_together(&mut self, ops: impl IntoIterator<Item = Vec<u8>>) {
-        let mut notes = self.pool.intent.notes.lock();
+        let mut notes = self.shared.intent.notes.lock();
         for (number, op) in ops.into_iter().enumerate() {
             notes.note(self.dataset, op, false);
             if number > 0 {
@@ -521,7 +522,7 @@ impl Update<'_> {
 
     /// The same for one that takes data away: it is durable no sooner than what was written before it.
     pub fn log_removal(&mut self, op: Vec<u8>) {
-        self.pool.intent.notes.lock().note(self.dataset, op, true);
+        self.shared.intent.notes.lock().note(self.dataset, op, true);
     }
 
     fn touch(&mut self) {

@@ -31,17 +31,19 @@
 //! Every change is to the map, the segments' counts and the freeing record, which one commit makes durable
 //! together, with the trees that dropped the references. A cut leaves a block named by a tree, or marked, or free.
 
-use larder_format::run::Marks;
+use crate::duplicates::Duplicates;
+use crate::pins::Pins;
+use larder_format::run::{Delta, Marks};
 use larder_format::tables::{FreeingRecord, Table};
-use larder_format::{BlockId, BlockPtr};
+use larder_format::{BlockId, BlockPtr, Place};
 use larder_mutants::{Mutant, mutated};
-use larder_sorted::map::{BlockMap, Step, Update};
+use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use larder_sorted::tree::Tree;
 use larder_store::Store;
 use larder_store::error::Result;
 use larder_store::read::TableNodes;
 use larder_store::run_io::RunIo;
-use larder_sync::{Mutex, MutexGuard};
+use larder_sync::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,24 +55,31 @@ const QUEUE_SHARE: u64 = 32;
 /// Memory of an id in a sorted set, bytes: its nodes are six elevenths full at worst.
 const QUEUE_ENTRY: u64 = 15;
 
+/// Ids that are decided at once, under the map's lock.
+const BATCH: usize = 1024;
+/// Ids that a step looks at, at most: some 5 µs each, which commits wait for.
+const IDS_PER_STEP: usize = 1 << 15;
+/// Pages of the map that freeing may read after each commit.
+pub(crate) const PAGES_PER_COMMIT: usize = 64;
+
 /// Blocks that were dropped and are not free yet.
 #[derive(Debug, Default)]
-pub(crate) struct Dropped {
+struct Dropped {
     /// Records above their head's `protected_below`, dropped since the last commit.
-    pub(crate) records: Vec<BlockPtr>,
+    records: Vec<BlockPtr>,
     /// Nodes, likewise.
-    pub(crate) nodes: Vec<BlockPtr>,
+    nodes: Vec<BlockPtr>,
     /// The footprints of both.
-    pub(crate) dropped_bytes: u64,
+    dropped_bytes: u64,
     /// Ids with the mark `DEAD`.
-    pub(crate) queue: BTreeSet<BlockId>,
+    queue: BTreeSet<BlockId>,
     /// From this id on there may be some that are not in the queue.
-    pub(crate) unswept: Option<BlockId>,
+    unswept: Option<BlockId>,
     /// Ids with the mark `DEAD` that a collection holds.
-    pub(crate) held: BTreeSet<BlockId>,
+    held: BTreeSet<BlockId>,
     /// As of now; durable with the next commit.
-    pub(crate) record: FreeingRecord,
-    pub(crate) changed: bool,
+    record: FreeingRecord,
+    changed: bool,
 }
 
 impl Dropped {
@@ -81,18 +90,18 @@ impl Dropped {
     }
 
     /// Whether nothing carries the mark `DEAD`.
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.held.is_empty() && self.unswept.is_none()
     }
 
     /// An id got the mark `DEAD`.
-    pub(crate) fn enqueue(&mut self, id: BlockId, bytes: u64, limit: usize) {
+    fn enqueue(&mut self, id: BlockId, bytes: u64, limit: usize) {
         self.count(bytes);
         self.remember(id, limit);
     }
 
     /// As [`Dropped::enqueue`], for one that a collection holds.
-    pub(crate) fn hold(&mut self, id: BlockId, bytes: u64) {
+    fn hold(&mut self, id: BlockId, bytes: u64) {
         self.count(bytes);
         self.held.insert(id);
     }
@@ -104,7 +113,7 @@ impl Dropped {
     }
 
     /// Keeps an id in memory, or that it must be swept for.
-    pub(crate) fn remember(&mut self, id: BlockId, limit: usize) {
+    fn remember(&mut self, id: BlockId, limit: usize) {
         if self.queue.len() < limit {
             self.queue.insert(id);
         } else {
@@ -113,7 +122,7 @@ impl Dropped {
     }
 
     /// The mark `DEAD` of an id of so many bytes is gone.
-    pub(crate) fn dequeued(&mut self, id: BlockId, bytes: u64) {
+    fn dequeued(&mut self, id: BlockId, bytes: u64) {
         self.queue.remove(&id);
         self.record.queued_blocks = self.record.queued_blocks.saturating_sub(1);
         self.record.queued_bytes = self.record.queued_bytes.saturating_sub(bytes);
@@ -137,6 +146,8 @@ impl Dropped {
 /// What a pool has still to free. The lock is taken last, and alone.
 pub(crate) struct Freeing {
     store: Arc<Store>,
+    duplicates: Arc<Duplicates>,
+    pins: Arc<Pins>,
     dropped: Mutex<Dropped>,
     /// What was last told of how much will be free by itself, bytes.
     told: AtomicU64,
@@ -144,18 +155,19 @@ pub(crate) struct Freeing {
 
 impl Freeing {
     /// Nothing.
-    pub(crate) fn new(store: &Arc<Store>) -> Self {
-        Self { store: Arc::clone(store), dropped: Mutex::default(), told: AtomicU64::new(0) }
+    pub(crate) fn new(store: &Arc<Store>, duplicates: &Arc<Duplicates>, pins: &Arc<Pins>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            duplicates: Arc::clone(duplicates),
+            pins: Arc::clone(pins),
+            dropped: Mutex::default(),
+            told: AtomicU64::new(0),
+        }
     }
 
     /// Import: as the tables have it.
     pub(crate) fn open(&self, record: FreeingRecord) {
         *self.dropped.lock() = Dropped::open(record);
-    }
-
-    /// What was dropped and is not free yet.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Dropped> {
-        self.dropped.lock()
     }
 
     /// What was last told of how much will be free by itself, bytes.
@@ -240,7 +252,7 @@ impl Freeing {
         self.queue_limit().saturating_sub(self.dropped.lock().queue.len())
     }
 
-    pub(crate) fn queue_limit(&self) -> usize {
+    fn queue_limit(&self) -> usize {
         let share = self.store.cache.memory() / QUEUE_SHARE / QUEUE_ENTRY;
         QUEUE_MAX.min(share as usize)
     }
@@ -254,7 +266,7 @@ impl Freeing {
     }
 
     /// Looks for ids with the mark `DEAD` from `from` on and brings them into the queue; the pages that it read.
-    pub(crate) fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
+    fn sweep(&self, from: BlockId, pages: usize) -> Result<usize> {
         let (limit, io) = (self.queue_limit().max(1), RunIo::new(&self.store));
         // A commit's marks are in the runs by now; what GC has marked since is in the table.
         let (mut found, mut walk) = {
@@ -332,5 +344,180 @@ impl Freeing {
     pub(crate) fn has_queued(&self) -> bool {
         let freeing = self.dropped.lock();
         !freeing.queue.is_empty() || freeing.unswept.is_some()
+    }
+
+    /// A further extent names this block: from now on only GC can say that it is dead.
+    pub(crate) fn note_shared(&self, id: BlockId) {
+        self.mark_shared(&mut self.store.map.lock(), id);
+    }
+
+    /// As [`Freeing::note_shared`], under the map's lock.
+    pub(crate) fn mark_shared(&self, map: &mut BlockMap, id: BlockId) {
+        // First: a collection that has not heard of it may take the mark away, but only before it is set.
+        self.pins.touched(id);
+        if !mutated(Mutant::SharedNotMarked) {
+            map.apply(Update::Mark { id, marks: Marks::SHARED });
+        }
+        let mut freeing = self.dropped.lock();
+        freeing.changed |= freeing.record.shared == 0;
+        freeing.record.shared = 1;
+    }
+
+    /// The map forgets a block, and whoever looks for duplicates never names it again.
+    fn forget_block(&self, map: &mut BlockMap, id: BlockId) {
+        map.apply(Update::Delete { id });
+        self.duplicates.forget(id);
+    }
+
+    /// Part of a commit: what was dropped since the last one is freed, or marked. Nobody is inside.
+    pub(crate) fn seal_dropped(&self) {
+        let (records, nodes, shared) = {
+            let mut freeing = self.dropped.lock();
+            let (records, nodes) = (std::mem::take(&mut freeing.records), std::mem::take(&mut freeing.nodes));
+            freeing.dropped_bytes = 0;
+            (records, nodes, freeing.record.shared != 0)
+        };
+        let (mut dead, mut unsure) = (Vec::new(), Vec::new());
+        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.pins.holds(node.id));
+        if !mutated(Mutant::Leak) {
+            let core = self.store.core.lock();
+            for ptr in records.into_iter().chain(nodes) {
+                let certain = !shared && !core.has_copies() && !core.hint_is_stale(ptr.place.segment);
+                if certain { &mut dead } else { &mut unsure }.push(ptr);
+            }
+        }
+        {
+            let mut map = self.store.map.lock();
+            dead.iter().for_each(|ptr| self.forget_block(&mut map, ptr.id));
+            for ptr in unsure.iter().chain(&held) {
+                map.apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
+            }
+        }
+        self.give_back(dead.iter().map(|ptr| (ptr.id, ptr.place)));
+        let limit = self.queue_limit();
+        let mut freeing = self.dropped.lock();
+        for ptr in unsure {
+            freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), limit);
+        }
+        for ptr in held {
+            freeing.hold(ptr.id, u64::from(ptr.place.footprint()));
+        }
+    }
+
+    /// Blocks that the map has forgotten: their bytes are not live any more.
+    fn give_back(&self, freed: impl Iterator<Item = (BlockId, Place)> + Clone) {
+        let mut core = self.store.core.lock();
+        freed.clone().for_each(|(_, place)| core.release(place));
+        drop(core);
+        for (id, _) in freed {
+            self.store.cache.forget(id);
+            self.pins.freed(id);
+        }
+    }
+
+    /// Frees a block at once, before any commit.
+    pub(crate) fn free_now(&self, ptr: BlockPtr) {
+        if self.store.core.lock().has_copies() {
+            // Only the map knows all of its places.
+            self.store.map.lock().apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
+            let bytes = u64::from(ptr.place.footprint());
+            return self.dropped.lock().enqueue(ptr.id, bytes, self.queue_limit());
+        }
+        self.forget_block(&mut self.store.map.lock(), ptr.id);
+        self.give_back(std::iter::once((ptr.id, ptr.place)));
+    }
+
+    /// As [`crate::Pool::free_step`]; the commit lock is held, so that no block moves and no run goes.
+    pub(crate) fn free_some(&self, pages: usize) -> Result<bool> {
+        self.let_go();
+        let mut pages = pages.max(1);
+        let mut ids_left = IDS_PER_STEP;
+        let mut finder = self.store.map.lock().finder();
+        while pages > 0 && ids_left > 0 {
+            let batch: Vec<BlockId> = {
+                let freeing = self.dropped.lock();
+                freeing.queue.iter().take(BATCH.min(ids_left)).copied().collect()
+            };
+            let read = if batch.is_empty() {
+                let from = self.dropped.lock().unswept;
+                let Some(from) = from else { break };
+                self.sweep(from, pages)?
+            } else {
+                ids_left -= batch.len();
+                self.decide_batch(&batch, &mut finder)?
+            };
+            pages = pages.saturating_sub(read);
+        }
+        let freeing = self.dropped.lock();
+        Ok(!freeing.queue.is_empty() || freeing.unswept.is_some())
+    }
+
+    /// Queues ids that no collection holds any more.
+    fn let_go(&self) {
+        let first = self.dropped.lock().held.first().copied();
+        // What it still needs of the oldest it needs of the others.
+        if first.is_some_and(|first| !self.pins.holds(first)) {
+            let limit = self.queue_limit();
+            let mut freeing = self.dropped.lock();
+            for id in std::mem::take(&mut freeing.held) {
+                freeing.remember(id, limit);
+            }
+        }
+    }
+
+    /// Frees the ids of the queue that are not shared; the pages that it read.
+    fn decide_batch(&self, ids: &[BlockId], finder: &mut Finder) -> Result<usize> {
+        let (io, before) = (RunIo::new(&self.store), finder.pages());
+        let in_runs: Vec<(BlockId, Delta)> =
+            ids.iter().map(|&id| Ok((id, finder.find(id, &io)?))).collect::<Result<_>>()?;
+        let mut freed = Vec::new();
+        {
+            let mut map = self.store.map.lock();
+            let mut freeing = self.dropped.lock();
+            for (id, in_runs) in in_runs {
+                let delta = map.now(id, in_runs);
+                if !delta.set.contains(Marks::DEAD) {
+                    freeing.queue.remove(&id);
+                    continue;
+                }
+                let places = match Entry::of(&delta).map(|entry| entry.location) {
+                    Some(Location::Places(places)) => places.to_vec(),
+                    _ => Vec::new(),
+                };
+                let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
+                freeing.dequeued(id, bytes);
+                if delta.set.contains(Marks::SHARED) {
+                    freeing.record.left_bytes += bytes;
+                    if !mutated(Mutant::DeadNotCleared) {
+                        map.apply(Update::Unmark { id, marks: Marks::DEAD });
+                    }
+                } else {
+                    self.forget_block(&mut map, id);
+                    freed.extend(places.into_iter().map(|place| (id, place)));
+                }
+            }
+        }
+        self.give_back(freed.iter().copied());
+        Ok(finder.pages() - before)
+    }
+
+    /// The cleaner met a block: frees it when it is dead, and says so; else it has to be moved. `in_map` is what the
+    /// map knew of it when it was looked up under the commit lock, which is still held.
+    pub(crate) fn free_dead(&self, id: BlockId, in_map: Entry) -> bool {
+        let (Location::Places(places), true) = (in_map.location, in_map.marks.contains(Marks::DEAD)) else {
+            return false;
+        };
+        {
+            let mut map = self.store.map.lock();
+            let mut freeing = self.dropped.lock();
+            let marks = map.now(id, Delta { set: in_map.marks, ..Delta::NONE }).set;
+            if marks.contains(Marks::SHARED) || !marks.contains(Marks::DEAD) || freeing.held.contains(&id) {
+                return false;
+            }
+            self.forget_block(&mut map, id);
+            freeing.dequeued(id, places.iter().map(|place| u64::from(place.footprint())).sum());
+        }
+        self.give_back(places.iter().map(|&place| (id, place)));
+        true
     }
 }

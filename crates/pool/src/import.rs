@@ -256,7 +256,7 @@ impl Pool {
             }
             let local = properties.remove(&record.id).unwrap_or_default();
             let destroyed = record.destroyed;
-            let dataset = Dataset::new(self.myself.clone(), record, local, self.default_settings());
+            let dataset = Dataset::new(Arc::downgrade(&self.shared), record, local, self.default_settings());
             let (id, dataset) = (dataset.id(), Arc::new(dataset));
             match destroyed {
                 true => self.destroyed.lock().insert(id, dataset),

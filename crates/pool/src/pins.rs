@@ -4,8 +4,6 @@
 //! that are freed, and of blocks that get another reference; and nodes that it may still read are held. All of that
 //! lies here until the collection takes it over, at its next step. The lock is innermost of all.
 
-use crate::pool::Pool;
-use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, SegmentId, Timestamp};
 use larder_sync::Mutex;
 use std::collections::HashSet;
@@ -213,68 +211,19 @@ impl Pins {
     pub(crate) fn segments(&self) -> Vec<SegmentId> {
         self.inbox.lock().segments.clone()
     }
-}
 
-impl Pool {
-    /// Notes for a collection that was asked for what this commit's trees are. All of them are sealed, the gate is
-    /// closed.
-    pub(crate) fn pin_if_wanted(&self, commit: CommitId) {
-        if !std::mem::take(&mut self.pins.inbox.lock().wanted) {
-            return;
-        }
-        let pinned = self.pin(commit);
-        self.pins.horizon.store(pinned.horizon.get(), Ordering::Release);
-        self.pins.holds.store(pinned.horizon.get(), Ordering::Release);
-        let (started, total) = (pinned.started, 2 * pinned.blocks.max(1));
-        let mut inbox = self.pins.inbox.lock();
-        inbox.progress = Some(Progress { started, phase: Phase::Mark, examined: 0, total });
-        inbox.pinned = Some(pinned);
+    /// Whether a commit is to pin its roots; the next one need not any more.
+    pub(crate) fn take_wanted(&self) -> bool {
+        std::mem::take(&mut self.inbox.lock().wanted)
     }
 
-    /// Pins what is committed now. Nobody may be inside.
-    pub fn pin(&self, commit: CommitId) -> Pinned {
-        let (mut members, mut origins) = (Vec::new(), Vec::new());
-        let mut held = 0;
-        for dataset in self.trees() {
-            let lineage = dataset.id();
-            let of: Arc<str> = self.tree_name(&dataset).into();
-            let state = dataset.state.read();
-            let mut predecessor = None;
-            let origin = origins.len() as u32;
-            origins.push(lineage);
-            let mut add = |name, root, referenced, predecessor| {
-                let number = members.len() as u32;
-                members.push(PinnedTree { number, lineage, origin, name, root, referenced, predecessor });
-            };
-            for snapshot in self.snapshots(lineage) {
-                if let Some(root) = snapshot.root {
-                    let name = format!("{of}@{}", snapshot.name).into();
-                    add(name, root, snapshot.referenced, predecessor);
-                }
-                predecessor = snapshot.root.map(|root| (root, snapshot.high));
-            }
-            held += state.record.held;
-            if let Some(root) = state.tree.committed_root() {
-                add(of, root, state.record.referenced, predecessor);
-            }
-        }
-        let left = self.left_bytes();
-        let (from, left_before) = self.judged().unwrap_or((BlockId::new(0), left));
-        let core = self.store.core.lock();
-        let counted = core.entries.values().filter(|entry| {
-            matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
-        });
-        Pinned {
-            commit,
-            started: self.store.world.clock.now(),
-            members,
-            origins,
-            horizon: BlockId::new(core.next_block.get() - 1),
-            from,
-            left,
-            left_before,
-            held,
-            blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
-        }
+    /// A commit has pinned this, with the gate closed.
+    pub(crate) fn keep(&self, pinned: Pinned) {
+        self.horizon.store(pinned.horizon.get(), Ordering::Release);
+        self.holds.store(pinned.horizon.get(), Ordering::Release);
+        let (started, total) = (pinned.started, 2 * pinned.blocks.max(1));
+        let mut inbox = self.inbox.lock();
+        inbox.progress = Some(Progress { started, phase: Phase::Mark, examined: 0, total });
+        inbox.pinned = Some(pinned);
     }
 }

@@ -4,18 +4,16 @@
 //! takes the gate exclusively for as long as it needs to turn what changed into blocks, so that each
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
-use crate::accounts::Accounts;
-use crate::clean::Cleaning;
+use crate::cleaning::Cleaning;
 use crate::dataset::{Dataset, Settings};
-use crate::duplicates::Duplicates;
 use crate::fence::{Fence, FenceCheck};
-use crate::freeing::Freeing;
-use crate::intent_log::IntentLog;
 use crate::ledger::Damage;
+use crate::op::{Gate, Op};
 use crate::pins::Pins;
 use crate::rebuilt::Rebuilt;
 use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
+use crate::shared::Shared;
 use crate::snapshots::Snapshots;
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
@@ -25,8 +23,9 @@ use larder_store::error::{PoolError, Result};
 use larder_store::write::Dedup;
 use larder_store::{Class, Event};
 use larder_store::{Watch, Watermark};
-use larder_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use larder_sync::{Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -50,36 +49,44 @@ pub trait FrontEnd: Send + Sync {
 /// Called when so much is dirty that it should be stored; see [`Pool::on_dirty`].
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
+/// A change to make at the next boundary between two commits.
+type Change = Box<dyn FnOnce(&Pool, CommitId) + Send>;
+
+/// Changes of members: one at a time, whoever asks for it.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Held from the look at who is a member to the commit that changes it; outermost of all locks.
+    pub(crate) turn: ReentrantMutex<()>,
+    /// Changes that wait for a boundary.
+    pub(crate) waiting: Mutex<Vec<Change>>,
+}
+
 /// An imported pool.
 pub struct Pool {
-    pub(crate) store: Arc<Store>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) name: RwLock<String>,
     pub(crate) created: Timestamp,
     /// When it was made or imported, by the clock that never goes back.
     pub(crate) began: Duration,
     /// Changes of members that wait for the next commit.
-    pub(crate) changes: crate::boundary::Changes,
+    pub(crate) changes: Changes,
     /// How far devices are rebuilt.
     pub(crate) rebuilt: Rebuilt,
     pub(crate) resting: AllResting,
-    pub(crate) pins: Pins,
     /// Held while free slots are told to devices.
     pub(crate) trimming: Mutex<()>,
     pub(crate) gate: RwLock<()>,
     pub(crate) commit_lock: Mutex<()>,
-    pub(crate) intent: IntentLog,
     pub(crate) tables: Mutex<Tree>,
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
     /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
     pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
-    pub(crate) accounts: Accounts,
     pub(crate) sealing: Sealing,
     pub(crate) fence: Fence,
-    /// Log of events and damage.
+    /// Log of events.
     pub(crate) log: Arc<crate::event_log::EventLog>,
-    pub(crate) damage: Damage,
     /// Held while space is won back for a writer.
     pub(crate) reclaiming: Mutex<()>,
     /// The commit at which nothing more could be won back.
@@ -90,34 +97,14 @@ pub struct Pool {
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     pub(crate) moved: AtomicU64,
     pub(crate) waker: OnceLock<Waker>,
-    pub(crate) freeing: Freeing,
-    pub(crate) duplicates: Duplicates,
     pub(crate) snapshots: Mutex<Snapshots>,
-    pub(crate) myself: Weak<Pool>,
 }
 
-enum Gate<'a> {
-    Shared { _guard: Option<RwLockReadGuard<'a, ()>> },
-    Exclusive { _guard: &'a RwLockWriteGuard<'a, ()> },
-}
-
-/// A modifying operation under way: everything done under it is in the same commit. Never nest two.
-pub struct Op<'a> {
-    pool: &'a Pool,
-    mark: Watermark,
-    // Dropped before the gate is left.
-    _watch: Watch<'a>,
-    _gate: Gate<'a>,
-}
-
-impl<'a> Op<'a> {
-    /// The pool.
-    pub fn pool(&self) -> &'a Pool {
-        self.pool
-    }
-    /// Down to where it may take space.
-    pub fn watermark(&self) -> Watermark {
-        self.mark
+/// What the pool shares with its datasets is the pool's own as well.
+impl Deref for Pool {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
     }
 }
 
@@ -161,12 +148,7 @@ impl Pool {
         let guard = (!mutated(Mutant::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
         self.store.check_writable()?;
-        Ok(Op {
-            pool: self,
-            mark: self.watermark(),
-            _watch: self.store.watch("an operation"),
-            _gate: Gate::Shared { _guard: guard },
-        })
+        Ok(Op::new(&self.shared, self.watermark(), "an operation", Gate::Shared { _guard: guard }))
     }
 
     /// Down to where operations may take space: to the last slot while what the log held is done again.
@@ -193,14 +175,8 @@ impl Pool {
     pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Result<Op<'a>> {
         self.store.check_writable()?;
         // It is for what the log holds, which was promised.
-        let mark = Watermark::Promised;
-        let op = Op {
-            pool: self,
-            mark,
-            _watch: self.store.watch("a commit"),
-            _gate: Gate::Exclusive { _guard: guard },
-        };
-        Ok(op)
+        let gate = Gate::Exclusive { _guard: guard };
+        Ok(Op::new(&self.shared, Watermark::Promised, "a commit", gate))
     }
     /// This import.
     pub fn incarnation(&self) -> Incarnation {

@@ -3,6 +3,7 @@
 use crate::create::check_name;
 use crate::dataset::Look;
 use crate::pool::Pool;
+use crate::shared::Shared;
 use larder_format::tables::{SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.
 pub struct SnapshotView {
-    pool: Arc<Pool>,
+    shared: Arc<Shared>,
     tree: Tree,
     record: SnapshotRecord,
     _viewed: Arc<()>,
@@ -26,8 +27,8 @@ impl SnapshotView {
 }
 
 impl Look for SnapshotView {
-    fn parts(&self) -> (&Pool, &Tree) {
-        (&self.pool, &self.tree)
+    fn parts(&self) -> (&Shared, &Tree) {
+        (&self.shared, &self.tree)
     }
     fn owner(&self) -> (DatasetId, BlockId) {
         (self.record.dataset, self.record.high)
@@ -69,13 +70,11 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot.
     pub fn snapshot_view(&self, dataset: DatasetId, name: &str) -> Result<SnapshotView> {
-        let pool =
-            self.myself.upgrade().ok_or_else(|| PoolError::Suspended("the pool was exported".into()))?;
         let snapshots = self.snapshots.lock();
         let snapshot = snapshots.named(dataset, name)?;
         let (record, viewed) = (snapshot.record.clone(), Arc::clone(&snapshot.viewed));
         let tree = record.root.map_or_else(Tree::empty, Tree::open);
-        Ok(SnapshotView { pool, tree, record, _viewed: viewed })
+        Ok(SnapshotView { shared: Arc::clone(&self.shared), tree, record, _viewed: viewed })
     }
 
     /// Destroys a snapshot; durable with the next commit. What only it held is left to GC.

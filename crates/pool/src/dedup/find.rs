@@ -1,7 +1,8 @@
 //! Looking for records that are there already, and storing those that are not.
 
 use crate::duplicates::count;
-use crate::pool::{Op, Pool};
+use crate::op::Op;
+use crate::pool::Pool;
 use larder_format::{BlockId, BlockPtr, Fingerprint};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::BlockMap;
@@ -240,7 +241,7 @@ impl Pool {
     /// A block gets another reference.
     fn hit(&self, map: &mut BlockMap, ptr: BlockPtr) {
         if !mutated(Mutant::HitNotMarked) {
-            self.mark_shared(map, ptr.id);
+            self.freeing.mark_shared(map, ptr.id);
         }
         let bytes = ptr.place.stored;
         count(&self.duplicates.counts.hits, 1);

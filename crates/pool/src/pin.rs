@@ -1,0 +1,64 @@
+//! Pinning the roots of a commit for a collection: see [`crate::pins`].
+
+use crate::pins::{Pinned, PinnedTree};
+use crate::pool::Pool;
+use larder_format::segment::SegmentKind;
+use larder_format::{BlockId, CommitId};
+use std::sync::Arc;
+
+impl Pool {
+    /// Notes for a collection that was asked for what this commit's trees are. All of them are sealed, the gate is
+    /// closed.
+    pub(crate) fn pin_if_wanted(&self, commit: CommitId) {
+        if self.pins.take_wanted() {
+            self.pins.keep(self.pin(commit));
+        }
+    }
+
+    /// Pins what is committed now. Nobody may be inside.
+    pub fn pin(&self, commit: CommitId) -> Pinned {
+        let (mut members, mut origins) = (Vec::new(), Vec::new());
+        let mut held = 0;
+        for dataset in self.trees() {
+            let lineage = dataset.id();
+            let of: Arc<str> = self.tree_name(&dataset).into();
+            let state = dataset.state.read();
+            let mut predecessor = None;
+            let origin = origins.len() as u32;
+            origins.push(lineage);
+            let mut add = |name, root, referenced, predecessor| {
+                let number = members.len() as u32;
+                members.push(PinnedTree { number, lineage, origin, name, root, referenced, predecessor });
+            };
+            for snapshot in self.snapshots(lineage) {
+                if let Some(root) = snapshot.root {
+                    let name = format!("{of}@{}", snapshot.name).into();
+                    add(name, root, snapshot.referenced, predecessor);
+                }
+                predecessor = snapshot.root.map(|root| (root, snapshot.high));
+            }
+            held += state.record.held;
+            if let Some(root) = state.tree.committed_root() {
+                add(of, root, state.record.referenced, predecessor);
+            }
+        }
+        let left = self.left_bytes();
+        let (from, left_before) = self.judged().unwrap_or((BlockId::new(0), left));
+        let core = self.store.core.lock();
+        let counted = core.entries.values().filter(|entry| {
+            matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
+        });
+        Pinned {
+            commit,
+            started: self.store.world.clock.now(),
+            members,
+            origins,
+            horizon: BlockId::new(core.next_block.get() - 1),
+            from,
+            left,
+            left_before,
+            held,
+            blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
+        }
+    }
+}
