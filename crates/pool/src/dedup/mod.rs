@@ -11,9 +11,8 @@
 //!
 //! # Neighbourhoods
 //! Ids are given out in the order of writing. What was written together has neighbouring ids, stands on one page of the
-//! map, and is met again together. Around a hit that page is read, and all of it goes into the *locality cache*
-//! ([`crate::duplicates`]): one read answers for some thousand records of a stream, and finds those too of which a sampled index
-//! knows nothing.
+//! map, and is met again together. Around a hit that page is read, and all of it goes into the *locality cache*: one
+//! read answers for some thousand records of a stream, and finds those too of which a sampled index knows nothing.
 //!
 //! # New data
 //! is what most data is. A record that is likely to be new is compressed and summed right after it was hashed, while
