@@ -19,7 +19,7 @@
 //! and nobody meets a wall. Nothing is cleaned before it has to be: what is left alone dies by itself. Which segment:
 //! [`larder_store::heat`].
 
-use crate::cleaning::Cleaning;
+use crate::cleaner::Cleaning;
 use crate::dedup::IndexFootprints;
 use crate::pool::Pool;
 use bytes::Bytes;
@@ -239,7 +239,7 @@ impl Pool {
     fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
         let _commits_wait = self.commit_turn();
         self.store.check_writable()?;
-        let mut cleaning = self.cleaning.lock();
+        let mut cleaning = self.cleaner.cleaning.lock();
         let cleaned = self.clean_some(victim, &mut cleaning);
         match cleaned {
             Err(PoolError::NoSpace) => Ok(None),
@@ -297,7 +297,7 @@ impl Pool {
         let moved = self.move_all(&segment, &live)?;
         *offset = at;
         drop(op);
-        self.moved.fetch_add(moved, Ordering::Relaxed);
+        self.cleaner.moved.fetch_add(moved, Ordering::Relaxed);
         looked?;
         if *offset >= height {
             let left = self.store.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
@@ -333,7 +333,7 @@ impl Pool {
 
     /// Lets go of a segment that died while it was being emptied, unless a step is being taken.
     pub(crate) fn cleaner_lets_go(&self, is_freed: impl Fn(SegmentId) -> bool) {
-        if let Some(mut cleaning) = self.cleaning.try_lock() {
+        if let Some(mut cleaning) = self.cleaner.cleaning.try_lock() {
             cleaning.take_if(|cleaning| is_freed(cleaning.segment));
         }
     }
@@ -537,7 +537,7 @@ impl Pool {
             (fits(&core), core.is_tight())
         };
         if at_once {
-            if tight && let Some(_mine) = self.reclaiming.try_lock() {
+            if tight && let Some(_mine) = self.cleaner.reclaiming.try_lock() {
                 match self.win_some(false) {
                     // What this write needs is there.
                     Err(PoolError::NoSpace) => {}
@@ -546,13 +546,13 @@ impl Pool {
             }
             return Ok(());
         }
-        let _one_at_a_time = self.reclaiming.lock();
+        let _one_at_a_time = self.cleaner.reclaiming.lock();
         let _nothing_is_held = self.trim_turn();
         loop {
             if fits(&self.store.core.lock()) {
                 return Ok(());
             }
-            if self.is_vain(&self.exhausted) {
+            if self.is_vain(&self.cleaner.exhausted) {
                 return Err(PoolError::NoSpace);
             }
             if self.win_some(true)? {
@@ -567,7 +567,7 @@ impl Pool {
             }
             let vain = self.free_segments() <= free && self.store.stored.load(Ordering::Relaxed) == stored;
             if vain && !fits(&self.store.core.lock()) {
-                self.exhausted.store(self.store.durable_commit().get(), Ordering::Release);
+                self.cleaner.exhausted.store(self.store.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
@@ -579,21 +579,21 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] then.
     pub(crate) fn reclaim_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        let _one_at_a_time = self.reclaiming.lock();
+        let _one_at_a_time = self.cleaner.reclaiming.lock();
         loop {
             let available = self.store.space(record_size).available;
             if available >= bytes {
                 return Ok(());
             }
             let removed = self.free_some_deleted()?;
-            if !removed && self.is_vain(&self.reclaimed_in_vain) {
+            if !removed && self.is_vain(&self.cleaner.reclaimed_in_vain) {
                 return Err(PoolError::NoSpace);
             }
             self.evacuate_thin();
             self.commit_what_fits()?;
             let more = self.free_step(REMOVING_PAGES)?;
             if !removed && !more && self.store.space(record_size).available <= available {
-                self.reclaimed_in_vain.store(self.store.durable_commit().get(), Ordering::Release);
+                self.cleaner.reclaimed_in_vain.store(self.store.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
@@ -601,7 +601,7 @@ impl Pool {
 
     /// Stores what waits in memory, as far as it fits.
     pub(crate) fn store_waiting(&self) -> Result<()> {
-        let _one_at_a_time = self.reclaiming.lock();
+        let _one_at_a_time = self.cleaner.reclaiming.lock();
         self.commit_what_fits().map(drop)
     }
 
@@ -630,7 +630,7 @@ impl Pool {
         if self.changes_fit() || self.watermark() == Watermark::Promised {
             return Ok(());
         }
-        let _one_at_a_time = self.reclaiming.lock();
+        let _one_at_a_time = self.cleaner.reclaiming.lock();
         self.win_for_changes()
     }
 
@@ -639,7 +639,7 @@ impl Pool {
         if self.changes_fit() || self.watermark() == Watermark::Promised {
             return Ok(());
         }
-        match self.reclaiming.try_lock() {
+        match self.cleaner.reclaiming.try_lock() {
             Some(_mine) => self.win_for_changes(),
             None => Ok(()),
         }
@@ -733,7 +733,7 @@ impl Pool {
     pub fn writes(&self) -> Writes {
         Writes {
             stored: self.store.stored.load(Ordering::Relaxed),
-            moved: self.moved.load(Ordering::Relaxed),
+            moved: self.cleaner.moved.load(Ordering::Relaxed),
         }
     }
 

@@ -34,7 +34,6 @@ use larder_store::{Class, Event};
 use larder_store::{EventSink, Store, StoreParts, Watermark, World};
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// The pool's root dataset.
@@ -356,11 +355,7 @@ impl Pool {
             sealing: Default::default(),
             fence: Fence::new(&store),
             log,
-            reclaiming: Mutex::new(()),
-            exhausted: AtomicU64::new(u64::MAX),
-            reclaimed_in_vain: AtomicU64::new(u64::MAX),
-            cleaning: Mutex::new(None),
-            moved: AtomicU64::new(0),
+            cleaner: Default::default(),
             waker: OnceLock::new(),
             snapshots: Mutex::default(),
             shared: Arc::new(Shared::new(store, DEFAULT_MEMORY, parts.intent, parts.notes)),

@@ -9,7 +9,7 @@ pub mod admin;
 mod bed;
 pub mod boundary;
 pub mod clean;
-mod cleaning;
+mod cleaner;
 pub mod commit;
 mod contents;
 pub mod copies;

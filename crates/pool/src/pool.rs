@@ -4,7 +4,7 @@
 //! takes the gate exclusively for as long as it needs to turn what changed into blocks, so that each
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
-use crate::cleaning::Cleaning;
+use crate::cleaner::Cleaner;
 use crate::dataset::{Dataset, Settings};
 use crate::fence::{Fence, FenceCheck};
 use crate::ledger::Damage;
@@ -26,7 +26,6 @@ use larder_store::{Watch, Watermark};
 use larder_sync::{Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -87,15 +86,7 @@ pub struct Pool {
     pub(crate) fence: Fence,
     /// Log of events.
     pub(crate) log: Arc<crate::event_log::EventLog>,
-    /// Held while space is won back for a writer.
-    pub(crate) reclaiming: Mutex<()>,
-    /// The commit at which nothing more could be won back.
-    pub(crate) exhausted: AtomicU64,
-    /// The commit at which nothing that was accepted or deleted brought more space.
-    pub(crate) reclaimed_in_vain: AtomicU64,
-    /// The segment that is being emptied. Locked under the commit lock only.
-    pub(crate) cleaning: Mutex<Option<Cleaning>>,
-    pub(crate) moved: AtomicU64,
+    pub(crate) cleaner: Cleaner,
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) snapshots: Mutex<Snapshots>,
 }

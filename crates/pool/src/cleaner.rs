@@ -1,0 +1,40 @@
+//! State of the cleaner, and of who wins space back: see [`crate::clean`].
+
+use larder_format::SegmentId;
+use larder_store::readahead::Readahead;
+use larder_sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+/// A segment that is being emptied, and how far its stripes have been looked at.
+pub(crate) struct Cleaning {
+    pub(crate) segment: SegmentId,
+    pub(crate) offset: u32,
+    /// Its stripes, as soon as the first step has begun.
+    pub(crate) readahead: Option<Readahead>,
+}
+
+/// See the module's text.
+pub(crate) struct Cleaner {
+    /// The segment that is being emptied. Locked under the commit lock only.
+    pub(crate) cleaning: Mutex<Option<Cleaning>>,
+    /// Bytes of blocks moved since import.
+    pub(crate) moved: AtomicU64,
+    /// Held while space is won back for a writer.
+    pub(crate) reclaiming: Mutex<()>,
+    /// The commit at which nothing more could be won back.
+    pub(crate) exhausted: AtomicU64,
+    /// The commit at which nothing that was accepted or deleted brought more space.
+    pub(crate) reclaimed_in_vain: AtomicU64,
+}
+
+impl Default for Cleaner {
+    fn default() -> Self {
+        Self {
+            cleaning: Mutex::new(None),
+            moved: AtomicU64::new(0),
+            reclaiming: Mutex::new(()),
+            exhausted: AtomicU64::new(u64::MAX),
+            reclaimed_in_vain: AtomicU64::new(u64::MAX),
+        }
+    }
+}
