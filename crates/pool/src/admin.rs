@@ -87,7 +87,7 @@ impl Pool {
     pub(crate) fn name_salt(&self) -> [u8; NAME_SALT_LEN] {
         let mut salt = [0; NAME_SALT_LEN];
         for word in salt.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.store.world.entropy.next_u64().to_le_bytes());
+            word.copy_from_slice(&self.shared.store.world.entropy.next_u64().to_le_bytes());
         }
         salt
     }
@@ -111,7 +111,7 @@ impl Pool {
         let record = DatasetRecord {
             id: self.next_dataset(highest)?,
             parent: parent.id(),
-            guid: self.store.world.entropy.next_u64(),
+            guid: self.shared.store.world.entropy.next_u64(),
             root: None,
             destroyed: false,
             protected_below: BlockId::new(0),
@@ -119,8 +119,8 @@ impl Pool {
             logical: 0,
             stored: 0,
             next_inode: 2,
-            created: self.store.world.clock.now(),
-            birth: self.store.open_commit().get(),
+            created: self.shared.store.world.clock.now(),
+            birth: self.shared.store.open_commit().get(),
             held: 0,
             name_salt: self.name_salt(),
             name: last.to_owned(),
@@ -130,7 +130,7 @@ impl Pool {
         properties.retain(|name, value| !(is_limit(name) && value == "0"));
         self.open_account(&parent, id, &properties)?;
         for (property, value) in &properties {
-            self.store_property(id, property, value).inspect_err(|_| self.accounts.close(id))?;
+            self.store_property(id, property, value).inspect_err(|_| self.shared.accounts.close(id))?;
         }
         let dataset = Dataset::new(Arc::downgrade(&self.shared), record, properties, self.default_settings());
         dataset.state.write().changed = true;
@@ -230,7 +230,9 @@ impl Pool {
     }
 
     fn drop_property(&self, dataset: &Dataset, name: &str) -> Result<()> {
-        self.tables.lock().remove(&TableNodes(&self.store), &Table::property_key(dataset.id(), name))?;
+        self.tables
+            .lock()
+            .remove(&TableNodes(&self.shared.store), &Table::property_key(dataset.id(), name))?;
         dataset.local.write().remove(name);
         dataset.state.write().changed = true;
         self.refresh_settings();
@@ -239,12 +241,13 @@ impl Pool {
 
     /// Opens the account of a dataset that is being made.
     fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
-        let record_size = settings_from(parent.settings(), local).record_size.min(self.store.max_record());
-        self.accounts.open(id, Some(parent.id()), record_size);
+        let record_size =
+            settings_from(parent.settings(), local).record_size.min(self.shared.store.max_record());
+        self.shared.accounts.open(id, Some(parent.id()), record_size);
         let mut limits = Limits::NAMES.into_iter().filter_map(|name| Some((name, local.get(name)?)));
         let set =
             |(name, value): (&str, &String)| self.set_limit(id, record_size, name, parse_limit(name, value)?);
-        limits.try_for_each(set).inspect_err(|_| self.accounts.close(id))
+        limits.try_for_each(set).inspect_err(|_| self.shared.accounts.close(id))
     }
 
     /// Sets a property of the pool, given in its exact form.
@@ -287,10 +290,10 @@ impl Pool {
 
     fn store_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
         if name == "recordsize" {
-            check_record_size(value, self.store.max_record())?;
+            check_record_size(value, self.shared.store.max_record())?;
         }
         let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
-        self.tables.lock().insert(&TableNodes(&self.store), Table::property_key(id, name), &record)?;
+        self.tables.lock().insert(&TableNodes(&self.shared.store), Table::property_key(id, name), &record)?;
         Ok(())
     }
 
@@ -333,11 +336,12 @@ impl Pool {
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
                 .collect();
             let mut settings = settings_from(self.default_settings(), &values);
-            settings.record_size = settings.record_size.min(self.store.max_record());
+            settings.record_size = settings.record_size.min(self.shared.store.max_record());
             *dataset.settings.write() = settings;
         }
         let datasets = self.datasets();
-        self.accounts
+        self.shared
+            .accounts
             .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));
         self.wake_or_lay_down();
     }
@@ -347,11 +351,11 @@ impl Pool {
         let number =
             |name: &str| self.properties.read().get(name).and_then(|value| value.parse::<u64>().ok());
         if let Some(memory) = number("memory") {
-            self.store.cache.set_memory(memory);
-            self.duplicates.set_memory(memory);
+            self.shared.store.cache.set_memory(memory);
+            self.shared.duplicates.set_memory(memory);
         }
         if let Some(percent) = number("metadata_share") {
-            self.store.cache.set_metadata_percent(percent);
+            self.shared.store.cache.set_metadata_percent(percent);
         }
         self.apply_device_timeout();
     }
@@ -360,7 +364,11 @@ impl Pool {
     pub(crate) fn apply_device_timeout(&self) {
         let seconds = self.properties.read().get("device_timeout").and_then(|value| value.parse().ok());
         if let Some(seconds) = seconds {
-            self.store.members.iter().for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
+            self.shared
+                .store
+                .members
+                .iter()
+                .for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
         }
     }
 }

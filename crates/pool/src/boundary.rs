@@ -21,9 +21,9 @@ impl Pool {
         if changes.is_empty() {
             return;
         }
-        let mut intent = self.intent.lock();
+        let mut intent = self.shared.intent.lock();
         intent.changed = commit;
-        if mutated(Mutant::InFlightForgotten) || self.store.complete_all_stripes().is_ok() {
+        if mutated(Mutant::InFlightForgotten) || self.shared.store.complete_all_stripes().is_ok() {
             changes.into_iter().for_each(|change| change(self, commit));
         }
     }
@@ -51,6 +51,6 @@ impl Pool {
 
     /// The member or spare `device`.
     pub fn known(&self, device: DeviceIndex) -> Result<Arc<Member>> {
-        self.store.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
+        self.shared.store.members.find(device).ok_or_else(|| PoolError::NotFound(format!("device {device}")))
     }
 }

@@ -150,7 +150,7 @@ impl Pool {
         self.reap_held();
         let mut allowance = None;
         loop {
-            let Shortage { free, enough } = shortage(&self.store.core.lock());
+            let Shortage { free, enough } = shortage(&self.shared.store.core.lock());
             if free >= enough {
                 break;
             }
@@ -182,7 +182,7 @@ impl Pool {
         let _commits_wait = self.commit_lock.lock();
         let named = self.unnamed_pages();
         let mut thin: BTreeMap<SegmentId, (u64, u64)> = {
-            let core = self.store.core.lock();
+            let core = self.shared.store.core.lock();
             let thin = core.entries.values().filter(|entry| !named.contains(&entry.segment.id));
             thin.filter_map(|entry| Some((entry.segment.id, (entry.thin()?, 0)))).collect()
         };
@@ -202,7 +202,7 @@ impl Pool {
                     }
                 }
             }
-            let mut map = self.store.map.lock();
+            let mut map = self.shared.store.map.lock();
             map.descriptors().for_each(|run| count(&mut thin, &run.footprints));
             thin.retain(|_, (dead, cost)| *cost <= WORTH_REWRITING * *dead);
             map.evacuate(|id| thin.contains_key(&id));
@@ -210,7 +210,7 @@ impl Pool {
         if !thin.is_empty() {
             self.evacuate_index(|id| thin.contains_key(&id));
         }
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         let changed = core.entries.select(|entry| entry.leaving != thin.contains_key(&entry.segment.id));
         for id in changed {
             core.entries.change(id, |entry| entry.leaving = !entry.leaving);
@@ -219,7 +219,7 @@ impl Pool {
 
     /// Whether a commit would make slots writable that are needed soon.
     fn wants_commit(&self) -> bool {
-        let core = self.store.core.lock();
+        let core = self.shared.store.core.lock();
         core.waiting_to_be_free() && core.groups.values().any(|group| group.free_segments() < group.enough())
     }
 
@@ -238,7 +238,7 @@ impl Pool {
 
     fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
         let _commits_wait = self.commit_turn();
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         let mut cleaning = self.cleaner.cleaning.lock();
         let cleaned = self.clean_some(victim, &mut cleaning);
         match cleaned {
@@ -246,8 +246,8 @@ impl Pool {
             // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
             Err(error) if !matches!(error, PoolError::Suspended(_) | PoolError::HostFull(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
-                    self.store.core.lock().entries.change(segment, |entry| entry.damaged = true);
-                    self.store.suspects.note_segment(segment);
+                    self.shared.store.core.lock().entries.change(segment, |entry| entry.damaged = true);
+                    self.shared.store.suspects.note_segment(segment);
                 }
                 Ok(Some(0))
             }
@@ -261,11 +261,11 @@ impl Pool {
         cleaning: &mut Option<Cleaning>,
     ) -> Result<Option<u64>> {
         if cleaning.is_none() {
-            let victim = victim(&self.store.core.lock());
+            let victim = victim(&self.shared.store.core.lock());
             *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, readahead: None });
         }
         let Some(Cleaning { segment: id, offset, readahead }) = cleaning else { return Ok(None) };
-        let entry = self.store.core.lock().entries.change(*id, |entry| {
+        let entry = self.shared.store.core.lock().entries.change(*id, |entry| {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
                 entry.dirty = true;
@@ -300,7 +300,7 @@ impl Pool {
         self.cleaner.moved.fetch_add(moved, Ordering::Relaxed);
         looked?;
         if *offset >= height {
-            let left = self.store.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
+            let left = self.shared.store.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
             if left > 0 {
                 return Err(Corrupt::new("segment", Reason::Short).into());
             }
@@ -311,20 +311,20 @@ impl Pool {
 
     /// Gives back the slots of segments that somebody read when their commits were durable; whether some came back.
     pub fn reap_held(&self) -> bool {
-        if self.store.core.lock().held_segments() == 0 {
+        if self.shared.store.core.lock().held_segments() == 0 {
             return false;
         }
         self.let_go_of_freed();
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         let before = core.held_segments();
-        core.reap_segments(&self.store.readable, self.store.durable_commit());
+        core.reap_segments(&self.shared.store.readable, self.shared.store.durable_commit());
         core.held_segments() < before
     }
 
     /// Who may rest in the middle of a segment lets go of it when it has been freed.
     pub fn let_go_of_freed(&self) {
         let is_freed = |id: SegmentId| {
-            let core = self.store.core.lock();
+            let core = self.shared.store.core.lock();
             core.entries.get(&id).is_none_or(|entry| entry.state == SegmentState::Freed)
         };
         self.resting.let_go(&is_freed);
@@ -342,11 +342,15 @@ impl Pool {
     /// slow: what that has, and what others give wrong beside it, is computed then.
     fn columns_to_empty(&self, segment: &Segment) -> Vec<usize> {
         let layout = segment.layout;
-        let member = |column: usize| self.store.members.get(segment.slots[column].device);
+        let member = |column: usize| self.shared.store.members.get(segment.slots[column].device);
         let is_there = |&column: &usize| member(column).is_online();
         let data = (0..layout.k()).map(|i| {
             let any = || (0..layout.r()).map(|j| layout.replica(i, j)).find(is_there);
-            self.store.prompt_replica(segment, i, 0).or_else(any).unwrap_or_else(|| layout.replica(i, 0))
+            self.shared
+                .store
+                .prompt_replica(segment, i, 0)
+                .or_else(any)
+                .unwrap_or_else(|| layout.replica(i, 0))
         });
         let mut columns: Vec<usize> = data.collect();
         if (0..layout.columns()).any(|column| !is_there(&column) || member(column).is_slow()) {
@@ -365,13 +369,14 @@ impl Pool {
     ) -> Vec<Option<Bytes>> {
         let layout = segment.layout;
         let (k, m) = (layout.k(), layout.m());
-        let right =
-            |column: usize, bytes: &[u8]| stripe.sums.get(column) == Some(&fast128(&self.store.sums, bytes));
+        let right = |column: usize, bytes: &[u8]| {
+            stripe.sums.get(column) == Some(&fast128(&self.shared.store.sums, bytes))
+        };
         let mut columns = vec![None; k + m];
         for lane in 0..readahead.lanes() {
             let column = readahead.column(lane);
             let parity = (0..m).find(|&p| layout.parity(p) == column).map(|p| k + p);
-            let bytes = readahead.get(&self.store, lane, body.clone());
+            let bytes = readahead.get(&self.shared.store, lane, body.clone());
             columns[parity.unwrap_or(lane)] = bytes.filter(|bytes| right(column, bytes));
         }
         let lacking: Vec<usize> = (0..k).filter(|&i| columns[i].is_none()).collect();
@@ -393,24 +398,24 @@ impl Pool {
     fn move_all(&self, segment: &Segment, live: &[Moved]) -> Result<u64> {
         let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
         let places = if segment.kind == SegmentKind::Node {
-            let mut nodes = Appender::of_old_nodes(&self.store);
+            let mut nodes = Appender::of_old_nodes(&self.shared.store);
             let mut places = Vec::with_capacity(blocks.len());
             let pushed =
                 blocks.into_iter().try_for_each(|block| nodes.push(block).map(|place| places.push(place)));
             if let Err(error) = pushed.and_then(|()| nodes.submit()) {
-                let mut core = self.store.core.lock();
+                let mut core = self.shared.store.core.lock();
                 places.into_iter().for_each(|place| core.release(place));
                 return Err(error);
             }
             places
         } else {
             let (clock, now, records) = {
-                let core = self.store.core.lock();
+                let core = self.shared.store.core.lock();
                 (Arc::clone(&core.clock), core.next_block, core.entries.records())
             };
             let age = |moved: &Moved| clock.age(moved.ptr.id, now);
             let classes: Vec<u8> = live.iter().map(|moved| heat::class_of(age(moved), records)).collect();
-            self.store.append_by_class(&classes, &blocks, Watermark::Clean)?
+            self.shared.store.append_by_class(&classes, &blocks, Watermark::Clean)?
         };
         let mut bytes = 0;
         // Two places of one block may have been moved together.
@@ -423,9 +428,9 @@ impl Pool {
                 told.insert(ptr.id, places);
             }
             if !mutated(Mutant::MoveNotTold) {
-                self.store.map.lock().apply(Update::Put { id: ptr.id, places });
+                self.shared.store.map.lock().apply(Update::Put { id: ptr.id, places });
             }
-            self.store.core.lock().release(ptr.place);
+            self.shared.store.core.lock().release(ptr.place);
             bytes += u64::from(place.footprint());
         }
         Ok(bytes)
@@ -451,11 +456,11 @@ impl Pool {
                 stored: stripe.height - start,
             };
             let sum = stripe.sums.get(segment.layout.replica(column, 0));
-            let right = |bytes: &[u8]| sum == Some(&fast128(&self.store.sums, bytes));
-            let bytes = read.unwrap_or_else(|| self.store.read_range(segment, whole, right));
+            let right = |bytes: &[u8]| sum == Some(&fast128(&self.shared.store.sums, bytes));
+            let bytes = read.unwrap_or_else(|| self.shared.store.read_range(segment, whole, right));
             let mut at = 0usize;
             while let Some(header) =
-                bytes.get(at..).and_then(|rest| CheckedHeader::check(&self.store.sums, rest).ok())
+                bytes.get(at..).and_then(|rest| CheckedHeader::check(&self.shared.store.sums, rest).ok())
             {
                 let (offset, stored) = (whole.offset + at as u32, header.stored());
                 let place = Place { offset, stored, ..whole };
@@ -464,25 +469,25 @@ impl Pool {
                 at += header.footprint() as usize;
             }
         }
-        let io = RunIo::new(&self.store);
+        let io = RunIo::new(&self.shared.store);
         found.sort_unstable_by_key(|(ptr, _)| ptr.id);
-        let mut finder = self.store.map.lock().finder();
+        let mut finder = self.shared.store.map.lock().finder();
         let mut live = Vec::new();
         for (ptr, bytes) in found {
             let in_runs = finder.find(ptr.id, &io)?;
-            let known = Entry::of(&self.store.map.lock().now(ptr.id, in_runs));
+            let known = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
             let Some(entry) = known else { continue };
             let Location::Places(places) = entry.location else { continue };
             if !places.contains(&ptr.place) {
                 continue;
             }
-            if self.freeing.free_dead(ptr.id, entry) {
+            if self.shared.freeing.free_dead(ptr.id, entry) {
                 continue;
             }
-            let block = if self.store.prove(ptr.id, &bytes).is_some() {
+            let block = if self.shared.store.prove(ptr.id, &bytes).is_some() {
                 bytes
             } else {
-                self.store.read_any_place(ptr)?.1
+                self.shared.store.read_any_place(ptr)?.1
             };
             live.push(Moved { ptr, places, block: Encoded::Whole(block) });
         }
@@ -499,20 +504,20 @@ impl Pool {
         readahead: &mut Readahead,
     ) -> Result<StripeHeader> {
         let check = |bytes: &[u8]| {
-            let stripe = StripeHeader::check(&self.store.sums, bytes).ok()?;
+            let stripe = StripeHeader::check(&self.shared.store.sums, bytes).ok()?;
             (stripe.segment == segment.id && stripe.offset == offset && stripe.height > 0).then_some(stripe)
         };
         let range = offset..offset + ALIGN as u32;
         let mut wrong = false;
         let read = (0..readahead.lanes()).find_map(|lane| {
-            let found = check(&readahead.get(&self.store, lane, range.clone())?);
+            let found = check(&readahead.get(&self.shared.store, lane, range.clone())?);
             wrong |= found.is_none();
             found
         });
         let elsewhere = || {
             (0..segment.layout.columns()).find_map(|column| {
                 let slot = segment.slots[column].get();
-                let member = self.store.members.get(slot.device);
+                let member = self.shared.store.members.get(slot.device);
                 let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
                 check(&member.wait(pending).ok()?)
             })
@@ -520,7 +525,7 @@ impl Pool {
         let found = read.or_else(elsewhere);
         // What a device does not give as long as it is out is not reconstructed either.
         if wrong && found.is_some() {
-            self.store.suspects.note(segment.id, offset, 0);
+            self.shared.store.suspects.note(segment.id, offset, 0);
         }
         found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
     }
@@ -531,9 +536,9 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] when there is not enough, however much is cleaned.
     pub(crate) fn make_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        let fits = |core: &Core| self.store.writable_now(core, record_size) >= bytes;
+        let fits = |core: &Core| self.shared.store.writable_now(core, record_size) >= bytes;
         let (at_once, tight) = {
-            let core = self.store.core.lock();
+            let core = self.shared.store.core.lock();
             (fits(&core), core.is_tight())
         };
         if at_once {
@@ -549,7 +554,7 @@ impl Pool {
         let _one_at_a_time = self.cleaner.reclaiming.lock();
         let _nothing_is_held = self.trim_turn();
         loop {
-            if fits(&self.store.core.lock()) {
+            if fits(&self.shared.store.core.lock()) {
                 return Ok(());
             }
             if self.is_vain(&self.cleaner.exhausted) {
@@ -561,13 +566,14 @@ impl Pool {
             // Enough is free, or nothing is left to be cleaned. What was accepted takes it, or may replace what
             // lives, and leaves something to be cleaned then.
             self.evacuate_thin();
-            let (free, stored) = (self.free_segments(), self.store.stored.load(Ordering::Relaxed));
+            let (free, stored) = (self.free_segments(), self.shared.store.stored.load(Ordering::Relaxed));
             for _ in 0..=COMMITS_TO_FREE {
                 self.commit_what_fits()?;
             }
-            let vain = self.free_segments() <= free && self.store.stored.load(Ordering::Relaxed) == stored;
-            if vain && !fits(&self.store.core.lock()) {
-                self.cleaner.exhausted.store(self.store.durable_commit().get(), Ordering::Release);
+            let vain =
+                self.free_segments() <= free && self.shared.store.stored.load(Ordering::Relaxed) == stored;
+            if vain && !fits(&self.shared.store.core.lock()) {
+                self.cleaner.exhausted.store(self.shared.store.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
@@ -581,7 +587,7 @@ impl Pool {
     pub(crate) fn reclaim_space(&self, bytes: u64, record_size: u32) -> Result<()> {
         let _one_at_a_time = self.cleaner.reclaiming.lock();
         loop {
-            let available = self.store.space(record_size).available;
+            let available = self.shared.store.space(record_size).available;
             if available >= bytes {
                 return Ok(());
             }
@@ -592,8 +598,10 @@ impl Pool {
             self.evacuate_thin();
             self.commit_what_fits()?;
             let more = self.free_step(REMOVING_PAGES)?;
-            if !removed && !more && self.store.space(record_size).available <= available {
-                self.cleaner.reclaimed_in_vain.store(self.store.durable_commit().get(), Ordering::Release);
+            if !removed && !more && self.shared.store.space(record_size).available <= available {
+                self.cleaner
+                    .reclaimed_in_vain
+                    .store(self.shared.store.durable_commit().get(), Ordering::Release);
                 return Err(PoolError::NoSpace);
             }
         }
@@ -607,8 +615,9 @@ impl Pool {
 
     /// Whether a commit has room for all that changed of the trees, and as much again.
     pub(crate) fn changes_fit(&self) -> bool {
-        let twice = 2 * self.store.unsealed();
-        self.store.headroom.holds_nodes(twice) || twice < self.store.core.lock().room_for_nodes()
+        let twice = 2 * self.shared.store.unsealed();
+        self.shared.store.headroom.holds_nodes(twice)
+            || twice < self.shared.store.core.lock().room_for_nodes()
     }
 
     /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in
@@ -617,7 +626,8 @@ impl Pool {
         if mark == Watermark::Promised {
             return u64::MAX;
         }
-        (self.store.core.lock().room_for_nodes() / 2).saturating_sub(self.store.unsealed()) / NODE_MAX as u64
+        (self.shared.store.core.lock().room_for_nodes() / 2).saturating_sub(self.shared.store.unsealed())
+            / NODE_MAX as u64
     }
 
     /// Sees to it that changes of the trees can be committed, those that free space as well, which take some before
@@ -647,7 +657,7 @@ impl Pool {
 
     fn win_for_changes(&self) -> Result<()> {
         while !self.changes_fit() {
-            self.store.check_writable()?;
+            self.shared.store.check_writable()?;
             if self.win_some(true)? {
                 continue;
             }
@@ -655,6 +665,7 @@ impl Pool {
                 self.commit_what_fits()?;
             }
             let last = self
+                .shared
                 .store
                 .core
                 .lock()
@@ -672,18 +683,18 @@ impl Pool {
     /// One step towards free slots: cleaning until enough of them wait to be free, then commits; each of these costs
     /// flushes, so many slots share them. False when there is nothing to do.
     fn win_some(&self, urgent: bool) -> Result<bool> {
-        if 4 * self.store.unsealed() > self.store.core.lock().room_for_nodes() {
+        if 4 * self.shared.store.unsealed() > self.shared.store.core.lock().room_for_nodes() {
             self.commit_what_fits()?;
             return Ok(true);
         }
         if self.reap_held() {
             return Ok(true);
         }
-        let Shortage { free, enough } = shortage(&self.store.core.lock());
+        let Shortage { free, enough } = shortage(&self.shared.store.core.lock());
         if free < enough && self.clean_step(urgent)?.is_some() {
             return Ok(true);
         }
-        let waiting = self.store.core.lock().waiting_to_be_free();
+        let waiting = self.shared.store.core.lock().waiting_to_be_free();
         if waiting {
             self.commit_what_fits()?;
         }
@@ -692,11 +703,11 @@ impl Pool {
 
     /// Whether nothing changed since an attempt failed at commit `last`: another one would fail too.
     fn is_vain(&self, last: &AtomicU64) -> bool {
-        last.load(Ordering::Acquire) == self.store.durable_commit().get() && !self.has_dropped()
+        last.load(Ordering::Acquire) == self.shared.store.durable_commit().get() && !self.has_dropped()
     }
 
     fn free_segments(&self) -> u64 {
-        self.store.core.lock().groups.values().map(|group| group.free_segments()).sum()
+        self.shared.store.core.lock().groups.values().map(|group| group.free_segments()).sum()
     }
 
     /// Goes on with a commit that had no room for all that was accepted: storing a part of it frees what that
@@ -705,13 +716,13 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] then.
     pub(crate) fn make_commit_fit(&self) -> Result<()> {
-        let (needed_before, free_before) = (self.store.dirty.needed(), self.free_segments());
+        let (needed_before, free_before) = (self.shared.store.dirty.needed(), self.free_segments());
         let sealed_before = self.sealing.node_bytes();
         self.commit_what_fits()?;
         let sealed = self.sealing.node_bytes() > sealed_before;
-        let (mut moved, began) = (0, self.store.world.clock.monotonic());
+        let (mut moved, began) = (0, self.shared.store.world.clock.monotonic());
         // Where it goes slowly, the commit is tried again soon: perhaps little was lacking.
-        let is_soon = || self.store.world.clock.monotonic().saturating_sub(began) < ROUND;
+        let is_soon = || self.shared.store.world.clock.monotonic().saturating_sub(began) < ROUND;
         while moved < TICK_BYTES.1
             && (moved == 0 || is_soon())
             && let Some(bytes) = self.clean_step(true)?
@@ -724,7 +735,7 @@ impl Pool {
         // Others may write meanwhile: either is progress.
         let brought = sealed
             || moved > 0
-            || self.store.dirty.needed() < needed_before
+            || self.shared.store.dirty.needed() < needed_before
             || self.free_segments() > free_before;
         if brought { Ok(()) } else { Err(PoolError::NoSpace) }
     }
@@ -732,7 +743,7 @@ impl Pool {
     /// Bytes written since import, and the cleaner's part of them.
     pub fn writes(&self) -> Writes {
         Writes {
-            stored: self.store.stored.load(Ordering::Relaxed),
+            stored: self.shared.store.stored.load(Ordering::Relaxed),
             moved: self.cleaner.moved.load(Ordering::Relaxed),
         }
     }

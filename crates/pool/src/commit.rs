@@ -82,7 +82,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
         info.level = node.level();
         (info.object, info.key_kind, info.offset) = (first.object, first.kind, first.offset);
         let ptr = self.blocks.store(info, Codec::Lz4, &node.encode())?;
-        self.pool.store.cache.keep_node(ptr.id, node);
+        self.pool.shared.store.cache.keep_node(ptr.id, node);
         Ok(ptr)
     }
 }
@@ -98,7 +98,7 @@ impl Pool {
 
     /// The last commit of this import: the root says that the pool was left in order.
     pub fn commit_export(&self) -> Result<CommitId> {
-        self.store.event(Event::new(Class::PoolExport));
+        self.shared.store.event(Event::new(Class::PoolExport));
         self.commit_all(How::Export)
     }
 
@@ -120,7 +120,7 @@ impl Pool {
     /// Commits, unless all up to `target` has become durable while somebody else did.
     pub(crate) fn commit_through(&self, target: OpSeq) -> Result<()> {
         // Writers leave less behind from now on: all of it is waited for.
-        self.store.hurried.store(true, Ordering::Relaxed);
+        self.shared.store.hurried.store(true, Ordering::Relaxed);
         for _ in 0..ROUNDS {
             match self.commit_unless(How::Whole, Some(target)) {
                 Err(PoolError::NoSpace) => self.make_commit_fit()?,
@@ -137,14 +137,14 @@ impl Pool {
     fn commit_unless(&self, how: How, target: Option<OpSeq>) -> Result<CommitId> {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_turn();
-        self.store.check_writable()?;
-        if target.is_some_and(|target| self.intent.notes.lock().has_logged(target)) {
-            return Ok(self.store.durable_commit());
+        self.shared.store.check_writable()?;
+        if target.is_some_and(|target| self.shared.intent.notes.lock().has_logged(target)) {
+            return Ok(self.shared.store.durable_commit());
         }
         if target.is_none() {
-            self.store.hurried.store(false, Ordering::Relaxed);
+            self.shared.store.hurried.store(false, Ordering::Relaxed);
         }
-        self.intent.check_replayed()?;
+        self.shared.intent.check_replayed()?;
         // Before its stripes go where somebody else's may be.
         self.fence.still_ours(FenceCheck::Briefly)?;
         self.observe_devices();
@@ -157,7 +157,7 @@ impl Pool {
             if let Some(front) = &front {
                 front.flush_logged(&op)?;
             }
-            let mut sealed = self.seal(how).map_err(|error| self.store.suspend_sealing(&error))?;
+            let mut sealed = self.seal(how).map_err(|error| self.shared.store.suspend_sealing(&error))?;
             self.pin_if_wanted(sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
@@ -171,7 +171,7 @@ impl Pool {
         if !export {
             // It can fail at a page of the map that cannot be read; the commit is durable nevertheless, and
             // whoever calls [`Pool::free_step`] is told.
-            drop(self.freeing.free_some(PAGES_PER_COMMIT));
+            drop(self.shared.freeing.free_some(PAGES_PER_COMMIT));
         }
         Ok(commit)
     }
@@ -187,19 +187,19 @@ impl Pool {
     ) -> Result<(GateGuard<'_>, Option<GateGuard<'_>>)> {
         let (mut held, mut before) = (None, u64::MAX);
         for round in 0.. {
-            let dirty = self.store.dirty.get();
-            let is_little = is_waited_for && dirty <= self.store.dirty_allowed();
+            let dirty = self.shared.store.dirty.get();
+            let is_little = is_waited_for && dirty <= self.shared.store.dirty_allowed();
             if held.is_none() && (is_little || round == FLUSH_ROUNDS || dirty > before / 2) {
-                held = Some(self.intent.hold_removals());
+                held = Some(self.shared.intent.hold_removals());
             }
             before = dirty;
-            let removals = self.intent.notes.lock().removals();
+            let removals = self.shared.intent.notes.lock().removals();
             let fits = match front.map_or(Ok(()), FrontEnd::flush) {
                 Err(PoolError::NoSpace) if how == How::WhatFits => false,
                 flushed => flushed.map(|()| true)?,
             };
             let guard = self.gate.write();
-            let is_ordered = self.intent.notes.lock().removals() == removals;
+            let is_ordered = self.shared.intent.notes.lock().removals() == removals;
             debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
             // What does not fit waits for room that only a commit brings.
             if is_ordered || !fits || held.is_some() || mutated(Mutant::RestNotStored) {
@@ -213,15 +213,15 @@ impl Pool {
     /// looks up would wait.
     fn merge_map(&self) -> Result<()> {
         // It takes space before it gives any, and must not take what this commit needs.
-        if self.store.core.lock().room_for_nodes() == 0 {
+        if self.shared.store.core.lock().room_for_nodes() == 0 {
             return Ok(());
         }
-        let (mut io, mut budget) = (RunIo::new(&self.store), Budget::pages(MERGE_PAGES));
+        let (mut io, mut budget) = (RunIo::new(&self.shared.store), Budget::pages(MERGE_PAGES));
         let merged = loop {
-            let Some(mut merging) = self.store.map.lock().take_merge() else { break Ok(()) };
+            let Some(mut merging) = self.shared.store.map.lock().take_merge() else { break Ok(()) };
             let gone_on = merging.go_on(&mut budget, &mut io);
             let outcome = gone_on.and_then(|complete| io.submit().map(|()| complete));
-            match self.store.map.lock().put_back(merging, outcome) {
+            match self.shared.store.map.lock().put_back(merging, outcome) {
                 Ok(true) => {}
                 // A merge that has no room is abandoned, and planned anew.
                 Ok(false) | Err(PoolError::NoSpace) => break Ok(()),
@@ -229,7 +229,7 @@ impl Pool {
             }
         };
         io.finish()?;
-        let changes = self.store.map.lock().merged().changes;
+        let changes = self.shared.store.map.lock().merged().changes;
         self.take_changes(changes)?;
         merged
     }
@@ -237,7 +237,7 @@ impl Pool {
     /// Writes changes of a merge or checkpoint of the block map to the tables, and removes what it forgot from the
     /// dedup index.
     fn take_changes(&self, changes: Changes) -> Result<()> {
-        self.duplicates.forget_prints(changes.forgotten);
+        self.shared.duplicates.forget_prints(changes.forgotten);
         let mut tables = self.tables.lock();
         let mut unnoted = self.sealing.unnoted.lock();
         for run in changes.removed {
@@ -279,9 +279,13 @@ impl Pool {
         value: &[u8],
     ) -> Result<()> {
         for (number, piece) in pieces(value).enumerate() {
-            tables.insert(&TableNodes(&self.store), table.piece_key(run.run.get(), number as u64), piece)?;
+            tables.insert(
+                &TableNodes(&self.shared.store),
+                table.piece_key(run.run.get(), number as u64),
+                piece,
+            )?;
         }
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         for footprint in &run.footprints {
             core.count_live(footprint.segment, footprint.blocks, footprint.bytes);
         }
@@ -297,9 +301,9 @@ impl Pool {
         len: usize,
     ) -> Result<()> {
         for number in 0..len.div_ceil(PIECE_MAX) {
-            tables.remove(&TableNodes(&self.store), &table.piece_key(run.run.get(), number as u64))?;
+            tables.remove(&TableNodes(&self.shared.store), &table.piece_key(run.run.get(), number as u64))?;
         }
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         for footprint in &run.footprints {
             core.release_many(footprint.segment, footprint.blocks, footprint.bytes);
         }
@@ -308,25 +312,25 @@ impl Pool {
 
     /// Step 2: everything that changed becomes blocks, and a root that names them.
     fn seal(&self, how: How) -> Result<Sealed> {
-        let commit = self.store.open_commit();
-        let rebuilt = self.rebuilt.so_far(&self.store);
-        let applied = self.intent.notes.lock().last();
+        let commit = self.shared.store.open_commit();
+        let rebuilt = self.rebuilt.so_far(&self.shared.store);
+        let applied = self.shared.intent.notes.lock().last();
         self.seal_datasets(how)?;
         let changes = {
-            let (mut map, mut pages) = (self.store.map.lock(), RunIo::new(&self.store));
+            let (mut map, mut pages) = (self.shared.store.map.lock(), RunIo::new(&self.shared.store));
             let changes = map.checkpoint(&mut pages)?;
             // Whoever looks up finds the runs as soon as the map is his, and must find their pages.
             pages.finish()?;
             changes
         };
         self.take_changes(changes)?;
-        let crossed = mutated(Mutant::LocksCrossed).then(|| self.intent.notes.lock());
-        let mut intent = self.intent.lock();
+        let crossed = mutated(Mutant::LocksCrossed).then(|| self.shared.intent.notes.lock());
+        let mut intent = self.shared.intent.lock();
         drop(crossed);
-        self.intent.rotate(&mut intent, commit)?;
+        self.shared.intent.rotate(&mut intent, commit)?;
         let tables = self.seal_tables(commit)?;
-        let time = self.store.world.clock.now();
-        let mut core = self.store.core.lock();
+        let time = self.shared.store.world.clock.now();
+        let mut core = self.shared.store.core.lock();
         if let Some(segment) = core.miscounted {
             let text = format!("the tables count less in segment {segment} than was freed of it");
             return Err(PoolError::Invalid(text));
@@ -344,13 +348,13 @@ impl Pool {
         segments.extend(intent.segments.iter().map(|(id, _)| core.entries[id].to_record()));
         segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
         let root = Root {
-            pool: self.store.guid(),
+            pool: self.shared.store.guid(),
             commit,
             incarnation: core.incarnation,
             time,
             exported: how == How::Export,
             log_open: how != How::Export,
-            host: self.store.world.host,
+            host: self.shared.store.world.host,
             block_lease: core.block_lease,
             segment_lease: core.segment_lease,
             oldest: CommitId::new(commit.get().saturating_sub(2)),
@@ -365,7 +369,7 @@ impl Pool {
             next_group: 0,
             groups: Vec::new(),
             devices: Vec::new(),
-            history: self.store.history.lock().clone(),
+            history: self.shared.store.history.lock().clone(),
             segments,
         };
         Ok(Sealed { root, applied, rebuilt })
@@ -373,7 +377,7 @@ impl Pool {
 
     /// Puts the groups into a root.
     fn tell_groups(&self, root: &mut Root) {
-        let core = self.store.core.lock();
+        let core = self.shared.store.core.lock();
         let told = |group: &GroupSpace| RootGroup {
             index: group.index,
             rule: group.rule,
@@ -386,7 +390,7 @@ impl Pool {
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
     fn seal_datasets(&self, how: How) -> Result<()> {
-        let mut blocks = Appender::new(&self.store, SegmentKind::Node);
+        let mut blocks = Appender::new(&self.shared.store, SegmentKind::Node);
         for dataset in self.trees() {
             let mut state = dataset.change();
             let state = &mut *state;
@@ -406,30 +410,35 @@ impl Pool {
             }
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
-            dropped.iter().for_each(|ptr| self.damage.doubt(dataset.id(), ptr.id));
+            dropped.iter().for_each(|ptr| self.shared.damage.doubt(dataset.id(), ptr.id));
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
-            self.freeing.drop_nodes(dropped);
+            self.shared.freeing.drop_nodes(dropped);
             // Until the tables have it.
             state.changed = true;
             let record = state.record.encode();
-            self.tables.lock().insert(&TableNodes(&self.store), Table::dataset_key(dataset.id()), &record)?;
+            self.tables.lock().insert(
+                &TableNodes(&self.shared.store),
+                Table::dataset_key(dataset.id()),
+                &record,
+            )?;
             state.changed = false;
         }
         // Nobody is inside.
-        let sealed = self.store.unsealed.swap(0, Ordering::Relaxed);
+        let sealed = self.shared.store.unsealed.swap(0, Ordering::Relaxed);
         self.sealing.add_node_bytes(sealed.max(0) as u64);
         if how != How::WhatFits {
-            self.seal_snapshots(self.store.open_commit())?;
+            self.seal_snapshots(self.shared.store.open_commit())?;
         }
-        self.freeing.seal_dropped();
-        self.freeing.seal(&self.tables)
+        self.shared.freeing.seal_dropped();
+        self.shared.freeing.seal(&self.tables)
     }
 
     /// Segments with pages that no descriptor names yet.
     pub(crate) fn unnamed_pages(&self) -> Vec<SegmentId> {
-        let mut unfinished = self.pins.segments();
-        unfinished.extend(self.store.map.lock().unfinished().iter().map(|footprint| footprint.segment));
-        unfinished.extend(self.duplicates.unfinished());
+        let mut unfinished = self.shared.pins.segments();
+        unfinished
+            .extend(self.shared.store.map.lock().unfinished().iter().map(|footprint| footprint.segment));
+        unfinished.extend(self.shared.duplicates.unfinished());
         unfinished
     }
 
@@ -437,22 +446,22 @@ impl Pool {
     fn seal_tables(&self, commit: CommitId) -> Result<BlockPtr> {
         let unfinished = self.unnamed_pages();
         let mut tables = self.tables.lock();
-        self.damage.seal(&mut tables);
+        self.shared.damage.seal(&mut tables);
         let (gone, changed) = {
-            let mut core = self.store.core.lock();
+            let mut core = self.shared.store.core.lock();
             core.free_dead_segments(commit, false, &unfinished);
             (core.gone.clone(), core.entries.select(|entry| entry.dirty))
         };
         for id in &gone {
-            tables.remove(&TableNodes(&self.store), &Table::segment_key(*id))?;
+            tables.remove(&TableNodes(&self.shared.store), &Table::segment_key(*id))?;
         }
-        self.store.core.lock().gone.drain(..gone.len());
+        self.shared.store.core.lock().gone.drain(..gone.len());
         let mut value = Vec::new();
         for id in changed {
             let record = {
-                let entries = &mut self.store.core.lock().entries;
+                let entries = &mut self.shared.store.core.lock().entries;
                 entries.change(id, |entry| entry.dirty = false);
-                self.store.move_is_told(id);
+                self.shared.store.move_is_told(id);
                 entries[&id].to_record()
             };
             if record.kind.is_rooted() {
@@ -460,18 +469,18 @@ impl Pool {
             }
             value.clear();
             record.encode(&mut value);
-            let noted = tables.insert(&TableNodes(&self.store), Table::segment_key(id), &value);
+            let noted = tables.insert(&TableNodes(&self.shared.store), Table::segment_key(id), &value);
             if let Err(error) = noted {
-                self.store.move_is_untold(id);
+                self.shared.store.move_is_untold(id);
                 return Err(error);
             }
         }
-        self.log.seal(&self.store, &mut tables);
-        self.store.seal_bad_slots(&mut tables);
+        self.log.seal(&self.shared.store, &mut tables);
+        self.shared.store.seal_bad_slots(&mut tables);
         if self.tables_are_scattered() {
             self.rewrite_tables(&mut tables)?;
         }
-        let mut blocks = Appender::new(&self.store, SegmentKind::Table);
+        let mut blocks = Appender::new(&self.shared.store, SegmentKind::Table);
         let mut sink = NodeBlocks {
             pool: self,
             blocks: &mut blocks,
@@ -481,15 +490,15 @@ impl Pool {
         let root = tables.flush(&mut sink)?;
         blocks.submit()?;
         for ptr in tables.take_dropped() {
-            self.store.core.lock().release(ptr.place);
-            self.store.cache.forget(ptr.id);
+            self.shared.store.core.lock().release(ptr.place);
+            self.shared.store.cache.forget(ptr.id);
         }
         Ok(root)
     }
 
     /// Whether a few live nodes of the tables keep many segments, or some that are to go.
     fn tables_are_scattered(&self) -> bool {
-        let core = self.store.core.lock();
+        let core = self.shared.store.core.lock();
         let of_tables = |entry: &SegmentEntry| entry.segment.kind == SegmentKind::Table;
         if core
             .entries
@@ -513,7 +522,7 @@ impl Pool {
     /// # Errors
     /// When one cannot be read.
     pub fn table_nodes(&self) -> Result<Vec<BlockPtr>> {
-        Self::nodes_of(&self.tables.lock(), &self.store)
+        Self::nodes_of(&self.tables.lock(), &self.shared.store)
     }
 
     fn nodes_of(tables: &Tree, store: &Store) -> Result<Vec<BlockPtr>> {
@@ -529,18 +538,18 @@ impl Pool {
     /// Copies the tables into a tree all of whose nodes are new.
     fn rewrite_tables(&self, tables: &mut Tree) -> Result<()> {
         let mut all = Vec::new();
-        tables.scan(&TableNodes(&self.store), .., |key, value| {
+        tables.scan(&TableNodes(&self.shared.store), .., |key, value| {
             all.push((*key, value.to_vec()));
             ControlFlow::Continue(())
         })?;
-        let mut old = Self::nodes_of(tables, &self.store)?;
+        let mut old = Self::nodes_of(tables, &self.shared.store)?;
         old.extend(tables.take_dropped());
         let mut fresh = Tree::empty();
         for (key, value) in all {
-            fresh.insert(&TableNodes(&self.store), key, &value)?;
+            fresh.insert(&TableNodes(&self.shared.store), key, &value)?;
         }
         *tables = fresh;
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         old.into_iter().for_each(|ptr| core.release(ptr.place));
         Ok(())
     }
@@ -568,51 +577,51 @@ impl Pool {
         if mutated(Mutant::RootBeforeData) {
             self.publish(root)?;
         }
-        self.store.complete_all_stripes()?;
-        self.store.tell_of_moves(root, &self.tables)?;
+        self.shared.store.complete_all_stripes()?;
+        self.shared.store.tell_of_moves(root, &self.tables)?;
         if !mutated(Mutant::DataNotFlushed) {
-            self.store.members.flush_all();
+            self.shared.store.members.flush_all();
         }
         self.rebuilt.keep(std::mem::take(rebuilt));
         if mutated(Mutant::DurableTooSoon) {
-            self.store.durable.store(commit.get(), Ordering::Release);
+            self.shared.store.durable.store(commit.get(), Ordering::Release);
         }
         self.publish(root)?;
-        self.store.durable.store(commit.get(), Ordering::Release);
-        self.intent.committed(*applied);
+        self.shared.store.durable.store(commit.get(), Ordering::Release);
+        self.shared.intent.committed(*applied);
         self.let_go_of_freed();
-        let mut core = self.store.core.lock();
-        core.reap_segments(&self.store.readable, commit);
+        let mut core = self.shared.store.core.lock();
+        core.reap_segments(&self.shared.store.readable, commit);
         Ok(())
     }
 
     /// Writes a root whose blocks are durable, and makes it durable.
     pub(crate) fn publish(&self, root: &mut Root) -> Result<()> {
-        self.store.check_tolerance()?;
+        self.shared.store.check_tolerance()?;
         let commit = root.commit;
         self.fence.still_ours(FenceCheck::Briefly)?;
         // The blocks are on whoever is in use, also if it fails at the root: then it need not be resilvered.
         let writer = root.writer();
-        self.store.members.iter().for_each(|member| member.completed(commit, writer));
-        (root.devices, root.next_device) = self.store.members.to_root(commit, writer);
-        let Some(bytes) = root.encode(&self.store.sums) else {
-            return Err(self.store.suspend("the root record outgrew its place".into()));
+        self.shared.store.members.iter().for_each(|member| member.completed(commit, writer));
+        (root.devices, root.next_device) = self.shared.store.members.to_root(commit, writer);
+        let Some(bytes) = root.encode(&self.shared.store.sums) else {
+            return Err(self.shared.store.suspend("the root record outgrew its place".into()));
         };
         debug_assert_eq!(
-            Root::check(&self.store.sums, &bytes).as_ref(),
+            Root::check(&self.shared.store.sums, &bytes).as_ref(),
             Ok(&*root),
             "what is written can be read"
         );
-        let refused = self.store.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
+        let refused = self.shared.store.members.write_labels(0, |area| ring_slot(area, commit), &bytes);
         if !mutated(Mutant::RootNotFlushed) {
-            self.store.members.flush_all();
+            self.shared.store.members.flush_all();
         }
-        self.store.check_tolerance()?;
-        self.store.members.iter().for_each(|member| member.note_root());
-        let again = self.store.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
+        self.shared.store.check_tolerance()?;
+        self.shared.store.members.iter().for_each(|member| member.note_root());
+        let again = self.shared.store.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
         if refused.is_empty() {
             // This commit is durable; whoever reads is told of devices that failed at its second copy.
-            let _ = self.store.check_tolerance();
+            let _ = self.shared.store.check_tolerance();
             return Ok(());
         }
         // Of two places one is enough, and where the first was refused it is the second.
@@ -621,7 +630,7 @@ impl Pool {
                 member.refuse(&error);
             }
         }
-        self.store.members.flush_all();
-        self.store.check_tolerance()
+        self.shared.store.members.flush_all();
+        self.shared.store.check_tolerance()
     }
 }

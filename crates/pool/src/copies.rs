@@ -25,27 +25,27 @@ impl Pool {
     #[doc(hidden)]
     pub fn add_place(&self, id: BlockId) -> Result<()> {
         let _commits_wait = self.commit_turn();
-        self.store.check_writable()?;
-        let entry = self.store.look_up(id, |look_up, io| look_up.entry(io))?;
+        self.shared.store.check_writable()?;
+        let entry = self.shared.store.look_up(id, |look_up, io| look_up.entry(io))?;
         let mut places = entry.map_or_else(Vec::new, |entry| entry.places().to_vec());
         let Some(&place) = places.first().filter(|_| places.len() < MAX_PLACES) else {
             return Err(PoolError::Invalid(format!("block {id} gets no further place")));
         };
-        let (header, bytes) = self.store.read_any_place(BlockPtr { id, place })?;
+        let (header, bytes) = self.shared.store.read_any_place(BlockPtr { id, place })?;
         let block = Encoded::Whole(bytes);
         let further = if header.info.kind == BlockKind::Node {
-            let mut nodes = Appender::of_old_nodes(&self.store);
+            let mut nodes = Appender::of_old_nodes(&self.shared.store);
             let further = nodes.push(block)?;
             nodes.submit()?;
             further
         } else {
-            self.store.append_by_class(&[heat::COLDEST], &[block], Watermark::Clean)?[0]
+            self.shared.store.append_by_class(&[heat::COLDEST], &[block], Watermark::Clean)?[0]
         };
         places.push(further);
         // Before the map has it: nothing is freed by a hint from now on.
-        self.store.core.lock().features.incompatible |= Features::COPIES;
+        self.shared.store.core.lock().features.incompatible |= Features::COPIES;
         let places = Places::new(&places)?;
-        self.store.map.lock().apply(Update::Put { id, places });
+        self.shared.store.map.lock().apply(Update::Put { id, places });
         Ok(())
     }
 }

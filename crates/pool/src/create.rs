@@ -297,7 +297,7 @@ impl Pool {
         let record = DatasetRecord {
             id: ROOT_DATASET,
             parent: ROOT_DATASET,
-            guid: pool.store.world.entropy.next_u64(),
+            guid: pool.shared.store.world.entropy.next_u64(),
             root: None,
             destroyed: false,
             protected_below: BlockId::new(0),
@@ -318,7 +318,7 @@ impl Pool {
         pool.make_secret()?;
         pool.open_accounts();
         pool.beat()?;
-        pool.store.event(Event::new(Class::PoolCreate));
+        pool.shared.store.event(Event::new(Class::PoolCreate));
         pool.commit()?;
         Ok(pool)
     }

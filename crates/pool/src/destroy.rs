@@ -49,7 +49,7 @@ impl Pool {
         self.check_no_snapshots(id)?;
         let mut tables = self.tables.lock();
         for name in dataset.local_properties().keys() {
-            tables.remove(&TableNodes(&self.store), &Table::property_key(id, name))?;
+            tables.remove(&TableNodes(&self.shared.store), &Table::property_key(id, name))?;
         }
         drop(tables);
         dataset.local.write().clear();
@@ -60,10 +60,10 @@ impl Pool {
             state.record.parent = ROOT_DATASET;
             state.changed = true;
         }
-        self.intent.notes.lock().note_removal();
+        self.shared.intent.notes.lock().note_removal();
         self.datasets.write().remove(&id);
         self.destroyed.lock().insert(id, dataset);
-        self.accounts.close(id);
+        self.shared.accounts.close(id);
         Ok(())
     }
 
@@ -163,8 +163,8 @@ impl Pool {
             }
         };
         let outcome = self.last_nodes(&dataset).and_then(|dead| {
-            self.tables.lock().remove(&TableNodes(&self.store), &Table::dataset_key(id))?;
-            self.freeing.drop_nodes(dead);
+            self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::dataset_key(id))?;
+            self.shared.freeing.drop_nodes(dead);
             Ok(())
         });
         if outcome.is_err() {
@@ -179,7 +179,7 @@ impl Pool {
         let mut state = dataset.state.write();
         let mut dead = Vec::new();
         state.tree.for_each_node(
-            &DatasetNodes(&self.store),
+            &DatasetNodes(&self.shared.store),
             |ptr| {
                 dead.push(ptr);
                 true
@@ -206,7 +206,7 @@ impl Pool {
     /// and those that died and whose space cannot be written before another commit or two. Before
     /// replication and parity. While a commit is being put together it is what it was before.
     pub fn freeing_bytes(&self) -> u64 {
-        let Some(_no_commit) = self.gate.try_read() else { return self.freeing.told() };
+        let Some(_no_commit) = self.gate.try_read() else { return self.shared.freeing.told() };
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         let unlinked = front.map_or(0, |front| front.freeing_bytes());
         let destroyed: Vec<_> = self.destroyed.lock().values().cloned().collect();
@@ -216,15 +216,15 @@ impl Pool {
             record.referenced + record.root.map_or(0, |root| u64::from(root.place.stored))
         };
         let destroyed: u64 = destroyed.iter().map(held).sum();
-        let dropped = self.freeing.dropped_bytes();
-        let core = self.store.core.lock();
+        let dropped = self.shared.freeing.dropped_bytes();
+        let core = self.shared.store.core.lock();
         let freed = core
             .entries
             .values()
             .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
         let slots: u64 = freed.map(|entry| entry.placed).sum();
         let sum = unlinked + destroyed + dropped + slots;
-        self.freeing.tell(sum);
+        self.shared.freeing.tell(sum);
         sum
     }
 }

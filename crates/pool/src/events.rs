@@ -8,7 +8,7 @@ impl Pool {
     /// Events with numbers above `after`, oldest first; at most [`EVENTS_AT_MOST`]. What happens again and again
     /// keeps its number while it is counted.
     pub fn events(&self, after: u64) -> Vec<(u64, EventRecord)> {
-        self.log.events(&self.store, &self.tables, after)
+        self.log.events(&self.shared.store, &self.tables, after)
     }
 
     /// Forgets all events.
@@ -18,19 +18,19 @@ impl Pool {
 
     /// Keeps a command that changed the pool, done by a user of this host.
     pub fn log_command(&self, text: &str, uid: u32, user: &str) {
-        let (time, host) = (self.store.world.clock.now(), self.store.world.host_name.clone());
+        let (time, host) = (self.shared.store.world.clock.now(), self.shared.store.world.host_name.clone());
         let (user, text) = (user.to_owned(), text.to_owned());
         self.log.keep_command(CommandRecord { time, uid, user, host, text });
     }
 
     /// The commands that changed the pool, oldest first: the first of all, and the newest [`COMMANDS_AT_MOST`].
     pub fn commands(&self) -> Vec<CommandRecord> {
-        self.log.commands(&self.store, &self.tables)
+        self.log.commands(&self.shared.store, &self.tables)
     }
 
     /// Tells of devices that failed requests or changed their state since the last call.
     pub fn observe_devices(&self) {
-        self.log.observe(&self.store);
+        self.log.observe(&self.shared.store);
     }
 }
 
@@ -91,17 +91,17 @@ mod tests {
     fn what_happens_again_within_a_minute_is_counted_also_once_it_is_written() {
         let bed = bed();
         let device = || Event::new(Class::Io).device(DeviceGuid::new(7), "/dev/x".into());
-        bed.pool.store.event(device());
-        bed.pool.store.event(device().times(4));
-        bed.pool.store.event(device().file(DatasetId::new(1), 9));
+        bed.pool.shared.store.event(device());
+        bed.pool.shared.store.event(device().times(4));
+        bed.pool.shared.store.event(device().file(DatasetId::new(1), 9));
         bed.pool.commit().unwrap();
         bed.clock.advance(Duration::from_secs(30));
-        bed.pool.store.event(device());
+        bed.pool.shared.store.event(device());
         assert!(bed.pool.is_dirty(), "it is to be written anew");
         bed.pool.commit().unwrap();
         assert!(!bed.pool.is_dirty());
         bed.clock.advance(Duration::from_secs(31));
-        bed.pool.store.event(device());
+        bed.pool.shared.store.event(device());
         let counted = |class: &str, count| (class.to_owned(), count);
         let told = [counted("pool_create", 1), counted("io", 6), counted("io", 1), counted("io", 1)];
         assert_eq!(bed.classes(), told);
@@ -118,7 +118,7 @@ mod tests {
         let bed = bed();
         let many = EVENTS_AT_MOST + 700;
         for i in 0..many {
-            bed.pool.store.event(Event::new(Class::StateChange).text(i.to_string()));
+            bed.pool.shared.store.event(Event::new(Class::StateChange).text(i.to_string()));
             if i % 400 == 0 {
                 bed.pool.commit().unwrap();
             }
@@ -133,9 +133,9 @@ mod tests {
         assert!(events.is_sorted_by_key(|(number, _)| *number));
         bed.pool.clear_events();
         assert_eq!(bed.pool.events(0), []);
-        bed.pool.store.event(Event::new(Class::PoolFull));
+        bed.pool.shared.store.event(Event::new(Class::PoolFull));
         for _ in 0..20 {
-            bed.pool.store.event(Event::new(Class::PoolFull));
+            bed.pool.shared.store.event(Event::new(Class::PoolFull));
             bed.pool.commit().unwrap();
         }
         let bed = bed.crash(3);

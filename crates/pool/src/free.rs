@@ -10,45 +10,45 @@ impl Pool {
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
     /// be in use.
     pub fn clear_left(&self, before: u64) {
-        self.freeing.clear_left(before);
+        self.shared.freeing.clear_left(before);
     }
 
     /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
     /// is under way.
     pub fn note_judged(&self, next: BlockId, left: u64) {
-        self.freeing.note_judged(next, left);
+        self.shared.freeing.note_judged(next, left);
     }
 
     /// Note by [`Pool::note_judged`] of a collection that was cut short.
     pub(crate) fn judged(&self) -> Option<(BlockId, u64)> {
-        self.freeing.judged()
+        self.shared.freeing.judged()
     }
 
     /// A further extent names this block: from now on only GC can say that it is dead.
     pub fn note_shared(&self, id: BlockId) {
-        self.freeing.note_shared(id);
+        self.shared.freeing.note_shared(id);
     }
 
     /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
     /// was for another reference, and goes too.
     pub fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
-        self.freeing.note_sole(map, id);
+        self.shared.freeing.note_sole(map, id);
     }
 
     /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
     /// queue.
     pub fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
-        self.freeing.condemn(map, id, bytes);
+        self.shared.freeing.condemn(map, id, bytes);
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
     pub fn nothing_is_shared(&self) {
-        self.freeing.nothing_is_shared();
+        self.shared.freeing.nothing_is_shared();
     }
 
     /// Ids that find room in the queue's memory.
     pub fn queue_room(&self) -> usize {
-        self.freeing.queue_room()
+        self.shared.freeing.queue_room()
     }
 
     /// Works off a part of the free queue: reads about `pages` pages of the block map at most, and no more than some
@@ -58,23 +58,23 @@ impl Pool {
     /// When nothing may be written, or the map cannot be read.
     pub fn free_step(&self, pages: usize) -> Result<bool> {
         let _commits_wait = self.commit_turn();
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         self.free_some(pages)
     }
 
     /// As [`Pool::free_step`]; the commit lock is held, so that no block moves and no run goes.
     pub fn free_some(&self, pages: usize) -> Result<bool> {
-        self.freeing.free_some(pages)
+        self.shared.freeing.free_some(pages)
     }
 
     /// Bytes of blocks that wait in the free queue or for the next commit, about.
     pub fn queued_bytes(&self) -> u64 {
-        self.freeing.queued_bytes()
+        self.shared.freeing.queued_bytes()
     }
 
     /// Blocks that were dropped since the last commit, which has to deal with each of them.
     pub fn dropped_blocks(&self) -> usize {
-        self.freeing.dropped_blocks()
+        self.shared.freeing.dropped_blocks()
     }
 
     /// Every block that the map knows, in the order of ids: for tests, which know what must be there.
@@ -84,8 +84,8 @@ impl Pool {
     #[doc(hidden)]
     pub fn blocks(&self) -> Result<Vec<(BlockId, Entry)>> {
         let _commits_wait = self.commit_turn();
-        let (io, mut all) = (RunIo::new(&self.store), Vec::new());
-        let window = self.store.map.lock().window(BlockId::new(0), usize::MAX);
+        let (io, mut all) = (RunIo::new(&self.shared.store), Vec::new());
+        let window = self.shared.store.map.lock().window(BlockId::new(0), usize::MAX);
         window.visit(&io, |id, entry| {
             all.push((id, entry));
             Ok(std::ops::ControlFlow::Continue(()))
@@ -95,21 +95,21 @@ impl Pool {
 
     /// Bytes that a collection may bring back, at most.
     pub fn left_bytes(&self) -> u64 {
-        self.freeing.left_bytes()
+        self.shared.freeing.left_bytes()
     }
 
     /// Whether an id may be referred to more than once.
     pub fn has_shared(&self) -> bool {
-        self.freeing.has_shared()
+        self.shared.freeing.has_shared()
     }
 
     /// Whether the next commit frees or marks blocks.
     pub(crate) fn has_dropped(&self) -> bool {
-        self.freeing.has_dropped()
+        self.shared.freeing.has_dropped()
     }
 
     /// Whether the free queue has work.
     pub fn has_queued(&self) -> bool {
-        self.freeing.has_queued()
+        self.shared.freeing.has_queued()
     }
 }

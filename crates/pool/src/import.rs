@@ -190,7 +190,7 @@ impl Pool {
             durable: root.commit,
         };
         let pool = Pool::assemble(world, parts);
-        match (pool.load(&root, unclean), pool.store.out_of_reach()) {
+        match (pool.load(&root, unclean), pool.shared.store.out_of_reach()) {
             (Err(PoolError::Unreadable { .. }), Some(lost)) => {
                 return Err(PoolError::Invalid(format!(
                     "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
@@ -212,7 +212,7 @@ impl Pool {
                 pool.rename(name)?;
             }
         }
-        pool.store.event(Event::new(Class::PoolImport));
+        pool.shared.store.event(Event::new(Class::PoolImport));
         Ok(pool)
     }
 
@@ -223,30 +223,30 @@ impl Pool {
         }
         let tables = Tree::open(root.tables);
         let Contents { segments, datasets, runs, parts, secret, snapshots, freeing, mut properties, kept } =
-            Contents::read(&tables, &self.store)?;
+            Contents::read(&tables, &self.shared.store)?;
         for (table, number, value) in kept {
             match table {
-                Table::Damage => self.damage.adopt(number, &value),
-                Table::BadSlots => self.store.adopt_bad_slot(number, &value),
+                Table::Damage => self.shared.damage.adopt(number, &value),
+                Table::BadSlots => self.shared.store.adopt_bad_slot(number, &value),
                 _ => self.log.met(table, number),
             }
         }
-        self.duplicates.set_secret(secret);
+        self.shared.duplicates.set_secret(secret);
         *self.tables.lock() = tables;
         // Of some the root knows better where they lie.
         let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
         for record in &segments {
             if moved(record.id) {
-                self.store.move_is_untold(record.id);
+                self.shared.store.move_is_untold(record.id);
             } else {
                 self.adopt_segment(record, root)?;
             }
         }
-        self.store.retire_known_slots();
+        self.shared.store.retire_known_slots();
         self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
-        let map = BlockMap::open(runs, &RunIo::new(&self.store))?;
-        *self.store.map.lock() = map;
-        self.duplicates.lay_down(parts);
+        let map = BlockMap::open(runs, &RunIo::new(&self.shared.store))?;
+        *self.shared.store.map.lock() = map;
+        self.shared.duplicates.lay_down(parts);
         *self.properties.write() = properties.remove(&DatasetId::new(0)).unwrap_or_default();
         self.apply_pool_properties();
         for mut record in datasets {
@@ -265,25 +265,26 @@ impl Pool {
         }
         self.check_parents()?;
         self.adopt_snapshots(snapshots)?;
-        self.freeing.open(freeing);
+        self.shared.freeing.open(freeing);
         self.open_accounts();
         self.refresh_settings();
         if root.log_open {
             let slot_size =
-                |segment: &SegmentRecord| self.store.members.get(segment.slots[0].device).slot_size;
-            let chain = read_chain(&self.store.sums, root, slot_size, |segment, column, offset, len| {
-                let slot = segment.slots[column];
-                let member = self.store.members.get(slot.device);
-                let pending = member.read(member.slot_offset(slot.index, offset), len)?;
-                let bytes = member.wait(pending).ok()?;
-                Some(bytes.to_vec())
-            });
+                |segment: &SegmentRecord| self.shared.store.members.get(segment.slots[0].device).slot_size;
+            let chain =
+                read_chain(&self.shared.store.sums, root, slot_size, |segment, column, offset, len| {
+                    let slot = segment.slots[column];
+                    let member = self.shared.store.members.get(slot.device);
+                    let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+                    let bytes = member.wait(pending).ok()?;
+                    Some(bytes.to_vec())
+                });
             // Whoever only reads is shown the commit, without the log.
             let (ops, last) = match chain {
-                Err(_) if self.store.read_only => (Vec::new(), root.applied),
+                Err(_) if self.shared.store.read_only => (Vec::new(), root.applied),
                 chain => chain?,
             };
-            self.intent.open(ops, last);
+            self.shared.intent.open(ops, last);
         }
         Ok(())
     }
@@ -320,19 +321,19 @@ impl Pool {
         }
         if record.state == SegmentState::Freed && record.freed.get() + 2 <= root.commit.get() {
             if !record.kind.is_rooted() {
-                self.store.core.lock().gone.push(record.id);
+                self.shared.store.core.lock().gone.push(record.id);
             }
             return Ok(());
         }
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         let core = &mut *core;
         let group = core.groups.change(record.group).ok_or_else(|| bad(Reason::Identity))?;
         if record.height > group.slot_size {
             return Err(bad(Reason::Range));
         }
         for &slot in &record.slots {
-            if !self.store.members.has(slot.device)
-                || self.store.members.get(slot.device).group != record.group
+            if !self.shared.store.members.has(slot.device)
+                || self.shared.store.members.get(slot.device).group != record.group
             {
                 return Err(bad(Reason::Identity));
             }
@@ -341,10 +342,10 @@ impl Pool {
             }
         }
         if record.unnamed {
-            self.damage.adopt_unnamed(record);
+            self.shared.damage.adopt_unnamed(record);
         }
         let entry = SegmentEntry::from_record(record);
-        self.store.readable.insert(&entry.segment);
+        self.shared.store.readable.insert(&entry.segment);
         core.entries.insert(entry);
         if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
             if core.fits(record.id) {
@@ -364,7 +365,7 @@ impl Pool {
             let sums = (entry.0.checked_add(footprint.blocks)).zip(entry.1.checked_add(footprint.bytes));
             *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
         }
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         for id in core.entries.select(|entry| entry.segment.kind == SegmentKind::Run) {
             let (blocks, bytes) = live.remove(&id).unwrap_or_default();
             core.entries.change(id, |entry| {
@@ -387,11 +388,14 @@ impl Pool {
         lacking: &[(DeviceIndex, [bool; 2])],
     ) -> Result<()> {
         // What the devices show may be in their caches only: nothing may follow it unflushed.
-        self.store.members.flush_all();
-        if let Some(bytes) = root.encode(&self.store.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes))) {
+        self.shared.store.members.flush_all();
+        if let Some(bytes) =
+            root.encode(&self.shared.store.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes)))
+        {
             for area in 0..2 {
                 let lacking = lacking.iter().filter(|(_, lacks)| lacks[area]);
-                let members: Vec<_> = lacking.map(|&(index, _)| self.store.members.get(index)).collect();
+                let members: Vec<_> =
+                    lacking.map(|&(index, _)| self.shared.store.members.get(index)).collect();
                 for member in &members {
                     let at = ring_slot(member.label_areas()[area], root.commit);
                     let write = member.write(at, Arc::clone(&bytes));
@@ -401,31 +405,31 @@ impl Pool {
                     }
                 }
                 if !members.is_empty() {
-                    self.store.members.flush_all();
+                    self.shared.store.members.flush_all();
                 }
             }
         }
-        let mut core = self.store.core.lock();
+        let mut core = self.shared.store.core.lock();
         root.commit = core.open_commit;
         root.incarnation = core.incarnation;
-        root.time = self.store.world.clock.now();
+        root.time = self.shared.store.world.clock.now();
         root.exported = false;
-        root.host = self.store.world.host;
+        root.host = self.shared.store.world.host;
         root.block_lease = core.block_lease;
         root.segment_lease = core.segment_lease;
         root.history = history;
         core.open_commit = root.commit.next();
         drop(core);
-        *self.store.history.lock() = root.history.clone();
+        *self.shared.store.history.lock() = root.history.clone();
         self.publish(&mut root)?;
-        self.store.durable.store(root.commit.get(), Ordering::Release);
+        self.shared.store.durable.store(root.commit.get(), Ordering::Release);
         Ok(())
     }
 
     /// Gives the pool, and its root dataset, another name.
     pub fn rename(&self, name: &str) -> Result<()> {
         crate::create::check_name(name).map_err(PoolError::Invalid)?;
-        for member in self.store.members.iter().filter(|member| member.is_online()) {
+        for member in self.shared.store.members.iter().filter(|member| member.is_online()) {
             member
                 .relabel(|label| name.clone_into(&mut label.name))
                 .map_err(|error| PoolError::Device { device: member.name(), error })?;
@@ -469,7 +473,7 @@ mod tests {
     fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
         let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
         let pool = bed::pool(sim.devices(), "single");
-        pool.tables.lock().insert(&TableNodes(&pool.store), Table::Holds.key(3), b"a hold").unwrap();
+        pool.tables.lock().insert(&TableNodes(&pool.shared.store), Table::Holds.key(3), b"a hold").unwrap();
         pool.commit().unwrap();
         drop(pool);
         let before = sim.images();

@@ -14,7 +14,7 @@ impl Pool {
     /// Where stripes of the log end in a segment of it; none when it is not one that is used. Whoever appends holds the
     /// lock: what is below is complete, whatever its commit.
     pub fn log_end_in(&self, segment: SegmentId) -> Option<u32> {
-        let intent = self.intent.lock();
+        let intent = self.shared.intent.lock();
         let at = intent.segments.iter().position(|(id, _)| *id == segment)?;
         Some(if at == 0 { intent.offset } else { DESCRIPTOR_LEN })
     }
@@ -26,12 +26,12 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or gets so.
     pub fn log_sync(&self) -> Result<()> {
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         self.fence.look_after_a_pause()?;
-        let target = self.intent.notes.lock().last();
+        let target = self.shared.intent.notes.lock().last();
         let mut has_waited = false;
         for _ in 0..LOG_ROUNDS {
-            let goes_on = match self.intent.log_through(target)? {
+            let goes_on = match self.shared.intent.log_through(target)? {
                 Logged::All => return Ok(()),
                 Logged::Uncovered => self.cover_removals()?,
                 Logged::Full => false,
@@ -51,20 +51,20 @@ impl Pool {
     /// What was written before something was removed is noted as well, so that no crash leaves neither; false when
     /// that takes a commit.
     fn cover_removals(&self) -> Result<bool> {
-        let through = self.intent.notes.lock().last();
+        let through = self.shared.intent.notes.lock().last();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(front) = front
             && !front.note_dirty()?
         {
             return Ok(false);
         }
-        Ok(self.intent.cover(through))
+        Ok(self.shared.intent.cover(through))
     }
 
     /// Keeps commits that need it from beginning while something is removed. Not with an [`crate::Op`] held; entered
     /// before one.
     pub fn removing(&self) -> RwLockReadGuard<'_, ()> {
-        self.intent.removing()
+        self.shared.intent.removing()
     }
 
     /// Waits for the commit under way, if there is one.
@@ -74,27 +74,27 @@ impl Pool {
 
     /// Data became part of the trees, for the commit that is open, and is not in the log. With an [`crate::Op`] held.
     pub fn note_unlogged(&self) -> CommitId {
-        self.intent.note_unlogged()
+        self.shared.intent.note_unlogged()
     }
 
     /// Bytes of operations that wait for an fsync or a commit.
     pub fn noted_bytes(&self) -> usize {
-        self.intent.notes.lock().bytes()
+        self.shared.intent.notes.lock().bytes()
     }
 
     /// Operations found in the log at import, in order; to be replayed once, before anything else. Until
     /// [`Pool::replayed`] says that they are done nothing can be committed.
     pub fn take_replay(&self) -> Vec<(DatasetId, Vec<u8>)> {
-        self.intent.take_replay()
+        self.shared.intent.take_replay()
     }
 
     /// All that the log held is done again, in the trees or as dirty data of a front end that stores it.
     pub fn replayed(&self) {
-        self.intent.replayed();
+        self.shared.intent.replayed();
     }
 
     /// Whether the log holds operations that are still to be done again.
     pub fn is_replaying(&self) -> bool {
-        self.intent.is_replaying()
+        self.shared.intent.is_replaying()
     }
 }

@@ -10,8 +10,8 @@ impl Pool {
     /// Notes for a collection that was asked for what this commit's trees are. All of them are sealed, the gate is
     /// closed.
     pub(crate) fn pin_if_wanted(&self, commit: CommitId) {
-        if self.pins.take_wanted() {
-            self.pins.keep(self.pin(commit));
+        if self.shared.pins.take_wanted() {
+            self.shared.pins.keep(self.pin(commit));
         }
     }
 
@@ -44,13 +44,13 @@ impl Pool {
         }
         let left = self.left_bytes();
         let (from, left_before) = self.judged().unwrap_or((BlockId::new(0), left));
-        let core = self.store.core.lock();
+        let core = self.shared.store.core.lock();
         let counted = core.entries.values().filter(|entry| {
             matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
         });
         Pinned {
             commit,
-            started: self.store.world.clock.now(),
+            started: self.shared.store.world.clock.now(),
             members,
             origins,
             horizon: BlockId::new(core.next_block.get() - 1),

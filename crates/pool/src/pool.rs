@@ -25,7 +25,6 @@ use larder_store::{Class, Event};
 use larder_store::{Watch, Watermark};
 use larder_sync::{Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -91,14 +90,6 @@ pub struct Pool {
     pub(crate) snapshots: Mutex<Snapshots>,
 }
 
-/// What the pool shares with its datasets is the pool's own as well.
-impl Deref for Pool {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
-        &self.shared
-    }
-}
-
 /// The turn to commit, or to do what no commit may come between.
 pub struct CommitTurn<'a> {
     _watch: Watch<'a>,
@@ -108,11 +99,11 @@ pub struct CommitTurn<'a> {
 impl Pool {
     /// Store of its blocks.
     pub fn store(&self) -> &Arc<Store> {
-        &self.store
+        &self.shared.store
     }
     /// What is known to be damaged.
     pub fn damage(&self) -> &Damage {
-        &self.damage
+        &self.shared.damage
     }
     /// How far devices are rebuilt.
     pub fn rebuilt(&self) -> &Rebuilt {
@@ -120,7 +111,7 @@ impl Pool {
     }
     /// What a collection pins and is told.
     pub fn pins(&self) -> &Pins {
-        &self.pins
+        &self.shared.pins
     }
     /// Has `resting` let go of segments that have been freed, whenever somebody could use their slots.
     pub fn add_resting(&self, resting: Weak<dyn Resting>) {
@@ -138,13 +129,13 @@ impl Pool {
         self.fence.look_after_a_pause()?;
         let guard = (!mutated(Mutant::GateOpen)).then(|| self.gate.read());
         // Whoever held the gate may have suspended the pool.
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         Ok(Op::new(&self.shared, self.watermark(), "an operation", Gate::Shared { _guard: guard }))
     }
 
     /// Down to where operations may take space: to the last slot while what the log held is done again.
     pub fn watermark(&self) -> Watermark {
-        if self.intent.redoes() { Watermark::Promised } else { Watermark::Store }
+        if self.shared.intent.redoes() { Watermark::Promised } else { Watermark::Store }
     }
 
     /// Nobody enters until this is dropped.
@@ -160,11 +151,11 @@ impl Pool {
     /// Waits for the turn to commit.
     pub fn commit_turn(&self) -> CommitTurn<'_> {
         let lock = self.commit_lock.lock();
-        CommitTurn { _watch: self.store.watch("a commit, or what holds commits back,"), _lock: lock }
+        CommitTurn { _watch: self.shared.store.watch("a commit, or what holds commits back,"), _lock: lock }
     }
 
     pub(crate) fn exclusive<'a>(&'a self, guard: &'a RwLockWriteGuard<'a, ()>) -> Result<Op<'a>> {
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         // It is for what the log holds, which was promised.
         let gate = Gate::Exclusive { _guard: guard };
         Ok(Op::new(&self.shared, Watermark::Promised, "a commit", gate))
@@ -202,15 +193,15 @@ impl Pool {
     }
     /// The most dirty bytes that the budget allows.
     pub fn dirty_limit(&self) -> u64 {
-        self.store.cache.dirty_limit()
+        self.shared.store.cache.dirty_limit()
     }
     /// From so many dirty bytes on they should be stored, though none of them needs to be yet.
     pub fn stream_from(&self) -> u64 {
-        self.store.dirty_allowed() / 4
+        self.shared.store.dirty_allowed() / 4
     }
     /// Counts more dirty bytes, and rings when that makes them enough to be stored.
     pub fn add_dirty(&self, bytes: u64) {
-        let (before, enough) = (self.store.dirty.add(bytes), self.stream_from());
+        let (before, enough) = (self.shared.store.dirty.add(bytes), self.stream_from());
         if before < enough
             && before + bytes >= enough
             && let Some(waker) = self.waker.get()
@@ -232,13 +223,13 @@ impl Pool {
     }
     /// Whether a commit has anything to write.
     pub fn is_dirty(&self) -> bool {
-        self.is_changed() || self.log.is_dirty() || self.damage.has_news()
+        self.is_changed() || self.log.is_dirty() || self.shared.damage.has_news()
     }
     /// Whether somebody changed anything since the last commit was sealed.
     pub(crate) fn is_changed(&self) -> bool {
-        self.store.dirty.get() > 0
-            || self.intent.notes.lock().bytes() > 0
-            || self.freeing.has_dropped()
+        self.shared.store.dirty.get() > 0
+            || self.shared.intent.notes.lock().bytes() > 0
+            || self.shared.freeing.has_dropped()
             || self.trees().iter().any(|dataset| {
                 let state = dataset.state.read();
                 state.changed || state.tree.is_dirty()
@@ -247,7 +238,7 @@ impl Pool {
     /// Whether the changes of the block map that wait for a commit take more memory than merges may: a commit should
     /// come.
     pub fn is_map_large(&self) -> bool {
-        self.store.map.lock().memtable_bytes() > self.store.cache.gc_limit()
+        self.shared.store.map.lock().memtable_bytes() > self.shared.store.cache.gc_limit()
     }
     /// Registers the layer above.
     pub fn set_front_end(&self, front: Weak<dyn FrontEnd>) {
@@ -262,24 +253,26 @@ impl Pool {
         let found = self.find_space(bytes, record_size).and_then(|()| self.make_space(bytes, record_size));
         found.inspect_err(|error| {
             if matches!(error, PoolError::NoSpace) {
-                self.store.event(Event::new(Class::PoolFull));
+                self.shared.store.event(Event::new(Class::PoolFull));
             }
         })
     }
 
     /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it.
     pub(crate) fn find_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        if self.store.space(record_size).available >= bytes {
+        if self.shared.store.space(record_size).available >= bytes {
             return Ok(());
         }
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         self.reclaim_space(bytes, record_size)
     }
 
     /// Whether commits would make dropped space writable again: the free queue goes on with each, and a slot
     /// comes back two commits after the last block in it died.
     pub fn is_freeing(&self) -> bool {
-        self.freeing.has_dropped() || self.freeing.has_queued() || self.store.core.lock().waiting_to_be_free()
+        self.shared.freeing.has_dropped()
+            || self.shared.freeing.has_queued()
+            || self.shared.store.core.lock().waiting_to_be_free()
     }
 
     /// Settings that a dataset has when nothing is set.
@@ -287,7 +280,7 @@ impl Pool {
         Settings {
             codec: larder_store::codec::Codec::default(),
             checksum: larder_format::checksum::ChecksumKind::Fast,
-            record_size: (128 << 10).min(self.store.max_record()),
+            record_size: (128 << 10).min(self.shared.store.max_record()),
             chunking: crate::dataset::Chunking::Fixed,
             readonly: false,
             atime: crate::dataset::Atime::On,

@@ -20,12 +20,12 @@ impl Pool {
     /// [`PoolError::Quota`] when a quota would be passed. Storing what is dirty of the
     /// [`Pool::claimants`] may help: claims do not know of compression, nor of what is overwritten.
     pub fn claim(&self, dataset: DatasetId, bytes: u64) -> Result<()> {
-        self.accounts.claim(dataset, bytes)
+        self.shared.accounts.claim(dataset, bytes)
     }
 
     /// Changes a claim from `before` to `now` bytes; 0 when it was stored or dropped.
     pub fn adjust_claim(&self, dataset: DatasetId, before: u64, now: u64) {
-        self.accounts.adjust_claim(dataset, now as i64 - before as i64);
+        self.shared.accounts.adjust_claim(dataset, now as i64 - before as i64);
     }
 
     /// Refuses what would take `bytes` more than the quotas of a dataset allow.
@@ -35,14 +35,14 @@ impl Pool {
     pub fn check_quota(&self, dataset: DatasetId, bytes: u64) -> Result<()> {
         // A file may be asked to be so large that what it has and what it asks for are more than an i64 holds.
         let bytes = bytes.min(2 * LIMIT_MAX);
-        self.accounts.claim(dataset, bytes)?;
-        self.accounts.adjust_claim(dataset, -(bytes as i64));
+        self.shared.accounts.claim(dataset, bytes)?;
+        self.shared.accounts.adjust_claim(dataset, -(bytes as i64));
         Ok(())
     }
 
     /// Datasets whose claims count against the quotas of a dataset.
     pub fn claimants(&self, dataset: DatasetId) -> BTreeSet<DatasetId> {
-        self.accounts.claimants(dataset)
+        self.shared.accounts.claimants(dataset)
     }
 
     /// As [`Pool::check_space`], for a dataset: what is reserved for others is not free. What only `replaces` may
@@ -52,18 +52,18 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`].
     pub fn check_room(&self, dataset: &Dataset, bytes: u64, replaces: impl Fn() -> bool) -> Result<()> {
-        let (mine, others) = self.accounts.reservations(dataset.id());
+        let (mine, others) = self.shared.accounts.reservations(dataset.id());
         let record_size = dataset.settings().record_size;
         let needed =
             bytes.saturating_add(others).saturating_add(self.reservation_overhead(others, record_size));
-        if self.store.has_plenty(needed, bytes, record_size) {
+        if self.shared.store.has_plenty(needed, bytes, record_size) {
             return Ok(());
         }
-        let kept = || self.store.space_above(record_size, Watermark::Reserved).available;
+        let kept = || self.shared.store.space_above(record_size, Watermark::Reserved).available;
         match self.find_space(needed, record_size) {
             Err(PoolError::NoSpace) if bytes <= mine || replaces() => {
                 // What waits in memory counts in full until it is stored, and what it replaces is dead only then.
-                if needed > kept() && self.store.dirty.needed() > 0 {
+                if needed > kept() && self.shared.store.dirty.needed() > 0 {
                     self.store_waiting()?;
                 }
                 if needed > kept() {
@@ -81,8 +81,8 @@ impl Pool {
         if reserved == 0 {
             return 0;
         }
-        let records = self.accounts.reserved_records();
-        let fits = |size: u32| self.store.space(size).available;
+        let records = self.shared.accounts.reserved_records();
+        let fits = |size: u32| self.shared.store.space(size).available;
         let worst = records.into_iter().filter(|&size| size != record_size).map(fits).min();
         let (here, worst) = (fits(record_size), worst.unwrap_or(u64::MAX).max(1));
         (u128::from(reserved) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
@@ -90,8 +90,9 @@ impl Pool {
 
     /// Free space for records of `record_size` bytes.
     fn free(&self, record_size: u32) -> u64 {
-        let reserved = self.accounts.reserved();
-        self.store
+        let reserved = self.shared.accounts.reserved();
+        self.shared
+            .store
             .space(record_size)
             .available
             .saturating_sub(self.reservation_overhead(reserved, record_size))
@@ -101,14 +102,14 @@ impl Pool {
     /// written to it. The size is both together, so that it is the quota's where a quota is what bounds it.
     pub fn space_of(&self, dataset: &Dataset) -> Space {
         let free = self.free(dataset.settings().record_size);
-        let available = self.accounts.available(dataset.id(), free);
-        let used = self.accounts.own(dataset.id());
+        let available = self.shared.accounts.available(dataset.id(), free);
+        let used = self.shared.accounts.own(dataset.id());
         Space { size: used + available, used, available }
     }
 
     /// Space of a dataset and its descendants, without dirty data.
     pub fn share(&self, dataset: DatasetId) -> Share {
-        self.accounts.share(dataset)
+        self.shared.accounts.share(dataset)
     }
 
     /// Sets one of [`Limits::NAMES`] of a dataset with records of `record_size` bytes; 0 takes it away.
@@ -119,19 +120,19 @@ impl Pool {
         name: &str,
         value: u64,
     ) -> Result<()> {
-        self.accounts.set(dataset, name, value, self.free(record_size))
+        self.shared.accounts.set(dataset, name, value, self.free(record_size))
     }
 
     /// A dataset's account goes to another parent.
     pub(crate) fn transfer(&self, dataset: &Dataset, parent: DatasetId) -> Result<()> {
         let free = self.free(dataset.settings().record_size);
-        self.accounts.transfer(dataset.id(), parent, free)
+        self.shared.accounts.transfer(dataset.id(), parent, free)
     }
 
     /// Opens the accounts of all datasets.
     pub(crate) fn open_accounts(&self) {
         let datasets = self.datasets();
-        self.accounts.open_all(datasets.iter().map(|dataset| {
+        self.shared.accounts.open_all(datasets.iter().map(|dataset| {
             let parent = Some(dataset.parent()).filter(|&parent| parent != dataset.id());
             let limits = Limits::of(&dataset.local.read());
             let record_size = dataset.settings().record_size;

@@ -42,7 +42,7 @@ impl Pool {
     /// # Errors
     /// When there is no such dataset, or the name cannot be or is taken; those of [`Pool::commit`].
     pub fn snapshot(&self, dataset: DatasetId, name: &str) -> Result<SnapshotRecord> {
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         check_name(name).map_err(PoolError::Invalid)?;
         self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let wanted = (dataset, name.to_owned());
@@ -92,15 +92,15 @@ impl Pool {
             return Err(PoolError::Busy(format!("snapshot {name} is in use")));
         }
         let (high, root) = (snapshot.record.high, snapshot.record.root);
-        self.tables.lock().remove(&TableNodes(&self.store), &Table::snapshot_key(dataset, high))?;
+        self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::snapshot_key(dataset, high))?;
         snapshots.taken.remove(&(dataset, high));
-        self.intent.notes.lock().note_removal();
+        self.shared.intent.notes.lock().note_removal();
         state.record.protected_below = snapshots.protected_below(dataset);
         drop(snapshots);
         // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if
         // the head has changed since.
         let own = root.map_or(0, |root| u64::from(root.place.footprint()));
-        self.freeing.leave_to_gc(std::mem::take(&mut state.record.held) + own);
+        self.shared.freeing.leave_to_gc(std::mem::take(&mut state.record.held) + own);
         state.changed = true;
         Ok(())
     }
@@ -129,26 +129,30 @@ impl Pool {
             };
             let mut state = head.state.write();
             state.changed = true;
-            let high = self.store.core.lock().take_ids(1);
+            let high = self.shared.store.core.lock().take_ids(1);
             let head = &mut state.record;
             let record = SnapshotRecord {
                 dataset,
-                guid: self.store.world.entropy.next_u64(),
+                guid: self.shared.store.world.entropy.next_u64(),
                 high,
                 root: head.root,
                 referenced: head.referenced,
                 logical: head.logical,
                 stored: head.stored,
                 next_inode: head.next_inode,
-                created: self.store.world.clock.now(),
+                created: self.shared.store.world.clock.now(),
                 commit,
                 name,
             };
             head.protected_below = high;
             let mut snapshots = self.snapshots.lock();
             let mut tables = self.tables.lock();
-            tables.insert(&TableNodes(&self.store), Table::dataset_key(dataset), &head.encode())?;
-            tables.insert(&TableNodes(&self.store), Table::snapshot_key(dataset, high), &record.encode())?;
+            tables.insert(&TableNodes(&self.shared.store), Table::dataset_key(dataset), &head.encode())?;
+            tables.insert(
+                &TableNodes(&self.shared.store),
+                Table::snapshot_key(dataset, high),
+                &record.encode(),
+            )?;
             snapshots.insert(record);
             snapshots.wanted.remove(0);
             state.changed = false;

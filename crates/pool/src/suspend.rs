@@ -19,10 +19,12 @@ use larder_store::error::{PoolError, Result};
 impl Pool {
     /// Of a suspended pool: the bytes that were accepted and that no commit holds, at most. None when there are none.
     pub fn at_stake(&self) -> Option<u64> {
-        self.store.suspended()?;
-        let stripes = self.store.stripes_in_flight();
+        self.shared.store.suspended()?;
+        let stripes = self.shared.store.stripes_in_flight();
         let undone = self.is_changed() || self.sealing.has_kept() || stripes > 0;
-        undone.then(|| self.store.dirty.get() + self.noted_bytes() as u64 + self.store.unsealed() + stripes)
+        undone.then(|| {
+            self.shared.store.dirty.get() + self.noted_bytes() as u64 + self.shared.store.unsealed() + stripes
+        })
     }
 
     /// Goes on after devices refused writes: all that was accepted is in memory, and what they refused is written once
@@ -31,24 +33,24 @@ impl Pool {
     /// # Errors
     /// When memory and disk have parted, or the devices still refuse: the pool stays suspended.
     pub fn resume(&self) -> Result<()> {
-        if self.store.suspended().is_none() {
+        if self.shared.store.suspended().is_none() {
             return Ok(());
         }
         {
             let _nobody_commits = self.commit_turn();
             let _nobody_enters = self.gate.write();
-            let _nobody_syncs = self.intent.lock();
-            let Some(suspension) = self.store.suspension() else { return Ok(()) };
-            if suspension.lasting || !self.store.has_enough_unharmed() {
+            let _nobody_syncs = self.shared.intent.lock();
+            let Some(suspension) = self.shared.store.suspension() else { return Ok(()) };
+            if suspension.lasting || !self.shared.store.has_enough_unharmed() {
                 return Err(PoolError::Invalid(format!(
                     "the pool is suspended, and what was written since its last commit cannot be completed any more: \
                      {}. What was committed or synced before is not lost. Nothing was changed",
                     suspension.reason
                 )));
             }
-            self.store.write_stripes_again()?;
+            self.shared.store.write_stripes_again()?;
             self.finish_kept()?;
-            self.store.resumed();
+            self.shared.store.resumed();
         }
         self.commit().map(drop)
     }

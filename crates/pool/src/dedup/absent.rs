@@ -19,10 +19,10 @@ impl Pool {
     /// When nothing may be written, or there is no room.
     #[doc(hidden)]
     pub fn index_absent(&self, prints: &[Fingerprint]) -> Result<()> {
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         for prints in prints.chunks(AT_ONCE) {
-            let first = self.store.core.lock().take_ids(prints.len()).get();
-            if let Some(index) = &mut self.duplicates.indexed.lock().index {
+            let first = self.shared.store.core.lock().take_ids(prints.len()).get();
+            if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {
                 (first..).zip(prints).for_each(|(id, &print)| index.insert(print, BlockId::new(id)));
             }
             let _commits_wait = self.commit_turn();

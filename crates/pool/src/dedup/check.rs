@@ -24,15 +24,15 @@ impl Pool {
     /// When the block map or the index cannot be read.
     pub fn check_index(&self) -> Result<(u64, u64)> {
         let (mut unindexed, mut stale) = (0, 0);
-        let (mut next, io) = (Some(BlockId::new(0)), RunIo::new(&self.store));
+        let (mut next, io) = (Some(BlockId::new(0)), RunIo::new(&self.shared.store));
         while let Some(from) = next {
             let mut prints: Vec<(Fingerprint, BlockId)> = Vec::new();
-            let window = self.store.map.lock().window(from, AT_ONCE);
+            let window = self.shared.store.map.lock().window(from, AT_ONCE);
             next = window.visit(&io, |id, entry| {
                 prints.extend(entry.print.map(|print| (print, id)));
                 Ok(if prints.len() < AT_ONCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
             })?;
-            let probe = match &*self.duplicates.indexed.lock() {
+            let probe = match &*self.shared.duplicates.indexed.lock() {
                 Indexed { index: Some(index), refill: None, .. } => {
                     prints.retain(|(print, _)| print.low() & (index.sampling() - 1) == 0);
                     index.probe(&prints.iter().map(|(print, _)| *print).collect::<Vec<_>>())
@@ -43,7 +43,7 @@ impl Pool {
                 match named {
                     None => unindexed += 1,
                     Some(named) if named != id => {
-                        let look_up = self.store.map.lock().look_up(named);
+                        let look_up = self.shared.store.map.lock().look_up(named);
                         let same = look_up.entry(&io)?.is_some_and(|entry| entry.print == Some(print));
                         stale += u64::from(!same);
                     }

@@ -54,7 +54,7 @@ impl Pool {
         }
         let prints = vec![None; records.len()];
         let drafts = records.iter().map(|_| None).collect();
-        self.store.store_new(records, drafts, &prints, op.watermark())
+        self.shared.store.store_new(records, drafts, &prints, op.watermark())
     }
 
     /// As [`larder_store::Store::store_new`]; what has a fingerprint is in the locality cache from now on.
@@ -69,9 +69,9 @@ impl Pool {
             let wrong = prints.iter().flatten().next().copied();
             prints.iter_mut().flatten().for_each(|print| *print = wrong.unwrap_or(*print));
         }
-        let born = self.store.store_new(records, drafts, &prints, op.watermark())?;
+        let born = self.shared.store.store_new(records, drafts, &prints, op.watermark())?;
         if !mutated(Mutant::MapNotTold) {
-            let mut locality = self.duplicates.locality.lock();
+            let mut locality = self.shared.duplicates.locality.lock();
             for (&ptr, print) in born.iter().zip(&prints) {
                 print.iter().for_each(|print| locality.insert(*print, ptr));
             }
@@ -90,12 +90,13 @@ impl Pool {
         let new: Vec<usize> = (0..records.len())
             .filter(|&i| search.found[i].is_none() && search.same_as[i].is_none())
             .collect();
-        self.duplicates
+        self.shared
+            .duplicates
             .expects_new
             .store(MOSTLY * new.len() >= (MOSTLY - 1) * records.len(), Ordering::Relaxed);
         let Search { prints, same_as, mut found, mut drafts, .. } = search;
         // Held until the index has them.
-        let storing = self.duplicates.storing(&self.store);
+        let storing = self.shared.duplicates.storing(&self.shared.store);
         let mut stored = Vec::new();
         let mut records: Vec<Option<NewRecord>> = records.into_iter().map(Some).collect();
         let fresh = new.iter().map(|&i| records[i].take().expect("each index comes once")).collect();
@@ -106,22 +107,22 @@ impl Pool {
             found[i] = Some(ptr);
             stored.extend(prints[i].map(|print| (print, ptr.id)));
         }
-        if let Some(index) = &mut self.duplicates.indexed.lock().index {
+        if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {
             stored.into_iter().for_each(|(print, id)| index.insert(print, id));
         }
         drop(storing);
         for (i, earlier) in same_as.iter().enumerate().filter_map(|(i, earlier)| Some((i, (*earlier)?))) {
             found[i] = found[earlier];
             if let Some(ptr) = found[i] {
-                self.hit(&mut self.store.map.lock(), ptr);
+                self.hit(&mut self.shared.store.map.lock(), ptr);
             }
         }
         for (ptr, record) in found.iter().zip(records) {
             // The copy that was just written goes, not the one that is kept: its memory is in the processor's caches.
             if let (Some(ptr), Some(record)) = (ptr, record)
-                && self.store.cache.lacks_record(ptr.id)
+                && self.shared.store.cache.lacks_record(ptr.id)
             {
-                self.store.cache.keep_record(ptr.id, record.plain);
+                self.shared.store.cache.keep_record(ptr.id, record.plain);
             }
         }
         Ok(found
@@ -135,13 +136,13 @@ impl Pool {
     fn fingerprint_all<'r>(&self, records: &'r [NewRecord]) -> Search<'r> {
         let wanted: Vec<usize> = (0..records.len()).filter(|&i| records[i].dedup != Dedup::Off).collect();
         // What was just hashed is in the processor's cache.
-        let drafts_too = self.duplicates.expects_new.load(Ordering::Relaxed);
-        let hashed = self.store.world.workers.map(wanted.len(), |n| {
+        let drafts_too = self.shared.duplicates.expects_new.load(Ordering::Relaxed);
+        let hashed = self.shared.store.world.workers.map(wanted.len(), |n| {
             let record = &records[wanted[n]];
             let print = self.fingerprint(&record.plain);
             // To have compressed one in vain must be cheap.
             let wants_draft = drafts_too && !record.codec.is_slow();
-            (print, wants_draft.then(|| self.store.draft_record(record)))
+            (print, wants_draft.then(|| self.shared.store.draft_record(record)))
         });
         let mut prints = vec![None; records.len()];
         let mut drafts: Vec<Option<Draft>> = records.iter().map(|_| None).collect();
@@ -154,15 +155,15 @@ impl Pool {
                 |other: usize| records[i].dedup != Dedup::Verify || records[i].plain == records[other].plain;
             same_as[i] = (earlier != i && same(earlier)).then_some(earlier);
         }
-        count(&self.duplicates.counts.looked_up, wanted.len());
+        count(&self.shared.duplicates.counts.looked_up, wanted.len());
         Search { records, prints, drafts, same_as, found: vec![None; records.len()] }
     }
 
     /// Finds what is there: first in the locality cache, then around what the index names. While neighbourhoods answer
     /// for the rest of the batch the index is asked for one record at a time, else for more and more.
     fn find_all(&self, search: &mut Search<'_>) {
-        let io = RunIo::new(&self.store);
-        self.find_in_locality(&mut self.store.map.lock(), search);
+        let io = RunIo::new(&self.shared.store);
+        self.find_in_locality(&mut self.shared.store.map.lock(), search);
         let mut width = 1;
         let mut next = 0;
         loop {
@@ -170,12 +171,12 @@ impl Pool {
             let Some(&last) = asked.last() else { break };
             next = last + 1;
             let prints: Vec<_> = asked.iter().map(|&i| search.print(i)).collect();
-            let probe = match &self.duplicates.indexed.lock().index {
+            let probe = match &self.shared.duplicates.indexed.lock().index {
                 Some(index) => index.probe(&prints),
                 None => break,
             };
-            let began = self.store.world.clock.monotonic();
-            let allowed = self.duplicates.tokens.pages(began);
+            let began = self.shared.store.world.clock.monotonic();
+            let allowed = self.shared.duplicates.tokens.pages(began);
             let mut left = allowed;
             let named = probe.finish(&io, &mut left);
             let mut pages = allowed - left.min(allowed);
@@ -186,7 +187,10 @@ impl Pool {
                     pages += self.look_around(&io, search, i, id) as u64;
                 }
             }
-            self.duplicates.tokens.spent(pages, self.store.world.clock.monotonic().saturating_sub(began));
+            self.shared
+                .duplicates
+                .tokens
+                .spent(pages, self.shared.store.world.clock.monotonic().saturating_sub(began));
             let after = search.open().filter(|&i| i >= next).count();
             width = if after < before { 1 } else { width * 2 };
         }
@@ -196,13 +200,13 @@ impl Pool {
     /// The index says that block `id` has the content of record `i`. Reads the map around it, which may find others
     /// of the batch as well; the pages that it took.
     fn look_around(&self, io: &RunIo<'_>, search: &mut Search<'_>, i: usize, id: BlockId) -> usize {
-        let around = self.store.map.lock().around(id);
+        let around = self.shared.store.map.lock().around(id);
         // A page of the map that cannot be read is told by whoever needs it.
         let Ok(read) = around.read(io) else { return 1 };
         let print = search.print(i);
         let is_it = {
-            let mut map = self.store.map.lock();
-            let mut locality = self.duplicates.locality.lock();
+            let mut map = self.shared.store.map.lock();
+            let mut locality = self.shared.duplicates.locality.lock();
             let mut is_it = false;
             for (neighbour, entry) in map.neighbours(&read) {
                 if let (Some(print_of), Some(&place)) = (entry.print, entry.places().first()) {
@@ -215,8 +219,8 @@ impl Pool {
             is_it
         };
         if !is_it {
-            count(&self.duplicates.counts.stale, 1);
-            if let Some(index) = &mut self.duplicates.indexed.lock().index {
+            count(&self.shared.duplicates.counts.stale, 1);
+            if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {
                 index.remove(print, id);
             }
         }
@@ -228,47 +232,47 @@ impl Pool {
         let open: Vec<usize> = search.open().collect();
         let mut hits = 0;
         for i in open {
-            let ptr = self.duplicates.locality.lock().get(search.print(i));
+            let ptr = self.shared.duplicates.locality.lock().get(search.print(i));
             if let Some(ptr) = ptr {
                 search.found[i] = Some(ptr);
                 self.hit(map, ptr);
                 hits += 1;
             }
         }
-        count(&self.duplicates.counts.locality_hits, hits);
+        count(&self.shared.duplicates.counts.locality_hits, hits);
     }
 
     /// A block gets another reference.
     fn hit(&self, map: &mut BlockMap, ptr: BlockPtr) {
         if !mutated(Mutant::HitNotMarked) {
-            self.freeing.mark_shared(map, ptr.id);
+            self.shared.freeing.mark_shared(map, ptr.id);
         }
         let bytes = ptr.place.stored;
-        count(&self.duplicates.counts.hits, 1);
-        count(&self.duplicates.counts.saved_bytes, bytes as usize);
-        self.duplicates.tokens.earned(bytes.into());
+        count(&self.shared.duplicates.counts.hits, 1);
+        count(&self.shared.duplicates.counts.saved_bytes, bytes as usize);
+        self.shared.duplicates.tokens.earned(bytes.into());
     }
 
     /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found.
     /// Nor was what is known to be lost: whoever writes it again has it.
     fn verify_found(&self, search: &mut Search<'_>) {
         for found in &mut search.found {
-            if found.is_some_and(|ptr| self.damage.is_block_lost(ptr.id)) {
+            if found.is_some_and(|ptr| self.shared.damage.is_block_lost(ptr.id)) {
                 *found = None;
-                count(&self.duplicates.counts.refuted, 1);
-                self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
+                count(&self.shared.duplicates.counts.refuted, 1);
+                self.shared.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
             }
         }
         let doubted: Vec<(usize, BlockPtr)> = (0..search.records.len())
             .filter(|&i| search.records[i].dedup == Dedup::Verify)
             .filter_map(|i| Some((i, search.found[i]?)))
             .collect();
-        self.store.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());
+        self.shared.store.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());
         for (i, ptr) in doubted {
-            if !self.store.read(ptr).is_ok_and(|plain| plain == search.records[i].plain) {
+            if !self.shared.store.read(ptr).is_ok_and(|plain| plain == search.records[i].plain) {
                 search.found[i] = None;
-                count(&self.duplicates.counts.refuted, 1);
-                self.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
+                count(&self.shared.duplicates.counts.refuted, 1);
+                self.shared.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }

@@ -57,20 +57,20 @@ impl Pool {
     pub(crate) fn make_secret(&self) -> Result<()> {
         let mut secret = [0; SECRET_LEN];
         for word in secret.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.store.world.entropy.next_u64().to_le_bytes());
+            word.copy_from_slice(&self.shared.store.world.entropy.next_u64().to_le_bytes());
         }
-        self.tables.lock().insert(&TableNodes(&self.store), Table::Secret.key(0), &secret)?;
-        self.duplicates.set_secret(secret);
+        self.tables.lock().insert(&TableNodes(&self.shared.store), Table::Secret.key(0), &secret)?;
+        self.shared.duplicates.set_secret(secret);
         Ok(())
     }
 
     /// The fingerprint of a record's plain bytes in this pool.
     pub fn fingerprint(&self, plain: &[u8]) -> Fingerprint {
-        self.duplicates.fingerprint(plain)
+        self.shared.duplicates.fingerprint(plain)
     }
 
     /// Figures of deduplication since import.
     pub fn dedup_figures(&self) -> DedupFigures {
-        self.duplicates.figures()
+        self.shared.duplicates.figures()
     }
 }

@@ -28,9 +28,9 @@ impl Pool {
     /// # Errors
     /// When no dataset has `dedup` on, or nothing may be written.
     pub fn rebuild_index(&self) -> Result<()> {
-        self.store.check_writable()?;
+        self.shared.store.check_writable()?;
         let _commits_wait = self.commit_turn();
-        let mut indexed = self.duplicates.indexed.lock();
+        let mut indexed = self.shared.duplicates.indexed.lock();
         let Some(index) = &mut indexed.index else {
             return Err(PoolError::Invalid("no dataset has dedup on: there is no index to rebuild".into()));
         };
@@ -42,7 +42,7 @@ impl Pool {
         let datasets = self.datasets().iter().filter(|of| with_dedup(of)).map(|of| of.id()).collect();
         *indexed = Indexed {
             turn: indexed.turn + 1,
-            index: Some(Index::new(self.duplicates.limits())),
+            index: Some(Index::new(self.shared.duplicates.limits())),
             parts: Vec::new(),
             refill: Some(BlockId::new(0)),
             rebuild: Some(Rebuild { datasets, from: Key::MIN, progress: RebuildProgress::default() }),
@@ -52,7 +52,7 @@ impl Pool {
 
     /// Progress of the rebuild under way, if there is one.
     pub fn rebuild_progress(&self) -> Option<RebuildProgress> {
-        self.duplicates.rebuild_progress()
+        self.shared.duplicates.rebuild_progress()
     }
 
     /// Goes on with rebuilding the index, by about `records` records read. False when nothing is left to do.
@@ -61,7 +61,7 @@ impl Pool {
     /// When nothing may be written, or a tree cannot be read.
     pub fn rebuild_step(&self, records: usize) -> Result<bool> {
         let (refilling, at) = {
-            let indexed = self.duplicates.indexed.lock();
+            let indexed = self.shared.duplicates.indexed.lock();
             let Some(rebuild) = &indexed.rebuild else { return Ok(false) };
             (indexed.refill.is_some(), rebuild.datasets.last().map(|&of| (of, rebuild.from)))
         };
@@ -70,13 +70,13 @@ impl Pool {
             return self.tick_index(PAGES).map(|_| true);
         }
         let Some((dataset, from)) = at else {
-            self.duplicates.indexed.lock().rebuild = None;
+            self.shared.duplicates.indexed.lock().rebuild = None;
             return Ok(false);
         };
         let (extents, next) = self.some_extents(dataset, from, records.max(1) * EXTENTS)?;
         let looked_at = extents.len();
         let read = self.print_all(extents)?;
-        let mut indexed = self.duplicates.indexed.lock();
+        let mut indexed = self.shared.duplicates.indexed.lock();
         if let Some(rebuild) = &mut indexed.rebuild {
             rebuild.progress.extents += looked_at as u64;
             rebuild.progress.records += read as u64;
@@ -112,24 +112,24 @@ impl Pool {
         blocks.sort_unstable_by_key(|ptr| ptr.id);
         blocks.dedup_by_key(|ptr| ptr.id);
         let op = self.enter()?;
-        let io = RunIo::new(&self.store);
-        let mut finder = self.store.map.lock().finder();
+        let io = RunIo::new(&self.shared.store);
+        let mut finder = self.shared.store.map.lock().finder();
         let mut without = Vec::new();
         for ptr in blocks {
             let in_runs = finder.find(ptr.id, &io)?;
-            let now = Entry::of(&self.store.map.lock().now(ptr.id, in_runs));
+            let now = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
             if now.is_some_and(|entry| entry.print.is_none()) {
                 without.push((ptr, in_runs));
             }
         }
-        self.store.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
+        self.shared.store.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
         // What cannot be read stays without.
-        let print = |i: usize| Some(self.fingerprint(&self.store.read(without[i].0).ok()?));
-        let prints = self.store.world.workers.map(without.len(), print);
+        let print = |i: usize| Some(self.fingerprint(&self.shared.store.read(without[i].0).ok()?));
+        let prints = self.shared.store.world.workers.map(without.len(), print);
         let mut taken = Vec::new();
         {
             // No checkpoint came between, for an operation is under way.
-            let mut map = self.store.map.lock();
+            let mut map = self.shared.store.map.lock();
             for ((ptr, in_runs), print) in without.iter().zip(prints) {
                 let there = Entry::of(&map.now(ptr.id, *in_runs)).is_some();
                 if let Some(print) = print.filter(|_| there) {
@@ -140,7 +140,7 @@ impl Pool {
         }
         drop(op);
         let count = taken.len();
-        if let Some(index) = &mut self.duplicates.indexed.lock().index {
+        if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {
             taken.into_iter().for_each(|(print, id)| index.insert(print, id));
         }
         Ok(count)

@@ -22,9 +22,9 @@ pub(super) const SINCE: &str = "dedup-since";
 impl Pool {
     /// Opens the index when some dataset has `dedup` on, and lets go of it when none has.
     pub(crate) fn wake_or_lay_down(&self) {
-        let wanted =
-            !self.store.read_only && self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off);
-        let mut indexed = self.duplicates.indexed.lock();
+        let wanted = !self.shared.store.read_only
+            && self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off);
+        let mut indexed = self.shared.duplicates.indexed.lock();
         match (wanted, indexed.index.is_some()) {
             (true, false) => self.wake(&mut indexed),
             (false, true) => {
@@ -33,8 +33,8 @@ impl Pool {
                 self.install_parts_or_suspend(index.progress().changes);
                 let parts = index.descriptors().cloned().collect();
                 *indexed = Indexed { parts, turn: indexed.turn + 1, ..Indexed::default() };
-                let _map = self.store.map.lock();
-                self.duplicates.locality.lock().clear();
+                let _map = self.shared.store.map.lock();
+                self.shared.duplicates.locality.lock().clear();
             }
             _ => {}
         }
@@ -42,12 +42,13 @@ impl Pool {
 
     fn wake(&self, indexed: &mut Indexed) {
         let parts = std::mem::take(&mut indexed.parts);
-        let (index, lost) = Index::open(parts, self.duplicates.limits(), &RunIo::new(&self.store));
-        count(&self.duplicates.counts.lost_parts, lost.len());
+        let (index, lost) =
+            Index::open(parts, self.shared.duplicates.limits(), &RunIo::new(&self.shared.store));
+        count(&self.shared.duplicates.counts.lost_parts, lost.len());
         self.install_parts_or_suspend(Changes { added: Vec::new(), removed: lost });
         let since = self.note(SINCE).and_then(|since| since.parse().ok());
         let since = since.unwrap_or_else(|| {
-            let next = self.store.next_block().get();
+            let next = self.shared.store.next_block().get();
             // Without the note more has to be walked.
             let _ = self.keep_note(SINCE, &next.to_string());
             next
@@ -59,12 +60,12 @@ impl Pool {
 
     /// Footprint of each of the index's parts.
     pub fn index_footprints(&self) -> IndexFootprints {
-        self.duplicates.footprints()
+        self.shared.duplicates.footprints()
     }
 
     /// Has the index give up all segments that `leave`, by and by. One that sleeps is forgotten: it can be rebuilt.
     pub fn evacuate_index(&self, leave: impl Fn(SegmentId) -> bool) {
-        let mut indexed = self.duplicates.indexed.lock();
+        let mut indexed = self.shared.duplicates.indexed.lock();
         if let Some(index) = &mut indexed.index {
             index.evacuate(leave);
             return;
@@ -82,18 +83,18 @@ impl Pool {
     pub(crate) fn tick_index(&self, pages: usize) -> Result<bool> {
         // What has this id or a later one may not be in the map yet.
         let next = {
-            let core = self.store.core.lock();
-            self.duplicates.first_storing().unwrap_or(core.next_block)
+            let core = self.shared.store.core.lock();
+            self.shared.duplicates.first_storing().unwrap_or(core.next_block)
         };
-        let refill = self.duplicates.indexed.lock().refill;
+        let refill = self.shared.duplicates.indexed.lock().refill;
         if let Some(from) = refill {
             // A page of the map that cannot be read is told by whoever needs it.
             drop(self.take_up(from, next, pages * BLOCKS_PER_PAGE));
         }
-        let mut io = RunIo::new(&self.store);
+        let mut io = RunIo::new(&self.shared.store);
         let mut left = pages;
         loop {
-            let mut indexed = self.duplicates.indexed.lock();
+            let mut indexed = self.shared.duplicates.indexed.lock();
             let Indexed { index: Some(index), refill, .. } = &mut *indexed else { break };
             if index.is_full() {
                 index.flush(refill.map_or(next, |refill| refill.min(next)));
@@ -103,7 +104,7 @@ impl Pool {
             drop(indexed);
             let outcome = work.run(&mut io, left.min(PAGES_AT_ONCE));
             left = left.saturating_sub(PAGES_AT_ONCE);
-            let mut indexed = self.duplicates.indexed.lock();
+            let mut indexed = self.shared.duplicates.indexed.lock();
             let same = indexed.turn == turn;
             match &mut indexed.index {
                 Some(index) if same => index.end(work),
@@ -121,19 +122,19 @@ impl Pool {
         }
         io.finish()?;
         let (progress, refilling, lent) = {
-            let mut indexed = self.duplicates.indexed.lock();
+            let mut indexed = self.shared.duplicates.indexed.lock();
             let Indexed { index: Some(index), refill, .. } = &mut *indexed else { return Ok(false) };
             (index.progress(), refill.is_some(), index.figures().filter_bytes)
         };
         self.install_parts(progress.changes)?;
-        self.store.cache.lend(lent);
+        self.shared.store.cache.lend(lent);
         Ok(progress.pending || refilling)
     }
 
     /// A step of [`Pool::tick_index`] between commits, when it is due.
     pub(crate) fn tick_index_beside(&self, pages: usize) -> Result<bool> {
         let due = {
-            let indexed = self.duplicates.indexed.lock();
+            let indexed = self.shared.duplicates.indexed.lock();
             indexed.refill.is_some() || indexed.index.as_ref().is_some_and(Index::is_full)
         };
         if !due {
@@ -146,14 +147,14 @@ impl Pool {
     /// Has the index take up blocks from `from` on, at most so many. What has the id `next` or a later one may be about
     /// to get into the map.
     fn take_up(&self, from: BlockId, next: BlockId, blocks: usize) -> Result<()> {
-        let (window, mut left) = (self.store.map.lock().window(from, blocks), blocks);
+        let (window, mut left) = (self.shared.store.map.lock().window(from, blocks), blocks);
         let mut found = Vec::new();
-        let rest = window.visit(&RunIo::new(&self.store), |id, entry| {
+        let rest = window.visit(&RunIo::new(&self.shared.store), |id, entry| {
             found.extend(entry.print.map(|print| (print, id)));
             left -= 1;
             Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        let mut indexed = self.duplicates.indexed.lock();
+        let mut indexed = self.shared.duplicates.indexed.lock();
         let Indexed { index: Some(index), refill, .. } = &mut *indexed else { return Ok(()) };
         for (print, id) in found {
             if index.is_full() && !index.flush(id.min(next)) {
@@ -169,7 +170,7 @@ impl Pool {
     /// As [`Pool::install_parts`]: memory and tables must not part.
     fn install_parts_or_suspend(&self, changes: Changes) {
         if let Err(error) = self.install_parts(changes) {
-            self.store.suspend(format!("the dedup index could not be noted: {error}"));
+            self.shared.store.suspend(format!("the dedup index could not be noted: {error}"));
         }
     }
 
@@ -218,7 +219,7 @@ mod tests {
     fn parts_of_the_index_leave_segments_that_are_mostly_dead() {
         let (pool, rng) = (pool(), SeededEntropy::new(3));
         let thin = |pool: &Pool| -> BTreeSet<SegmentId> {
-            let core = pool.store.core.lock();
+            let core = pool.shared.store.core.lock();
             core.entries
                 .values()
                 .filter(|entry| entry.thin().is_some())
@@ -229,9 +230,9 @@ mod tests {
             pool.index_footprints().all().map(|footprint| footprint.segment).collect()
         };
         // One part, and runs of the map around it, which are soon merged.
-        let first = pool.store.core.lock().take_ids(10_000);
+        let first = pool.shared.store.core.lock().take_ids(10_000);
         {
-            let mut indexed = pool.duplicates.indexed.lock();
+            let mut indexed = pool.shared.duplicates.indexed.lock();
             let index = indexed.index.as_mut().unwrap();
             for n in 0..10_000 {
                 let print = u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64());
@@ -240,33 +241,33 @@ mod tests {
             index.flush(BlockId::new(first.get() + 10_000));
         }
         for _ in 0..60 {
-            let first = pool.store.core.lock().take_ids(3000).get();
+            let first = pool.shared.store.core.lock().take_ids(3000).get();
             for id in first..first + 3000 {
                 let segment = SegmentId::new((1 << 40) + id % 7);
                 let place = Place { segment, column: 0, offset: 4096 + (id % 1000) as u32 * 8, stored: 100 };
                 let places = Places::new(&[place]).unwrap();
-                pool.store.map.lock().apply(Update::Put { id: BlockId::new(id), places });
+                pool.shared.store.map.lock().apply(Update::Put { id: BlockId::new(id), places });
             }
             pool.commit().unwrap();
             for id in first..first + 3000 {
-                pool.store.map.lock().apply(Update::Delete { id: BlockId::new(id) });
+                pool.shared.store.map.lock().apply(Update::Delete { id: BlockId::new(id) });
             }
         }
-        pool.store.core.lock().close_streams(GroupIndex::new(0));
+        pool.shared.store.core.lock().close_streams(GroupIndex::new(0));
         for _ in 0..20 {
             pool.commit().unwrap();
         }
         let stuck: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
         assert!(!stuck.is_empty(), "{:?}, {:?}", thin(&pool), of_parts(&pool));
-        let before = pool.store.space(128 << 10).available;
+        let before = pool.shared.store.space(128 << 10).available;
         pool.evacuate_thin();
-        assert!(pool.store.space(128 << 10).available > before, "what comes back is counted");
+        assert!(pool.shared.store.space(128 << 10).available > before, "what comes back is counted");
         for _ in 0..40 {
             pool.evacuate_thin();
             pool.commit().unwrap();
         }
         let left: Vec<_> = thin(&pool).intersection(&of_parts(&pool)).copied().collect();
         assert!(left.is_empty(), "{stuck:?} were thin and had parts of the index, {left:?} are and do");
-        assert!(pool.store.space(128 << 10).available > before);
+        assert!(pool.shared.store.space(128 << 10).available > before);
     }
 }

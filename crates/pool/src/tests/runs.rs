@@ -31,7 +31,7 @@ impl Device for Watched {
         if let (Request::Read { .. }, Some(pool)) = (&request, self.pool.lock().upgrade()) {
             self.reads.fetch_add(1, Relaxed);
             // A commit that has closed the gate holds nobody back but readers, and reads little.
-            let held = pool.store.map.is_locked() && !pool.gate.is_locked_exclusive();
+            let held = pool.shared.store.map.is_locked() && !pool.gate.is_locked_exclusive();
             self.held.fetch_add(u64::from(held), Relaxed);
         }
         self.device.submit(request)
@@ -45,11 +45,11 @@ fn pool_with_runs() -> (Arc<Pool>, Arc<Watched>) {
     let watched = Arc::new(Watched { device: sim.devices().remove(0), pool: Mutex::default(), reads, held });
     let devices: Vec<Arc<dyn Device>> = vec![Arc::clone(&watched) as _];
     let pool = bed::pool(devices, "single");
-    pool.store.map.lock().set_resident_limit(0);
+    pool.shared.store.map.lock().set_resident_limit(0);
     for run in 0..8 {
         for n in 0..12_000 {
-            let id = pool.store.core.lock().take_ids(1);
-            pool.store.map.lock().apply(Update::Put { id, places: place_of(id.get() + run + n) });
+            let id = pool.shared.store.core.lock().take_ids(1);
+            pool.shared.store.map.lock().apply(Update::Put { id, places: place_of(id.get() + run + n) });
         }
         pool.commit().unwrap();
     }
@@ -65,9 +65,9 @@ fn place_of(n: u64) -> Places {
 #[test]
 fn the_map_is_not_held_while_large_runs_are_merged() {
     let (pool, watched) = pool_with_runs();
-    while pool.store.map.lock().descriptors().count() > 2 {
-        let id = pool.store.core.lock().take_ids(1);
-        pool.store.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
+    while pool.shared.store.map.lock().descriptors().count() > 2 {
+        let id = pool.shared.store.core.lock().take_ids(1);
+        pool.shared.store.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
         pool.commit().unwrap();
     }
     assert!(watched.reads.load(Relaxed) >= 8, "{:?} pages were read", watched.reads);
@@ -82,11 +82,11 @@ fn changes_of_the_map_ask_for_a_commit_before_they_take_more_than_their_share() 
     pool.set_pool_property("memory", "4000000").unwrap();
     let share = 200_000;
     while !pool.is_map_large() {
-        let id = pool.store.core.lock().take_ids(1);
-        pool.store.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
-        assert!(pool.store.map.lock().memtable_bytes() <= share + 1000);
+        let id = pool.shared.store.core.lock().take_ids(1);
+        pool.shared.store.map.lock().apply(Update::Put { id, places: place_of(id.get()) });
+        assert!(pool.shared.store.map.lock().memtable_bytes() <= share + 1000);
     }
-    assert!(pool.store.map.lock().memtable_bytes() > share);
+    assert!(pool.shared.store.map.lock().memtable_bytes() > share);
     pool.commit().unwrap();
     assert!(!pool.is_map_large());
 }
@@ -94,17 +94,18 @@ fn changes_of_the_map_ask_for_a_commit_before_they_take_more_than_their_share() 
 #[test]
 fn runs_give_up_segments_that_are_mostly_dead() {
     let (pool, _) = pool_with_runs();
-    let thin = || pool.store.core.lock().entries.values().filter(|entry| entry.thin().is_some()).count();
+    let thin =
+        || pool.shared.store.core.lock().entries.values().filter(|entry| entry.thin().is_some()).count();
     let blocks = pool.blocks().unwrap();
     // Large and small runs lie in the same segments; the small ones are soon merged.
     for round in 0..160 {
         for n in 0..60 {
-            let id = pool.store.core.lock().take_ids(1);
-            pool.store.map.lock().apply(Update::Put { id, places: place_of(id.get() * 37 + n) });
+            let id = pool.shared.store.core.lock().take_ids(1);
+            pool.shared.store.map.lock().apply(Update::Put { id, places: place_of(id.get() * 37 + n) });
         }
         pool.commit().unwrap();
         if round % 20 == 0 {
-            pool.store.core.lock().close_streams(GroupIndex::new(0));
+            pool.shared.store.core.lock().close_streams(GroupIndex::new(0));
         }
     }
     let before = thin();
@@ -120,18 +121,18 @@ fn runs_give_up_segments_that_are_mostly_dead() {
 #[test]
 fn a_look_up_outlives_the_runs_that_it_began_with() {
     let (pool, _) = pool_with_runs();
-    let id = BlockId::new(pool.store.next_block().get() - 50_000);
+    let id = BlockId::new(pool.shared.store.next_block().get() - 50_000);
     let location = |look_up: &LookUp, io: &RunIo<'_>| look_up.location(io);
-    let before = pool.store.look_up(id, location).unwrap();
+    let before = pool.shared.store.look_up(id, location).unwrap();
     assert!(matches!(before, Some(Location::Places(_))));
-    let begun = pool.store.map.lock().look_up(id);
-    let at_first = RunIo::new(&pool.store);
+    let begun = pool.shared.store.map.lock().look_up(id);
+    let at_first = RunIo::new(&pool.shared.store);
     for _ in 0..12 {
-        pool.store.core.lock().close_streams(GroupIndex::new(0));
-        pool.store.map.lock().evacuate(|_| true);
+        pool.shared.store.core.lock().close_streams(GroupIndex::new(0));
+        pool.shared.store.map.lock().evacuate(|_| true);
         pool.commit().unwrap();
     }
-    pool.store.drop_caches();
+    pool.shared.store.drop_caches();
     assert!(begun.location(&at_first).is_err(), "the runs that it knows are gone");
-    assert_eq!(pool.store.finish_look_up(begun, id, location).unwrap(), before);
+    assert_eq!(pool.shared.store.finish_look_up(begun, id, location).unwrap(), before);
 }
