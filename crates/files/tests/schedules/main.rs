@@ -30,7 +30,7 @@ use worker::{Diary, Worker, World, content, found};
 const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raid14", 5)];
 /// Workers at most.
 const WORKERS: u64 = 3;
-/// Power cuts of one schedule.
+/// Power cuts of one schedule, unless `LARDER_SCHEDULE_CUTS` says otherwise.
 const CUTS: u64 = 3;
 
 /// What a pool's devices hold before a schedule: made once for each world.
@@ -335,7 +335,8 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
     let trace = bed.sim.trace();
     drop(bed);
     let mut done = Done { steps: outcome.steps, cuts: 0 };
-    let mut cuts: Vec<usize> = (0..CUTS).map(|_| cut_of(&schedule, &trace, start)).collect();
+    let mut cuts: Vec<usize> =
+        (0..setting("LARDER_SCHEDULE_CUTS", CUTS)).map(|_| cut_of(&schedule, &trace, start)).collect();
     cuts.sort_unstable();
     let mut sweep = trace.sweep();
     for cut in cuts {
