@@ -72,7 +72,7 @@ test:
 	@$(STEP) index $(MAKE) --no-print-directory index
 
 mutants:
-	$(CARGO) test --workspace --locked --features larder-pool/mutants --test mutants -- --nocapture
+	$(CARGO) test --workspace --locked --features larder-upkeep/mutants --test mutants -- --nocapture
 	$(CARGO) test -p larder-files --locked --features mutants --test schedules mutants -- --nocapture
 	$(CARGO) test -p larder-files --locked --features mutants --test volume panic
 

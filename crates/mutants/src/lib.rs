@@ -149,7 +149,8 @@ impl Mutant {
     ];
 
     /// Those that take several threads.
-    pub const OF_SCHEDULES: [Mutant; 8] = [
+    pub const OF_SCHEDULES: [Mutant; 9] = [
+        Mutant::LogNotNamed,
         Mutant::RemovalNotCovered,
         Mutant::RestNotStored,
         Mutant::WindowForgotten,

@@ -15,11 +15,12 @@ use bed::{Bed, READ_WRITE};
 use larder_device::{Device, Entropy, SeededEntropy};
 use larder_files::{Handle, NodeId, Ops};
 use larder_format::items::ROOT_INODE;
+use larder_format::label::{LABEL_AREA, RING_OFFSET};
 use larder_format::{ByteLen, DeviceIndex};
 use larder_mutants::Mutant;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
-use larder_sim::{DeviceImage, SimClock, SimWorld, Survival, Trace};
+use larder_sim::{DeviceImage, Event, SimClock, SimWorld, Survival, Trace};
 use larder_sync::schedule::{self, Plan, Switching, Task};
 use larder_upkeep::ScrubSince;
 use larder_upkeep::Upkeep;
@@ -32,7 +33,7 @@ use worker::{Diary, Worker, World, content, found};
 const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raid14", 5)];
 /// Workers at most.
 const WORKERS: u64 = 3;
-/// Power cuts of one schedule.
+/// Power cuts of one schedule, unless `LARDER_SCHEDULE_CUTS` says otherwise.
 const CUTS: u64 = 3;
 
 /// What a pool's devices hold before a schedule: made once for each world.
@@ -49,7 +50,9 @@ fn make(world: World) -> Vec<DeviceImage> {
     let properties =
         [("recordsize", record_size), ("compression", "off"), ("dedup", "on"), ("chunking", chunking)];
     let bed = Bed::with_layout(word, &vec![ByteLen::new(64 << 20); count], &properties);
-    bed.pool.set_pool_property("memory", "4194304").unwrap();
+    // Of what was stored for want of memory an fsync is a commit, after which the log has room.
+    let memory = if world.fills_log { "67108864" } else { "4194304" };
+    bed.pool.set_pool_property("memory", memory).unwrap();
     world.prepare(&bed, WORKERS);
     if world.full {
         age(&bed);
@@ -104,7 +107,10 @@ impl Schedule {
             by_content: one_in(4),
             datasets: one_in(4),
             full: one_in(16),
+            fills_log: one_in(6),
         };
+        world.large |= world.fills_log;
+        world.full &= !world.fills_log;
         // What a full pool holds is large, and kept for the next schedule.
         world.by_content &= !world.full;
         world.datasets &= !world.full;
@@ -281,8 +287,12 @@ fn attempt(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, Stri
 fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> {
     let schedule = Schedule::new(seed, panics);
     let world = schedule.world;
-    let eager = world.large && schedule.below(2) == 0;
-    let steps = if world.large { 10 } else { 12 };
+    let eager = world.fills_log || world.large && schedule.below(2) == 0;
+    let steps = match world {
+        World { fills_log: true, .. } => 16,
+        World { large: true, .. } => 10,
+        _ => 12,
+    };
     let clock = Arc::new(SimClock::new());
     let import = |images, seed| {
         let bed = Bed::import(SimWorld::from_images(images), Arc::clone(&clock), seed);
@@ -305,8 +315,10 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
         ));
     }
     let redundant = LAYOUTS[world.layout].1 > 1;
+    // Most of it commits, after which the log has room.
+    let one_in = if world.fills_log { 8 } else { 2 };
     for index in 0..8 + usize::from(redundant) {
-        if schedule.below(2) == 0 {
+        if schedule.below(one_in) == 0 {
             tasks.push(schedule.upkeep(&bed, index));
         }
     }
@@ -337,7 +349,8 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
     let trace = bed.sim.trace();
     drop(bed);
     let mut done = Done { steps: outcome.steps, cuts: 0 };
-    let mut cuts: Vec<usize> = (0..CUTS).map(|_| cut_of(&schedule, &trace, start)).collect();
+    let mut cuts: Vec<usize> =
+        (0..setting("LARDER_SCHEDULE_CUTS", CUTS)).map(|_| cut_of(&schedule, &trace, start)).collect();
     cuts.sort_unstable();
     let mut sweep = trace.sweep();
     for cut in cuts {
@@ -365,15 +378,19 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
     Ok(done)
 }
 
-/// A moment to cut the power: any, or soon after something was promised.
+/// A moment to cut the power: any, or soon after something was promised, or just before a root is written, when all
+/// that was promised beside its commit must be found from the root before.
 fn cut_of(schedule: &Schedule, trace: &Trace, start: usize) -> usize {
     let any = start + schedule.below((trace.len() - start) as u64 + 1) as usize;
-    if schedule.below(3) == 0 {
-        return any;
-    }
-    let is_mark = |event: &larder_sim::Event| matches!(event, larder_sim::Event::Mark(_));
-    let mark = trace.events()[any..].iter().position(is_mark).map_or(trace.len(), |at| any + at + 1);
-    (mark + schedule.below(3) as usize).min(trace.len())
+    let next = |is: fn(&Event) -> bool| trace.events()[any..].iter().position(is).map(|at| any + at);
+    let is_mark = |event: &Event| matches!(event, Event::Mark(_));
+    let is_root = |event: &Event| matches!(event, Event::Write { offset, .. } if (RING_OFFSET..LABEL_AREA).contains(&offset.get()));
+    let cut = match schedule.below(4) {
+        0 => any,
+        1 => next(is_root).unwrap_or(trace.len()),
+        _ => next(is_mark).map_or(trace.len(), |at| at + 1) + schedule.below(3) as usize,
+    };
+    cut.min(trace.len())
 }
 
 fn setting(name: &str, default: u64) -> u64 {

@@ -208,6 +208,9 @@ pub struct World {
     pub datasets: bool,
     /// The pool is aged and nearly full.
     pub full: bool,
+    /// Most writes are synced, in much memory and with little upkeep: the log is full before anything else takes a
+    /// commit, and again and again an fsync comes while the commit that another one became is written.
+    pub fills_log: bool,
 }
 
 impl World {
@@ -272,7 +275,12 @@ impl<'a> Worker<'a> {
         let entropy = SeededEntropy::new(seed * 64 + number);
         let folders = [folder("a"), folder("b")];
         let (nodes, names) = (Vec::new(), Names::new());
-        let len = if world.large { 300_000 } else { 9_000 };
+        // A write goes into one record of the log, of a quarter of a slot at most, or takes a commit.
+        let len = match world {
+            World { fills_log: true, .. } => 180_000,
+            World { large: true, .. } => 300_000,
+            _ => 9_000,
+        };
         Self { bed, number, diary, entropy, world, len, eager: false, folders, nodes, names, letters: 0 }
     }
 

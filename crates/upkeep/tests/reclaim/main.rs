@@ -34,7 +34,7 @@ fn exactly_what_is_referred_to_stays_whatever_frees_moves_or_cuts() {
                     }
                     let steps = 30 + seed as usize % 5 * 10;
                     work::run(seed, steps, 2, &mut mine).unwrap_or_else(|failure| {
-                        panic!("{failure}\nreplay: LARDER_SEED={seed} LARDER_SEEDS=1 cargo test -p larder-pool --test reclaim exactly")
+                        panic!("{failure}\nreplay: LARDER_SEED={seed} LARDER_SEEDS=1 cargo test -p larder-upkeep --test reclaim exactly")
                     });
                 }
                 let mut all = coverage.lock().unwrap();

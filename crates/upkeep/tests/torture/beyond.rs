@@ -361,7 +361,7 @@ fn many(name: &str, share: u64, run: fn(u64, &mut Coverage)) {
         },
         |i| {
             let seed = first + i as u64;
-            format!("LARDER_SEED={seed} LARDER_TORTURE=1 cargo test -p larder-pool --test torture {name}")
+            format!("LARDER_SEED={seed} LARDER_TORTURE=1 cargo test -p larder-upkeep --test torture {name}")
         },
     );
     println!("{name}: {count} seeds from {first}: {coverage:?}");

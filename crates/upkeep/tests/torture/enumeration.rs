@@ -107,7 +107,7 @@ fn enumerate(
             let (number, (pool, lost)) = cases[i];
             let (shape, lost) = (pool.shape, numbers(lost));
             format!(
-                "LARDER_CASE={number} cargo test -p larder-pool --test torture {name} ({shape} without {lost:?})"
+                "LARDER_CASE={number} cargo test -p larder-upkeep --test torture {name} ({shape} without {lost:?})"
             )
         },
     );

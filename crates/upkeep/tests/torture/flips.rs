@@ -198,7 +198,7 @@ fn flipped_bits_of_every_structure_are_repaired_to_the_last_byte() {
             |i| {
                 let seed = seed + i as u64;
                 format!(
-                    "LARDER_SEED={seed} LARDER_TORTURE=1 cargo test -p larder-pool --test torture flipped"
+                    "LARDER_SEED={seed} LARDER_TORTURE=1 cargo test -p larder-upkeep --test torture flipped"
                 )
             },
         );

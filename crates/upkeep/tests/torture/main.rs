@@ -30,7 +30,7 @@ fn within_tolerance_nothing_is_lost_and_the_pool_heals() {
         },
         |i| {
             format!(
-                "LARDER_SEED={} LARDER_TORTURE=1 cargo test -p larder-pool --test torture within",
+                "LARDER_SEED={} LARDER_TORTURE=1 cargo test -p larder-upkeep --test torture within",
                 first + i as u64
             )
         },
