@@ -51,6 +51,8 @@ clean-run:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
+		$(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	$(CARGO) test -p larder-tidy --locked --quiet
 
 quick: lint

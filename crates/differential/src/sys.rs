@@ -89,7 +89,7 @@ pub fn write(fd: i32, from: &Aligned, offset: Option<i64>, pieces: usize, unit: 
     call(libc::SYS_pwritev2, [fd as usize, base, count, offset, 0, flags as usize])
 }
 
-/// As [`write`].
+/// As [`fn@write`].
 pub fn read(fd: i32, into: &mut Aligned, offset: Option<i64>, pieces: usize, unit: usize) -> Answer {
     let vectors = into.vectors(pieces, unit);
     let (base, count) = (vectors.as_ptr() as usize, vectors.len());

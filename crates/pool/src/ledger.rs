@@ -1,9 +1,9 @@
 //! The damage ledger: what can neither be read nor rebuilt, by the files that it belongs to.
 //!
 //! # Where entries come from
-//! A read that fails tells at once: the layer above knows file and range ([`Damage::note_unreadable`]), the tree knows
-//! the node ([`Damage::note_lost_node`]). What a scrub or a collection finds lost has no name: ranges of columns and ids
-//! of blocks are *wanted* until somebody has gone through all trees for them and has noted what they are.
+//! A read that fails tells at once: the layer above knows file and range ([`Damage::note_unreadable`]), the tree the node
+//! ([`Damage::note_lost_node`]). What a scrub or a collection finds lost has no name: ranges of columns and ids of blocks
+//! are *wanted* until somebody has gone through all trees for them and has noted what they are.
 //!
 //! # How they go
 //! An entry is *doubtful* when it is new, and when the block that it names was dropped by the dataset's head; then it
@@ -255,12 +255,12 @@ impl Damage {
             && self.ledger.lock().entries.keys().any(|name| name.5 == block)
     }
 
-    /// Findings that [`Pool::damage`] does not show because there were too many.
+    /// Findings that are not kept, because there were too many.
     pub fn beyond(&self) -> u64 {
         self.ledger.lock().beyond
     }
 
-    /// Segments of which something is lost whose files [`Pool::damage`] may not show yet.
+    /// Segments of which something is lost whose files may have no entries yet.
     pub fn unnamed(&self) -> usize {
         let core = self.store.core.lock();
         let named = &self.ledger.lock().named;

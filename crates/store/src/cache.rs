@@ -77,7 +77,7 @@ pub struct CacheStats {
     pub demand_data: Lookups,
     /// Look-ups of nodes; nodes are not prefetched.
     pub demand_metadata: Lookups,
-    /// Look-ups of records by [`crate::Pool::prefetch`]: a miss is a read.
+    /// Look-ups of records by [`crate::Store::prefetch`]: a miss is a read.
     pub prefetch_data: Lookups,
 }
 

@@ -64,7 +64,7 @@ impl Core {
         first
     }
 
-    /// Whether a segment is as its group's rule says, and stays where it is; see [`crate::reshape`].
+    /// Whether a segment is as its group's rule says, and stays where it is.
     pub fn fits(&self, id: SegmentId) -> bool {
         self.entries.get(&id).is_none_or(|entry| self.groups[&entry.segment.group].fits(&entry.segment))
     }

@@ -106,7 +106,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// Something to be told; see [`Store::event`].
+/// Something to be told; see [`crate::Store::event`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Its kind.

@@ -1,6 +1,6 @@
 //! The store: blocks by id, on member devices that fail. It knows neither datasets nor commits.
 //!
-//! Read [`write`] for the way down, [`read`] for the way up.
+//! Read [`mod@write`] for the way down, [`read`] for the way up.
 
 pub mod account;
 pub mod admission;

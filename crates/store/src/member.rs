@@ -2,7 +2,7 @@
 //!
 //! A member starts online, missing (no device was found), stale (found, but it missed commits), offline (so wanted),
 //! rebuilding or waiting. A member that fails a write or a flush is faulted: it is neither read nor written, and the
-//! next root says through which commit it is good. One that is being rebuilt ([`crate::resilver`]) is written and not
+//! next root says through which commit it is good. One that is being rebuilt is written and not
 //! read; everything from the commit after [`Member::since`] on is on it. One that waits has all that could be had
 //! besides, and is otherwise the same. Its device never changes: who opens a device anew makes another member of the
 //! same number.

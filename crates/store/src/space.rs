@@ -33,7 +33,7 @@ pub struct GroupSpace {
     retired: BTreeMap<DeviceIndex, bool>,
     /// Slots that are not given to anybody, and whether a segment is still there ([`crate::bad_slots`]).
     bad: BTreeMap<Slot, bool>,
-    /// Free slots that are given to nobody while their devices are told that they are of no use ([`crate::trim`]).
+    /// Free slots that are given to nobody while their devices are told that they are of no use.
     held: BTreeSet<Slot>,
     /// Slots that were given back since they were last trimmed; some of them have been taken again.
     untrimmed: BTreeMap<DeviceIndex, FreeSlots>,

@@ -201,7 +201,7 @@ impl Store {
         CommitId::new(self.durable.load(Ordering::Acquire))
     }
 
-    /// The commit that changes made now will be part of; stable while an [`Op`] is held.
+    /// The commit that changes made now will be part of; stable while an operation is held.
     pub fn open_commit(&self) -> CommitId {
         self.core.lock().open_commit
     }

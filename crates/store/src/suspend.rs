@@ -6,7 +6,7 @@
 //! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes,
 //! and the stripes that found too few devices, which stay in the queue of stripes ([`crate::write`]). A member that was
 //! faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went by
-//! without it. So when the cause is gone (a full file system has room, a cable is back in), [`Store::resume`] uses
+//! without it. So when the cause is gone (a full file system has room, a cable is back in), the pool's `resume` uses
 //! such members again, writes those stripes once more, finishes the commit that they refused, and commits. Log records
 //! that were lost have been acknowledged to nobody.
 //!
@@ -39,7 +39,7 @@ impl Store {
     }
 
     /// Stops all writing: `error` came between while a commit was being sealed. Nothing was taken that it has not put
-    /// where it belongs, so what could not be read is read again by [`Store::resume`].
+    /// where it belongs, so what could not be read is read again by the pool's `resume`.
     pub fn suspend_sealing(&self, error: &PoolError) -> PoolError {
         let lasting = !matches!(error, PoolError::Unreadable { .. });
         let reason = format!("a commit could not be written: {error}");
@@ -47,7 +47,7 @@ impl Store {
     }
 
     /// Stops all writing since too many of `columns` are out of use. When it is for what they refused, and they are
-    /// there again, [`Store::resume`] goes on.
+    /// there again, the pool's `resume` goes on.
     pub fn suspend_without(&self, columns: &[Arc<Member>], why: &str) -> PoolError {
         let lost: Vec<_> = columns.iter().filter(|member| !member.is_online()).collect();
         lost.iter().for_each(|member| member.read_all_the_same());
@@ -102,7 +102,7 @@ impl Store {
         self.suspended.lock().as_ref().map(|suspension| suspension.reason.clone())
     }
 
-    /// Whether [`Store::resume`] may bring it back.
+    /// Whether the pool's `resume` may bring it back.
     pub fn may_resume(&self) -> bool {
         self.suspended.lock().as_ref().is_some_and(|suspension| !suspension.lasting)
             && self.has_enough_unharmed()

@@ -1,6 +1,6 @@
 //! Panics. Locks here are not poisoned by them, so whoever comes next would take what a panic left half done for
 //! whole, and commit it. Therefore every section that changes the pool holds a [`Watch`]: when a panic unwinds
-//! through it, the pool is suspended *before* the section's locks are free. It is held by operations ([`crate::Op`]),
+//! through it, the pool is suspended *before* the section's locks are free. It is held by operations (the pool's `Op`),
 //! by whoever has the turn to commit, by fsyncs, by writes into memory, and by each thread of the daemon over its
 //! whole life.
 //!

@@ -349,7 +349,7 @@ impl Store {
         draft(&self.sums, info, record.codec, record.plain.clone())
     }
 
-    /// As [`Store::store`], whatever is there already; of each record its draft and its fingerprint, where they are
+    /// Stores records, whatever is there already; of each record its draft and its fingerprint, where they are
     /// known. Fingerprints are kept with the blocks.
     pub fn store_new(
         &self,

@@ -12,7 +12,7 @@
 //!
 //! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write,
 //! the old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
-//! ([`Pool::resilver_restart`]). Somebody accepts the loss ([`Pool::accept_loss`]), or the old one goes; then the new
+//! ([`crate::Resilver::restart`]). Somebody accepts the loss ([`Devices::accept_loss`]), or the old one goes; then the new
 //! one takes its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -78,7 +78,7 @@ impl Devices {
             && misfits.all(|(_, of)| of.layout.survives(|column| lost(of.slots[column].device)))
     }
 
-    /// Takes a device out of use until [`Pool::online`], or until the next import when that is `temporary`.
+    /// Takes a device out of use until [`Devices::online`], or until the next import when that is `temporary`.
     ///
     /// # Errors
     /// When its group cannot do without it; when it is a spare.
@@ -408,7 +408,7 @@ impl Devices {
 
     /// Counts errors anew, of one device or of all; a pool that is suspended for what devices refused goes on if it can
     /// ([`Pool::resume`]); a device that failed is taken back into use, unless it hung and
-    /// must be opened anew ([`Member::is_given_up`], [`Pool::online`]).
+    /// must be opened anew ([`Member::is_given_up`], [`Devices::online`]).
     ///
     /// # Errors
     /// When a device that failed is not there any more; when the pool has to stay suspended.

@@ -1,6 +1,6 @@
 //! Read repair: what reads met: stripes with a column that was wrong, and segments that the cleaner cannot empty.
 //!
-//! Whoever has time ([`Pool::step`]) has stripes reconstructed that reads left with the store's suspects.
+//! Whoever has time ([`ReadRepair::step`]) has stripes reconstructed that reads left with the store's suspects.
 
 use crate::reconstruct::{self, Reconstruction, Targets};
 use larder_pool::Lost;
@@ -37,7 +37,7 @@ impl ReadRepair {
         self.store.suspects.overran()
     }
 
-    /// Whether [`Pool::step`] has something to do.
+    /// Whether [`ReadRepair::step`] has something to do.
     pub fn is_waiting(&self) -> bool {
         self.store.suspects.is_waiting()
     }

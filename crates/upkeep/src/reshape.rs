@@ -57,7 +57,7 @@ impl Reshape {
     }
 
     /// Makes a mirror of the group of `to`, or gives that mirror a copy more. Whatever the new device holds is
-    /// overwritten. [`Pool::step`] brings what is stored already to the new device.
+    /// overwritten. [`Reshape::step`] brings what is stored already to the new device.
     ///
     /// # Errors
     /// When the group is neither a single device nor a mirror; when the device is too small, or fails.
@@ -295,7 +295,7 @@ impl Reshape {
         leaving
     }
 
-    /// Whether [`Pool::step`] has something to do.
+    /// Whether [`Reshape::step`] has something to do.
     pub fn is_due(&self) -> bool {
         !self.misfits().is_empty() || !self.leaving_for_good().is_empty()
     }

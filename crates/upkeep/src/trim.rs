@@ -220,7 +220,7 @@ impl Trimmer {
     /// Ends trims.
     ///
     /// # Errors
-    /// As [`Pool::trim_suspend`].
+    /// As [`Trimmer::suspend`].
     pub fn cancel(&self, devices: &[DeviceIndex]) -> Result<()> {
         self.end_trims(devices, "cancelled", |course| (course.state != TrimState::Done).then_some(None))
     }

@@ -21,7 +21,7 @@
 //!
 //! # A hit
 //! is decided under the map's lock: an id in the locality cache is alive, since whoever deletes a block takes it out of
-//! it under the same lock ([`Pool::forget_block`]); a neighbourhood enters it under that lock too, with what the map's
+//! it under the same lock ([`crate::freeing`]); a neighbourhood enters it under that lock too, with what the map's
 //! table says laid over what its runs said, and no checkpoint comes between the two, because an operation is under way.
 //! The id gets the mark `SHARED` at once, which the free queue respects ([`crate::free`]) and a collection hears of
 //! first. So a hit on a block that was just dropped brings it back. `verify` compares the bytes after that: if they

@@ -19,14 +19,14 @@
 //! # Live traffic
 //! Each step is short, and between steps everything goes on. What happens since the pin cannot make a block of
 //! before the pin live again that no pinned tree refers to, but for three things, which are told to the collection:
-//! - [`Pool::gc_holds`]: a node that the walk may still have to read is not freed yet;
-//! - [`Pool::gc_freed`]: a block was freed, so that its entry is not missing. Told under the commit lock;
-//! - [`Pool::gc_touched`]: somebody made a second reference, so the block is retained and its mark stays. Told
+//! - [`larder_pool::pins::Pins::holds`]: a node that the walk may still have to read is not freed yet;
+//! - [`larder_pool::pins::Pins::freed`]: a block was freed, so that its entry is not missing. Told under the commit lock;
+//! - [`larder_pool::pins::Pins::touched`]: somebody made a second reference, so the block is retained and its mark stays. Told
 //!   before the mark is set: the sweep looks at what was touched, and changes the map, under one lock. What was
 //!   touched joins a set that spills; the sweep, which reads that, halts for it when memory has had its share.
 //!
 //! What waits in the free queue is left to it; what the sweep finds dead joins it, and is freed by it
-//! ([`larder_pool::free`]).
+//! (`larder_pool::freeing`).
 //!
 //! # Locks
 //! The collection's own, for a step; below it the commit lock, while spilled pages are written and while the sweep
@@ -35,7 +35,7 @@
 //!
 //! # Crash
 //! What the walk found is in memory and in pages that no descriptor names: a crash or an export leaves nothing of it
-//! but segments without live blocks, which the next commit frees, and a note ([`Pool::gc_was_cut`]), so that it
+//! but segments without live blocks, which the next commit frees, and a note ([`Collector::was_cut`]), so that it
 //! begins anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps
 //! the id through which it has judged. The next collection takes up from there: it pins anew, with a horizon of its
 //! own, and leaves alone all ids below. No tree needs to be walked for those: what a node names was there before it, so
@@ -445,7 +445,7 @@ impl Collector {
     }
 
     /// Starts a collection of the whole pool, with a commit; false when one is under way already. It goes on with
-    /// [`Pool::gc_step`].
+    /// [`Collector::step`].
     ///
     /// # Errors
     /// When the pool cannot be written, or the commit fails.

@@ -265,7 +265,7 @@ impl Scrub {
     /// Ends the scrub.
     ///
     /// # Errors
-    /// As [`Pool::pause`].
+    /// As [`Scrub::pause`].
     pub fn stop(&self) -> Result<()> {
         self.store.check_writable()?;
         let mut work = self.work.lock();

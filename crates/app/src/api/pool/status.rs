@@ -128,7 +128,7 @@ pub struct Vdev {
     pub fragmentation: u8,
     /// What has been read and written since import.
     pub io: Io,
-    /// How long requests took since import; told only when [`super::figures::Iostat`] asks.
+    /// How long requests took since import; told only when [`crate::api::figures::Iostat`] asks.
     pub waits: Waits,
     /// How its last trim stands; nothing of groups, spares and what is not in use.
     pub trim: Option<Trim>,
