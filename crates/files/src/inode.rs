@@ -18,7 +18,7 @@ use crate::posix::Handle;
 use crate::ranges::{Pieces, RangeSet, Spans};
 use larder_format::items;
 use larder_format::{CommitId, InodeId};
-use larder_pool::quota::record_claim;
+use larder_pool::record_claim;
 use larder_sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::ops::Range;

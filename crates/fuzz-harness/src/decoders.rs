@@ -28,7 +28,7 @@ use larder_format::segment::{
 use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
-use larder_store::cluster::walk;
+use larder_store::walk_blocks;
 use std::fmt::Debug;
 
 /// Every decoder.
@@ -420,7 +420,7 @@ fn fuse_request(bytes: &[u8]) -> bool {
 /// A column with three blocks in two stripes, of which the second has `bytes` as its content: no others are met.
 fn window(bytes: &[u8]) -> bool {
     let start = Place { segment: SegmentId::new(1), column: 0, offset: DESCRIPTOR_LEN, stored: 0 };
-    let _ = walk(&SUMS, start, bytes);
+    let _ = walk_blocks(&SUMS, start, bytes);
     let mut column = Vec::new();
     let mut stripe = |offset: usize, blocks: &[(u64, &[u8])]| {
         let len = blocks.iter().map(|(_, payload)| samples::footprint(payload)).sum::<usize>();
@@ -449,7 +449,7 @@ fn window(bytes: &[u8]) -> bool {
     stripe(second, &[(3, b"behind")]);
     let head = stripe_header_len(1);
     let start = Place { offset: start.offset + head, ..start };
-    let met = walk(&SUMS, start, &column[head as usize..]);
+    let met = walk_blocks(&SUMS, start, &column[head as usize..]);
     let ids: Vec<u64> = met.iter().map(|(_, header)| header.id.get()).collect();
     assert_eq!(ids, [1, 2, 3], "what lies in a payload is content");
     true

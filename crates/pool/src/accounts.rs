@@ -26,8 +26,8 @@
 
 use crate::property::{LIMIT_MAX, format_size};
 use larder_format::DatasetId;
-use larder_store::error::{PoolError, Result};
 use larder_store::stripe;
+use larder_store::{PoolError, Result};
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};

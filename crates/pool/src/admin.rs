@@ -8,8 +8,8 @@ use crate::property;
 use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
-use larder_store::error::{PoolError, Result};
-use larder_store::read::TableNodes;
+use larder_store::TableNodes;
+use larder_store::{PoolError, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ pub struct Effective {
     /// The value, in its exact form.
     pub value: String,
     /// Where it comes from.
-    pub source: Source,
+    pub source: PropertySource,
 }
 
 /// Where a property's value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum PropertySource {
     /// Set on the dataset.
     Local,
     /// Not set anywhere.
@@ -305,7 +305,8 @@ impl Pool {
         let mut at = self.dataset(id)?;
         loop {
             if let Some(value) = at.local.read().get(name) {
-                let source = if at.id() == id { Source::Local } else { Source::Inherited(at.id()) };
+                let source =
+                    if at.id() == id { PropertySource::Local } else { PropertySource::Inherited(at.id()) };
                 return Some(Effective { value: value.clone(), source });
             }
             if !inherited || at.id() == ROOT_DATASET {
@@ -314,7 +315,7 @@ impl Pool {
             at = self.dataset(at.parent())?;
         }
         let value = known?.default?.to_owned();
-        Some(Effective { value, source: Source::Default })
+        Some(Effective { value, source: PropertySource::Default })
     }
 
     /// Works out what the write path needs of every dataset's properties.

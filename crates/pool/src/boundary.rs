@@ -7,8 +7,8 @@
 use crate::pool::Pool;
 use larder_format::{CommitId, DeviceIndex};
 use larder_mutants::{Mutant, mutated};
-use larder_store::error::{PoolError, Result};
 use larder_store::member::Member;
+use larder_store::{PoolError, Result};
 use larder_sync::ReentrantMutexGuard;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! State of the cleaner, and of who wins space back: see [`crate::clean`].
 
 use larder_format::SegmentId;
-use larder_store::readahead::Readahead;
+use larder_store::Readahead;
 use larder_sync::Mutex;
 use std::sync::atomic::AtomicU64;
 

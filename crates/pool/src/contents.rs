@@ -9,8 +9,8 @@ use larder_format::tables::{
 use larder_format::{Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
 use larder_store::Store;
-use larder_store::error::{PoolError, Result};
-use larder_store::read::TableNodes;
+use larder_store::TableNodes;
+use larder_store::{PoolError, Result};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 

@@ -20,18 +20,18 @@ use larder_format::{
     OpSeq, PoolGuid, SegmentId,
 };
 use larder_sorted::tree::Tree;
+use larder_store::DEFAULT_MEMORY;
+use larder_store::Groups;
 use larder_store::core::{Core, LEASE};
-use larder_store::error::{PoolError, Result};
-use larder_store::headroom::Groups;
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
 use larder_store::members::room_for_devices;
 use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
-use larder_store::store::DEFAULT_MEMORY;
 use larder_store::{Class, Event};
 use larder_store::{EventSink, Store, StoreParts, Watermark, World};
+use larder_store::{PoolError, Result};
 use larder_sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -41,7 +41,7 @@ pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
 /// Slots are a device's size divided by this, rounded down to a power of two, within limits: enough of
 /// them for a fine reserve, few enough that their table is small.
 const SLOTS_PER_DEVICE: u64 = 1024;
-pub use larder_store::store::DEFAULT_ASHIFT;
+pub use larder_store::DEFAULT_ASHIFT;
 
 /// A group to be made.
 #[derive(Clone)]

@@ -1,6 +1,5 @@
 //! What happened to the pool, and which commands changed it: see [`crate::event_log`].
 
-pub use crate::event_log::{COMMANDS_AT_MOST, EVENTS_AT_MOST};
 use crate::pool::Pool;
 use larder_format::ledger::{CommandRecord, EventRecord};
 
@@ -39,6 +38,7 @@ mod tests {
     use super::*;
     use crate::ImportOptions;
     use crate::create::{GroupSpec, PoolSpec, rule_for};
+    use crate::event_log::{COMMANDS_AT_MOST, EVENTS_AT_MOST};
     use crate::open::{Scan, assemble, scan};
     use larder_device::{Inline, SeededEntropy};
     use larder_format::{ByteLen, DatasetId, DeviceGuid, HostId};

@@ -21,7 +21,7 @@ use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, LABEL_LEN, RING_SLOT};
 use larder_format::root::{Root, ring_slot};
 use larder_format::{ByteLen, CommitId, Incarnation};
-use larder_store::error::Result;
+use larder_store::Result;
 use larder_store::member::Written;
 use larder_store::{Class, Event, Store};
 use larder_sync::Mutex;

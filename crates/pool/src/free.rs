@@ -3,8 +3,8 @@
 use crate::pool::Pool;
 use larder_format::BlockId;
 use larder_sorted::map::{BlockMap, Entry};
-use larder_store::error::Result;
-use larder_store::run_io::RunIo;
+use larder_store::Result;
+use larder_store::RunIo;
 
 impl Pool {
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to

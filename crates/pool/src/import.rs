@@ -22,17 +22,17 @@ use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_C
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
+use larder_store::Groups;
+use larder_store::RunIo;
 use larder_store::World;
 use larder_store::core::{Core, LEASE};
-use larder_store::error::{PoolError, Result};
-use larder_store::headroom::Groups;
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
-use larder_store::run_io::RunIo;
 use larder_store::segments::{SegmentEntry, Segments};
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
+use larder_store::{PoolError, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -450,7 +450,7 @@ mod tests {
     use crate::bed;
     use larder_format::ByteLen;
     use larder_sim::SimWorld;
-    use larder_store::read::TableNodes;
+    use larder_store::TableNodes;
 
     #[test]
     fn datasets_whose_parents_form_a_circle_are_refused() {

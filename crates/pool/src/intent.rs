@@ -4,7 +4,7 @@ use crate::intent_log::Logged;
 use crate::pool::Pool;
 use larder_format::segment::DESCRIPTOR_LEN;
 use larder_format::{CommitId, DatasetId, SegmentId};
-use larder_store::error::Result;
+use larder_store::Result;
 use larder_sync::RwLockReadGuard;
 
 /// Attempts of an fsync to go by the log, while others remove things.

@@ -4,39 +4,39 @@
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
 
 mod accounts;
-pub mod admin;
+mod admin;
 #[cfg(test)]
 mod bed;
-pub mod boundary;
-pub mod clean;
+mod boundary;
+mod clean;
 mod cleaner;
-pub mod commit;
+mod commit;
 mod contents;
-pub mod copies;
+mod copies;
 pub mod create;
-pub mod dataset;
-pub mod dedup;
+mod dataset;
+mod dedup;
 mod destroy;
 mod duplicates;
 mod event_log;
-pub mod events;
-pub mod fence;
+mod events;
+mod fence;
 pub mod foreign;
 mod free;
 mod freeing;
 mod import;
-pub mod intent;
+mod intent;
 mod intent_log;
 pub mod ledger;
 mod op;
 pub mod open;
 mod pin;
 pub mod pins;
-pub mod pool;
+mod pool;
 pub mod property;
-pub mod quota;
-pub mod rebuilt;
-pub mod resting;
+mod quota;
+mod rebuilt;
+mod resting;
 mod sealing;
 mod shared;
 mod snapshot;
@@ -46,22 +46,23 @@ mod suspend;
 mod tests;
 
 pub use accounts::{Limits, Share};
+pub use admin::PropertySource;
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
 pub use dataset::{Atime, Chunking, Dataset, Look, Settings, Update, Usage, View};
+pub use dedup::{RebuildProgress, index_limits};
 pub use duplicates::DedupFigures;
+pub use fence::FenceCheck;
 pub use import::ImportOptions;
-pub use larder_store::account::Account;
-pub use larder_store::admission::Space;
-pub use larder_store::store::GroupUse;
-pub use larder_store::whereabouts::Whereabouts;
-pub use larder_store::write::{Dedup, NewRecord};
 pub use larder_store::{
-    Class, Event, EventSink, PoolError, Result, Store, Watch, World, cache, codec, member, members,
-    note_panics, parity, segments, space, stripe,
+    Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Result, Space, Store, Watch,
+    Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
 pub use op::Op;
 pub use open::Importable;
-pub use pool::{FrontEnd, Pool};
+pub use pool::{CommitTurn, FrontEnd, Pool};
+pub use quota::record_claim;
+pub use rebuilt::rebuilding;
+pub use resting::Resting;
 pub use snapshot::SnapshotView;

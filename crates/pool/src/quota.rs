@@ -7,9 +7,9 @@ use crate::dataset::Dataset;
 use crate::pool::Pool;
 use crate::property::LIMIT_MAX;
 use larder_format::DatasetId;
+use larder_store::Space;
 use larder_store::Watermark;
-use larder_store::admission::Space;
-use larder_store::error::{PoolError, Result};
+use larder_store::{PoolError, Result};
 use std::collections::BTreeSet;
 
 impl Pool {

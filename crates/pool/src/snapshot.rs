@@ -7,8 +7,8 @@ use crate::shared::Shared;
 use larder_format::tables::{SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
-use larder_store::error::{PoolError, Result};
-use larder_store::read::TableNodes;
+use larder_store::TableNodes;
+use larder_store::{PoolError, Result};
 use std::sync::Arc;
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.

@@ -16,7 +16,7 @@
 
 use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, DatasetId};
-use larder_store::error::{PoolError, Result};
+use larder_store::{PoolError, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -106,7 +106,7 @@ impl Store {
     /// Puts the records and nodes of `window` that the block map has there into the cache, but for the one at offset
     /// `own` of the slot; those behind it first.
     fn keep_blocks(&self, window: Place, bytes: &[u8], own: u32) {
-        let mut found: Vec<Met> = walk(&self.sums, window, bytes)
+        let mut found: Vec<Met> = walk_blocks(&self.sums, window, bytes)
             .into_iter()
             .filter(|(place, header)| {
                 let missing = match header.info.kind {
@@ -157,7 +157,7 @@ pub type Met = (Place, CheckedHeader);
 
 /// The blocks in `bytes`, the content of `window`, at whose start one begins: each by the end of the one before it, and
 /// the first of a stripe by the stripe's header. Ends where it is not certain any more what is what.
-pub fn walk(sums: &Sums, window: Place, bytes: &[u8]) -> Vec<Met> {
+pub fn walk_blocks(sums: &Sums, window: Place, bytes: &[u8]) -> Vec<Met> {
     let mut met = Vec::new();
     let mut at = 0usize;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {

@@ -300,7 +300,7 @@ impl<'a> HedgedRead<'a> {
             Err(true)
         } else {
             let anyone: Vec<usize> = (0..self.versions.len()).collect();
-            search(self.segment.layout, &self.versions, column.into(), len, &anyone, attempt)
+            search_column(self.segment.layout, &self.versions, column.into(), len, &anyone, attempt)
         };
         found.map_err(|short| Lost { short, first: self.first.clone() })
     }
@@ -335,7 +335,7 @@ fn vary<'v, T>(
 /// by number as parity counts them. Some of those `suspicious` may be rotten: as long as nothing is accepted, other
 /// versions are taken and up to [`MAX_SUSPECTS`] columns are left out, within [`MAX_WORK`]. All are `len` bytes long,
 /// a multiple of [`parity::STEP`]. The error is true when too few columns are there.
-pub fn search<T>(
+pub fn search_column<T>(
     layout: Layout,
     versions: &[Vec<Bytes>],
     column: usize,
@@ -393,7 +393,7 @@ mod tests {
         let count = |layout: Layout, len: usize, suspicious: &[usize]| {
             let (all, _) = versions(layout, len, 0, &[]);
             let mut tries = 0;
-            let found: Result<(), bool> = search(layout, &all, 0, len, suspicious, |_| {
+            let found: Result<(), bool> = search_column(layout, &all, 0, len, suspicious, |_| {
                 tries += 1;
                 None
             });
@@ -416,7 +416,8 @@ mod tests {
         let layout = Layout::new(9, 1, 3).unwrap();
         let (all, right) = versions(layout, 128 << 10, 2, &[4, 7]);
         let anyone: Vec<usize> = (0..12).collect();
-        let found = search(layout, &all, 2, 128 << 10, &anyone, |bytes| (bytes == right).then_some(()));
+        let found =
+            search_column(layout, &all, 2, 128 << 10, &anyone, |bytes| (bytes == right).then_some(()));
         assert_eq!(found, Ok(()));
     }
 }

@@ -23,8 +23,8 @@ use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId,
 use larder_pool::Pool;
 use larder_pool::pins::{Pinned, PinnedTree};
 use larder_sorted::map::Entry;
+use larder_store::Result;
 use larder_store::Store;
-use larder_store::error::Result;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Memory for what the walk has waiting and for ids before they are packed, bytes.

@@ -5,20 +5,20 @@
 
 #[cfg(test)]
 mod bed;
-pub mod check;
-pub mod damage;
-pub mod devices;
+mod check;
+mod damage;
+mod devices;
 pub mod gc;
 mod note;
-pub mod read_repair;
-pub mod reconstruct;
-pub mod reshape;
-pub mod resilver;
-pub mod scrub;
-pub mod trim;
+mod read_repair;
+mod reconstruct;
+mod reshape;
+mod resilver;
+mod scrub;
+mod trim;
 
 use larder_pool::Pool;
-use larder_store::error::Result;
+use larder_store::Result;
 use std::sync::Arc;
 
 pub use check::Report;

@@ -6,7 +6,7 @@ use crate::reconstruct::{self, Reconstruction, Targets};
 use larder_pool::Lost;
 use larder_pool::Pool;
 use larder_store::Store;
-use larder_store::error::{PoolError, Result};
+use larder_store::{PoolError, Result};
 use larder_sync::Mutex;
 use std::sync::Arc;
 

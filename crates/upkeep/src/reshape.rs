@@ -18,10 +18,10 @@ use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
 use larder_pool::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
 use larder_store::Store;
-use larder_store::error::{PoolError, Result};
 use larder_store::member::{Member, MemberState};
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
+use larder_store::{PoolError, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, Standing, scan};
 use larder_pool::{ImportOptions, ROOT_DATASET};
 use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
-use larder_upkeep::scrub::ScrubSince;
+use larder_upkeep::ScrubSince;
 use std::sync::Arc;
 
 /// A pool's only device after so many imports, each with a commit of its own.

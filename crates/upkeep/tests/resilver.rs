@@ -15,7 +15,7 @@ use larder_pool::open::{Scan, scan};
 use larder_pool::{ImportOptions, Look, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{DeviceImage, Fault, SimDevice, SimWorld, Survival};
 use larder_sync::Mutex;
-use larder_upkeep::scrub::ScrubSince;
+use larder_upkeep::ScrubSince;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

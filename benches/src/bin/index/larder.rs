@@ -6,7 +6,7 @@ use larder_benches::{process, timing};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::run::Places;
 use larder_format::{BlockId, Fingerprint, Place, SegmentId};
-use larder_pool::dedup::index_limits;
+use larder_pool::index_limits;
 use larder_sorted::index::{Changes, Index, Limits};
 use larder_sorted::map::{BlockMap, Update};
 use std::collections::HashMap;

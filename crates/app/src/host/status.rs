@@ -12,7 +12,7 @@ use larder_format::root::{NO_GROUP, RootDevice};
 use larder_format::{DeviceGuid, GroupIndex, HostId};
 use larder_pool::GroupUse;
 use larder_pool::Pool;
-use larder_pool::dedup::RebuildProgress;
+use larder_pool::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
 use larder_upkeep::Upkeep;

@@ -324,7 +324,7 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
 }
 
 fn scrub(bed: &Bed) {
-    bed.upkeep.scrub.start(larder_upkeep::scrub::ScrubSince::All).unwrap();
+    bed.upkeep.scrub.start(larder_upkeep::ScrubSince::All).unwrap();
     while bed.upkeep.scrub.step(u64::MAX).unwrap() {}
     name_lost(bed);
 }

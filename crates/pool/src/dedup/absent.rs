@@ -2,7 +2,7 @@
 
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
-use larder_store::error::Result;
+use larder_store::Result;
 
 /// Fingerprints between two steps of writing and merging, and the pages of a step, with which merges keep up.
 const AT_ONCE: usize = 4096;

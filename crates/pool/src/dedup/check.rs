@@ -4,8 +4,8 @@ use super::upkeep::SINCE;
 use crate::duplicates::Indexed;
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
-use larder_store::error::Result;
-use larder_store::run_io::RunIo;
+use larder_store::Result;
+use larder_store::RunIo;
 use std::ops::ControlFlow;
 
 /// Fingerprints that are looked up at once.

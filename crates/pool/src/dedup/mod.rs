@@ -45,12 +45,12 @@ mod rebuild;
 mod upkeep;
 
 pub use crate::duplicates::IndexFootprints;
-pub use crate::duplicates::{DedupFigures, LOCALITY_SHARE_PERCENT, RebuildProgress, index_limits};
+pub use crate::duplicates::{DedupFigures, RebuildProgress, index_limits};
 use crate::pool::Pool;
 use larder_format::Fingerprint;
 use larder_format::tables::{SECRET_LEN, Table};
-use larder_store::error::Result;
-use larder_store::read::TableNodes;
+use larder_store::Result;
+use larder_store::TableNodes;
 
 impl Pool {
     /// Makes the key of fingerprints, for a pool that is being made.

@@ -12,9 +12,9 @@ use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::index::{Changes, Index};
 use larder_sorted::map::{Entry, Update};
-use larder_store::error::{PoolError, Result};
-use larder_store::run_io::RunIo;
-use larder_store::write::Dedup;
+use larder_store::Dedup;
+use larder_store::RunIo;
+use larder_store::{PoolError, Result};
 use std::ops::ControlFlow;
 
 /// Pages that a step reads and writes, about.

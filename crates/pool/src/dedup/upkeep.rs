@@ -7,9 +7,9 @@ use larder_format::index::PartDescriptor;
 use larder_format::tables::Table;
 use larder_format::{BlockId, SegmentId};
 use larder_sorted::index::{Changes, Index};
-use larder_store::error::{PoolError, Result};
-use larder_store::run_io::RunIo;
-use larder_store::write::Dedup;
+use larder_store::Dedup;
+use larder_store::RunIo;
+use larder_store::{PoolError, Result};
 use std::ops::ControlFlow;
 
 /// Blocks of the map that a step takes up at most, for each page that it may write.

@@ -4,7 +4,7 @@ use larder_format::items::EXTENT;
 use larder_format::node::Key;
 use larder_format::segment::SegmentKind;
 use larder_sim::SimWorld;
-use larder_store::error::PoolError;
+use larder_store::PoolError;
 
 #[test]
 fn tables_that_count_less_than_is_freed_suspend_the_pool_and_no_root_follows() {

@@ -8,7 +8,7 @@ use larder_format::run::Places;
 use larder_format::{BlockId, ByteLen, GroupIndex, Place, SegmentId};
 use larder_sim::SimWorld;
 use larder_sorted::map::{Location, LookUp, Update};
-use larder_store::run_io::RunIo;
+use larder_store::RunIo;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -6,8 +6,8 @@ use larder_format::run::Marks;
 use larder_pool::Pool;
 use larder_sorted::PageWriter;
 use larder_sorted::map::Entry;
-use larder_store::error::{PoolError, Result};
-use larder_store::run_io::RunIo;
+use larder_store::RunIo;
+use larder_store::{PoolError, Result};
 use std::ops::{ControlFlow, RangeInclusive};
 
 /// Verdict on a block that the map knows.

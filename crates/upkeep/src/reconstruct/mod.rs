@@ -43,14 +43,14 @@ use larder_format::segment::{
 use larder_format::{CommitId, Place, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_pool::{Lost, Pool};
-use larder_store::bad_slot_table::Retired;
-use larder_store::bad_slots::is_same_descriptor;
-use larder_store::error::Result;
+use larder_store::Result;
+use larder_store::Retired;
+use larder_store::is_same_descriptor;
 use larder_store::member::Member;
-use larder_store::readahead::{Parts, Readahead};
 use larder_store::segments::Segment;
 use larder_store::space::STRIPE_TARGET;
 use larder_store::{Class, Event};
+use larder_store::{Parts, Readahead};
 use larder_sync::Mutex;
 use output::{Run, WriteQueue};
 use std::collections::BTreeSet;

@@ -14,9 +14,9 @@ use larder_format::{BLOCK_STEP, BlockId, CommitId, Place};
 use larder_mutants::{Mutant, mutated};
 use larder_pool::Lost;
 use larder_pool::Pool;
-use larder_store::decode::is_of_history;
-use larder_store::hedge::search;
+use larder_store::is_of_history;
 use larder_store::parity;
+use larder_store::search_column;
 use larder_store::segments::Segment;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -298,7 +298,7 @@ impl Stripe {
             let suspicious: Vec<usize> =
                 (0..layout.k() + layout.m()).filter(|number| !is_proven(number)).collect();
             // Whether it worked shows in what is left open.
-            let _ = search(layout, &versions, i, len, &suspicious, |computed| {
+            let _ = search_column(layout, &versions, i, len, &suspicious, |computed| {
                 salvage.add(sums, computed);
                 salvage.finish(sums, sum).map(drop)
             });

@@ -8,8 +8,8 @@ use larder_format::segment::SegmentState;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::{ROOT_DATASET, rule_for};
 use larder_sim::SimWorld;
+use larder_store::NewRecord;
 use larder_store::member::MemberState;
-use larder_store::write::NewRecord;
 
 const LAYOUTS: [(&str, usize); 7] =
     [("mirror", 2), ("mirror", 3), ("raidz1", 3), ("raidz2", 6), ("raidz3", 7), ("raid10", 4), ("raid14", 5)];

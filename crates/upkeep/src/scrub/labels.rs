@@ -16,9 +16,9 @@ use larder_format::label::{
 };
 use larder_format::root::Root;
 use larder_format::{ByteLen, CommitId};
-use larder_pool::fence::FenceCheck;
+use larder_pool::FenceCheck;
 use larder_pool::open::RingPlace;
-use larder_store::error::Result;
+use larder_store::Result;
 use larder_store::member::{Member, Written};
 use larder_store::{Class, Event};
 use std::ops::Range;

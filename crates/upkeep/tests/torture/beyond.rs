@@ -13,7 +13,7 @@ use larder_format::{DeviceOffset, Place};
 use larder_pool::member::MemberState;
 use larder_pool::{ImportOptions, Pool, PoolError, parity};
 use larder_sim::DeviceImage;
-use larder_upkeep::scrub::ScrubSince;
+use larder_upkeep::ScrubSince;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

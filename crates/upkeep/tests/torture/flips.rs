@@ -11,7 +11,7 @@ use larder_format::root::ring_slot;
 use larder_format::{CommitId, DeviceOffset};
 use larder_pool::ROOT_DATASET;
 use larder_sim::DeviceImage;
-use larder_upkeep::scrub::ScrubSince;
+use larder_upkeep::ScrubSince;
 use std::collections::BTreeMap;
 
 const SHAPES: [Shape; 8] = [

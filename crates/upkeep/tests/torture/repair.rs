@@ -10,7 +10,7 @@ use larder_pool::PoolError;
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_sim::SimWorld;
-use larder_upkeep::scrub::ScrubSince;
+use larder_upkeep::ScrubSince;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use super::super::mounts::{below, mountpoint};
 use super::family;
 use crate::api::fs::Get;
 use crate::api::{Item, ItemKind, Items, PropertyValue, Result, Source};
-use larder_pool::{Dataset, Usage, admin, property};
+use larder_pool::{Dataset, PropertySource, Usage, property};
 use std::collections::BTreeSet;
 
 /// Properties of the datasets that are asked for, by name.
@@ -109,9 +109,9 @@ fn value(live: &Live, dataset: &Dataset, name: &str) -> Option<PropertyValue> {
     }
     let effective = pool.effective(dataset.id(), name)?;
     let source = match effective.source {
-        admin::Source::Local => Source::Local,
-        admin::Source::Default => Source::Default,
-        admin::Source::Inherited(id) => Source::Inherited(pool.full_name(id)),
+        PropertySource::Local => Source::Local,
+        PropertySource::Default => Source::Default,
+        PropertySource::Inherited(id) => Source::Inherited(pool.full_name(id)),
     };
     Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
 }
