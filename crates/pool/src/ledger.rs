@@ -1,9 +1,9 @@
 //! The damage ledger: what can neither be read nor rebuilt, by the files that it belongs to.
 //!
 //! # Where entries come from
-//! A read that fails tells at once: the layer above knows file and range ([`Damage::note_unreadable`]), the tree the node
-//! ([`Damage::note_lost_node`]). What a scrub or a collection finds lost has no name: ranges of columns and ids of blocks
-//! are *wanted* until somebody has gone through all trees for them and has noted what they are.
+//! A read that fails tells at once: the layer above knows file and range ([`Damage::note_unreadable`]), the tree knows
+//! the node ([`Damage::note_lost_node`]). What a scrub or a collection finds lost has no name: ranges of columns and
+//! ids of blocks are *wanted* until somebody has gone through all trees for them and has noted what they are.
 //!
 //! # How they go
 //! An entry is *doubtful* when it is new, and when the block that it names was dropped by the dataset's head; then it

@@ -12,8 +12,8 @@
 //!
 //! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write,
 //! the old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
-//! ([`crate::Resilver::restart`]). Somebody accepts the loss ([`Devices::accept_loss`]), or the old one goes; then the new
-//! one takes its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
+//! ([`crate::Resilver::restart`]). Somebody accepts the loss ([`Devices::accept_loss`]), or the old one goes; then the
+//! new one takes its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
 
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
 use larder_format::label::{GroupRule, LABEL_AREA, LABEL_LEN, Label, LayoutKind, MIN_ASHIFT, MIN_DEVICE};

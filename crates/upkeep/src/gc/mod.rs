@@ -19,11 +19,15 @@
 //! # Live traffic
 //! Each step is short, and between steps everything goes on. What happens since the pin cannot make a block of
 //! before the pin live again that no pinned tree refers to, but for three things, which are told to the collection:
-//! - [`larder_pool::pins::Pins::holds`]: a node that the walk may still have to read is not freed yet;
-//! - [`larder_pool::pins::Pins::freed`]: a block was freed, so that its entry is not missing. Told under the commit lock;
-//! - [`larder_pool::pins::Pins::touched`]: somebody made a second reference, so the block is retained and its mark stays. Told
+//! - [`Pins::holds`]: a node that the walk may still have to read is not freed yet;
+//! - [`Pins::freed`]: a block was freed, so that its entry is not missing. Told under the commit lock;
+//! - [`Pins::touched`]: somebody made a second reference, so the block is retained and its mark stays. Told
 //!   before the mark is set: the sweep looks at what was touched, and changes the map, under one lock. What was
 //!   touched joins a set that spills; the sweep, which reads that, halts for it when memory has had its share.
+//!
+//! [`Pins::holds`]: larder_pool::pins::Pins::holds
+//! [`Pins::freed`]: larder_pool::pins::Pins::freed
+//! [`Pins::touched`]: larder_pool::pins::Pins::touched
 //!
 //! What waits in the free queue is left to it; what the sweep finds dead joins it, and is freed by it
 //! (`larder_pool::freeing`).
