@@ -4,7 +4,7 @@
 //! way on. Two are not.
 //!
 //! When devices refuse writes and that is all, everything that was accepted is still in memory: dirty data and nodes,
-//! and the stripes that found too few devices, which stay in the queue of stripes ([`larder_store::write`]). A member
+//! and the stripes that found too few devices, which stay in the queue of stripes (`larder_store::write`). A member
 //! that was faulted and is *unharmed* lacks nothing else: no flush of it failed, and nothing that counts as stored went
 //! by without it. So when the cause is gone (a full file system has room, a cable is back in), [`Pool::resume`] uses
 //! such members again, writes those stripes once more, finishes the commit that they refused, and commits. Log records

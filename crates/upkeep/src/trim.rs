@@ -2,7 +2,7 @@
 //!
 //! A slot counts as free when it may be given to another segment: the commit that freed the last one is two commits
 //! back, and nobody reads that any more. So whatever a device makes of a slot that it forgets, no root that can still
-//! be imported names it. Slots that are out of use ([`larder_store::bad_slots`]) are none of them.
+//! be imported names it. Slots that are out of use (`larder_store::bad_slots`) are none of them.
 //!
 //! A step takes some free slots of each device away from writers, has them discarded, flushes, and gives them back. A
 //! discard may come as late as the flush after it and would spoil what was written to the slot between the two: hence
