@@ -4,8 +4,8 @@ use crate::pool::Pool;
 use larder_format::ledger::{CommandRecord, EventRecord};
 
 impl Pool {
-    /// Events with numbers above `after`, oldest first; at most [`crate::event_log::EVENTS_AT_MOST`]. What happens again
-    /// and again keeps its number while it is counted.
+    /// Events with numbers above `after`, oldest first; at most [`crate::event_log::EVENTS_AT_MOST`]. What happens
+    /// again and again keeps its number while it is counted.
     pub fn events(&self, after: u64) -> Vec<(u64, EventRecord)> {
         self.log.events(&self.shared.store, &self.tables, after)
     }

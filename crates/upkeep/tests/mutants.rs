@@ -13,10 +13,11 @@ mod sweep;
 #[path = "reclaim/work.rs"]
 mod work;
 
+use crate::common::Kept;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_mutants::{Mutant, mutate};
+use larder_pool::ROOT_DATASET;
 use larder_pool::open::{Scan, scan};
-use larder_pool::{Pool, ROOT_DATASET};
 use larder_sim::{Fault, SimWorld};
 use larder_upkeep::ScrubSince;
 use larder_upkeep::gc::Findings;
@@ -70,7 +71,7 @@ fn brought_back(seed: u64) -> Result<usize, String> {
     let (index, device) = (DeviceIndex::new(0), sim.device(0));
     let old = device.image();
     common::commit(&pool, &mut model, &files(2));
-    pool.offline(index, false).unwrap();
+    pool.upkeep.devices.offline(index, false).unwrap();
     common::commit(&pool, &mut model, &files(3));
     common::put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(4));
     if seed.is_multiple_of(2) {
@@ -78,10 +79,10 @@ fn brought_back(seed: u64) -> Result<usize, String> {
     }
     let device: std::sync::Arc<dyn larder_device::Device> = std::sync::Arc::new(device);
     let Scan::Member(found) = scan(&device) else { return Err("its label is not found".into()) };
-    pool.online(index, Some(*found)).unwrap();
-    while pool.resilver_step(u64::MAX).unwrap() {}
+    pool.upkeep.devices.online(index, Some(*found)).unwrap();
+    while pool.upkeep.resilver.step(u64::MAX).unwrap() {}
     pool.commit().unwrap();
-    let problems = pool.check().unwrap().problems;
+    let problems = pool.upkeep.check().unwrap().problems;
     problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
 }
 
@@ -101,9 +102,9 @@ fn undone(seed: u64) -> Result<usize, String> {
     device.inject(Fault::LoseWrites(0..u64::MAX));
     common::commit(&pool, &mut model, &[(15, 3, 9_000), (16, 3, 120_000), (17, 3, 70_000)]);
     device.clear_faults();
-    pool.scrub_start(ScrubSince::All).unwrap();
-    while pool.scrub_step(u64::MAX).unwrap() {}
-    let problems = pool.check().unwrap().problems;
+    pool.upkeep.scrub.start(ScrubSince::All).unwrap();
+    while pool.upkeep.scrub.step(u64::MAX).unwrap() {}
+    let problems = pool.upkeep.check().unwrap().problems;
     problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
 }
 
@@ -114,10 +115,10 @@ fn stood_in(seed: u64) -> Result<usize, String> {
     let pool = common::create(&sim, word);
     common::commit(&pool, &mut common::Model::new(), &common::files(10, 6, 1));
     let new = sim.add_device(ByteLen::new(64 << 20));
-    pool.replace(DeviceIndex::new(0), std::sync::Arc::new(new)).unwrap();
+    pool.upkeep.devices.replace(DeviceIndex::new(0), std::sync::Arc::new(new)).unwrap();
     pool.commit().unwrap();
     common::put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &common::files(30, 3, seed));
-    while pool.resilver_step(u64::MAX).map_err(|error| error.to_string())? {}
+    while pool.upkeep.resilver.step(u64::MAX).map_err(|error| error.to_string())? {}
     let failed = pool.store().members().iter().find(|member| !member.is_online());
     failed.map_or(Ok(1), |member| Err(format!("seed {seed}, {word}: {} lacks stripes", member.name())))
 }
@@ -156,9 +157,9 @@ fn scrubbed(seed: u64) -> Result<usize, String> {
             }
         }
     }
-    pool.scrub_start(ScrubSince::All).unwrap();
-    while pool.scrub_step(u64::MAX).unwrap() {}
-    let problems = pool.check().unwrap().problems;
+    pool.upkeep.scrub.start(ScrubSince::All).unwrap();
+    while pool.upkeep.scrub.step(u64::MAX).unwrap() {}
+    let problems = pool.upkeep.check().unwrap().problems;
     problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
 }
 
@@ -202,14 +203,14 @@ fn every_mutant_is_found() {
 }
 
 /// What a trace finds after `files` were put and committed with a mutant.
-fn traced(mutant: Mutant, pool: &Pool, files: &[(u64, u64, usize)]) -> Findings {
+fn traced(mutant: Mutant, pool: &Kept, files: &[(u64, u64, usize)]) -> Findings {
     mutate(Some(mutant));
     common::put(pool, &pool.dataset(ROOT_DATASET).unwrap(), files);
     pool.commit().unwrap();
     mutate(None);
-    pool.gc_start().unwrap();
-    while pool.gc_step(64).unwrap() {}
-    pool.gc_findings().unwrap()
+    pool.upkeep.gc.start().unwrap();
+    while pool.upkeep.gc.step(64).unwrap() {}
+    pool.upkeep.gc.findings().unwrap()
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn a_trace_finds_what_the_map_does_not_know() {
     let files: Vec<_> = (10..50).map(|inode| (inode, 1, 5000)).collect();
     let found = traced(Mutant::MapNotTold, &pool, &files);
     assert_eq!((found.missing, found.missing_sample.len()), (40 + 1, 16), "{found:?}");
-    while pool.name_lost_step(64).unwrap() {}
+    while pool.upkeep.damage.step(64).unwrap() {}
     let damaged = pool.upkeep.damage.known();
     assert!(damaged.len() >= 40 && damaged.iter().all(|of| of.dataset == ROOT_DATASET), "{damaged:?}");
     assert!(found.is_bad());
