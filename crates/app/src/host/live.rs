@@ -3,12 +3,12 @@
 //! Five threads, and nothing else: the *committer* makes a commit every few seconds when anything has changed, stores
 //! data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other
 //! hosts that the pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at
-//! once, and takes destroyed datasets down, as long as there is any of it; the *tracer* walks everything now and then
-//! ([`super::tracer`]); the *healer* mends, resilvers and scrubs ([`super::healer`]). They end at export. A pool
-//! imported for reading only has none.
+//! once, and takes destroyed datasets down, as long as there is any of it; the *collector* walks everything now and
+//! then ([`super::collection`]); the *maintainer* repairs, resilvers and scrubs ([`super::maintenance`]). They end at
+//! export. A pool imported for reading only has none.
 
 use super::devices::Scope;
-use super::healer::{self, Pace};
+use super::maintenance::{self, Pace};
 use super::mounts::{self, Mounts};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_files::{FsError, Mount};
@@ -165,10 +165,10 @@ impl Live {
                 }
             })?;
             let (upkeep, stop) = (Arc::clone(&live.upkeep), Arc::clone(&live.stop));
-            live.thread("larder-trace", move || super::tracer::trace_now_and_then(&upkeep, &stop))?;
+            live.thread("larder-gc", move || super::collection::collect_now_and_then(&upkeep, &stop))?;
             let (upkeep, stop) = (Arc::clone(&live.upkeep), Arc::clone(&live.stop));
             let (pace, scope) = (Arc::clone(&live.pace), Arc::clone(&live.scope));
-            live.thread("larder-heal", move || healer::heal_now_and_then(&upkeep, &stop, &pace, &scope))?;
+            live.thread("larder-upkeep", move || maintenance::maintain(&upkeep, &stop, &pace, &scope))?;
         }
         Ok(Arc::new(live))
     }

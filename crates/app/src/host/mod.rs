@@ -1,9 +1,9 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool with its
-//! threads, `mounts` says which dataset is reached where, `status` tells how pools are, `tracer` when they are
+//! threads, `mounts` says which dataset is reached where, `status` tells how pools are, `collection` when they are
 //! traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them,
-//! `healer` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch,
+//! `maintenance` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch,
 //! `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties and names, `files` those
 //! about single files, `error` is the one place where errors of the layers below become what people read.
 //!
@@ -13,22 +13,22 @@
 
 mod advice;
 mod chronicle;
+mod collection;
 mod create;
 mod datasets;
 mod devices;
 mod error;
 mod figures;
 mod files;
-mod healer;
 mod holders;
 mod import;
 mod live;
+mod maintenance;
 mod mounts;
 mod pools;
 mod repair;
 mod roster;
 mod status;
-mod tracer;
 mod world;
 
 pub use create::clear_label;

@@ -3,7 +3,7 @@
 use super::advice::{Advice, advice};
 use super::devices::{Remembered, file_of};
 use super::live::Live;
-use super::{Host, chronicle, healer, roster, tracer};
+use super::{Host, chronicle, collection, maintenance, roster};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Trim, TrimState, Vdev};
@@ -45,7 +45,7 @@ impl Host {
         let mut root = sum(&pool.name(), "root", state, children);
         (root.guid, root.size, root.allocated) = (pool.store().guid().get(), size, allocated);
         root.fragmentation = fragmentation(pool.store().dead_space(), size.saturating_sub(allocated));
-        let trace = tracer::status(upkeep);
+        let trace = collection::status(upkeep);
         let damaged = chronicle::damaged(live);
         let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
         PoolStatus {
@@ -54,7 +54,7 @@ impl Host {
             status,
             action,
             see,
-            scans: healer::scans(live),
+            scans: maintenance::scans(live),
             spares: spares(upkeep),
             freeing: pool.freeing_bytes(),
             cleaned: pool.cleaned_bytes(),

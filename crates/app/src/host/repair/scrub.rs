@@ -1,7 +1,7 @@
 //! `pool scrub`: starts, pauses or stops scrubs.
 
 use super::super::live::Live;
-use super::super::{Host, healer};
+use super::super::{Host, maintenance};
 use super::{NOTHING_CHANGED, refused};
 use crate::api::repair::{Scrub, ScrubAction};
 use crate::api::{ApiError, Done, ErrorKind, Result};
@@ -36,14 +36,14 @@ fn scrub_one(live: &Live, request: &Scrub) -> Result<()> {
             }
             let what = request.since.map_or(ScrubSince::All, ScrubSince::Before);
             live.upkeep.scrub.start(what).map_err(refused)?;
-            healer::asked_for(pool)?;
+            maintenance::asked_for(pool)?;
         }
         ScrubAction::Pause => {
             if progress.ok_or_else(idle)?.paused {
                 return Err(idle().hint("it is paused: larder pool scrub POOL goes on with it"));
             }
             live.upkeep.scrub.pause().map_err(refused)?;
-            healer::paused(pool)?;
+            maintenance::paused(pool)?;
         }
         ScrubAction::Stop => {
             progress.ok_or_else(idle)?;

@@ -12,7 +12,7 @@
 
 use super::devices::{self, Scope};
 use super::live::{Live, Stop};
-use super::{roster, tracer};
+use super::{collection, roster};
 use crate::api::pool::{Scan, ScanKind};
 use larder_device::OpenMode;
 use larder_format::DeviceIndex;
@@ -99,7 +99,7 @@ impl Samples {
 }
 
 /// A thread's memory.
-struct Healer<'a> {
+struct Maintenance<'a> {
     pool: &'a Pool,
     upkeep: &'a Upkeep,
     pace: &'a Pace,
@@ -155,9 +155,9 @@ struct Vain {
     changed: (i64, i64),
 }
 
-/// The healer's life. `scope` is where devices that import did not find may come back.
-pub fn heal_now_and_then(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope) {
-    let (pool, mut healer) = (upkeep.pool(), Healer::new(upkeep, pace, scope));
+/// The thread's life. `scope` is where devices that import did not find may come back.
+pub fn maintain(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope) {
+    let (pool, mut maintenance) = (upkeep.pool(), Maintenance::new(upkeep, pace, scope));
     let mut rest = POLL_INTERVAL;
     while stop.pause(rest) {
         rest = POLL_INTERVAL;
@@ -165,11 +165,11 @@ pub fn heal_now_and_then(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scop
             continue;
         }
         let now = pool.store().clock().monotonic();
-        if healer.round.is_none_or(|round| now.saturating_sub(round) >= ROUND) {
-            healer.round = Some(now);
-            healer.look_around();
+        if maintenance.round.is_none_or(|round| now.saturating_sub(round) >= ROUND) {
+            maintenance.round = Some(now);
+            maintenance.look_around();
         }
-        match healer.turn() {
+        match maintenance.turn() {
             Ok(Some(pause)) => rest = pause,
             Ok(None) => {}
             Err(error) => {
@@ -185,7 +185,7 @@ fn complain(pool: &Pool, error: &dyn std::fmt::Display) {
     warn!("pool {}: healing: {error}", pool.name());
 }
 
-impl<'a> Healer<'a> {
+impl<'a> Maintenance<'a> {
     fn new(upkeep: &'a Upkeep, pace: &'a Pace, scope: &'a Scope) -> Self {
         Self {
             pool: upkeep.pool(),
@@ -281,7 +281,7 @@ impl<'a> Healer<'a> {
         };
         let ended = pool.store().clock().monotonic();
         let took = ended.saturating_sub(now);
-        let before = std::mem::replace(&mut self.used, tracer::uses(pool));
+        let before = std::mem::replace(&mut self.used, collection::uses(pool));
         let busy = self.used != before || pool.store().dirty().get() > 0;
         self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
         self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
@@ -609,7 +609,7 @@ mod tests {
 
         let (pool, scope) = import(&path("copies"));
         let pace = Pace::default();
-        Healer::new(&Upkeep::new(&pool), &pace, &scope).look_around();
+        Maintenance::new(&Upkeep::new(&pool), &pace, &scope).look_around();
         let state = |pool: &Pool| pool.store().members().get(DeviceIndex::new(1)).state();
         assert_eq!(state(&pool), MemberState::Missing, "the original is none of this import's");
         assert!(fs::read(path("originals/b")).unwrap() == b, "nor is it written");
@@ -621,11 +621,11 @@ mod tests {
         fs::rename(path("originals/b"), path("b")).unwrap();
         let (pool, scope) = import(&path("originals"));
         let upkeep = Upkeep::new(&pool);
-        let mut healer = Healer::new(&upkeep, &pace, &scope);
-        healer.look_around();
+        let mut maintenance = Maintenance::new(&upkeep, &pace, &scope);
+        maintenance.look_around();
         assert_eq!(state(&pool), MemberState::Missing);
         fs::rename(path("b"), path("originals/b")).unwrap();
-        healer.look_around();
+        maintenance.look_around();
         assert_eq!(state(&pool), MemberState::Rebuilding);
     }
 

@@ -26,8 +26,8 @@ const NEED_PART: u64 = 16;
 /// How long whoever waits for a trace sleeps.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// The tracer's life.
-pub fn trace_now_and_then(upkeep: &Upkeep, stop: &Stop) {
+/// The thread's life.
+pub fn collect_now_and_then(upkeep: &Upkeep, stop: &Stop) {
     let (pool, mut used) = (upkeep.pool(), 0);
     while stop.pause(POLL_INTERVAL) {
         if pool.store().suspended().is_some() {
