@@ -158,7 +158,7 @@ impl Pool {
                 front.flush_logged(&op)?;
             }
             let mut sealed = self.seal(how).map_err(|error| self.shared.store.suspend_sealing(&error))?;
-            self.pin_if_wanted(sealed.root.commit);
+            self.pin_if_wanted(&guard, sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
             sealed

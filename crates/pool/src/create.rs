@@ -342,6 +342,7 @@ impl Pool {
             changes: Default::default(),
             rebuilt: Default::default(),
             resting: Default::default(),
+            is_kept: Default::default(),
             trimming: Mutex::new(()),
             name: RwLock::new(parts.name),
             created: parts.created,

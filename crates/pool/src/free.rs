@@ -1,10 +1,11 @@
 //! Freeing what was dropped, for those who free beside commits. What becomes of a block: see [`crate::freeing`].
 
-use crate::pool::Pool;
+use crate::pool::{CommitTurn, Pool};
 use larder_format::BlockId;
 use larder_sorted::map::{BlockMap, Entry};
 use larder_store::Result;
 use larder_store::RunIo;
+use larder_sync::RwLockWriteGuard;
 
 impl Pool {
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
@@ -42,7 +43,7 @@ impl Pool {
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
-    pub fn nothing_is_shared(&self) {
+    pub fn nothing_is_shared(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>) {
         self.shared.freeing.nothing_is_shared();
     }
 
@@ -57,13 +58,13 @@ impl Pool {
     /// # Errors
     /// When nothing may be written, or the map cannot be read.
     pub fn free_step(&self, pages: usize) -> Result<bool> {
-        let _commits_wait = self.commit_turn();
+        let turn = self.commit_turn();
         self.shared.store.check_writable()?;
-        self.free_some(pages)
+        self.free_some(&turn, pages)
     }
 
     /// As [`Pool::free_step`]; the commit lock is held, so that no block moves and no run goes.
-    pub fn free_some(&self, pages: usize) -> Result<bool> {
+    pub fn free_some(&self, _turn: &CommitTurn<'_>, pages: usize) -> Result<bool> {
         self.shared.freeing.free_some(pages)
     }
 

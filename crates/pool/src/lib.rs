@@ -61,7 +61,7 @@ pub use larder_store::{
 pub use ledger::Lost;
 pub use op::Op;
 pub use open::Importable;
-pub use pool::{CommitTurn, FrontEnd, Pool};
+pub use pool::{CommitTurn, FrontEnd, OnlyUpkeep, Pool};
 pub use quota::record_claim;
 pub use rebuilt::rebuilding;
 pub use resting::Resting;

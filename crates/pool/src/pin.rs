@@ -4,19 +4,20 @@ use crate::pins::{Pinned, PinnedTree};
 use crate::pool::Pool;
 use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, CommitId};
+use larder_sync::RwLockWriteGuard;
 use std::sync::Arc;
 
 impl Pool {
     /// Notes for a collection that was asked for what this commit's trees are. All of them are sealed, the gate is
     /// closed.
-    pub(crate) fn pin_if_wanted(&self, commit: CommitId) {
+    pub(crate) fn pin_if_wanted(&self, nobody_enters: &RwLockWriteGuard<'_, ()>, commit: CommitId) {
         if self.shared.pins.take_wanted() {
-            self.shared.pins.keep(self.pin(commit));
+            self.shared.pins.keep(self.pin(nobody_enters, commit));
         }
     }
 
     /// Pins what is committed now. Nobody may be inside.
-    pub fn pin(&self, commit: CommitId) -> Pinned {
+    pub fn pin(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>, commit: CommitId) -> Pinned {
         let (mut members, mut origins) = (Vec::new(), Vec::new());
         let mut held = 0;
         for dataset in self.trees() {

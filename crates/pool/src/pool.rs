@@ -25,6 +25,7 @@ use larder_store::{PoolError, Result};
 use larder_store::{Watch, Watermark};
 use larder_sync::{Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -59,6 +60,15 @@ pub(crate) struct Changes {
     pub(crate) waiting: Mutex<Vec<Change>>,
 }
 
+/// Held by the one that keeps a pool well.
+pub struct OnlyUpkeep(Arc<AtomicBool>);
+
+impl Drop for OnlyUpkeep {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// An imported pool.
 pub struct Pool {
     pub(crate) shared: Arc<Shared>,
@@ -71,6 +81,8 @@ pub struct Pool {
     /// How far devices are rebuilt.
     pub(crate) rebuilt: Rebuilt,
     pub(crate) resting: AllResting,
+    /// Somebody keeps it well.
+    pub(crate) is_kept: Arc<AtomicBool>,
     /// Held while free slots are told to devices.
     pub(crate) trimming: Mutex<()>,
     pub(crate) gate: RwLock<()>,
@@ -136,6 +148,12 @@ impl Pool {
     /// Down to where operations may take space: to the last slot while what the log held is done again.
     pub fn watermark(&self) -> Watermark {
         if self.shared.intent.redoes() { Watermark::Promised } else { Watermark::Store }
+    }
+
+    /// The right to keep it well, unless somebody has it.
+    pub fn only_upkeep(&self) -> Option<OnlyUpkeep> {
+        let is_free = !self.is_kept.swap(true, Ordering::AcqRel);
+        is_free.then(|| OnlyUpkeep(Arc::clone(&self.is_kept)))
     }
 
     /// Nobody enters until this is dropped.

@@ -162,11 +162,11 @@ impl Visitor for Deep<'_> {
 /// Only when the check itself cannot go on; damage is in the report.
 pub fn check(pool: &Pool) -> Result<Report> {
     let _commits_wait = pool.commit_turn();
-    let _nobody_enters = pool.keep_out();
+    let nobody_enters = pool.keep_out();
     pool.store().complete_all_stripes()?;
     pool.store().cache.clear();
     let checker = Checker { pool, store: pool.store() };
-    let mut pinned = pool.pin(pool.store().durable_commit());
+    let mut pinned = pool.pin(&nobody_enters, pool.store().durable_commit());
     let members = std::mem::take(&mut pinned.members);
     let mut deep = Deep {
         pool,

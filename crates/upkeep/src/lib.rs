@@ -17,7 +17,7 @@ mod resilver;
 mod scrub;
 mod trim;
 
-use larder_pool::Pool;
+use larder_pool::{OnlyUpkeep, Pool};
 use larder_store::Result;
 use std::sync::Arc;
 
@@ -32,9 +32,11 @@ pub use resilver::{Resilver, ResilverProgress, ResilverResult};
 pub use scrub::{Scrub, ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
 pub use trim::{Trim, TrimState, Trimmer};
 
-/// What keeps an imported pool well. There is one of a pool.
+/// What keeps an imported pool well. There is one of a pool: of two, one would tell the pool of ends that the other has
+/// not come to.
 pub struct Upkeep {
     pool: Arc<Pool>,
+    _only: OnlyUpkeep,
     /// Devices in and out of use.
     pub devices: Arc<Devices>,
     /// Groups and what belongs to them.
@@ -54,8 +56,9 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// That of `pool`.
+    /// That of `pool`. Panics while there is another.
     pub fn new(pool: &Arc<Pool>) -> Arc<Self> {
+        let only = pool.only_upkeep().expect("a pool has one upkeep");
         let devices = Arc::new(Devices::new(pool));
         let read_repair = Arc::new(ReadRepair::new(pool));
         let resilver = Arc::new(Resilver::new(pool, &devices, &read_repair));
@@ -64,6 +67,7 @@ impl Upkeep {
         pool.add_resting(Arc::downgrade(&scrub) as _);
         Arc::new(Self {
             pool: Arc::clone(pool),
+            _only: only,
             reshape: Reshape::new(pool, &devices, &resilver),
             trim: Trimmer::new(pool),
             gc: Collector::new(pool),

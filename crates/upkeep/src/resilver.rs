@@ -442,6 +442,8 @@ impl Resilver {
     pub fn restart(&self) -> Result<()> {
         let _nobody_steps = self.running.lock();
         self.store.check_writable()?;
+        // Before they begin anew: a commit on its way would tell that they had come as far as they had.
+        self.pool.rebuilt().clear();
         let waiting = |member: &Arc<Member>| member.state() == MemberState::Waiting;
         for member in self.rebuilding().into_iter().chain(self.store.members.iter().filter(waiting)) {
             member.rebuilt_to(SegmentId::new(0));
@@ -450,7 +452,6 @@ impl Resilver {
         }
         let mut state = self.state.lock();
         (state.running, state.progress) = (None, None);
-        self.pool.rebuilt().clear();
         Ok(())
     }
 }

@@ -88,6 +88,7 @@ impl Host {
                 roster::note_spare(&pool, member.guid)?;
             }
         }
+        drop(upkeep);
         // All of its devices are there.
         let live = Live::start(pool, Scope::default(), request.altroot.map(PathBuf::from))?;
         let failed = self.bring_in(&live, true)?;

@@ -13,6 +13,7 @@ use super::mounts::{self, Mounts};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_files::{FsError, Mount};
 use larder_format::DeviceGuid;
+use larder_pool::Store;
 use larder_pool::member::Member;
 use larder_pool::{FrontEnd, Pool, PoolError};
 use larder_sync::{Condvar, Mutex};
@@ -204,8 +205,8 @@ impl Live {
     }
 
     /// What of the pool shows whether its devices are let go of.
-    pub fn weak(&self) -> Weak<Pool> {
-        Arc::downgrade(&self.pool)
+    pub fn weak(&self) -> Weak<Store> {
+        Arc::downgrade(self.pool.store())
     }
 
     /// Nanoseconds since it was imported, by a clock that never goes back.

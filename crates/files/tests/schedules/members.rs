@@ -147,3 +147,39 @@ fn an_fsync_is_kept_beside_devices_that_come_and_go() {
     }
     assert!(count < 8 || alone > cuts / 4, "{alone} of {cuts} cuts left a device that is a pool alone");
 }
+
+/// How far a device is rebuilt becomes durable by a commit; one on its way must not tell it of a device that begins anew
+/// meanwhile, or what could not be had is never tried again.
+#[test]
+fn a_resilver_that_begins_anew_beside_a_commit_goes_through_everything() {
+    let made = Bed::with_layout("mirror", &[SIZE; 2], &[("compression", "off")]);
+    let file = made.file(ROOT, "file");
+    (0..24).for_each(|i| made.write(file, i << 18, &vec![i as u8; 1 << 18]));
+    made.pool.commit().unwrap();
+    let mut images = made.sim.images();
+    images.push(DeviceImage::blank(SIZE));
+    drop(made);
+    let (count, first) = (setting("LARDER_SCHEDULES", 60), setting("LARDER_SEED", 0));
+    for seed in first..first + count {
+        let entropy = SeededEntropy::new(seed);
+        let clock = Arc::new(SimClock::new());
+        let bed = Bed::import(SimWorld::from_images(images.clone()), clock, seed);
+        let new = bed.upkeep.devices.replace(DeviceIndex::new(0), Arc::new(bed.sim.device(2))).unwrap();
+        while bed.pool.rebuilt().done(new).is_none() {
+            assert!(bed.upkeep.resilver.step(4096).unwrap(), "it has several segments to go through");
+        }
+        let switching = Switching::Random { one_in: [2, 10][(seed % 2) as usize] };
+        let rests = entropy.next_u64() % 400;
+        let restarting = task("restart", || {
+            rest(rests);
+            bed.upkeep.resilver.restart().unwrap();
+        });
+        let outcome = schedule::run(
+            &Plan { seed, switching, panic_at: None },
+            vec![committing(&bed, 1, 1), restarting],
+        );
+        assert!(outcome.stuck.is_none() && outcome.failed.is_empty(), "seed {seed}: {outcome:?}");
+        let cursor = bed.pool.store().members().find(new).unwrap().cursor();
+        assert_eq!(cursor.get(), 0, "seed {seed}");
+    }
+}

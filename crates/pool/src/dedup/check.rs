@@ -18,7 +18,7 @@ impl Pool {
     }
 
     /// Counts the blocks that the index should lead to and does not, and the fingerprints that it leads elsewhere than
-    /// to a block with that content; none while it catches up. Nobody may be inside.
+    /// to a block with that content, up to where it sleeps or catches up. Nobody may be inside.
     ///
     /// # Errors
     /// When the block map or the index cannot be read.
@@ -37,7 +37,7 @@ impl Pool {
                     prints.retain(|(print, _)| print.low() & (index.sampling() - 1) == 0);
                     index.probe(&prints.iter().map(|(print, _)| *print).collect::<Vec<_>>())
                 }
-                _ => return Ok((0, 0)),
+                _ => return Ok((unindexed, stale)),
             };
             for ((print, id), named) in prints.into_iter().zip(probe.finish(&io, &mut { u64::MAX })) {
                 match named {

@@ -502,8 +502,10 @@ impl Collector {
         let locked = collection.is_sweeping().then(|| self.pool.commit_turn());
         let mut io = SpillPages { pool: &self.pool, io: RunIo::new(&self.store), locked };
         self.hear(collection)?;
-        if io.locked.is_some() && self.pool.queue_room() < effort * ENTRIES_PER_NODE {
-            self.pool.free_some(effort * PAGES_PER_NODE)?;
+        if let Some(turn) = &io.locked
+            && self.pool.queue_room() < effort * ENTRIES_PER_NODE
+        {
+            self.pool.free_some(turn, effort * PAGES_PER_NODE)?;
             // What finds no room in it is looked for in the map's runs, where it is not before the next commit.
             if self.pool.queue_room() == 0 {
                 return Ok(true);
@@ -555,10 +557,10 @@ impl Collector {
             slot.as_ref().filter(|collection| outcome == Outcome::Done && collection.findings.lost == 0)
         {
             self.pool.clear_left(collection.pinned.left_before);
-            let _nobody_enters = self.pool.keep_out();
+            let nobody_enters = self.pool.keep_out();
             let saw_all = collection.pinned.from == BlockId::new(0);
             if saw_all && collection.shared == 0 && !self.pool.pins().any_touched() {
-                self.pool.nothing_is_shared();
+                self.pool.nothing_is_shared(&nobody_enters);
             }
         }
         // One that could not go on is taken up again where it was.

@@ -255,8 +255,12 @@ impl Visitor for Seen {
 
 fn walked(pool: &Pool, memory: usize, deep: bool) -> (Seen, usize) {
     pool.store().drop_caches();
-    let mut walk =
-        TreeWalk::new(pool.pin(pool.store().durable_commit()).members, BlockId::new(0), memory, deep);
+    let mut walk = TreeWalk::new(
+        pool.pin(&pool.keep_out(), pool.store().durable_commit()).members,
+        BlockId::new(0),
+        memory,
+        deep,
+    );
     let mut seen = Seen::default();
     while walk.step(pool, &mut seen).unwrap() > 0 {}
     (seen, walk.most_bytes())
