@@ -148,8 +148,8 @@ fn an_fsync_is_kept_beside_devices_that_come_and_go() {
     assert!(count < 8 || alone > cuts / 4, "{alone} of {cuts} cuts left a device that is a pool alone");
 }
 
-/// How far a device is rebuilt becomes durable by a commit; one on its way must not tell it of a device that begins anew
-/// meanwhile, or what could not be had is never tried again.
+/// How far a device is rebuilt becomes durable by a commit; one on its way must not tell it of a device that begins
+/// anew meanwhile, or what could not be had is never tried again.
 #[test]
 fn a_resilver_that_begins_anew_beside_a_commit_goes_through_everything() {
     let made = Bed::with_layout("mirror", &[SIZE; 2], &[("compression", "off")]);
