@@ -8,6 +8,7 @@ use crate::property;
 use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
+use larder_store::Refusal;
 use larder_store::TableNodes;
 use larder_store::{PoolError, Result};
 use std::collections::BTreeMap;
@@ -149,10 +150,7 @@ impl Pool {
         let last = properties.get(NAME).and_then(|value| value.parse().ok()).unwrap_or(0);
         let last = highest.get().max(last);
         if last >= MAX_DATASET {
-            return Err(PoolError::Invalid(format!(
-                "{MAX_DATASET} datasets have been made in this pool, destroyed ones included, and there are no numbers for \
-                 more. Nothing was changed"
-            )));
+            return Err(Refusal::NoDatasetNumbers(MAX_DATASET).into());
         }
         let next = DatasetId::new(last + 1);
         properties.insert(NAME.into(), next.get().to_string());

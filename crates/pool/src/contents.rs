@@ -8,9 +8,10 @@ use larder_format::tables::{
 };
 use larder_format::{Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
+use larder_store::Result;
 use larder_store::Store;
 use larder_store::TableNodes;
-use larder_store::{PoolError, Result};
+use larder_store::{PoolError, Refusal};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -112,11 +113,7 @@ impl Contents {
             }
         })?;
         bad.map_err(|corrupt: Corrupt| match corrupt.reason {
-            Reason::Feature => PoolError::Invalid(format!(
-                "the pool has {}, of which this version of Larder knows nothing. Nothing was changed. Import it with a \
-                 newer one",
-                corrupt.what
-            )),
+            Reason::Feature => PoolError::Refused(Refusal::Newer(corrupt.what.to_string())),
             _ => corrupt.into(),
         })?;
         if !has_secret {

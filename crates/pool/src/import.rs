@@ -23,6 +23,7 @@ use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
 use larder_store::Groups;
+use larder_store::Refusal;
 use larder_store::RunIo;
 use larder_store::World;
 use larder_store::core::{Core, LEASE};
@@ -68,24 +69,23 @@ impl Pool {
     /// ([`Pool::replayed`]) and commit before it lets anybody in.
     ///
     /// # Errors
-    /// A sentence in [`PoolError::Invalid`] or [`PoolError::Busy`] when it is refused.
+    /// [`PoolError::Refused`], or [`PoolError::Busy`] when another host may have it.
     pub fn import(world: World, plan: Importable, options: &ImportOptions) -> Result<Arc<Pool>> {
         if let Some(refusal) = plan.refusal {
-            return Err(PoolError::Invalid(refusal));
+            return Err(refusal.into());
         }
         if let Some(reason) = plan.only_reading.filter(|_| !options.read_only) {
-            return Err(PoolError::Invalid(reason));
+            return Err(reason.into());
         }
         if !plan.complete {
             let present = [Standing::Current, Standing::Spare, Standing::Rebuilding, Standing::Waiting];
             let lost: Vec<_> = plan.devices.iter().filter(|d| !present.contains(&d.standing)).collect();
-            return Err(PoolError::Invalid(format!(
-                "{} of {} devices of {} are missing or too old, more than its layout survives. Nothing was changed. \
-                 Attach them and import again",
-                lost.len(),
-                plan.devices.len(),
-                plan.name
-            )));
+            return Err(Refusal::TooFewDevices {
+                lost: lost.len(),
+                all: plan.devices.len(),
+                pool: plan.name,
+            }
+            .into());
         }
         if let Some(holder) = plan.held_by.as_ref().filter(|beat| beat.host != world.host)
             && !options.host_is_gone
@@ -110,8 +110,7 @@ impl Pool {
         // Nothing is written with them if this is for reading only.
         let first_segment = root.segment_lease.get() + world.entropy.next_u64() % SEGMENT_STRIDE;
         if !options.read_only && this.first_block.get().max(first_segment) > MAX_COUNT - STRIDE {
-            let text = "has given out all ids that there are: import it for reading only";
-            return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", plan.name)));
+            return Err(Refusal::OutOfIds(plan.name).into());
         }
         let first_block = this.first_block;
         let mut history = root.history.clone();
@@ -192,15 +191,10 @@ impl Pool {
         let pool = Pool::assemble(world, parts);
         match (pool.load(&root, unclean), pool.shared.store.out_of_reach()) {
             (Err(PoolError::Unreadable { .. }), Some(lost)) => {
-                return Err(PoolError::Invalid(format!(
-                    "{lost}. What says where the rest lies is among it. Nothing was changed. Attach it and import again"
-                )));
+                return Err(Refusal::MapOutOfReach(lost).into());
             }
             (Ok(()), Some(lost)) if !options.read_only => {
-                return Err(PoolError::Invalid(format!(
-                    "{lost}. Nothing was changed. Attach it and import again, or import for reading only, which shows \
-                     the rest"
-                )));
+                return Err(Refusal::OutOfReach(lost).into());
             }
             (loaded, _) => loaded?,
         }

@@ -29,6 +29,7 @@ use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
 use larder_mutants::{Mutant, mutated, point};
+use larder_store::Refusal;
 use larder_store::Retired;
 use larder_store::Store;
 use larder_store::member::Written;
@@ -541,12 +542,7 @@ pub(crate) fn read_chain(
             continue;
         };
         if record.base > root.commit {
-            return Err(PoolError::Invalid(format!(
-                "the intent log goes on from commit {}, but the newest root that is intact is that of commit {}: \
-                 what was committed in between would be lost. Nothing was changed. Look for a device that is \
-                 missing, or import for reading only",
-                record.base, root.commit
-            )));
+            return Err(Refusal::LogAhead { log: record.base, root: root.commit }.into());
         }
         for op in record.ops {
             let (seq, dataset, op) = decode_op(&op)?;

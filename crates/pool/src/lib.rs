@@ -55,8 +55,8 @@ pub use duplicates::DedupFigures;
 pub use fence::FenceCheck;
 pub use import::ImportOptions;
 pub use larder_store::{
-    Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Result, Space, Store, Watch,
-    Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
+    Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Refusal, Result, Space, Store,
+    Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
 pub use op::Op;

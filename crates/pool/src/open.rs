@@ -15,6 +15,7 @@ use larder_format::label::{
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
 use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, Incarnation, PoolGuid, Reason};
 use larder_mutants::{Mutant, mutated};
+use larder_store::Refusal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -254,10 +255,10 @@ pub struct Importable {
     pub complete: bool,
     /// Sentences about devices that are set aside, or that stand in the way.
     pub remarks: Vec<String>,
-    /// Why it cannot be imported as it is, in plain words.
-    pub refusal: Option<String>,
-    /// Why it can be imported for reading only, in plain words.
-    pub only_reading: Option<String>,
+    /// Why it cannot be imported as it is.
+    pub refusal: Option<Refusal>,
+    /// Why it can be imported for reading only.
+    pub only_reading: Option<Refusal>,
     /// The host that has, or had, it imported; none after an export.
     pub held_by: Option<Heartbeat>,
 }
@@ -273,11 +274,7 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
         pools.into_iter().filter_map(|(pool, found)| importable(pool, found)).collect();
     for i in 0..all.len() {
         if all.iter().filter(|other| other.guid == all[i].guid).count() > 1 {
-            all[i].refusal = Some(format!(
-                "devices of two pools say that they are pool {}: one of the two was made to look like the other. \
-                 Nothing was changed. Import with -d naming only the devices that you trust",
-                all[i].guid
-            ));
+            all[i].refusal = Some(Refusal::TwoPools(all[i].guid));
         }
     }
     all
@@ -319,11 +316,8 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             continue;
         }
         if let Some(branch) = device.root.as_ref().filter(|held| is_branch(&root.history, known, held)) {
-            refusal = Some(format!(
-                "{path} was written apart from the other devices since commit {}: their histories do not contain \
-                 each other. Nothing was changed. Import with -d naming only the devices whose data you want",
-                branch.history.first().map_or(branch.commit, |import| import.first)
-            ));
+            let since = branch.history.first().map_or(branch.commit, |import| import.first);
+            refusal = Some(Refusal::WrittenApart { device: path, since });
         }
         match by_index.remove(&known.index) {
             None => {
@@ -334,11 +328,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
                 let (newer, older) = if a > b { (device, other) } else { (other, device) };
                 let (new, old) = (newer.device.name(), older.device.name());
                 if a == b {
-                    refusal = Some(format!(
-                        "{new} and {old} are copies of one device (guid {}). Nothing was changed. Move one of \
-                         them away, or name the devices with -d",
-                        newer.label.device
-                    ));
+                    refusal = Some(Refusal::Copies { one: new, other: old, guid: newer.label.device });
                 } else {
                     remarks.push(format!("{old} is an older copy of {new} and is not used"));
                 }
@@ -390,22 +380,14 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     let next = root.commit.next();
     let votes: Vec<bool> = found().filter_map(|found| found.held(next)).collect();
     if !votes.is_empty() && votes.iter().all(|held| *held) {
-        only_reading = Some(format!(
-            "both copies of the root of commit {next} are damaged on every device: what was written after commit \
-             {} would be lost. Nothing was changed. Look for a device that is missing, or import for reading \
-             only, which shows commit {}",
-            root.commit, root.commit
-        ));
+        only_reading = Some(Refusal::RootDamaged { before: root.commit });
     }
     let unknown = found().map(|found| found.label.features.read_compatible);
     let unknown = unknown.fold(root.features.read_compatible, |bits, more| bits | more);
     if unknown != 0 {
-        only_reading = Some(format!(
-            "the pool uses features (bits {unknown:#x}) with which this build may only read it. Nothing was \
-             changed. Import for reading only, or use a newer build"
-        ));
+        only_reading = Some(Refusal::OnlyReading(unknown));
     }
-    remarks.extend(only_reading.clone());
+    remarks.extend(only_reading.as_ref().map(Refusal::to_string));
     let held_by = (!root.exported).then(|| holder(&root, &devices));
     Some(Importable { guid, key, name, root, devices, complete, remarks, refusal, only_reading, held_by })
 }
@@ -503,13 +485,9 @@ impl Importable {
     /// written with it since, and what was written here would be a branch.
     pub fn heed(&mut self, found: &[Unsupported]) {
         for other in found.iter().filter(|other| other.pool == self.guid) {
-            let text = format!(
-                "{} is of this pool, and {}: it may have been written by a newer build. Nothing was changed. Use that \
-                 build, import for reading only, or name with -d only the devices whose data you want",
-                other.device, other.why
-            );
-            self.remarks.push(text.clone());
-            self.only_reading = Some(text);
+            let refusal = Refusal::NewerDevice { device: other.device.clone(), why: other.why.to_string() };
+            self.remarks.push(refusal.to_string());
+            self.only_reading = Some(refusal);
         }
     }
 

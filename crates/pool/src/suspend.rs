@@ -14,7 +14,8 @@
 //! finds it.
 
 use crate::pool::Pool;
-use larder_store::{PoolError, Result};
+use larder_store::Refusal;
+use larder_store::Result;
 
 impl Pool {
     /// Of a suspended pool: the bytes that were accepted and that no commit holds, at most. None when there are none.
@@ -42,11 +43,7 @@ impl Pool {
             let _nobody_syncs = self.shared.intent.lock();
             let Some(suspension) = self.shared.store.suspension() else { return Ok(()) };
             if suspension.lasting || !self.shared.store.has_enough_unharmed() {
-                return Err(PoolError::Invalid(format!(
-                    "the pool is suspended, and what was written since its last commit cannot be completed any more: \
-                     {}. What was committed or synced before is not lost. Nothing was changed",
-                    suspension.reason
-                )));
+                return Err(Refusal::CannotComplete(suspension.reason).into());
             }
             self.shared.store.write_stripes_again()?;
             self.finish_kept()?;

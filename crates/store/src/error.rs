@@ -1,5 +1,6 @@
 //! What can go wrong in a pool, by what the caller can do about it.
 
+use crate::refusal::Refusal;
 use larder_device::DeviceError;
 use larder_format::{BlockId, Corrupt, DatasetId};
 use thiserror::Error;
@@ -44,6 +45,9 @@ pub enum PoolError {
     /// The name is taken.
     #[error("{0} exists")]
     Exists(String),
+    /// It cannot be done with this pool and these devices as they are; nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// The request makes no sense as it stands; the text says why.
     #[error("{0}")]
     Invalid(String),

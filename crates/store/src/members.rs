@@ -6,8 +6,9 @@
 //!
 //! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
 
-use crate::error::{PoolError, Result};
+use crate::error::Result;
 use crate::member::{Member, Written};
+use crate::refusal::Refusal;
 use larder_device::{AlignedBuf, DeviceError};
 use larder_format::root::RootDevice;
 use larder_format::{CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation};
@@ -21,8 +22,7 @@ pub fn room_for_devices(count: usize, most: usize) -> Result<()> {
     if count <= most {
         return Ok(());
     }
-    let text = format!("{count} devices are too many: a pool has at most {most}. Nothing was changed");
-    Err(PoolError::Invalid(text))
+    Err(Refusal::TooManyDevices { count, most }.into())
 }
 
 /// See the module's text.
@@ -128,9 +128,7 @@ impl Members {
         let all = self.0.read();
         room_for_devices(all.members.len() + all.spares.len() + more, most)?;
         if usize::from(all.next) + more.max(1) >= usize::from(u16::MAX) {
-            let text = "this pool has had 65,534 devices, and numbers for no more. Nothing was changed. Send its \
-                        datasets to a new pool";
-            return Err(PoolError::Invalid(text.into()));
+            return Err(Refusal::NoDeviceNumbers.into());
         }
         Ok(DeviceIndex::new(all.next))
     }

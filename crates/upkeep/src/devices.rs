@@ -24,6 +24,7 @@ use larder_mutants::{Mutant, mutated};
 use larder_pool::Pool;
 use larder_pool::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
 use larder_pool::open::{Found, holds, is_branch, lacks_slots};
+use larder_store::Refusal;
 use larder_store::Store;
 use larder_store::member::{Member, MemberState};
 use larder_store::{Class, Event};
@@ -86,13 +87,10 @@ impl Devices {
         let _mine = self.pool.change_turn();
         let member = self.pool.known(device)?;
         if member.group == NO_GROUP {
-            return Err(PoolError::Invalid(format!("{} is a spare: remove it instead", member.name())));
+            return Err(Refusal::Spare(member.name()).into());
         }
         if !self.can_do_without(&member) {
-            return Err(PoolError::Invalid(format!(
-                "{} cannot be taken out of use: its group has no copy of what it holds. Nothing was changed",
-                member.name()
-            )));
+            return Err(Refusal::Needed(member.name()).into());
         }
         // What it holds it holds up to a commit; what follows is written without it.
         self.pool.commit()?;
@@ -113,36 +111,26 @@ impl Devices {
         }
         let name = member.name();
         if member.is_given_up() && found.is_none() {
-            return Err(PoolError::Invalid(format!(
-                "{name} hung, and may still do what it was told: it comes back when it can be opened anew"
-            )));
+            return Err(Refusal::Hung(name).into());
         }
         let mut known = member.to_root(self.store.durable_commit(), self.pool.incarnation());
         let (device, label) = match found {
             Some(found) => {
                 if found.label.device != member.guid || !found.label.is_of(&self.store.sums) {
-                    return Err(PoolError::Invalid(format!("{} is not {name}", found.device.name())));
+                    return Err(Refusal::OtherDevice { found: found.device.name(), wanted: name }.into());
                 }
                 if let Some(root) = &found.root
                     && is_branch(&self.store.history.lock(), &known, root)
                 {
-                    return Err(PoolError::Invalid(format!(
-                        "{} was written apart from the pool since commit {}. It can only be made part of it again \
-                         as a new device: replace it by itself",
-                        found.device.name(),
-                        root.commit
-                    )));
+                    let (device, since) = (found.device.name(), root.commit);
+                    return Err(Refusal::Branched { device, since }.into());
                 }
                 if found.device.size() < found.label.device_size {
-                    return Err(PoolError::Invalid(format!(
-                        "{} was cut short: it had {} bytes and has {}. Replace it",
-                        found.device.name(),
-                        found.label.device_size.get(),
-                        found.device.size().get()
-                    )));
+                    let (had, has) = (found.label.device_size.get(), found.device.size().get());
+                    return Err(Refusal::CutShort { device: found.device.name(), had, has }.into());
                 }
                 if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
-                    return Err(PoolError::Invalid(format!("{} {text}. Replace it", found.device.name())));
+                    return Err(Refusal::LacksSlots { device: found.device.name(), text }.into());
                 }
                 // What it holds may be older than what the pool gave it.
                 let held = found.root.as_ref().map(|root| holds(&self.store.history.lock(), root));
@@ -156,9 +144,7 @@ impl Devices {
                 if let Some(held) = member.holds() {
                     (known.good_through, known.incarnation) = held;
                 }
-                member.device().zip(member.label()).ok_or_else(|| {
-                    PoolError::Invalid(format!("{name} is not there: attach it, or replace it by another"))
-                })?
+                member.device().zip(member.label()).ok_or(Refusal::NotThere(name))?
             }
         };
         if member.group == NO_GROUP {
@@ -211,21 +197,13 @@ impl Devices {
     fn replaceable(&self, old: DeviceIndex) -> Result<Arc<Member>> {
         let member = self.pool.known(old)?;
         if member.stands_for.is_some() || member.group == NO_GROUP {
-            let text = "it has no place of its own yet that another could take: detach it, or remove it";
-            return Err(PoolError::Invalid(format!("{}: {text}", member.name())));
+            return Err(Refusal::NoPlace(member.name()).into());
         }
         if member.is_leaving() {
-            return Err(PoolError::Invalid(format!(
-                "{} is on its way out: nothing needs its place any more. Nothing was changed",
-                member.name()
-            )));
+            return Err(Refusal::Leaving(member.name()).into());
         }
         if let Some(other) = self.store.members.stand_in(old) {
-            return Err(PoolError::Invalid(format!(
-                "{} is being replaced by {} already",
-                member.name(),
-                other.name()
-            )));
+            return Err(Refusal::BeingReplaced { old: member.name(), new: other.name() }.into());
         }
         Ok(member)
     }
@@ -258,12 +236,8 @@ impl Devices {
         // The second label area starts at a multiple of its size.
         let needed = (data_start(place.ashift).get() + slots).next_multiple_of(LABEL_AREA) + LABEL_AREA;
         if size.get() < needed.max(MIN_DEVICE) {
-            return Err(PoolError::Invalid(format!(
-                "{} is too small: it has {} bytes and {} are needed. Nothing was changed",
-                device.name(),
-                size.get(),
-                needed.max(MIN_DEVICE)
-            )));
+            let (device, has, needed) = (device.name(), size.get(), needed.max(MIN_DEVICE));
+            return Err(Refusal::TooSmall { device, has, needed }.into());
         }
         let label = Label {
             sequence: 1,
@@ -372,10 +346,7 @@ impl Devices {
         let member = self.pool.known(old)?;
         let waiting = self.store.members.stand_in(old).filter(|new| new.state() == MemberState::Waiting);
         let Some(new) = waiting else {
-            return Err(PoolError::Invalid(format!(
-                "no device waits to take the place of {}. Nothing was changed",
-                member.name()
-            )));
+            return Err(Refusal::NobodyWaits(member.name()).into());
         };
         self.take_places(vec![new])?;
         // What of it is lost is to be named by what can be read now.

@@ -17,6 +17,7 @@ use larder_format::segment::Layout;
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
 use larder_pool::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
+use larder_store::Refusal;
 use larder_store::Store;
 use larder_store::member::{Member, MemberState};
 use larder_store::space::GroupSpace;
@@ -66,15 +67,12 @@ impl Reshape {
         let member = self.pool.known(to)?;
         let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
         let Some(rule) = rule.filter(is_mirror).filter(|_| member.stands_for.is_none()) else {
-            return Err(PoolError::Invalid(format!(
-                "{} is neither a single device nor a mirror's: only those get another copy. Nothing was changed",
-                member.name()
-            )));
+            return Err(Refusal::NoMirror(member.name()).into());
         };
         let leaves =
             |other: &Arc<Member>| other.group == member.group && other.is_leaving() && other.is_written();
         if self.store.members.iter().any(|other| leaves(&other)) {
-            return Err(PoolError::Invalid("a device is on its way out of this group: wait for that".into()));
+            return Err(Refusal::GroupShrinks.into());
         }
         let rule = mirror_of(rule.layout.r() + 1)?;
         let place = Place { rule, ..self.devices.place_of_member(&member, 1, MAX_DEVICES)? };
@@ -107,7 +105,7 @@ impl Reshape {
         let _mine = self.pool.change_turn();
         let member = self.pool.known(device)?;
         if member.stands_for.is_none() {
-            let text = match self.store.members.stand_in(device) {
+            let why = match self.store.members.stand_in(device) {
                 Some(other) if other.state() == MemberState::Waiting => {
                     format!("has something that {}, which is to replace it, could not be given", other.name())
                 }
@@ -116,9 +114,9 @@ impl Reshape {
                 }
                 None if member.is_leaving() => "is on its way out already".to_owned(),
                 None if self.is_spare_copy(&member) => return self.narrow(&member),
-                None => "holds a part of its group that only it has: replace it instead".to_owned(),
+                None => return Err(Refusal::LastCopy(member.name()).into()),
             };
-            return Err(PoolError::Invalid(format!("{} {text}. Nothing was changed", member.name())));
+            return Err(Refusal::CannotDetach { device: member.name(), why }.into());
         }
         self.leave(&member)
     }
@@ -131,10 +129,7 @@ impl Reshape {
         let _mine = self.pool.change_turn();
         let member = self.pool.known(device)?;
         if member.group != NO_GROUP {
-            return Err(PoolError::Invalid(format!(
-                "{} is not a spare: it holds data. Nothing was changed",
-                member.name()
-            )));
+            return Err(Refusal::HoldsData(member.name()).into());
         }
         self.leave(&member)
     }
@@ -198,8 +193,7 @@ impl Reshape {
         };
         let ashift = self.store.ashift();
         if number >= NO_GROUP {
-            let text = "this pool has had as many groups as it has numbers for. Nothing was changed";
-            return Err(PoolError::Invalid(text.into()));
+            return Err(Refusal::NoGroupNumbers.into());
         }
         // Blocks must find room in the slots of every group.
         let smallest = self.store.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
@@ -209,11 +203,8 @@ impl Reshape {
         for (device, index) in spec.devices.into_iter().zip(first..) {
             let size = device.size();
             if size.get() < MIN_DEVICE {
-                return Err(PoolError::Invalid(format!(
-                    "{} is too small: it has {} bytes and {MIN_DEVICE} are needed. Nothing was changed",
-                    device.name(),
-                    size.get()
-                )));
+                let (device, has) = (device.name(), size.get());
+                return Err(Refusal::TooSmall { device, has, needed: MIN_DEVICE }.into());
             }
             let label = Label {
                 sequence: 1,

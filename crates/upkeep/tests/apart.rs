@@ -7,7 +7,7 @@ use larder_format::label::LABEL_AREA;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, Standing, scan};
-use larder_pool::{ImportOptions, ROOT_DATASET};
+use larder_pool::{ImportOptions, ROOT_DATASET, Refusal};
 use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
 use larder_upkeep::ScrubSince;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn what_an_import_went_on_to_write_on_one_half_stays_apart_however_often_the_oth
         drop(pool);
         let half = imported(half, times, &mut model);
         let both = SimWorld::from_images(vec![half, sim.images().remove(1)]);
-        assert_refused(&both, &["written apart", "Nothing was changed"]);
+        assert_refused(&both, &["written apart"]);
     }
 }
 
@@ -92,7 +92,7 @@ fn halves_of_a_mirror_that_were_written_apart_are_refused() {
                 commit(&pool, &mut Model::new(), &[(10, 100 + version, 5_000)]);
             }
         }
-        assert_refused(&sim, &["written apart", "histories", "Nothing was changed", "-d"]);
+        assert_refused(&sim, &["written apart", "histories"]);
         // Each of them alone is still a pool.
         for half in 0..2 {
             import_from(vec![sim.devices()[half].clone()], 30).unwrap();
@@ -144,7 +144,7 @@ fn an_fsync_that_a_copy_missed_is_told_by_a_root_so_that_the_copy_never_wins() {
         drop(alone);
         let apart = SimWorld::from_images(vec![images[0].clone(), other.images()[0].clone()]);
         let refused = plan(apart.devices()).refusal;
-        assert!(refused.as_ref().is_some_and(|text| text.contains("apart")), "{fault:?}: {refused:?}");
+        assert!(matches!(refused, Some(Refusal::WrittenApart { .. })), "{fault:?}: {refused:?}");
 
         let together = open(&SimWorld::from_images(images), 3);
         replay(&together);
@@ -171,7 +171,7 @@ fn halves_that_were_written_apart_are_refused_however_often_one_was_imported() {
         halves[0] = imported(halves[0].clone(), 40, &mut model);
         let both = SimWorld::from_images(halves);
         if written {
-            assert_refused(&both, &["written apart", "Nothing was changed"]);
+            assert_refused(&both, &["written apart"]);
             continue;
         }
         let pool = open(&both, 999);
@@ -205,7 +205,7 @@ fn an_old_copy_that_was_written_apart_is_refused_however_often_the_pool_was_impo
         halves[0] = imported(halves[0].clone(), 40, &mut model);
         let both = SimWorld::from_images(halves);
         if written {
-            assert_refused(&both, &["written apart", "Nothing was changed"]);
+            assert_refused(&both, &["written apart"]);
         } else {
             verify(&open(&both, 999), &model);
         }

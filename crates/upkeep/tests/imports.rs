@@ -107,7 +107,7 @@ fn a_pool_whose_devices_are_too_old_is_refused() {
     (2..5).for_each(|version| commit(&pool, &mut model, &[(10, version, 40_000)]));
     drop(pool);
     let images = vec![older[0].clone(), older[1].clone(), sim.images()[2].clone()];
-    assert_refused(&SimWorld::from_images(images), &["2 of 3", "too old", "Nothing was changed"]);
+    assert_refused(&SimWorld::from_images(images), &["2 of 3", "too old"]);
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     verify(&open(&sim, 2), &model);
 
     let sim = with(&|label| label.features.read_compatible = 2);
-    assert_refused(&sim, &["bits 0x2", "only read", "Nothing was changed"]);
+    assert_refused(&sim, &["bits 0x2", "only read"]);
     let before = sim.images();
     let options = ImportOptions { read_only: true, ..ImportOptions::default() };
     verify(&Kept::import(world(3), plan(sim.devices()), &options).unwrap(), &model);
@@ -587,11 +587,11 @@ fn a_pool_that_has_no_numbers_left_for_groups_and_devices_says_so() {
     let spec = || GroupSpec { rule: rule_for("single", 1).unwrap(), devices: spare.devices() };
     let pool = full(|root| root.next_group = u16::MAX);
     let error = pool.upkeep.reshape.add_group(spec()).unwrap_err().to_string();
-    assert!(error.contains("Nothing was changed"), "{error}");
+    assert!(error.contains("numbers for"), "{error}");
     drop(pool);
     let pool = full(|root| root.next_device = u16::MAX - 1);
     let error = pool.upkeep.reshape.add_group(spec()).unwrap_err().to_string();
-    assert!(error.contains("Nothing was changed"), "{error}");
+    assert!(error.contains("numbers for"), "{error}");
     drop(pool);
     verify(&open(&sim, 3), &model);
 }
@@ -699,7 +699,7 @@ fn a_half_is_not_written_beside_one_that_a_newer_build_wrote() {
         };
         let before = sim.images();
         let text = refused(Kept::import(world(3), plan(), &ImportOptions::default()));
-        for word in ["sim1", told, "newer build", "Nothing was changed", "reading only", "-d"] {
+        for word in ["sim1", told, "newer build"] {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
         let options = ImportOptions { read_only: true, ..ImportOptions::default() };

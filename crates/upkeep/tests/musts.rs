@@ -387,7 +387,7 @@ fn a_root_that_was_durable_and_is_lost_is_never_passed_over_in_silence() {
             }
             let before = sim.images();
             let text = import(&sim, 3).err().expect("a refusal").to_string();
-            assert!(text.contains(&format!("commit {at}")) && text.contains("Nothing was changed"), "{text}");
+            assert!(text.contains(&format!("commit {at}")), "{text}");
             assert!(sim.images() == before);
             // Whoever wants to can look at what is left.
             let options = ImportOptions { read_only: true, ..ImportOptions::default() };
@@ -411,7 +411,7 @@ fn a_log_that_goes_on_from_a_lost_root_is_never_passed_over_in_silence() {
     let sim = forget_roots(&sim, 1);
     let before = sim.images();
     let text = import(&sim, 3).err().expect("a refusal").to_string();
-    assert!(text.contains("log goes on from commit") && text.contains("Nothing was changed"), "{text}");
+    assert!(text.contains("log goes on from commit"), "{text}");
     assert!(sim.images() == before);
     let options = ImportOptions { read_only: true, ..ImportOptions::default() };
     let pool = Kept::import(world(4), plan(sim.devices()), &options).unwrap();

@@ -4,12 +4,61 @@ use crate::api::{ApiError, ErrorKind};
 use larder_app::fuse::MountError;
 use larder_device::OpenError;
 use larder_files::FsError;
-use larder_pool::PoolError;
+use larder_pool::{PoolError, Refusal};
 
 /// The ways on of a suspended pool.
 const GO_ON: &str = "attach the devices again, then: larder pool clear POOL; if that is refused: \
                      larder pool export -f POOL; larder pool import POOL";
 const COMMITTED: &str = "what was committed or synced before";
+/// What is not lost where something was refused.
+pub const NOTHING_CHANGED: &str = "everything: nothing was changed";
+
+/// What to do about what the pool refuses.
+pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
+    Some(match refusal {
+        Refusal::TwoPools(_) => "import with -d naming only the devices that you trust",
+        Refusal::WrittenApart { .. } => "import with -d naming only the devices whose data you want",
+        Refusal::Copies { .. } => "move one of them away, or name the devices with -d",
+        Refusal::RootDamaged { .. } | Refusal::LogAhead { .. } => {
+            "look for a device that is missing; to read what there is: larder pool import -o readonly=on POOL"
+        }
+        Refusal::OnlyReading(_) => "use a newer build; to read it: larder pool import -o readonly=on POOL",
+        Refusal::NewerDevice { .. } => {
+            "use that build, or name with -d only the devices whose data you want; to read it: \
+             larder pool import -o readonly=on POOL"
+        }
+        Refusal::Newer(_) => "import it with a newer version of Larder",
+        Refusal::TooFewDevices { .. } | Refusal::MapOutOfReach(_) => "attach them and import again",
+        Refusal::OutOfReach(_) => {
+            "attach them and import again; to read the rest: larder pool import -o readonly=on POOL"
+        }
+        Refusal::OutOfIds(_) => "to read it: larder pool import -o readonly=on POOL",
+        Refusal::CannotComplete(_) => "larder pool export -f POOL; larder pool import POOL",
+        Refusal::NoDeviceNumbers | Refusal::NoGroupNumbers | Refusal::NoDatasetNumbers(_) => {
+            "copy what it holds to a new pool"
+        }
+        Refusal::Spare(_) => "larder pool remove POOL takes a spare out",
+        Refusal::Branched { .. } => "larder pool replace POOL with the device as the old and as the new one",
+        Refusal::CutShort { .. } | Refusal::LacksSlots { .. } => {
+            "larder pool replace POOL puts another in its place"
+        }
+        Refusal::NotThere(_) => "attach it; or larder pool replace POOL puts another in its place",
+        Refusal::NoPlace(_) => "larder pool detach POOL, or of a spare larder pool remove POOL, lets it go",
+        Refusal::GroupShrinks => "larder pool wait -t resilver POOL waits for that",
+        Refusal::LastCopy(_) => "larder pool replace POOL puts another in its place",
+        Refusal::TooManyDevices { .. }
+        | Refusal::Needed(_)
+        | Refusal::Hung(_)
+        | Refusal::OtherDevice { .. }
+        | Refusal::Leaving(_)
+        | Refusal::BeingReplaced { .. }
+        | Refusal::TooSmall { .. }
+        | Refusal::NobodyWaits(_)
+        | Refusal::NoMirror(_)
+        | Refusal::CannotDetach { .. }
+        | Refusal::HoldsData(_) => return None,
+    })
+}
 
 impl From<PoolError> for ApiError {
     fn from(error: PoolError) -> Self {
@@ -34,6 +83,13 @@ impl From<PoolError> for ApiError {
                 .hint("look for the device's errors with: dmesg"),
             PoolError::NotFound(_) => Self::new(ErrorKind::NotFound, message),
             PoolError::Exists(_) => Self::new(ErrorKind::Exists, message),
+            PoolError::Refused(refusal) => {
+                let error = Self::usage(message).safe(NOTHING_CHANGED);
+                match way_out(&refusal) {
+                    Some(hint) => error.hint(hint),
+                    None => error,
+                }
+            }
             PoolError::Invalid(_) => Self::usage(message),
             PoolError::ReadOnly => Self::new(ErrorKind::ReadOnly, "the pool was imported for reading only")
                 .hint("larder pool export POOL; larder pool import POOL"),

@@ -7,7 +7,7 @@ use crate::api::pool::{Import, ImportablePools, Imported};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::OpenMode;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
-use larder_pool::{ImportOptions, Pool};
+use larder_pool::{ImportOptions, Pool, PoolError};
 use std::time::Duration;
 use tracing::{error, warn};
 
@@ -332,7 +332,8 @@ fn would_drop(pool: &Pool, bytes: u64) -> ApiError {
 /// Refuses what cannot be imported, and says which devices are why.
 fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
     if let Some(refusal) = &plan.refusal {
-        return Err(ApiError::new(ErrorKind::Device, refusal.clone()).safe(NOTHING_CHANGED));
+        let refused = ApiError::from(PoolError::from(refusal.clone()));
+        return Err(ApiError { kind: ErrorKind::Device, ..refused }.of_pool(&plan.name));
     }
     if plan.complete {
         return Ok(());

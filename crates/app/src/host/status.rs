@@ -2,6 +2,7 @@
 
 use super::advice::{Advice, advice};
 use super::devices::{Remembered, file_of};
+use super::error::way_out;
 use super::live::Live;
 use super::{Host, chronicle, collection, maintenance, roster};
 use crate::api::dedup::{DedupStatus, Rebuild};
@@ -348,8 +349,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
     }
     let mut action = Some(format!("{command}{}", plan.name));
     if let Some(refusal) = &plan.refusal {
-        remarks = vec![refusal.clone()];
-        action = Some("the pool cannot be imported as it is".to_owned());
+        remarks = vec![refusal.to_string()];
+        let hint = way_out(refusal).map(|hint| format!(": {}", hint.replace("POOL", &plan.name)));
+        action = Some(format!("the pool cannot be imported as it is{}", hint.unwrap_or_default()));
     } else if !plan.complete {
         action = Some(format!("attach the missing devices, then: {command}{}", plan.name));
         if !plan.bereft().is_empty() {

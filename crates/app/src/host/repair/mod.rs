@@ -18,6 +18,7 @@ mod resilver;
 mod scrub;
 mod trim;
 
+use super::error::NOTHING_CHANGED;
 use super::live::Live;
 use super::{Host, error, roster};
 use crate::api::repair::{Change, Reshape, Reshaped};
@@ -29,8 +30,6 @@ use larder_pool::property::format_size;
 use larder_pool::{Pool, PoolError};
 use larder_upkeep::Upkeep;
 use std::sync::Arc;
-
-const NOTHING_CHANGED: &str = "everything: nothing was changed";
 
 /// What the pool refuses.
 fn refused(error: PoolError) -> ApiError {
