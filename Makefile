@@ -1,6 +1,6 @@
 # make run     a pool on six files, real files in it, and what became of them; `make clean-run` takes it away
 # make quick   for every commit: format, lints, unit tests (3 minutes at most)
-# make test    what CI runs: quick, every test, and the real mounts of tests/real (45 minutes at most)
+# make test    what CI runs: quick, every test, and the real mounts of tests/real (30 minutes on two cores)
 # make peers   the same work on Larder and on what else is installed: docs/peers.md and docs/peers.svg. Needs root.
 #              SIZE=full for more of it, DIR=FOLDER on the disk that is to be measured, PEERS="--only seq" for a part
 # make ageing  pools that are nearly full, overwritten for long, beside btrfs and zfs-fuse: docs/ageing.md and docs/ageing.svg.
@@ -66,7 +66,7 @@ test:
 	@$(STEP) lint $(MAKE) --no-print-directory lint
 	@$(STEP) tests $(CARGO) test --workspace --locked
 	@LARDER_CUTS=12000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
-	@LARDER_SEEDS=4000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
+	@LARDER_SEEDS=2500 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
 	@LARDER_SCHEDULES=1500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) mutants $(MAKE) --no-print-directory mutants
 	@$(STEP) 'release build' $(BUILD_TESTED)
@@ -115,6 +115,7 @@ survival:
 	$(CARGO_TARGET_DIR)/release/survival --dir $(DIR) $(SURVIVAL)
 
 soak: export LARDER_FULL := 1
+soak: export LARDER_LARGE := 1
 soak: export LARDER_CUTS := 1000000
 soak: export LARDER_SEEDS := 200000
 soak: export LARDER_SCHEDULES := 300000

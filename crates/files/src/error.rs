@@ -100,7 +100,7 @@ impl From<PoolError> for FsError {
             PoolError::NotFound(_) => Self::NotFound,
             PoolError::Exists(_) => Self::Exists,
             PoolError::Busy(_) => Self::Busy,
-            PoolError::Invalid(_) => Self::Invalid,
+            PoolError::Invalid(_) | PoolError::Refused(_) => Self::Invalid,
             damaged @ (PoolError::Unreadable { .. } | PoolError::Corrupt(_)) => {
                 Self::Damaged(damaged.to_string())
             }

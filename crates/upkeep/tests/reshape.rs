@@ -9,7 +9,7 @@ use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::{MAX_DEVICES, rule_for};
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
-use larder_pool::{GroupSpec, ImportOptions, PoolError, PoolSpec};
+use larder_pool::{GroupSpec, ImportOptions, PoolError, PoolSpec, Refusal};
 use larder_sim::{Fault, SimWorld, Survival};
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn a_mirrors_device_leaves_when_everything_is_where_it_stays() {
         commit(&pool, &mut model, &files(10, 60, version));
     }
     pool.upkeep.reshape.detach(device(0)).unwrap();
-    assert!(matches!(pool.upkeep.reshape.detach(device(0)), Err(PoolError::Invalid(_))), "twice");
+    assert!(matches!(pool.upkeep.reshape.detach(device(0)), Err(PoolError::Refused(_))), "twice");
     commit(&pool, &mut model, &files(30, 20, 5));
     // It goes on after an import.
     pool.commit_export().unwrap();
@@ -93,7 +93,7 @@ fn a_mirrors_device_leaves_when_everything_is_where_it_stays() {
     }
     pool.upkeep.reshape.detach(device(2)).unwrap();
     reshape(&pool);
-    assert!(matches!(pool.upkeep.reshape.detach(device(1)), Err(PoolError::Invalid(_))), "the last copy");
+    assert!(matches!(pool.upkeep.reshape.detach(device(1)), Err(PoolError::Refused(_))), "the last copy");
     assert_whole(&pool, "a single device");
     verify(&pool, &model);
     pool.commit_export().unwrap();
@@ -231,12 +231,12 @@ fn a_mirror_loses_a_copy_and_gets_another_again_and_again() {
         let second = device(round as u16 - 1);
         pool.upkeep.reshape.detach(second).unwrap();
         let refused = pool.upkeep.devices.replace(second, Arc::new(sim.add_device(SIZE)));
-        assert!(matches!(refused, Err(PoolError::Invalid(_))), "it is to leave");
+        assert!(matches!(refused, Err(PoolError::Refused(_))), "it is to leave");
         reshape(&pool);
         let third = pool.upkeep.reshape.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
         assert!(third > second, "no number is given twice");
         assert!(
-            matches!(pool.upkeep.devices.offline(device(0), true), Err(PoolError::Invalid(_))),
+            matches!(pool.upkeep.devices.offline(device(0), true), Err(PoolError::Refused(_))),
             "only it has all"
         );
         reshape(&pool);
@@ -251,7 +251,7 @@ fn only_mirrors_get_another_copy() {
     let sim = SimWorld::new(&[SIZE; 3]);
     let pool = create(&sim, "raidz1");
     let error = pool.upkeep.reshape.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap_err();
-    assert!(matches!(&error, PoolError::Invalid(why) if why.contains("neither")), "{error}");
+    assert!(matches!(&error, PoolError::Refused(Refusal::NoMirror(_))), "{error}");
     assert!(pool.upkeep.reshape.detach(device(1)).is_err());
     assert_whole(&pool, "unchanged");
 }

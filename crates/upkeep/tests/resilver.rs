@@ -357,7 +357,7 @@ fn replacing_ends_early_when_the_new_device_is_detached() {
     commit(&pool, &mut model, &files(10, 20, 1));
     let index = pool.upkeep.devices.replace(device(1), Arc::new(sim.add_device(SIZE))).unwrap();
     assert!(pool.upkeep.resilver.step(64 << 10).unwrap());
-    assert!(matches!(pool.upkeep.reshape.detach(device(1)), Err(PoolError::Invalid(_))));
+    assert!(matches!(pool.upkeep.reshape.detach(device(1)), Err(PoolError::Refused(_))));
     pool.upkeep.reshape.detach(index).unwrap();
     assert!(!pool.upkeep.resilver.step(64 << 10).unwrap());
     commit(&pool, &mut model, &files(12, 3, 2));
@@ -374,7 +374,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 20, 1));
     let invalid = |error: PoolError, text: &str| {
-        assert!(matches!(&error, PoolError::Invalid(why) if why.contains(text)), "{error}");
+        assert!(matches!(&error, PoolError::Refused(why) if why.to_string().contains(text)), "{error}");
     };
     let small = Arc::new(sim.add_device(ByteLen::new((64 << 20) - (2 << 20))));
     invalid(pool.upkeep.devices.replace(device(1), small).unwrap_err(), "too small");
@@ -515,10 +515,10 @@ fn a_device_with_sectors_that_cannot_be_read_is_replaced_but_for_the_blocks_in_t
 
     // Both are written, and all of it stays so over an import.
     commit(&pool, &mut model, &files(80, 10, 2));
-    assert!(matches!(pool.upkeep.reshape.detach(device(0)), Err(PoolError::Invalid(_))));
+    assert!(matches!(pool.upkeep.reshape.detach(device(0)), Err(PoolError::Refused(_))));
     assert!(matches!(
         pool.upkeep.devices.replace(device(0), Arc::new(sim.add_device(SIZE))),
-        Err(PoolError::Invalid(_))
+        Err(PoolError::Refused(_))
     ));
     pool.commit_export().unwrap();
     drop(pool);
@@ -529,7 +529,7 @@ fn a_device_with_sectors_that_cannot_be_read_is_replaced_but_for_the_blocks_in_t
     commit(&pool, &mut model, &files(110, 5, 3));
 
     pool.upkeep.devices.accept_loss(device(0)).unwrap();
-    assert!(matches!(pool.upkeep.devices.accept_loss(device(0)), Err(PoolError::Invalid(_))), "nobody waits");
+    assert!(matches!(pool.upkeep.devices.accept_loss(device(0)), Err(PoolError::Refused(_))), "nobody waits");
     assert_eq!(pool.store().members().iter().map(|member| member.name()).collect::<Vec<_>>(), ["sim1"]);
     let old: Arc<dyn Device> = Arc::new(sim.device(0));
     assert!(matches!(scan(&old), Scan::Member(_)), "its label is left alone");
@@ -697,7 +697,7 @@ fn who_waits_takes_the_place_of_a_device_that_is_gone_when_the_pool_can_do_witho
     drop(pool);
     let alone = || vec![Arc::new(sim.device(1)) as Arc<dyn Device>];
     let refused = import_from(alone(), 8).map(drop).unwrap_err();
-    assert!(matches!(refused, PoolError::Invalid(_)), "{refused}");
+    assert!(matches!(refused, PoolError::Refused(_)), "{refused}");
     let mut plan = plan(alone());
     assert!(!plan.complete);
     assert_eq!(plan.bereft().len(), 1);

@@ -242,7 +242,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 fn cases() -> u32 {
-    if std::env::var_os("LARDER_FULL").is_some() { 400 } else { 40 }
+    if std::env::var_os("LARDER_LARGE").is_some() { 400 } else { 40 }
 }
 
 /// Takes the steps, and looks for everything.

@@ -12,7 +12,7 @@
 //! varint of the count follows (else 1), bit 1 that one of the tag does (else that of the entry before). A
 //! page starts from id 0 and tag 0, with a varint of its number of entries.
 //!
-//! **Measured** with 10^8 ids in 12 MiB (`spilling_is_bounded_and_small` with `LARDER_FULL`): 12 B an id in the
+//! **Measured** with 10^8 ids in 12 MiB (`spilling_is_bounded_and_small` with `LARDER_LARGE`): 12 B an id in the
 //! buffer; in pages, before their LZ4, 1.0 B when ids are dense, 2.0 B when one in a hundred is there, 3.0 B when one
 //! in ten thousand, and as much again for merges. On top of the memory it is given come the addresses of pages,
 //! 32 B for each of 32 KiB: a thousandth of what is spilled.

@@ -132,7 +132,7 @@ fn pages_that_are_cut_short_are_refused() {
 
 #[test]
 fn spilling_is_bounded_and_small() {
-    let full = std::env::var_os("LARDER_FULL").is_some();
+    let full = std::env::var_os("LARDER_LARGE").is_some();
     let (ids, memory) = if full { (100_000_000, 12 << 20) } else { (2_000_000, 1 << 20) };
     let entropy = SeededEntropy::new(2);
     for (name, distance, expected) in

@@ -156,8 +156,8 @@ fn every_loss_that_a_layout_allows_is_survived_at_import_and_every_other_is_refu
         }
         let pool = match import_from(left.clone(), 3) {
             Ok(pool) => pool,
-            Err(PoolError::Invalid(text)) => {
-                assert!(text.contains("missing"), "{text}");
+            Err(PoolError::Refused(refusal)) => {
+                assert!(refusal.to_string().contains("missing"), "{refusal}");
                 assert!(sim.trace().is_empty(), "a refused import wrote");
                 return false;
             }

@@ -97,7 +97,7 @@ impl Bed {
         match back {
             Ok(()) => self.count("online"),
             // It was cut short.
-            Err(PoolError::Invalid(_)) => self.replace(index),
+            Err(PoolError::Refused(_)) => self.replace(index),
             Err(error) => panic!("{error}"),
         }
     }
@@ -108,7 +108,7 @@ impl Bed {
         let new = Arc::new(self.sim.add_device(self.shape.device_size()));
         if pool.store().members().get(index).is_leaving() {
             assert!(
-                matches!(pool.upkeep.devices.replace(index, new), Err(PoolError::Invalid(_))),
+                matches!(pool.upkeep.devices.replace(index, new), Err(PoolError::Refused(_))),
                 "it is to leave"
             );
             return;

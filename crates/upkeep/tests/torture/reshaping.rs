@@ -46,7 +46,7 @@ impl Bed {
         let (pool, new) = (self.pool(), self.new_device());
         if self.one_leaves(seat) {
             assert!(
-                matches!(pool.upkeep.reshape.attach(seat, new), Err(PoolError::Invalid(_))),
+                matches!(pool.upkeep.reshape.attach(seat, new), Err(PoolError::Refused(_))),
                 "one leaves"
             );
             return;
@@ -70,7 +70,7 @@ impl Bed {
         let pool = self.pool();
         if pool.store().members().stand_in(seat).is_some() {
             assert!(
-                matches!(pool.upkeep.reshape.detach(seat), Err(PoolError::Invalid(_))),
+                matches!(pool.upkeep.reshape.detach(seat), Err(PoolError::Refused(_))),
                 "it is being replaced"
             );
             return;

@@ -181,7 +181,7 @@ impl Bed {
         let needed = |seat| !self.survives(|other| other == seat || !online(other));
         if let Some(seat) = self.some_place(needed) {
             let refused = self.pool().upkeep.devices.offline(seat, true);
-            assert!(matches!(refused, Err(PoolError::Invalid(_))), "only it has a part: {refused:?}");
+            assert!(matches!(refused, Err(PoolError::Refused(_))), "only it has a part: {refused:?}");
         }
         let Some(seat) = self.victim() else { return self.count("no harm") };
         let pool = self.pool();
