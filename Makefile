@@ -73,10 +73,12 @@ test:
 	@$(STEP) real $(MAKE) --no-print-directory real
 	@$(STEP) index $(MAKE) --no-print-directory index
 
+# The same features in each, so that nothing is built twice.
+mutants: MUTATED = $(CARGO) test --workspace --locked --features larder-upkeep/mutants,larder-files/mutants
 mutants:
-	$(CARGO) test --workspace --locked --features larder-upkeep/mutants --test mutants -- --nocapture
-	$(CARGO) test -p larder-files --locked --features mutants --test schedules mutants -- --nocapture
-	$(CARGO) test -p larder-files --locked --features mutants --test volume panic
+	$(MUTATED) --test mutants -- --nocapture
+	$(MUTATED) --test schedules mutants -- --nocapture
+	$(MUTATED) --test volume panic
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)

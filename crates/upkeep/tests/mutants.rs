@@ -21,6 +21,9 @@ use larder_pool::open::{Scan, scan};
 use larder_sim::{Fault, SimWorld};
 use larder_upkeep::ScrubSince;
 use larder_upkeep::gc::Findings;
+use std::cell::Cell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs one seed of the simulation that has to find this bug; returns the number of cuts that did not.
 fn run(mutant: Mutant, seed: u64) -> Result<usize, String> {
@@ -163,42 +166,63 @@ fn scrubbed(seed: u64) -> Result<usize, String> {
     problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}, {word} of {count}: {problem}")))
 }
 
+thread_local! {
+    /// What asserts find on this thread is wanted, and would hide what is not.
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Looks for a mutant; what found it, or how many cuts did not.
+fn hunt(mutant: Mutant) -> Result<String, String> {
+    let mut cuts = 0;
+    for seed in 0.. {
+        mutate(Some(mutant));
+        let result = std::panic::catch_unwind(|| run(mutant, seed));
+        mutate(None);
+        let found = match result {
+            Ok(Ok(clean)) => {
+                cuts += clean;
+                None
+            }
+            Ok(Err(failure)) => Some(failure),
+            Err(_) => Some(format!("seed {seed}: an invariant was violated")),
+        };
+        match found {
+            Some(failure) => return Ok(format!("{mutant:?}: after {cuts} clean cuts: {failure:.160}")),
+            None if cuts >= 10_000 => break,
+            None => {}
+        }
+    }
+    Err(format!("{mutant:?} was not found in {cuts} cuts"))
+}
+
 /// `LARDER_BUG` names one to look for alone.
 #[test]
 fn every_mutant_is_found() {
     let wanted = std::env::var("LARDER_BUG");
     let is_wanted =
         |mutant: &Mutant| wanted.as_ref().is_ok_and(|name| *name == format!("{mutant:?}")) || wanted.is_err();
-    // What asserts here find is wanted, and would hide the one that is not.
-    let (told, own) = (std::panic::take_hook(), std::thread::current().id());
+    let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        if std::thread::current().id() != own {
+        if !IS_QUIET.get() {
             told(info);
         }
     }));
-    let mut missed = Vec::new();
-    for mutant in Mutant::ALL.into_iter().filter(is_wanted) {
-        let mut cuts = 0;
-        let mut found = None;
-        for seed in 0.. {
-            mutate(Some(mutant));
-            let result = std::panic::catch_unwind(|| run(mutant, seed));
-            mutate(None);
-            match result {
-                Ok(Ok(clean)) => cuts += clean,
-                Ok(Err(failure)) => found = Some(failure),
-                Err(_) => found = Some(format!("seed {seed}: an invariant was violated")),
-            }
-            if found.is_some() || cuts >= 10_000 {
-                break;
+    let mutants: Vec<Mutant> = Mutant::ALL.into_iter().filter(is_wanted).collect();
+    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let hunter = || {
+        IS_QUIET.set(true);
+        while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match hunt(mutant) {
+                Ok(found) => println!("{found}"),
+                Err(clean) => missed.lock().unwrap().push(clean),
             }
         }
-        match found {
-            Some(failure) => println!("{mutant:?}: after {cuts} clean cuts: {failure:.160}"),
-            None => missed.push(format!("{mutant:?} was not found in {cuts} cuts")),
-        }
-    }
+    };
+    // Which mutant is switched on is each thread's own.
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(hunter))));
     drop(std::panic::take_hook());
+    let missed = missed.into_inner().unwrap();
     assert!(missed.is_empty(), "{missed:?}");
 }
 

@@ -5,7 +5,7 @@ use crate::quota::dataset;
 use larder_files::*;
 use larder_format::InodeId;
 use larder_format::items::{MAX_DATASET, MAX_INODE};
-use larder_pool::{PoolError, ROOT_DATASET};
+use larder_pool::{PoolError, ROOT_DATASET, Refusal};
 use std::collections::BTreeMap;
 
 #[test]
@@ -414,7 +414,7 @@ fn numbers_of_datasets_and_inodes_end_with_a_refusal() {
     for last in [MAX_DATASET, u64::MAX] {
         bed.pool.set_note("last_dataset", &last.to_string()).unwrap();
         let refused = bed.pool.create_dataset("tank/more", Default::default());
-        assert!(matches!(refused, Err(PoolError::Invalid(_))), "after {last}");
+        assert!(matches!(refused, Err(PoolError::Refused(Refusal::NoDatasetNumbers(_)))), "after {last}");
     }
     let (op, root) = (bed.pool.enter().unwrap(), bed.pool.dataset(ROOT_DATASET).unwrap());
     root.update(&op, |tree| {
