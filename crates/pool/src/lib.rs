@@ -1,4 +1,4 @@
-//! A pool without file names: datasets, snapshots, quotas, dedup, commit, log, import, and what keeps it well.
+//! A pool without file names: datasets, snapshots, quotas, dedup, commit, log, import.
 //!
 //! Where blocks lie is the business of the store, [`Pool::store`]. Read [`commit`] for what makes changes durable,
 //! [`intent`] for what makes `fsync` cheap and [`open`] for how a pool comes back.
