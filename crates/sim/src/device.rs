@@ -22,7 +22,7 @@ pub enum Fault {
     FailReads(Range<u64>),
     /// Writes fail with an I/O error and change nothing.
     FailWrites(Range<u64>),
-    /// Writes fail with ENOSPC and change nothing: the file system that the device's file lies on is full.
+    /// Writes and discards fail with ENOSPC and change nothing: the file system that the device's file lies on is full.
     Full,
     /// Flushes fail; what was written stays unflushed.
     FailFlushes,
@@ -76,7 +76,7 @@ impl Fault {
             }
             (Self::NoDiscards, Request::Discard { .. }) => true,
             (Self::FailFlushes | Self::LieOnFlush, Request::Flush) => true,
-            (Self::Full, Request::Write { .. }) => true,
+            (Self::Full, Request::Write { .. } | Request::Discard { .. }) => true,
             _ => false,
         }
     }

@@ -70,6 +70,17 @@ pub enum Written {
 /// Writes that a device may refuse, in as many slots, before it is faulted.
 const REFUSALS: u64 = 16;
 
+/// Result of a discard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discarded {
+    /// The device knows.
+    Done,
+    /// It takes none, or is out of use.
+    Failed,
+    /// The file system that it lies on has no room to punch a hole.
+    Later,
+}
+
 /// Requests and errors of one member since import.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -500,14 +511,19 @@ impl Member {
     }
 
     /// As [`Member::complete`], of a discard: that the device refuses it is no error of the device, which is asked for
-    /// no more.
-    pub fn complete_discard(&self, pending: Pending<Outcome>) -> bool {
-        let is_refusal = |error: &DeviceError| {
+    /// no more; nor is it that the file system under it has no room for a hole, which there may be later.
+    pub fn complete_discard(&self, pending: Pending<Outcome>) -> Discarded {
+        let mut discarded = Discarded::Failed;
+        let is_borne = |error: &DeviceError| {
+            if error.is_full() {
+                discarded = Discarded::Later;
+                return true;
+            }
             let refused = matches!(error, DeviceError::Unsupported | DeviceError::Io { .. });
             self.no_discards.fetch_or(refused, Ordering::Relaxed);
             refused
         };
-        self.complete_unless(Some(pending), || {}, is_refusal)
+        if self.complete_unless(Some(pending), || {}, is_borne) { Discarded::Done } else { discarded }
     }
 
     /// Starts a flush; `None` when the member is not written.

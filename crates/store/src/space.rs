@@ -154,12 +154,6 @@ impl GroupSpace {
         usize::try_from(free.saturating_sub(kept)).unwrap_or(usize::MAX).min(most)
     }
 
-    /// Whether a slot of a device from `first` on could be held if nothing were accepted.
-    pub fn is_holdable(&self, device: DeviceIndex, first: u32) -> bool {
-        let is_free = self.free.get(&device).is_some_and(|free| free.next(first).is_some());
-        is_free && self.holdable(device, 1, 0) > 0
-    }
-
     /// Holds at most `most` free slots of a device, from `first` on; as many as what was `accepted` takes stay.
     pub fn hold(&mut self, device: DeviceIndex, first: u32, most: usize, accepted: u64) -> Vec<SlotIndex> {
         let (mut held, mut at) = (Vec::new(), first);
@@ -201,11 +195,14 @@ impl GroupSpace {
             && self.holdable(device, 1, accepted) > 0
     }
 
-    /// A slot that was held can be given to anybody again.
-    pub fn let_go(&mut self, slot: Slot) {
+    /// A slot that was held can be given to anybody again; one that was not trimmed is to be when that can be done.
+    pub fn let_go(&mut self, slot: Slot, is_trimmed: bool) {
         if self.held.remove(&slot) {
             let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
             assert!(fresh, "slot {slot:?} was held and free");
+            if !is_trimmed {
+                self.untrimmed.entry(slot.device).or_default().give_back(slot.index.get());
+            }
         }
     }
 

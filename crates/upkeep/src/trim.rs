@@ -14,7 +14,9 @@
 //!
 //! `autotrim` goes through the slots that were given back since the import, and not been taken again. A trim that was
 //! asked for goes through all free slots of a device, in their order. How far it is, and when it ended, are notes of
-//! the pool, one a device: it goes on after an export, or after a crash from the last note that a commit had.
+//! the pool, one a device: it goes on after an export, or after a crash from the last note that a commit had. One that
+//! cannot go on for a while, since writers need what is free or the file system under a device has no room to punch
+//! holes, is suspended, never called done.
 //!
 //! # Locks
 //! The turn to change who is a member, then that of the step, both held for a step: no device leaves while it is told
@@ -30,7 +32,7 @@ use larder_pool::FenceCheck;
 use larder_pool::Pool;
 use larder_store::Store;
 use larder_store::core::Core;
-use larder_store::member::Member;
+use larder_store::member::{Discarded, Member};
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
 use larder_store::{PoolError, Result};
@@ -46,6 +48,9 @@ const BYTES: u64 = 256 << 20;
 const RECORD: u32 = 128 << 10;
 /// Interval between notes of a trim's progress.
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
+/// Interval between tries of a trim that cannot go on, and for how long that may last before it is suspended.
+const RETRY: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// State of a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +124,7 @@ fn note_of(device: DeviceGuid) -> String {
 pub struct Trimmer {
     pool: Arc<Pool>,
     store: Arc<Store>,
-    /// When a device that is trimmed at a rate comes next, and when notes were written.
+    /// When each device comes next, when notes were written, and whose trim cannot go on.
     step: Mutex<BTreeMap<DeviceGuid, Times>>,
     /// Courses, as far as their notes were looked at.
     courses: Mutex<BTreeMap<DeviceGuid, Option<TrimCourse>>>,
@@ -129,6 +134,8 @@ pub struct Trimmer {
 struct Times {
     due: Duration,
     noted: Duration,
+    /// Since when its trim cannot go on.
+    stuck: Option<Duration>,
 }
 
 /// Slots that are held, and who is to be told of them.
@@ -140,6 +147,8 @@ struct TrimBatch {
     members: Vec<Arc<Member>>,
     /// Whose trim it is a part of, if somebody asked for it, and where that goes on.
     course: Option<(DeviceGuid, u32)>,
+    /// Why nothing came of it, though something may later.
+    stuck: Option<&'static str>,
 }
 
 impl TrimBatch {
@@ -153,11 +162,14 @@ impl TrimBatch {
         // Without any it is over.
         let next = slots.last().map_or(u32::MAX, |last| last.get() + 1);
         let course = course.map(|guid| (guid, next));
-        Self { group: space.index, device, slot_size: space.slot_size, slots, members, course }
+        let (group, slot_size) = (space.index, space.slot_size);
+        Self { group, device, slot_size, slots, members, course, stuck: None }
     }
 
+    /// Bytes that were trimmed.
     fn bytes(&self) -> u64 {
-        self.slots.len() as u64 * u64::from(self.slot_size)
+        let slots = if self.stuck.is_some() { 0 } else { self.slots.len() };
+        slots as u64 * u64::from(self.slot_size)
     }
 
     /// Runs of neighbours: the first, and how many.
@@ -312,7 +324,7 @@ impl Trimmer {
         let holding = self.no_trim();
         let mut batches = self.hold_asked(&times);
         if auto {
-            self.hold_freed(&mut batches);
+            self.hold_freed(&mut batches, &times);
         }
         if batches.is_empty() {
             return Ok(None);
@@ -323,7 +335,7 @@ impl Trimmer {
         // Another import may have given them to somebody.
         let ours = self.pool.still_ours(FenceCheck::Briefly);
         if ours.is_ok() {
-            discard(&batches);
+            discard(&mut batches);
         }
         self.give_up_hold(&batches);
         drop(holding);
@@ -351,19 +363,17 @@ impl Trimmer {
         for batch in batches {
             let Some(space) = core.groups.change(batch.group) else { continue };
             let slot = |&index| Slot { device: batch.device, index };
-            batch.slots.iter().map(slot).for_each(|slot| space.let_go(slot));
+            let is_trimmed = batch.stuck.is_none();
+            batch.slots.iter().map(slot).for_each(|slot| space.let_go(slot, is_trimmed));
         }
     }
 
     /// Holds what comes next of trims that were asked for.
     fn hold_asked(&self, times: &BTreeMap<DeviceGuid, Times>) -> Vec<TrimBatch> {
-        let now = self.store.world.clock.monotonic();
         let mut batches = Vec::new();
         for member in self.store.members.iter().filter(|member| member.is_written() && member.discards()) {
             let Some(course) = self.course_of(member.guid) else { continue };
-            if course.state != TrimState::Active
-                || times.get(&member.guid).is_some_and(|times| times.due > now)
-            {
+            if course.state != TrimState::Active || !self.is_due(member.guid, times) {
                 continue;
             }
             let device = member.stands_for.unwrap_or(member.index);
@@ -375,18 +385,22 @@ impl Trimmer {
             let accepted = self.accepted(&core, member.group);
             let Some(space) = core.groups.change(member.group) else { continue };
             let slots = space.hold(device, course.next, most(space, course.rate), accepted);
-            if slots.is_empty() && space.is_holdable(device, course.next) {
-                // It is not over: it goes on when less waits to be stored.
-                continue;
-            }
+            let is_over = slots.is_empty() && space.free_bytes(device, course.next) == 0;
+            let stuck = (slots.is_empty() && !is_over).then_some("writers need the space that is free");
             let guid = member.guid;
-            batches.push(TrimBatch::new(space, device, slots, vec![member], Some(guid)));
+            let batch = TrimBatch::new(space, device, slots, vec![member], Some(guid));
+            batches.push(TrimBatch { stuck, ..batch });
         }
         batches
     }
 
+    fn is_due(&self, device: DeviceGuid, times: &BTreeMap<DeviceGuid, Times>) -> bool {
+        let now = self.store.world.clock.monotonic();
+        times.get(&device).is_none_or(|times| times.due <= now)
+    }
+
     /// Holds some of what was given back.
-    fn hold_freed(&self, batches: &mut Vec<TrimBatch>) {
+    fn hold_freed(&self, batches: &mut Vec<TrimBatch>, times: &BTreeMap<DeviceGuid, Times>) {
         let devices: Vec<_> =
             self.store.members.iter().filter(|member| member.stands_for.is_none()).collect();
         let mut core = self.store.core.lock();
@@ -394,7 +408,8 @@ impl Trimmer {
             let device = member.index;
             let accepted = self.accepted(&core, member.group);
             let space = core.groups.get(&member.group);
-            let waits = space.is_some_and(|space| space.is_untrimmed(device, accepted));
+            let waits = space.is_some_and(|space| space.is_untrimmed(device, accepted))
+                && self.is_due(member.guid, times);
             let early = self.freed_too_early(&core, device);
             if (!waits && early.is_empty()) || batches.iter().any(|batch| batch.device == device) {
                 continue;
@@ -422,7 +437,14 @@ impl Trimmer {
 
     /// A part of a trim that was asked for is done.
     fn went_through(&self, batch: &TrimBatch, times: &mut BTreeMap<DeviceGuid, Times>) -> Result<()> {
-        let Some((guid, next)) = batch.course else { return Ok(()) };
+        let now = self.store.world.clock.monotonic();
+        let Some((guid, next)) = batch.course else {
+            if batch.stuck.is_some() {
+                let guid = self.store.members.get(batch.device).guid;
+                times.entry(guid).or_default().due = now.saturating_add(RETRY);
+            }
+            return Ok(());
+        };
         let Some(course) = self.course_of(guid) else { return Ok(()) };
         let Some(member) = batch.members.first() else { return Ok(()) };
         let finish = |text: &str, course| {
@@ -436,6 +458,17 @@ impl Trimmer {
         if !member.is_written() {
             return Ok(());
         }
+        let times = times.entry(guid).or_default();
+        if let Some(why) = batch.stuck {
+            times.due = now.saturating_add(RETRY);
+            if now.saturating_sub(*times.stuck.get_or_insert(now)) < PATIENCE {
+                return Ok(());
+            }
+            times.stuck = None;
+            let suspended = TrimCourse { state: TrimState::Suspended, ..course };
+            return finish(&format!("suspended: {why}"), Some(suspended));
+        }
+        times.stuck = None;
         let trimmed = course.trimmed + batch.bytes();
         if batch.slots.is_empty() {
             let time = self.store.world.clock.now();
@@ -443,8 +476,6 @@ impl Trimmer {
             return finish(&format!("{trimmed} bytes trimmed"), Some(done));
         }
         let course = TrimCourse { next, trimmed, ..course };
-        let now = self.store.world.clock.monotonic();
-        let times = times.entry(guid).or_default();
         let nanos = u128::from(batch.bytes()) * 1_000_000_000 / u128::from(course.rate.max(1));
         let rest = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         times.due = if course.rate == 0 { now } else { now.saturating_add(rest) };
@@ -464,20 +495,22 @@ fn most(space: &GroupSpace, rate: u64) -> usize {
 }
 
 /// Has devices forget what is held, durably.
-fn discard(batches: &[TrimBatch]) {
+fn discard(batches: &mut [TrimBatch]) {
     let mut asked: Vec<Arc<Member>> = Vec::new();
     let mut pending = Vec::new();
-    for batch in batches {
+    for (index, batch) in batches.iter().enumerate() {
         for member in &batch.members {
             for (first, count) in batch.runs() {
                 let len = ByteLen::new(count * u64::from(batch.slot_size));
                 let request = member.discard(member.slot_offset(first, 0), len);
-                pending.extend(request.map(|request| (Arc::clone(member), request)));
+                pending.extend(request.map(|request| (index, Arc::clone(member), request)));
             }
         }
     }
-    for (member, request) in pending {
-        member.complete_discard(request);
+    for (index, member, request) in pending {
+        if member.complete_discard(request) == Discarded::Later {
+            batches[index].stuck = Some("the file system under the device has no room to punch holes");
+        }
         if !asked.iter().any(|other| Arc::ptr_eq(other, &member)) {
             asked.push(member);
         }

@@ -11,7 +11,7 @@ use larder_pool::property::parse_size;
 #[command(
     after_help = "Goes through the free space of all devices, or of those that are named, beside all that goes on. It keeps its
 place over exports and crashes; without a flag, one that was suspended goes on. larder pool status -t shows how far it
-is. With -w, the exit code is 1 when no device could be trimmed.
+is. With -w, the exit code is 1 when no device was trimmed to the end.
 Example: larder pool trim -w tank"
 )]
 pub struct Args {

@@ -62,9 +62,15 @@ pub fn create(sim: &SimWorld, word: &str) -> Kept {
 }
 
 pub fn create_on(devices: Vec<Arc<dyn Device>>, word: &str) -> Kept {
+    create_by(&Arc::new(SimClock::new()), devices, word)
+}
+
+/// A pool whose time is in the test's hands.
+pub fn create_by(clock: &Arc<SimClock>, devices: Vec<Arc<dyn Device>>, word: &str) -> Kept {
     let rule = rule_for(word, devices.len()).unwrap();
     let groups = vec![GroupSpec { rule, devices }];
-    Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
+    let world = World { clock: Arc::clone(clock) as _, ..world(1) };
+    Kept::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
 }
 
 pub fn import(sim: &SimWorld, seed: u64) -> Result<Kept, PoolError> {

@@ -8,7 +8,7 @@ use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
 use larder_pool::member::MemberState;
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
-use larder_sim::{Fault, SimDevice, SimWorld};
+use larder_sim::{Fault, SimClock, SimDevice, SimWorld};
 use larder_upkeep::{ScrubSince, TrimState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -60,12 +60,16 @@ impl Device for Late {
 type Hooks = Vec<Arc<Mutex<Option<Hook>>>>;
 
 fn late(sim: &SimWorld, word: &str) -> (Kept, Hooks) {
+    late_by(&Arc::default(), sim, word)
+}
+
+fn late_by(clock: &Arc<SimClock>, sim: &SimWorld, word: &str) -> (Kept, Hooks) {
     let hooks: Hooks = sim.devices().iter().map(|_| Arc::default()).collect();
     let device = |(index, hook): (usize, &Arc<Mutex<Option<Hook>>>)| {
         let (inner, hook) = (sim.device(index), Arc::clone(hook));
         Arc::new(Late { inner, late: Mutex::default(), hook }) as Arc<dyn Device>
     };
-    (common::create_on(hooks.iter().enumerate().map(device).collect(), word), hooks)
+    (common::create_by(clock, hooks.iter().enumerate().map(device).collect(), word), hooks)
 }
 
 /// Fills a pool until so many bytes are left, none of which only wait to be free.
@@ -149,7 +153,8 @@ fn a_trim_takes_no_room_from_writers_however_little_there_is() {
 #[test]
 fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
     let sim = SimWorld::new(&[SIZE]);
-    let (pool, hooks) = late(&sim, "single");
+    let clock = Arc::default();
+    let (pool, hooks) = late_by(&clock, &sim, "single");
     fill_up_to(&pool, 12 << 20);
     pool.upkeep.trim.start(&all(&pool), 0).unwrap();
     pool.commit().unwrap();
@@ -166,6 +171,7 @@ fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
     while pool.upkeep.trim.step().unwrap().is_some() {}
     assert_eq!(first(&pool).unwrap().state, TrimState::Active, "it goes on when that is stored");
     pool.store().dirty().need(accepted, 0);
+    clock.advance(Duration::from_secs(5));
     while pool.upkeep.trim.step().unwrap().is_some() {}
     *hooks[0].lock().unwrap() = None;
     let done = first(&pool).unwrap();

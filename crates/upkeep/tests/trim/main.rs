@@ -4,6 +4,7 @@ mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod exact;
+mod stuck;
 
 use crate::common::Kept;
 use exact::{discarded, used, watched};
