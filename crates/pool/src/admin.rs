@@ -1,16 +1,15 @@
 //! Datasets and properties: making, naming, setting.
 
 use crate::accounts::{Limits, is_limit, parse_limit};
-use crate::create::{ROOT_DATASET, check_name, check_record_size};
-use crate::dataset::{Dataset, settings_from};
+use crate::assemble::default_settings;
+use crate::create::{check_name, check_record_size};
+use crate::dataset::{Dataset, ROOT_DATASET, settings_from};
 use crate::pool::Pool;
 use crate::property;
-use larder_format::items::{MAX_DATASET, NAME_SALT_LEN};
+use larder_format::items::MAX_DATASET;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
-use larder_store::Refusal;
-use larder_store::TableNodes;
-use larder_store::{PoolError, Result};
+use larder_store::{PoolError, Refusal, Result, TableNodes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,15 +83,6 @@ impl Pool {
         children
     }
 
-    /// A salt for the names in a dataset that is being made.
-    pub(crate) fn name_salt(&self) -> [u8; NAME_SALT_LEN] {
-        let mut salt = [0; NAME_SALT_LEN];
-        for word in salt.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.shared.store.world.entropy.next_u64().to_le_bytes());
-        }
-        salt
-    }
-
     /// Makes a dataset; durable with the next commit.
     ///
     /// # Errors
@@ -123,7 +113,7 @@ impl Pool {
             created: self.shared.store.world.clock.now(),
             birth: self.shared.store.open_commit().get(),
             held: 0,
-            name_salt: self.name_salt(),
+            name_salt: crate::create::random(&*self.shared.store.world.entropy),
             name: last.to_owned(),
         };
         let id = record.id;
@@ -133,7 +123,12 @@ impl Pool {
         for (property, value) in &properties {
             self.store_property(id, property, value).inspect_err(|_| self.shared.accounts.close(id))?;
         }
-        let dataset = Dataset::new(Arc::downgrade(&self.shared), record, properties, self.default_settings());
+        let dataset = Dataset::new(
+            Arc::downgrade(&self.shared),
+            record,
+            properties,
+            default_settings(&self.shared.store),
+        );
         dataset.state.write().changed = true;
         let dataset = Arc::new(dataset);
         datasets.insert(id, Arc::clone(&dataset));
@@ -334,7 +329,7 @@ impl Pool {
                 .iter()
                 .filter_map(|name| Some(((*name).to_owned(), self.effective(dataset.id(), name)?.value)))
                 .collect();
-            let mut settings = settings_from(self.default_settings(), &values);
+            let mut settings = settings_from(default_settings(&self.shared.store), &values);
             settings.record_size = settings.record_size.min(self.shared.store.max_record());
             *dataset.settings.write() = settings;
         }

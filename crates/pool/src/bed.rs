@@ -7,8 +7,7 @@ use crate::pool::Pool;
 use larder_device::{Device, Inline, SeededEntropy};
 use larder_format::HostId;
 use larder_sim::SimClock;
-use larder_store::Result;
-use larder_store::World;
+use larder_store::{Result, World};
 use std::sync::Arc;
 
 pub(crate) fn world(seed: u64) -> World {

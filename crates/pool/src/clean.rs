@@ -32,16 +32,12 @@ use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentState, StripeHe
 use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Entry, Location, Update};
-use larder_store::Appender;
-use larder_store::Readahead;
-use larder_store::RunIo;
-use larder_store::Watermark;
 use larder_store::core::Core;
 use larder_store::heat;
 use larder_store::parity;
 use larder_store::segments::{Segment, SegmentEntry};
 use larder_store::stripe::Encoded;
-use larder_store::{PoolError, Result};
+use larder_store::{Appender, PoolError, Readahead, Result, RunIo, Watermark};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -703,7 +699,8 @@ impl Pool {
 
     /// Whether nothing changed since an attempt failed at commit `last`: another one would fail too.
     fn is_vain(&self, last: &AtomicU64) -> bool {
-        last.load(Ordering::Acquire) == self.shared.store.durable_commit().get() && !self.has_dropped()
+        last.load(Ordering::Acquire) == self.shared.store.durable_commit().get()
+            && !self.shared.freeing.has_dropped()
     }
 
     fn free_segments(&self) -> u64 {

@@ -28,15 +28,11 @@ use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Budget, Changes};
 use larder_sorted::tree::{NodeSink, Tree};
-use larder_store::Appender;
-use larder_store::TableNodes;
 use larder_store::codec::Codec;
 use larder_store::core::LEASE;
 use larder_store::segments::SegmentEntry;
 use larder_store::space::GroupSpace;
-use larder_store::{Class, Event, Store};
-use larder_store::{PoolError, Result};
-use larder_store::{RunIo, own_info};
+use larder_store::{Appender, Class, Event, PoolError, Result, RunIo, Store, TableNodes, own_info};
 use larder_sync::RwLockWriteGuard;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -157,7 +153,8 @@ impl Pool {
             if let Some(front) = &front {
                 front.flush_logged(&op)?;
             }
-            let mut sealed = self.seal(how).map_err(|error| self.shared.store.suspend_sealing(&error))?;
+            let mut sealed =
+                self.seal(&guard, how).map_err(|error| self.shared.store.suspend_sealing(&error))?;
             self.pin_if_wanted(&guard, sealed.root.commit);
             self.cross_boundary(sealed.root.commit);
             self.tell_groups(&mut sealed.root);
@@ -311,7 +308,7 @@ impl Pool {
     }
 
     /// Step 2: everything that changed becomes blocks, and a root that names them.
-    fn seal(&self, how: How) -> Result<Sealed> {
+    fn seal(&self, nobody_enters: &RwLockWriteGuard<'_, ()>, how: How) -> Result<Sealed> {
         let commit = self.shared.store.open_commit();
         let rebuilt = self.rebuilt.so_far(&self.shared.store);
         let applied = self.shared.intent.notes.lock().last();
@@ -327,7 +324,7 @@ impl Pool {
         let crossed = mutated(Mutant::LocksCrossed).then(|| self.shared.intent.notes.lock());
         let mut intent = self.shared.intent.lock();
         drop(crossed);
-        self.shared.intent.rotate(&mut intent, commit)?;
+        self.shared.intent.rotate(nobody_enters, &mut intent, commit)?;
         let tables = self.seal_tables(commit)?;
         let time = self.shared.store.world.clock.now();
         let mut core = self.shared.store.core.lock();

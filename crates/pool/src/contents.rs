@@ -8,10 +8,7 @@ use larder_format::tables::{
 };
 use larder_format::{Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
-use larder_store::Result;
-use larder_store::Store;
-use larder_store::TableNodes;
-use larder_store::{PoolError, Refusal};
+use larder_store::{PoolError, Refusal, Result, Store, TableNodes};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -35,6 +32,7 @@ impl Pieces {
 }
 
 /// See the module's text.
+#[derive(Default)]
 pub(crate) struct Contents {
     /// All segments but those that the root names alone.
     pub segments: Vec<SegmentRecord>,
@@ -63,17 +61,7 @@ impl Contents {
     /// # Errors
     /// When a node cannot be read, an entry says nothing, or belongs to a later version, which is named.
     pub(crate) fn read(tables: &Tree, store: &Store) -> Result<Self> {
-        let mut contents = Self {
-            segments: Vec::new(),
-            datasets: Vec::new(),
-            runs: Vec::new(),
-            parts: Vec::new(),
-            secret: [0; SECRET_LEN],
-            snapshots: Vec::new(),
-            freeing: FreeingRecord::default(),
-            properties: BTreeMap::new(),
-            kept: Vec::new(),
-        };
+        let mut contents = Self::default();
         let (mut runs, mut parts, mut has_secret) = (Pieces::default(), Pieces::default(), false);
         let mut bad = Ok(());
         tables.scan(&TableNodes(store), .., |key, value| {

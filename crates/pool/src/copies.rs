@@ -11,11 +11,9 @@ use larder_format::label::Features;
 use larder_format::run::{MAX_PLACES, Places};
 use larder_format::{BlockId, BlockPtr};
 use larder_sorted::map::Update;
-use larder_store::Appender;
-use larder_store::Watermark;
 use larder_store::heat;
 use larder_store::stripe::Encoded;
-use larder_store::{PoolError, Result};
+use larder_store::{Appender, PoolError, Result, Watermark};
 
 impl Pool {
     /// Stores a record or a node once more, at a further place.

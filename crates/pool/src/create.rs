@@ -1,27 +1,26 @@
 //! Making a pool: groups from devices, labels, and the first commit.
 
-use crate::dataset::Dataset;
+use crate::assemble::Parts;
+use crate::contents::Contents;
+use crate::dataset::ROOT_DATASET;
 use crate::event_log::EventLog;
-use crate::fence::Fence;
-use crate::intent_log::{Intent, Notes};
+use crate::intent_log::{Intent, IntentLog};
+use crate::ledger::Damage;
 use crate::pool::Pool;
-use crate::shared::Shared;
 use larder_device::{AlignedBuf, Device, Entropy, Request, TIMEOUT};
-use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
+use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
     Features, GroupRule, LABEL_AREA, Label, LayoutKind, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
     label_areas,
 };
 use larder_format::root::RootImport;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
-use larder_format::tables::DatasetRecord;
+use larder_format::tables::{DatasetRecord, Table};
 use larder_format::{
-    BlockId, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation,
-    OpSeq, PoolGuid, SegmentId,
+    BlockId, ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, OpSeq,
+    PoolGuid, SegmentId,
 };
 use larder_sorted::tree::Tree;
-use larder_store::DEFAULT_MEMORY;
-use larder_store::Groups;
 use larder_store::core::{Core, LEASE};
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
@@ -29,15 +28,12 @@ use larder_store::members::Members;
 use larder_store::members::room_for_devices;
 use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
-use larder_store::{Class, Event};
-use larder_store::{EventSink, Store, StoreParts, Watermark, World};
-use larder_store::{PoolError, Result};
-use larder_sync::{Mutex, RwLock};
+use larder_store::{
+    Class, Event, EventSink, Groups, PoolError, Result, Store, StoreParts, TableNodes, Watermark, World,
+};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-/// The pool's root dataset.
-pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
 /// Slots are a device's size divided by this, rounded down to a power of two, within limits: enough of
 /// them for a fine reserve, few enough that their table is small.
 const SLOTS_PER_DEVICE: u64 = 1024;
@@ -190,13 +186,13 @@ pub fn data_start(ashift: u8) -> DeviceOffset {
     DeviceOffset::new(LABEL_AREA + (1 << ashift) - u64::from(DESCRIPTOR_LEN))
 }
 
-/// A key for the sums of a new pool.
-fn new_key(entropy: &dyn Entropy) -> PoolKey {
-    let mut key = [0; KEY_LEN];
-    for word in key.chunks_exact_mut(8) {
+/// Random bytes, of whole words.
+pub(crate) fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
+    let mut bytes = [0; N];
+    for word in bytes.chunks_exact_mut(8) {
         word.copy_from_slice(&entropy.next_u64().to_le_bytes());
     }
-    PoolKey::new(key)
+    bytes
 }
 
 /// Slots on a device of `size` bytes.
@@ -225,7 +221,7 @@ impl Pool {
         }
         room_for_devices(spec.groups.iter().map(|group| group.devices.len()).sum(), MAX_DEVICES)?;
         let guid = PoolGuid::new(world.entropy.next_u64());
-        let sums = Sums::new(guid, new_key(&*world.entropy));
+        let sums = Sums::new(guid, PoolKey::new(random(&*world.entropy)));
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let created = world.clock.now();
         let mut members = Vec::new();
@@ -281,23 +277,22 @@ impl Pool {
             features: Features::default(),
             miscounted: None,
         };
-        let parts = Parts {
+        let entropy = Arc::clone(&world.entropy);
+        let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
+        let store = Store::new(StoreParts {
             sums,
-            name: spec.name.clone(),
-            created,
+            world,
             read_only: false,
             members: Members::new(members, [], 0),
             core,
-            intent: Intent { sequence: 1, ..Intent::default() },
-            notes: Notes::after(OpSeq::new(0)),
             history,
             durable: CommitId::new(0),
-        };
-        let pool = Pool::assemble(world, parts);
-        let record = DatasetRecord {
+            events: Arc::clone(&events) as Arc<dyn EventSink>,
+        });
+        let root = DatasetRecord {
             id: ROOT_DATASET,
             parent: ROOT_DATASET,
-            guid: pool.shared.store.world.entropy.next_u64(),
+            guid: entropy.next_u64(),
             root: None,
             destroyed: false,
             protected_below: BlockId::new(0),
@@ -308,74 +303,32 @@ impl Pool {
             created,
             birth: 1,
             held: 0,
-            name_salt: pool.name_salt(),
-            name: spec.name,
+            name_salt: random(&*entropy),
+            name: spec.name.clone(),
         };
-        let settings = pool.default_settings();
-        let root = Dataset::new(Arc::downgrade(&pool.shared), record, BTreeMap::new(), settings);
-        root.state.write().changed = true;
-        pool.datasets.write().insert(ROOT_DATASET, Arc::new(root));
-        pool.make_secret()?;
-        pool.open_accounts();
+        let (secret, mut tables) = (random(&*entropy), Tree::empty());
+        tables.insert(&TableNodes(&store), Table::Secret.key(0), &secret)?;
+        let pool = Pool::assemble(Parts {
+            name: spec.name,
+            created,
+            damage: Damage::new(&store),
+            intent: IntentLog::new(
+                &store,
+                Intent { sequence: 1, ..Intent::default() },
+                OpSeq::new(0),
+                Vec::new(),
+            ),
+            store,
+            events,
+            tables,
+            contents: Contents { secret, datasets: vec![root], ..Contents::default() },
+        })?;
+        pool.datasets.read()[&ROOT_DATASET].state.write().changed = true;
         pool.beat()?;
         pool.shared.store.event(Event::new(Class::PoolCreate));
         pool.commit()?;
         Ok(pool)
     }
-
-    /// A pool of its parts, with nothing cached and no datasets yet.
-    pub(crate) fn assemble(world: World, parts: Parts) -> Arc<Pool> {
-        let began = world.clock.monotonic();
-        let log = Arc::new(EventLog::new(Arc::clone(&world.clock)));
-        let store = Store::new(StoreParts {
-            sums: parts.sums,
-            world,
-            read_only: parts.read_only,
-            members: parts.members,
-            core: parts.core,
-            history: parts.history,
-            durable: parts.durable,
-            events: Arc::clone(&log) as Arc<dyn EventSink>,
-        });
-        Arc::new(Pool {
-            began,
-            changes: Default::default(),
-            rebuilt: Default::default(),
-            resting: Default::default(),
-            is_kept: Default::default(),
-            trimming: Mutex::new(()),
-            name: RwLock::new(parts.name),
-            created: parts.created,
-            gate: RwLock::new(()),
-            commit_lock: Mutex::new(()),
-            tables: Mutex::new(Tree::empty()),
-            datasets: RwLock::new(BTreeMap::new()),
-            destroyed: Mutex::default(),
-            properties: RwLock::new(BTreeMap::new()),
-            front: RwLock::new(None),
-            sealing: Default::default(),
-            fence: Fence::new(&store),
-            log,
-            cleaner: Default::default(),
-            waker: OnceLock::new(),
-            snapshots: Mutex::default(),
-            shared: Arc::new(Shared::new(store, DEFAULT_MEMORY, parts.intent, parts.notes)),
-        })
-    }
-}
-
-/// Parts of a pool.
-pub(crate) struct Parts {
-    pub sums: Sums,
-    pub name: String,
-    pub created: larder_format::Timestamp,
-    pub read_only: bool,
-    pub members: Members,
-    pub core: Core,
-    pub intent: Intent,
-    pub notes: Notes,
-    pub history: Vec<RootImport>,
-    pub durable: CommitId,
 }
 
 /// Clears both label areas, old signatures and old roots included, and writes the label into each.

@@ -10,15 +10,16 @@ use larder_format::tables::DatasetRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
-use larder_store::DatasetNodes;
-use larder_store::Dedup;
 use larder_store::codec::Codec;
-use larder_store::{PoolError, Result};
+use larder_store::{DatasetNodes, Dedup, PoolError, Result};
 use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+
+/// The pool's root dataset.
+pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
 
 /// When reading updates a file's access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,7 @@
 //! **Somebody who still holds it** (a call into a volume that was detached a moment ago) may change the
 //! tree even now; what it adds is taken out again. That is why the record waits for it.
 
-use crate::create::ROOT_DATASET;
-use crate::dataset::{Dataset, Look};
+use crate::dataset::{Dataset, Look, ROOT_DATASET};
 use crate::pool::Pool;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -21,8 +20,7 @@ use larder_format::segment::SegmentState;
 use larder_format::tables::Table;
 use larder_format::{BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
-use larder_store::{DatasetNodes, TableNodes};
-use larder_store::{PoolError, Result};
+use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;

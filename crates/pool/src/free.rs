@@ -2,56 +2,10 @@
 
 use crate::pool::{CommitTurn, Pool};
 use larder_format::BlockId;
-use larder_sorted::map::{BlockMap, Entry};
-use larder_store::Result;
-use larder_store::RunIo;
-use larder_sync::RwLockWriteGuard;
+use larder_sorted::map::Entry;
+use larder_store::{Result, RunIo};
 
 impl Pool {
-    /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
-    /// be in use.
-    pub fn clear_left(&self, before: u64) {
-        self.shared.freeing.clear_left(before);
-    }
-
-    /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
-    /// is under way.
-    pub fn note_judged(&self, next: BlockId, left: u64) {
-        self.shared.freeing.note_judged(next, left);
-    }
-
-    /// Note by [`Pool::note_judged`] of a collection that was cut short.
-    pub(crate) fn judged(&self) -> Option<(BlockId, u64)> {
-        self.shared.freeing.judged()
-    }
-
-    /// A further extent names this block: from now on only GC can say that it is dead.
-    pub fn note_shared(&self, id: BlockId) {
-        self.shared.freeing.note_shared(id);
-    }
-
-    /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
-    /// was for another reference, and goes too.
-    pub fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
-        self.shared.freeing.note_sole(map, id);
-    }
-
-    /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
-    /// queue.
-    pub fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
-        self.shared.freeing.condemn(map, id, bytes);
-    }
-
-    /// Garbage collection found that no id is shared any more. Nobody may be inside.
-    pub fn nothing_is_shared(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>) {
-        self.shared.freeing.nothing_is_shared();
-    }
-
-    /// Ids that find room in the queue's memory.
-    pub fn queue_room(&self) -> usize {
-        self.shared.freeing.queue_room()
-    }
-
     /// Works off a part of the free queue: reads about `pages` pages of the block map at most, and no more than some
     /// tenths of a second. Returns whether there is more. What it frees can be written again some commits later.
     ///
@@ -68,16 +22,6 @@ impl Pool {
         self.shared.freeing.free_some(pages)
     }
 
-    /// Bytes of blocks that wait in the free queue or for the next commit, about.
-    pub fn queued_bytes(&self) -> u64 {
-        self.shared.freeing.queued_bytes()
-    }
-
-    /// Blocks that were dropped since the last commit, which has to deal with each of them.
-    pub fn dropped_blocks(&self) -> usize {
-        self.shared.freeing.dropped_blocks()
-    }
-
     /// Every block that the map knows, in the order of ids: for tests, which know what must be there.
     ///
     /// # Errors
@@ -92,25 +36,5 @@ impl Pool {
             Ok(std::ops::ControlFlow::Continue(()))
         })?;
         Ok(all)
-    }
-
-    /// Bytes that a collection may bring back, at most.
-    pub fn left_bytes(&self) -> u64 {
-        self.shared.freeing.left_bytes()
-    }
-
-    /// Whether an id may be referred to more than once.
-    pub fn has_shared(&self) -> bool {
-        self.shared.freeing.has_shared()
-    }
-
-    /// Whether the next commit frees or marks blocks.
-    pub(crate) fn has_dropped(&self) -> bool {
-        self.shared.freeing.has_dropped()
-    }
-
-    /// Whether the free queue has work.
-    pub fn has_queued(&self) -> bool {
-        self.shared.freeing.has_queued()
     }
 }

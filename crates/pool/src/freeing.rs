@@ -39,11 +39,8 @@ use larder_format::{BlockId, BlockPtr, Place};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use larder_sorted::tree::Tree;
-use larder_store::Result;
-use larder_store::RunIo;
-use larder_store::Store;
-use larder_store::TableNodes;
-use larder_sync::Mutex;
+use larder_store::{Result, RunIo, Store, TableNodes};
+use larder_sync::{Mutex, RwLockWriteGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -144,7 +141,7 @@ impl Dropped {
 }
 
 /// What a pool has still to free. The lock is taken last, and alone.
-pub(crate) struct Freeing {
+pub struct Freeing {
     store: Arc<Store>,
     duplicates: Arc<Duplicates>,
     pins: Arc<Pins>,
@@ -203,7 +200,7 @@ impl Freeing {
 
     /// A collection that began when `before` bytes were left to it has ended: what was left then is free, or known to
     /// be in use.
-    pub(crate) fn clear_left(&self, before: u64) {
+    pub fn clear_left(&self, before: u64) {
         let mut freeing = self.dropped.lock();
         freeing.record.left_bytes = freeing.record.left_bytes.saturating_sub(before);
         freeing.changed = true;
@@ -211,7 +208,7 @@ impl Freeing {
 
     /// Garbage collection has judged all ids below `next`; `left` bytes had been left to it when it began. With 0 none
     /// is under way.
-    pub(crate) fn note_judged(&self, next: BlockId, left: u64) {
+    pub fn note_judged(&self, next: BlockId, left: u64) {
         let mut freeing = self.dropped.lock();
         let record = &mut freeing.record;
         if (record.judged, record.judged_left) != (next, left) {
@@ -228,27 +225,27 @@ impl Freeing {
 
     /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
     /// was for another reference, and goes too.
-    pub(crate) fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
+    pub fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
     }
 
     /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
     /// queue.
-    pub(crate) fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
+    pub fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
         map.apply(Update::Unmark { id, marks: Marks::SHARED });
         map.apply(Update::Mark { id, marks: Marks::DEAD });
         self.dropped.lock().enqueue(id, bytes, self.queue_limit());
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
-    pub(crate) fn nothing_is_shared(&self) {
+    pub fn nothing_is_shared(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>) {
         let mut freeing = self.dropped.lock();
         freeing.changed |= freeing.record.shared != 0;
         freeing.record.shared = 0;
     }
 
     /// Ids that find room in the queue's memory.
-    pub(crate) fn queue_room(&self) -> usize {
+    pub fn queue_room(&self) -> usize {
         self.queue_limit().saturating_sub(self.dropped.lock().queue.len())
     }
 
@@ -305,7 +302,7 @@ impl Freeing {
     }
 
     /// Bytes of blocks that wait in the free queue or for the next commit, about.
-    pub(crate) fn queued_bytes(&self) -> u64 {
+    pub fn queued_bytes(&self) -> u64 {
         let freeing = self.dropped.lock();
         let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
         queued + freeing.dropped_bytes
@@ -319,18 +316,18 @@ impl Freeing {
     }
 
     /// Blocks that were dropped since the last commit, which has to deal with each of them.
-    pub(crate) fn dropped_blocks(&self) -> usize {
+    pub fn dropped_blocks(&self) -> usize {
         let freeing = self.dropped.lock();
         freeing.records.len() + freeing.nodes.len()
     }
 
     /// Bytes that a collection may bring back, at most.
-    pub(crate) fn left_bytes(&self) -> u64 {
+    pub fn left_bytes(&self) -> u64 {
         self.dropped.lock().record.left_bytes
     }
 
     /// Whether an id may be referred to more than once.
-    pub(crate) fn has_shared(&self) -> bool {
+    pub fn has_shared(&self) -> bool {
         self.dropped.lock().record.shared != 0
     }
 
@@ -341,13 +338,13 @@ impl Freeing {
     }
 
     /// Whether the free queue has work.
-    pub(crate) fn has_queued(&self) -> bool {
+    pub fn has_queued(&self) -> bool {
         let freeing = self.dropped.lock();
         !freeing.queue.is_empty() || freeing.unswept.is_some()
     }
 
     /// A further extent names this block: from now on only GC can say that it is dead.
-    pub(crate) fn note_shared(&self, id: BlockId) {
+    pub fn note_shared(&self, id: BlockId) {
         self.mark_shared(&mut self.store.map.lock(), id);
     }
 

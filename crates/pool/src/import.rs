@@ -4,36 +4,26 @@
 //! new incarnation, fresh leases of ids, and the devices as they are. So ids never come back, however
 //! often an import is cut short; the log stays that of the import before until it is replayed.
 
-use crate::contents::Contents;
-use crate::create::{Parts, ROOT_DATASET};
-use crate::dataset::Dataset;
-use crate::intent_log::{Intent, Notes, read_chain};
+use crate::assemble::Parts;
+use crate::dataset::ROOT_DATASET;
+use crate::event_log::EventLog;
+use crate::found::Found;
 use crate::open::{Importable, Standing, holds};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Entropy};
 use larder_format::checksum::Sums;
-use larder_format::items::INODE_LEASE;
 use larder_format::label::Label;
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootImport, SEGMENT_STRIDE, STRIDE, ring_slot};
-use larder_format::run::RunDescriptor;
-use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord, SegmentState};
-use larder_format::tables::Table;
-use larder_format::{BlockId, Corrupt, DatasetId, DeviceIndex, Incarnation, MAX_COUNT, Reason, SegmentId};
+use larder_format::segment::MIN_SLOT;
+use larder_format::{BlockId, DeviceIndex, Incarnation, MAX_COUNT, SegmentId};
 use larder_mutants::{Mutant, mutated};
-use larder_sorted::map::BlockMap;
-use larder_sorted::tree::Tree;
-use larder_store::Groups;
-use larder_store::Refusal;
-use larder_store::RunIo;
-use larder_store::World;
 use larder_store::core::{Core, LEASE};
 use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
-use larder_store::segments::{SegmentEntry, Segments};
+use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
-use larder_store::{Class, Event};
-use larder_store::{PoolError, Result};
+use larder_store::{Class, Event, EventSink, Groups, PoolError, Refusal, Result, Store, StoreParts, World};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -176,28 +166,31 @@ impl Pool {
             features: root.features,
             miscounted: None,
         };
-        let parts = Parts {
+        let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
+        let store = Store::new(StoreParts {
             sums: Sums::new(plan.guid, plan.key),
-            name: plan.name,
-            created,
+            world,
             read_only: options.read_only,
             members,
             core,
-            intent: Intent { sequence: 1, ..Intent::default() },
-            notes: Notes::after(root.applied),
             history: root.history.clone(),
             durable: root.commit,
-        };
-        let pool = Pool::assemble(world, parts);
-        match (pool.load(&root, unclean), pool.shared.store.out_of_reach()) {
+            events: Arc::clone(&events) as Arc<dyn EventSink>,
+        });
+        let found = Found::read(&store, &events, &root, unclean);
+        let found = match (found, store.out_of_reach()) {
             (Err(PoolError::Unreadable { .. }), Some(lost)) => {
                 return Err(Refusal::MapOutOfReach(lost).into());
             }
-            (Ok(()), Some(lost)) if !options.read_only => {
+            (Ok(_), Some(lost)) if !options.read_only => {
                 return Err(Refusal::OutOfReach(lost).into());
             }
-            (loaded, _) => loaded?,
-        }
+            (found, _) => found?,
+        };
+        let Found { damage, intent, tables, contents } = found;
+        let name = plan.name;
+        let pool = Pool::assemble(Parts { name, created, store, events, damage, intent, tables, contents })?;
+        pool.refresh_settings();
         if !options.read_only {
             // Before its first root, so that of two who import at once one finds the other, and so does who wakes.
             pool.beat()?;
@@ -208,167 +201,6 @@ impl Pool {
         }
         pool.shared.store.event(Event::new(Class::PoolImport));
         Ok(pool)
-    }
-
-    /// Reads everything that the root names: tables, segments, datasets, block map, log.
-    fn load(&self, root: &Root, unclean: bool) -> Result<()> {
-        for record in &root.segments {
-            self.adopt_segment(record, root)?;
-        }
-        let tables = Tree::open(root.tables);
-        let Contents { segments, datasets, runs, parts, secret, snapshots, freeing, mut properties, kept } =
-            Contents::read(&tables, &self.shared.store)?;
-        for (table, number, value) in kept {
-            match table {
-                Table::Damage => self.shared.damage.adopt(number, &value),
-                Table::BadSlots => self.shared.store.adopt_bad_slot(number, &value),
-                _ => self.log.met(table, number),
-            }
-        }
-        self.shared.duplicates.set_secret(secret);
-        *self.tables.lock() = tables;
-        // Of some the root knows better where they lie.
-        let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
-        for record in &segments {
-            if moved(record.id) {
-                self.shared.store.move_is_untold(record.id);
-            } else {
-                self.adopt_segment(record, root)?;
-            }
-        }
-        self.shared.store.retire_known_slots();
-        self.recount_runs(runs.iter().chain(parts.iter().map(|part| &part.run)))?;
-        let map = BlockMap::open(runs, &RunIo::new(&self.shared.store))?;
-        *self.shared.store.map.lock() = map;
-        self.shared.duplicates.lay_down(parts);
-        *self.properties.write() = properties.remove(&DatasetId::new(0)).unwrap_or_default();
-        self.apply_pool_properties();
-        for mut record in datasets {
-            if unclean {
-                // Inode ids that were given out after the last commit must not be given out again.
-                record.next_inode = record.next_inode.saturating_add(INODE_LEASE);
-            }
-            let local = properties.remove(&record.id).unwrap_or_default();
-            let destroyed = record.destroyed;
-            let dataset = Dataset::new(Arc::downgrade(&self.shared), record, local, self.default_settings());
-            let (id, dataset) = (dataset.id(), Arc::new(dataset));
-            match destroyed {
-                true => self.destroyed.lock().insert(id, dataset),
-                false => self.datasets.write().insert(id, dataset),
-            };
-        }
-        self.check_parents()?;
-        self.adopt_snapshots(snapshots)?;
-        self.shared.freeing.open(freeing);
-        self.open_accounts();
-        self.refresh_settings();
-        if root.log_open {
-            let slot_size =
-                |segment: &SegmentRecord| self.shared.store.members.get(segment.slots[0].device).slot_size;
-            let chain =
-                read_chain(&self.shared.store.sums, root, slot_size, |segment, column, offset, len| {
-                    let slot = segment.slots[column];
-                    let member = self.shared.store.members.get(slot.device);
-                    let pending = member.read(member.slot_offset(slot.index, offset), len)?;
-                    let bytes = member.wait(pending).ok()?;
-                    Some(bytes.to_vec())
-                });
-            // Whoever only reads is shown the commit, without the log.
-            let (ops, last) = match chain {
-                Err(_) if self.shared.store.read_only => (Vec::new(), root.applied),
-                chain => chain?,
-            };
-            self.shared.intent.open(ops, last);
-        }
-        Ok(())
-    }
-
-    /// From every dataset, parents lead to the pool's root dataset.
-    fn check_parents(&self) -> Result<()> {
-        let bad = |reason| PoolError::from(Corrupt::new("dataset table", reason));
-        if self.dataset(ROOT_DATASET).is_none_or(|root| root.parent() != ROOT_DATASET) {
-            return Err(bad(Reason::Short));
-        }
-        let datasets = self.datasets();
-        for dataset in &datasets {
-            let mut at = dataset.parent();
-            // More steps than there are datasets are a circle.
-            for step in 0.. {
-                if at == ROOT_DATASET {
-                    break;
-                }
-                if step > datasets.len() {
-                    return Err(bad(Reason::Order));
-                }
-                at = self.dataset(at).ok_or_else(|| bad(Reason::Identity))?.parent();
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a segment from the tables or the root into memory, and its slots out of the free ones.
-    fn adopt_segment(&self, record: &SegmentRecord, root: &Root) -> Result<()> {
-        let bad = |reason| PoolError::from(Corrupt::new("segment record", reason));
-        // Else a segment that is opened would get its id.
-        if record.id >= root.segment_lease {
-            return Err(bad(Reason::Range));
-        }
-        if record.state == SegmentState::Freed && record.freed.get() + 2 <= root.commit.get() {
-            if !record.kind.is_rooted() {
-                self.shared.store.core.lock().gone.push(record.id);
-            }
-            return Ok(());
-        }
-        let mut core = self.shared.store.core.lock();
-        let core = &mut *core;
-        let group = core.groups.change(record.group).ok_or_else(|| bad(Reason::Identity))?;
-        if record.height > group.slot_size {
-            return Err(bad(Reason::Range));
-        }
-        for &slot in &record.slots {
-            if !self.shared.store.members.has(slot.device)
-                || self.shared.store.members.get(slot.device).group != record.group
-            {
-                return Err(bad(Reason::Identity));
-            }
-            if !group.take(slot) {
-                return Err(bad(Reason::Order));
-            }
-        }
-        if record.unnamed {
-            self.shared.damage.adopt_unnamed(record);
-        }
-        let entry = SegmentEntry::from_record(record);
-        self.shared.store.readable.insert(&entry.segment);
-        core.entries.insert(entry);
-        if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
-            if core.fits(record.id) {
-                core.streams.insert((record.kind, record.class, record.group), record.id);
-            } else {
-                core.close_segment(record.id);
-            }
-        }
-        Ok(())
-    }
-
-    /// What lives in run segments follows from the runs: pages of a merge that was cut short do not.
-    fn recount_runs<'r>(&self, runs: impl Iterator<Item = &'r RunDescriptor>) -> Result<()> {
-        let mut live: HashMap<SegmentId, (u32, u64)> = HashMap::new();
-        for footprint in runs.flat_map(|run| &run.footprints) {
-            let entry = live.entry(footprint.segment).or_default();
-            let sums = (entry.0.checked_add(footprint.blocks)).zip(entry.1.checked_add(footprint.bytes));
-            *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
-        }
-        let mut core = self.shared.store.core.lock();
-        for id in core.entries.select(|entry| entry.segment.kind == SegmentKind::Run) {
-            let (blocks, bytes) = live.remove(&id).unwrap_or_default();
-            core.entries.change(id, |entry| {
-                entry.dirty |= (entry.live_blocks, entry.live_bytes) != (blocks, bytes);
-                (entry.live_blocks, entry.live_bytes) = (blocks, bytes);
-                entry.placed = entry.placed.max(bytes);
-            });
-        }
-        if live.is_empty() { Ok(()) } else { Err(Corrupt::new("run descriptor", Reason::Identity).into()) }
     }
 
     /// Publishes the old root under the new import. `lacking` tells which label areas a cut kept the old
@@ -443,6 +275,7 @@ mod tests {
     use super::*;
     use crate::bed;
     use larder_format::ByteLen;
+    use larder_format::tables::Table;
     use larder_sim::SimWorld;
     use larder_store::TableNodes;
 

@@ -29,15 +29,11 @@ use larder_format::root::Root;
 use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
 use larder_mutants::{Mutant, mutated, point};
-use larder_store::Refusal;
-use larder_store::Retired;
-use larder_store::Store;
 use larder_store::member::Written;
 use larder_store::own_info;
 use larder_store::segments::{Segment, StripeImage};
 use larder_store::stripe;
-use larder_store::{PoolError, Result};
-use larder_store::{draft, frame};
+use larder_store::{PoolError, Refusal, Result, Retired, Store, draft, frame};
 use larder_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -230,26 +226,18 @@ pub(crate) struct IntentLog {
 }
 
 impl IntentLog {
-    pub(crate) fn new(store: &Arc<Store>, end: Intent, notes: Notes) -> Self {
+    pub(crate) fn new(store: &Arc<Store>, end: Intent, last: OpSeq, ops: Vec<Replayed>) -> Self {
         Self {
             store: Arc::clone(store),
             end: Mutex::new(end),
-            notes: Mutex::new(notes),
+            notes: Mutex::new(Notes::after(last)),
             removal: RwLock::default(),
             unlogged_in: AtomicU64::new(0),
-            replay: Mutex::default(),
-            is_replaying: AtomicBool::new(false),
-            redoes: AtomicBool::new(false),
+            // Until the commit that ends the replay.
+            is_replaying: AtomicBool::new(!ops.is_empty()),
+            redoes: AtomicBool::new(!ops.is_empty()),
+            replay: Mutex::new(ops),
         }
-    }
-
-    /// Import: the log holds these operations, up to the number `last`.
-    pub(crate) fn open(&self, ops: Vec<Replayed>, last: OpSeq) {
-        // Until the commit that ends the replay.
-        self.redoes.store(!ops.is_empty(), Ordering::Release);
-        self.is_replaying.store(!ops.is_empty(), Ordering::Release);
-        *self.replay.lock() = ops;
-        *self.notes.lock() = Notes::after(last);
     }
 
     /// Its end; nobody appends meanwhile.
@@ -473,8 +461,13 @@ impl IntentLog {
         Ok(everywhere)
     }
 
-    /// At a commit, with the gate closed: the log goes on where it is, full segments are closed, and spares are added.
-    pub(crate) fn rotate(&self, intent: &mut Intent, commit: CommitId) -> Result<()> {
+    /// At a commit: the log goes on where it is, full segments are closed, and spares are added.
+    pub(crate) fn rotate(
+        &self,
+        _nobody_enters: &RwLockWriteGuard<'_, ()>,
+        intent: &mut Intent,
+        commit: CommitId,
+    ) -> Result<()> {
         let mut core = self.store.core.lock();
         let first = intent.segments.front().copied();
         // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod admin;
+mod assemble;
 #[cfg(test)]
 mod bed;
 mod boundary;
@@ -22,6 +23,7 @@ mod event_log;
 mod events;
 mod fence;
 pub mod foreign;
+mod found;
 mod free;
 mod freeing;
 mod import;
@@ -48,11 +50,12 @@ mod tests;
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
 pub use clean::Writes;
-pub use create::{GroupSpec, PoolSpec, ROOT_DATASET};
-pub use dataset::{Atime, Chunking, Dataset, Look, Settings, Update, Usage, View};
+pub use create::{GroupSpec, PoolSpec};
+pub use dataset::{Atime, Chunking, Dataset, Look, ROOT_DATASET, Settings, Update, Usage, View};
 pub use dedup::{RebuildProgress, index_limits};
 pub use duplicates::DedupFigures;
 pub use fence::FenceCheck;
+pub use freeing::Freeing;
 pub use import::ImportOptions;
 pub use larder_store::{
     Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Refusal, Result, Space, Store,

@@ -43,8 +43,8 @@ impl Pool {
                 add(of, root, state.record.referenced, predecessor);
             }
         }
-        let left = self.left_bytes();
-        let (from, left_before) = self.judged().unwrap_or((BlockId::new(0), left));
+        let left = self.freeing().left_bytes();
+        let (from, left_before) = self.shared.freeing.judged().unwrap_or((BlockId::new(0), left));
         let core = self.shared.store.core.lock();
         let counted = core.entries.values().filter(|entry| {
             matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)

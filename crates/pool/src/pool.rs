@@ -5,8 +5,9 @@
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
 use crate::cleaner::Cleaner;
-use crate::dataset::{Dataset, Settings};
+use crate::dataset::Dataset;
 use crate::fence::{Fence, FenceCheck};
+use crate::freeing::Freeing;
 use crate::ledger::Damage;
 use crate::op::{Gate, Op};
 use crate::pins::Pins;
@@ -18,11 +19,7 @@ use crate::snapshots::Snapshots;
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
-use larder_store::Dedup;
-use larder_store::Store;
-use larder_store::{Class, Event};
-use larder_store::{PoolError, Result};
-use larder_store::{Watch, Watermark};
+use larder_store::{Class, Event, PoolError, Result, Store, Watch, Watermark};
 use larder_sync::{Mutex, MutexGuard, ReentrantMutex, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +113,10 @@ impl Pool {
     /// What is known to be damaged.
     pub fn damage(&self) -> &Damage {
         &self.shared.damage
+    }
+    /// What becomes of blocks that were dropped.
+    pub fn freeing(&self) -> &Freeing {
+        &self.shared.freeing
     }
     /// How far devices are rebuilt.
     pub fn rebuilt(&self) -> &Rebuilt {
@@ -291,20 +292,5 @@ impl Pool {
         self.shared.freeing.has_dropped()
             || self.shared.freeing.has_queued()
             || self.shared.store.core.lock().waiting_to_be_free()
-    }
-
-    /// Settings that a dataset has when nothing is set.
-    pub(crate) fn default_settings(&self) -> Settings {
-        Settings {
-            codec: larder_store::codec::Codec::default(),
-            checksum: larder_format::checksum::ChecksumKind::Fast,
-            record_size: (128 << 10).min(self.shared.store.max_record()),
-            chunking: crate::dataset::Chunking::Fixed,
-            readonly: false,
-            atime: crate::dataset::Atime::On,
-            acl: true,
-            xattr: true,
-            dedup: Dedup::Off,
-        }
     }
 }

@@ -7,9 +7,7 @@ use crate::dataset::Dataset;
 use crate::pool::Pool;
 use crate::property::LIMIT_MAX;
 use larder_format::DatasetId;
-use larder_store::Space;
-use larder_store::Watermark;
-use larder_store::{PoolError, Result};
+use larder_store::{PoolError, Result, Space, Watermark};
 use std::collections::BTreeSet;
 
 impl Pool {

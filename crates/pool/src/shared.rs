@@ -3,10 +3,10 @@
 use crate::accounts::Accounts;
 use crate::duplicates::Duplicates;
 use crate::freeing::Freeing;
-use crate::intent_log::{Intent, IntentLog, Notes};
+use crate::intent_log::IntentLog;
 use crate::ledger::Damage;
 use crate::pins::Pins;
-use larder_store::Store;
+use larder_store::{DEFAULT_MEMORY, Store};
 use std::sync::Arc;
 
 /// See the module's text.
@@ -21,13 +21,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Of a pool on `store` with a budget of `memory` bytes, whose log ends at `end`.
-    pub(crate) fn new(store: Arc<Store>, memory: u64, end: Intent, notes: Notes) -> Self {
-        let (pins, duplicates) = (Arc::new(Pins::default()), Arc::new(Duplicates::new(memory)));
+    /// Of a pool on `store`.
+    pub(crate) fn new(store: Arc<Store>, intent: IntentLog, damage: Damage) -> Self {
+        let (pins, duplicates) = (Arc::new(Pins::default()), Arc::new(Duplicates::new(DEFAULT_MEMORY)));
         Self {
             accounts: Accounts::default(),
-            intent: IntentLog::new(&store, end, notes),
-            damage: Damage::new(&store),
+            intent,
+            damage,
             freeing: Freeing::new(&store, &duplicates, &pins),
             pins,
             duplicates,

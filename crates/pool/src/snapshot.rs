@@ -5,10 +5,9 @@ use crate::dataset::Look;
 use crate::pool::Pool;
 use crate::shared::Shared;
 use larder_format::tables::{SnapshotRecord, Table};
-use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
+use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
-use larder_store::TableNodes;
-use larder_store::{PoolError, Result};
+use larder_store::{PoolError, Result, TableNodes};
 use std::sync::Arc;
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.
@@ -157,19 +156,5 @@ impl Pool {
             snapshots.wanted.remove(0);
             state.changed = false;
         }
-    }
-
-    /// Takes over what the tables hold, when the datasets are known.
-    pub(crate) fn adopt_snapshots(&self, records: Vec<SnapshotRecord>) -> Result<()> {
-        let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
-        for record in records {
-            let head = self.dataset(record.dataset).ok_or_else(|| bad(Reason::Identity))?;
-            // With a lower one the head would free what the snapshot holds.
-            if head.state.read().record.protected_below < record.high {
-                return Err(bad(Reason::Order));
-            }
-            self.snapshots.lock().insert(record);
-        }
-        Ok(())
     }
 }

@@ -14,8 +14,7 @@
 //! finds it.
 
 use crate::pool::Pool;
-use larder_store::Refusal;
-use larder_store::Result;
+use larder_store::{Refusal, Result};
 
 impl Pool {
     /// Of a suspended pool: the bytes that were accepted and that no commit holds, at most. None when there are none.

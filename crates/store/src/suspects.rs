@@ -68,3 +68,23 @@ impl Suspects {
         self.segments.lock().pop_first()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_told_until_a_scrub_went_through_everything() {
+        let suspects = Suspects::default();
+        let note = |place: usize| suspects.note(SegmentId::new(1), 4096 * place as u32, 1);
+        (0..PLACES).for_each(note);
+        note(7);
+        assert!(!suspects.overran(), "all of it is known");
+        note(PLACES);
+        assert!(suspects.overran());
+        assert_eq!(suspects.take(usize::MAX).len(), PLACES);
+        assert!(suspects.overran(), "taking them finds none of the others");
+        suspects.all_seen();
+        assert!(!suspects.overran());
+    }
+}

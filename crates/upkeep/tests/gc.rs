@@ -154,8 +154,8 @@ fn what_snapshots_and_second_references_leave_is_found_and_freed() {
     );
     settle(&pool);
     let found = trace(&pool);
-    assert_eq!((found.dead.blocks, found.queued.blocks, pool.left_bytes()), (0, 0, 0));
-    assert!(!pool.has_shared());
+    assert_eq!((found.dead.blocks, found.queued.blocks, pool.freeing().left_bytes()), (0, 0, 0));
+    assert!(!pool.freeing().has_shared());
     assert_whole(&pool, "after all");
     assert_eq!(pool.upkeep.check().unwrap().unreachable, 0);
     verify(&pool, &model);
@@ -236,7 +236,11 @@ fn a_trace_beside_traffic_finds_what_is_dead_and_nothing_else() {
         dead += trace(&pool).dead.blocks;
         settle(&pool);
         let found = trace(&pool);
-        assert_eq!((found.dead.blocks, found.queued.blocks, pool.left_bytes()), (0, 0, 0), "seed {seed}");
+        assert_eq!(
+            (found.dead.blocks, found.queued.blocks, pool.freeing().left_bytes()),
+            (0, 0, 0),
+            "seed {seed}"
+        );
         let report = pool.upkeep.check().unwrap();
         assert_eq!((report.unreachable, report.dead), (0, 0), "seed {seed}");
         assert!(report.problems.is_empty(), "seed {seed}: {:#?}", report.problems);
@@ -360,7 +364,7 @@ fn a_trace_that_is_cut_again_and_again_goes_on_where_it_had_judged() {
     pool.destroy_snapshot(ROOT_DATASET, "a").unwrap();
     pool.commit().unwrap();
     let dead = 1990;
-    assert!(pool.left_bytes() > 0);
+    assert!(pool.freeing().left_bytes() > 0);
     assert!(pool.upkeep.gc.start().unwrap());
     let (mut lives, mut walks) = (0, Vec::new());
     'lives: loop {
@@ -453,12 +457,12 @@ fn nodes_that_the_walk_still_needs_stay_however_long_it_takes() {
         }
     }
     pool.store().drop_caches();
-    assert!(pool.queued_bytes() > 0, "nodes are held");
+    assert!(pool.freeing().queued_bytes() > 0, "nodes are held");
     while pool.upkeep.gc.step(4).unwrap() {}
     let found = pool.upkeep.gc.findings().unwrap();
     assert_eq!((found.missing, found.lost, found.unreachable.blocks), (0, 0, 0), "{found:?}");
     settle(&pool);
-    assert_eq!(pool.queued_bytes(), 0);
+    assert_eq!(pool.freeing().queued_bytes(), 0);
     assert_whole(&pool, "after");
     verify(&pool, &model);
 }
@@ -473,7 +477,7 @@ fn a_node_that_cannot_be_read_keeps_the_trace_from_freeing_anything() {
     pool.destroy_snapshot(ROOT_DATASET, "a").unwrap();
     pool.commit().unwrap();
     pool.store().drop_caches();
-    let left = pool.left_bytes();
+    let left = pool.freeing().left_bytes();
     assert!(left > 0);
     // A byte of the first leaf after the others.
     let damaged = (0..200u64).find(|at| {
@@ -485,7 +489,7 @@ fn a_node_that_cannot_be_read_keeps_the_trace_from_freeing_anything() {
         pool.upkeep.gc.findings().unwrap().lost > 0
     });
     if damaged.is_some() {
-        assert_eq!(pool.left_bytes(), left, "nothing was settled");
+        assert_eq!(pool.freeing().left_bytes(), left, "nothing was settled");
         let found = pool.upkeep.gc.findings().unwrap();
         assert!(found.is_bad() && found.lost_in == [ROOT_DATASET], "{found:?}");
     }

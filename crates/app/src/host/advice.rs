@@ -74,6 +74,14 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
         );
     }
     let count = |kind: fn(&Vdev) -> u64| leaves(root).map(kind).sum::<u64>();
+    if live.upkeep.read_repair.advises_scrub() {
+        return Advice::new(
+            "Devices gave errors. Everything was read from the others; so much was wrong that only a scrub finds all \
+             of it again, to write it anew."
+                .to_owned(),
+            format!("larder pool scrub -w {name}; look at the disk with smartctl -a DEVICE"),
+        );
+    }
     if count(|device| device.read_errors + device.write_errors) > 0 {
         return Advice::new(
             "Devices gave errors. Everything was read from the others, and what could not be read was written \

@@ -74,7 +74,7 @@ fn is_due(upkeep: &Upkeep) -> bool {
     let last = upkeep.gc.findings().map_or(pool.created(), |found| found.finished).secs;
     let since = pool.store().clock().now().secs.saturating_sub(last);
     let space = pool.store().space(128 << 10);
-    let left = pool.left_bytes();
+    let left = pool.freeing().left_bytes();
     let needed = left > space.size / NEED_PART || left > 0 && space.available < space.size / NEED_PART;
     needed && since >= NEED_INTERVAL_SECS || period_secs(pool).is_some_and(|period| since >= period)
 }

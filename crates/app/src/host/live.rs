@@ -270,7 +270,7 @@ fn commit_now_and_then(pool: &Pool, mount: &Mount, stop: &Stop) {
         let interval = if soon > 0 { SOON } else { COMMIT_INTERVAL };
         let due = pool.store().clock().monotonic().saturating_sub(last) >= interval;
         let early = pool.noted_bytes() > NOTES_AT_MOST
-            || pool.dropped_blocks() > DROPPED_AT_MOST
+            || pool.freeing().dropped_blocks() > DROPPED_AT_MOST
             || pool.is_map_large();
         let result = if due || early {
             last = pool.store().clock().monotonic();

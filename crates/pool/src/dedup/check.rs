@@ -4,8 +4,7 @@ use super::upkeep::SINCE;
 use crate::duplicates::Indexed;
 use crate::pool::Pool;
 use larder_format::{BlockId, Fingerprint};
-use larder_store::Result;
-use larder_store::RunIo;
+use larder_store::{Result, RunIo};
 use std::ops::ControlFlow;
 
 /// Fingerprints that are looked up at once.

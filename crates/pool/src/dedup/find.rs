@@ -6,10 +6,7 @@ use crate::pool::Pool;
 use larder_format::{BlockId, BlockPtr, Fingerprint};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::BlockMap;
-use larder_store::Dedup;
-use larder_store::Result;
-use larder_store::RunIo;
-use larder_store::{Draft, NewRecord};
+use larder_store::{Dedup, Draft, NewRecord, Result, RunIo};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 

@@ -48,22 +48,8 @@ pub use crate::duplicates::IndexFootprints;
 pub use crate::duplicates::{DedupFigures, RebuildProgress, index_limits};
 use crate::pool::Pool;
 use larder_format::Fingerprint;
-use larder_format::tables::{SECRET_LEN, Table};
-use larder_store::Result;
-use larder_store::TableNodes;
 
 impl Pool {
-    /// Makes the key of fingerprints, for a pool that is being made.
-    pub(crate) fn make_secret(&self) -> Result<()> {
-        let mut secret = [0; SECRET_LEN];
-        for word in secret.chunks_exact_mut(8) {
-            word.copy_from_slice(&self.shared.store.world.entropy.next_u64().to_le_bytes());
-        }
-        self.tables.lock().insert(&TableNodes(&self.shared.store), Table::Secret.key(0), &secret)?;
-        self.shared.duplicates.set_secret(secret);
-        Ok(())
-    }
-
     /// The fingerprint of a record's plain bytes in this pool.
     pub fn fingerprint(&self, plain: &[u8]) -> Fingerprint {
         self.shared.duplicates.fingerprint(plain)

@@ -12,9 +12,7 @@ use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::index::{Changes, Index};
 use larder_sorted::map::{Entry, Update};
-use larder_store::Dedup;
-use larder_store::RunIo;
-use larder_store::{PoolError, Result};
+use larder_store::{Dedup, PoolError, Result, RunIo};
 use std::ops::ControlFlow;
 
 /// Pages that a step reads and writes, about.

@@ -7,9 +7,7 @@ use larder_format::index::PartDescriptor;
 use larder_format::tables::Table;
 use larder_format::{BlockId, SegmentId};
 use larder_sorted::index::{Changes, Index};
-use larder_store::Dedup;
-use larder_store::RunIo;
-use larder_store::{PoolError, Result};
+use larder_store::{Dedup, PoolError, Result, RunIo};
 use std::ops::ControlFlow;
 
 /// Blocks of the map that a step takes up at most, for each page that it may write.

@@ -277,7 +277,7 @@ impl Collection {
                     judged.extend(judge(pinned, findings, sharing, &entry, verdict).map(|act| (id, act)));
                     Ok(())
                 };
-                let entries = (effort * ENTRIES_PER_NODE).min(pool.queue_room());
+                let entries = (effort * ENTRIES_PER_NODE).min(pool.freeing().queue_room());
                 let more = sweep.step(pool, io, entries, &mut self.sets.suspects, judge_one)?;
                 // What is below a node that cannot be read may be needed.
                 if self.findings.lost == 0 {
@@ -286,7 +286,7 @@ impl Collection {
                     self.shared -= unshared;
                     let _op = pool.enter()?;
                     pool.keep_note(FOUND, &self.findings.so_far(&self.sharing).encode())?;
-                    pool.note_judged(sweep.next(), self.pinned.left_before);
+                    pool.freeing().note_judged(sweep.next(), self.pinned.left_before);
                 }
                 if !more {
                     self.stage = Stage::Suspects(None);
@@ -503,11 +503,11 @@ impl Collector {
         let mut io = SpillPages { pool: &self.pool, io: RunIo::new(&self.store), locked };
         self.hear(collection)?;
         if let Some(turn) = &io.locked
-            && self.pool.queue_room() < effort * ENTRIES_PER_NODE
+            && self.pool.freeing().queue_room() < effort * ENTRIES_PER_NODE
         {
             self.pool.free_some(turn, effort * PAGES_PER_NODE)?;
             // What finds no room in it is looked for in the map's runs, where it is not before the next commit.
-            if self.pool.queue_room() == 0 {
+            if self.pool.freeing().queue_room() == 0 {
                 return Ok(true);
             }
         }
@@ -543,8 +543,8 @@ impl Collector {
         let mut unshared = 0;
         for &(id, act) in &untouched {
             match act {
-                Act::Condemn(bytes) => self.pool.condemn(map, id, bytes),
-                Act::Unshare => self.pool.note_sole(map, id),
+                Act::Condemn(bytes) => self.pool.freeing().condemn(map, id, bytes),
+                Act::Unshare => self.pool.freeing().note_sole(map, id),
             }
             unshared += u64::from(act == Act::Unshare);
         }
@@ -556,16 +556,16 @@ impl Collector {
         if let Some(collection) =
             slot.as_ref().filter(|collection| outcome == Outcome::Done && collection.findings.lost == 0)
         {
-            self.pool.clear_left(collection.pinned.left_before);
+            self.pool.freeing().clear_left(collection.pinned.left_before);
             let nobody_enters = self.pool.keep_out();
             let saw_all = collection.pinned.from == BlockId::new(0);
             if saw_all && collection.shared == 0 && !self.pool.pins().any_touched() {
-                self.pool.nothing_is_shared(&nobody_enters);
+                self.pool.freeing().nothing_is_shared(&nobody_enters);
             }
         }
         // One that could not go on is taken up again where it was.
         if !matches!(outcome, Outcome::Failed(_)) {
-            self.pool.note_judged(BlockId::new(0), 0);
+            self.pool.freeing().note_judged(BlockId::new(0), 0);
         }
         self.pool.pins().clear();
         let Some(Collection { mut findings, sharing, .. }) = slot.take() else { return Ok(()) };

@@ -206,7 +206,7 @@ fn steady_second_references_keep_no_sweep_from_freeing() {
         pool.store().map.lock().apply(larder_sorted::map::Update::Put { id, places });
     }
     let upkeep = Upkeep::new(&pool);
-    pool.note_shared(dead[0]);
+    pool.freeing().note_shared(dead[0]);
     pool.commit().unwrap();
     assert!(upkeep.gc.start().unwrap());
     let mut touches = (0..10).map(|i| touched.get() + i * 10_000);
@@ -215,8 +215,8 @@ fn steady_second_references_keep_no_sweep_from_freeing() {
         if upkeep.gc.progress().is_some_and(|of| of.phase == Phase::Sweep)
             && let Some(from) = touches.next()
         {
-            (from..from + 10_000).map(BlockId::new).for_each(|id| pool.note_shared(id));
-            pool.note_shared(dead[1]);
+            (from..from + 10_000).map(BlockId::new).for_each(|id| pool.freeing().note_shared(id));
+            pool.freeing().note_shared(dead[1]);
         }
     }
     assert_eq!(touches.next(), None);

@@ -630,8 +630,8 @@ fn traced(pool: &Kept, mut state: State, blocks: &Blocks) -> Result<(), String> 
     drain(pool)?;
     let unreachable = whole(pool, &state)?;
     state.traced();
-    if unreachable > 0 || pool.left_bytes() > 0 {
-        let left = pool.left_bytes();
+    if unreachable > 0 || pool.freeing().left_bytes() > 0 {
+        let left = pool.freeing().left_bytes();
         return Err(format!(
             "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
         ));

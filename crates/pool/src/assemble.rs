@@ -1,0 +1,140 @@
+//! A pool is put together of its parts, once, whether it was made or imported.
+
+use crate::contents::Contents;
+use crate::dataset::{Atime, Chunking, Dataset, ROOT_DATASET, Settings};
+use crate::event_log::EventLog;
+use crate::fence::Fence;
+use crate::intent_log::IntentLog;
+use crate::ledger::Damage;
+use crate::pool::Pool;
+use crate::shared::Shared;
+use crate::snapshots::Snapshots;
+use larder_format::checksum::ChecksumKind;
+use larder_format::tables::SnapshotRecord;
+use larder_format::{Corrupt, DatasetId, Reason, Timestamp};
+use larder_sorted::tree::Tree;
+use larder_store::codec::Codec;
+use larder_store::{Dedup, PoolError, Result, Store};
+use larder_sync::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+/// Parts of a pool.
+pub(crate) struct Parts {
+    pub(crate) name: String,
+    pub(crate) created: Timestamp,
+    pub(crate) store: Arc<Store>,
+    /// Where the store tells of events.
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) damage: Damage,
+    pub(crate) intent: IntentLog,
+    pub(crate) tables: Tree,
+    /// What the tables hold; of segments and runs the store knows.
+    pub(crate) contents: Contents,
+}
+
+type Datasets = BTreeMap<DatasetId, Arc<Dataset>>;
+
+impl Pool {
+    /// A pool of its parts.
+    ///
+    /// # Errors
+    /// [`PoolError::Corrupt`] when they do not belong together.
+    pub(crate) fn assemble(parts: Parts) -> Result<Arc<Pool>> {
+        let Parts { name, created, store, events, damage, intent, tables, contents } = parts;
+        let Contents { datasets: records, parts, secret, snapshots, freeing, mut properties, .. } = contents;
+        let settings = default_settings(&store);
+        let shared = Arc::new(Shared::new(store, intent, damage));
+        shared.duplicates.set_secret(secret);
+        shared.duplicates.lay_down(parts);
+        shared.freeing.open(freeing);
+        let own = properties.remove(&DatasetId::new(0)).unwrap_or_default();
+        let (mut datasets, mut destroyed) = (Datasets::new(), Datasets::new());
+        for record in records {
+            let (id, local) = (record.id, properties.remove(&record.id).unwrap_or_default());
+            let of = if record.destroyed { &mut destroyed } else { &mut datasets };
+            of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, local, settings)));
+        }
+        check_parents(&datasets)?;
+        let snapshots = snapshots_of(&datasets, snapshots)?;
+        let pool = Arc::new(Pool {
+            began: shared.store.world.clock.monotonic(),
+            changes: Default::default(),
+            rebuilt: Default::default(),
+            resting: Default::default(),
+            is_kept: Default::default(),
+            trimming: Mutex::new(()),
+            name: RwLock::new(name),
+            created,
+            gate: RwLock::new(()),
+            commit_lock: Mutex::new(()),
+            tables: Mutex::new(tables),
+            datasets: RwLock::new(datasets),
+            destroyed: Mutex::new(destroyed),
+            properties: RwLock::new(own),
+            front: RwLock::new(None),
+            sealing: Default::default(),
+            fence: Fence::new(&shared.store),
+            log: events,
+            cleaner: Default::default(),
+            waker: OnceLock::new(),
+            snapshots: Mutex::new(snapshots),
+            shared,
+        });
+        pool.apply_pool_properties();
+        pool.open_accounts();
+        Ok(pool)
+    }
+}
+
+/// Settings of datasets that say nothing else.
+pub(crate) fn default_settings(store: &Store) -> Settings {
+    Settings {
+        codec: Codec::default(),
+        checksum: ChecksumKind::Fast,
+        record_size: (128 << 10).min(store.max_record()),
+        chunking: Chunking::Fixed,
+        readonly: false,
+        atime: Atime::On,
+        acl: true,
+        xattr: true,
+        dedup: Dedup::Off,
+    }
+}
+
+/// From every dataset, parents lead to the pool's root dataset.
+fn check_parents(datasets: &Datasets) -> Result<()> {
+    let bad = |reason| PoolError::from(Corrupt::new("dataset table", reason));
+    if datasets.get(&ROOT_DATASET).is_none_or(|root| root.parent() != ROOT_DATASET) {
+        return Err(bad(Reason::Short));
+    }
+    for dataset in datasets.values() {
+        let mut at = dataset.parent();
+        // More steps than there are datasets are a circle.
+        for step in 0.. {
+            if at == ROOT_DATASET {
+                break;
+            }
+            if step > datasets.len() {
+                return Err(bad(Reason::Order));
+            }
+            at = datasets.get(&at).ok_or_else(|| bad(Reason::Identity))?.parent();
+        }
+    }
+    Ok(())
+}
+
+/// Snapshots as the tables hold them.
+fn snapshots_of(datasets: &Datasets, records: Vec<SnapshotRecord>) -> Result<Snapshots> {
+    let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
+    let mut snapshots = Snapshots::default();
+    for record in records {
+        let head = datasets.get(&record.dataset).ok_or_else(|| bad(Reason::Identity))?;
+        // With a lower one the head would free what the snapshot holds.
+        if head.state.read().record.protected_below < record.high {
+            return Err(bad(Reason::Order));
+        }
+        snapshots.insert(record);
+    }
+    Ok(snapshots)
+}
