@@ -10,7 +10,8 @@
 # make survival resilver and scrub beside fio making the same requests, reading while devices are lost or slow:
 #              docs/survival.md and docs/survival.svg. DIR=FOLDER, SURVIVAL="--only resilver" for a part
 # make index   the dedup index alone, with 10^7 fingerprints: bytes of memory and of disk (part of `make test`)
-# make soak    the same with every count in full (hours)
+# make soak    the same with every count in full (hours); `make soak-PART` for a part: tests, cuts, seeds, torture,
+#              schedules, mutants, real, survival
 #
 # Honours CARGO_TARGET_DIR. SRC="folder ..." names other folders for `make run`.
 
@@ -116,33 +117,60 @@ survival:
 	$(CARGO) build --release --locked -p larder-benches --bin survival
 	$(CARGO_TARGET_DIR)/release/survival --dir $(DIR) $(SURVIVAL)
 
-soak: export LARDER_FULL := 1
-soak: export LARDER_LARGE := 1
-soak: export LARDER_CUTS := 1000000
-soak: export LARDER_SEEDS := 200000
-soak: export LARDER_SCHEDULES := 300000
-soak: export LARDER_TORTURE := 20000
-soak: export LARDER_SUBSETS := all
-soak: export LARDER_FLIPS := 1000000000
-soak: export KILLS := 200
-soak: export FILES := 300000
-soak: export FSYNCS := 5000
-soak: export FSX_SEEDS := 10
-soak: export FSX_OPS := 100000
-soak: export STEPS := 100000
-soak: export ROUNDS := 10
-soak: export COPY_GIB := 20
-soak: export SECONDS_OF_WRITES := 60
-soak: export NAMES := 1000000
-soak: export CROWD_MIB := 400
-soak: export SEEDS := 5
-soak: export PAIRS := 15
-soak: export TREES := /usr
-soak: export TREES_CARGO := 1
-soak: lint
-	$(CARGO) test --release --workspace --locked -- --nocapture
-	$(CARGO) test --workspace --locked --test schedules -- --nocapture
-	@$(MAKE) --no-print-directory mutants real survival SURVIVAL=
+# Every count in full. Each part can be run alone, hours apart, on one commit: `make soak-PART`.
+SOAK := tests cuts seeds torture schedules mutants real survival
+SOAKED := $(addprefix soak-,$(SOAK))
+.PHONY: $(SOAKED)
+SOAK_TEST = $(CARGO) test --release --workspace --locked
+
+soak: lint $(SOAKED)
+
+$(SOAKED): export LARDER_FULL := 1
+$(SOAKED): export LARDER_LARGE := 1
+
+soak-tests:
+	$(SOAK_TEST)
+
+soak-cuts: export LARDER_CUTS := 1000000
+soak-cuts:
+	$(SOAK_TEST) --test volume simulation -- --nocapture
+
+soak-seeds: export LARDER_SEEDS := 200000
+soak-seeds:
+	$(SOAK_TEST) --test reclaim -- --nocapture
+
+soak-torture: export LARDER_TORTURE := 20000
+soak-torture: export LARDER_SUBSETS := all
+soak-torture: export LARDER_FLIPS := 1000000000
+soak-torture:
+	$(SOAK_TEST) --test torture -- --nocapture
+
+# With the checks of a debug build: the order of locks is one of them.
+soak-schedules: export LARDER_SCHEDULES := 300000
+soak-schedules:
+	CARGO_PROFILE_DEV_OPT_LEVEL=3 $(CARGO) test --workspace --locked --test schedules -- --nocapture
+
+soak-mutants: mutants
+
+soak-real: export KILLS := 200
+soak-real: export FILES := 300000
+soak-real: export FSYNCS := 5000
+soak-real: export FSX_SEEDS := 10
+soak-real: export FSX_OPS := 100000
+soak-real: export STEPS := 100000
+soak-real: export ROUNDS := 10
+soak-real: export COPY_GIB := 20
+soak-real: export SECONDS_OF_WRITES := 60
+soak-real: export NAMES := 1000000
+soak-real: export CROWD_MIB := 400
+soak-real: export SEEDS := 5
+soak-real: export PAIRS := 15
+soak-real: export TREES := /usr
+soak-real: export TREES_CARGO := 1
+soak-real: real
+
+soak-survival:
+	@$(MAKE) --no-print-directory survival SURVIVAL=
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
