@@ -9,6 +9,7 @@ mod assemble;
 #[cfg(test)]
 mod bed;
 mod boundary;
+mod changes;
 mod clean;
 mod cleaner;
 mod commit;
@@ -49,6 +50,7 @@ mod tests;
 
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
+pub use changes::Changes;
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec};
 pub use dataset::{Atime, Chunking, Dataset, Look, ROOT_DATASET, Settings, Update, Usage, View};
@@ -57,6 +59,7 @@ pub use duplicates::DedupFigures;
 pub use fence::FenceCheck;
 pub use freeing::Freeing;
 pub use import::ImportOptions;
+pub use larder_sorted::tree::{Differs, Side};
 pub use larder_store::{
     Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Refusal, Result, Space, Store,
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,

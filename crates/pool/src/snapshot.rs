@@ -23,6 +23,10 @@ impl SnapshotView {
     pub fn record(&self) -> &SnapshotRecord {
         &self.record
     }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
 }
 
 impl Look for SnapshotView {

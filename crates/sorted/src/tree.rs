@@ -29,6 +29,7 @@
 //! flushing can be tried again.
 
 mod change;
+mod difference;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use larder_mutants::point;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
+pub use difference::{Difference, Differs, Side};
 pub use survey::{LostNode, Met};
 
 /// Source of clean nodes: a cache in front of the block store.

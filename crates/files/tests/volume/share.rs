@@ -5,6 +5,8 @@ use crate::quota::dataset;
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
 use larder_format::ByteLen;
+use larder_format::items::{EXTENT, Extent};
+use larder_pool::{Changes, Differs, ROOT_DATASET, SnapshotView};
 use larder_sim::{SimWorld, Survival};
 use std::sync::Arc;
 
@@ -364,4 +366,42 @@ fn files_cut_by_content_share_whole_records_wherever_they_go() {
     assert!(bed.content(whole) == content && bed.content(to) == wanted && bed.content(other) == content);
     assert!(bed.content(third) == [b"a beginning".as_slice(), &content].concat());
     bed.check_tree();
+}
+
+#[test]
+fn what_a_copy_refers_to_is_in_the_difference_of_two_snapshots_however_old_it_is() {
+    let bed = small_records();
+    let old = file(&bed, ROOT, "old", &noise(1, 40 * RECORD));
+    file(&bed, ROOT, "beside", &noise(2, 2000 * RECORD));
+    bed.pool.snapshot(ROOT_DATASET, "monday").unwrap();
+    clone(&bed, old, ROOT, "copy");
+    bed.pool.snapshot(ROOT_DATASET, "tuesday").unwrap();
+    bed.write(old, 0, &noise(9, RECORD));
+    bed.pool.snapshot(ROOT_DATASET, "wednesday").unwrap();
+    let [monday, tuesday, wednesday] =
+        ["monday", "tuesday", "wednesday"].map(|name| bed.pool.snapshot_view(ROOT_DATASET, name).unwrap());
+    let extents = |old: Option<&SnapshotView>, new: &SnapshotView| {
+        let (mut found, mut nodes) = (Vec::new(), 0);
+        let mut changes = Changes::between(old, new);
+        while changes
+            .step(4, |differs| match differs {
+                Differs::Entry { key, new: Some(new), .. } if key.kind == EXTENT => {
+                    found.push(Extent::decode(new).unwrap().ptr.id);
+                }
+                Differs::Node(..) => nodes += 1,
+                Differs::Entry { .. } => {}
+            })
+            .unwrap()
+        {}
+        (found, nodes)
+    };
+    let (all, in_all) = extents(None, &monday);
+    assert_eq!(all.len(), 40 + 2000);
+    let (copied, nodes) = extents(Some(&monday), &tuesday);
+    assert_eq!(copied.len(), 40, "the copy's, all of them");
+    assert!(copied.iter().all(|id| *id < monday.record().high), "older than either");
+    assert!(nodes < in_all, "{nodes} nodes were read, of {in_all}");
+    let (written, _) = extents(Some(&tuesday), &wednesday);
+    assert!(matches!(written[..], [id] if id > tuesday.record().high));
+    assert_eq!(extents(Some(&monday), &wednesday).0.len(), 41);
 }
