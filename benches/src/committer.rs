@@ -1,4 +1,4 @@
-//! What the daemon does beside writers: commits, stores meanwhile what is dirty, cleans.
+//! Stands in for the daemon beside writers: commits, flushes dirty data in between, cleans.
 
 use larder_files::Mount;
 use larder_pool::{FrontEnd, Pool, PoolError};
@@ -12,7 +12,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// As the daemon has it.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whoever calls [`Committer::work`] in a thread of its own stands in for the daemon.
+/// Stands in for the daemon, with [`Committer::work`] in a thread of its own.
 #[derive(Default)]
 pub struct Committer {
     stop: AtomicBool,

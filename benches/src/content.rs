@@ -1,4 +1,4 @@
-//! What is written: bytes that no codec makes smaller, and text as programs log it.
+//! Data to write: bytes that no codec makes smaller, and text as programs log it.
 
 use larder_device::{Entropy, SeededEntropy};
 use std::fmt::Write;

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The pool's name.
 pub const POOL: &str = "bench";
 
-/// How a pool is made.
+/// A pool's layout, and the devices it takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// The layout word; empty for a single device.

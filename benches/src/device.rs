@@ -1,4 +1,4 @@
-//! What a file in a folder gives by itself: the measure of everything that is stored in that folder.
+//! Speed of a plain file in a folder: the measure of everything that is stored in that folder.
 
 use crate::content::Content;
 use crate::{Latencies, MIB, mb_per_s, timed};
@@ -32,7 +32,7 @@ pub fn sparse_file(path: &Path, bytes: u64) {
     fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a file of this size can be made");
 }
 
-/// What a new file is made of.
+/// State of a new file's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ground {
     /// Holes: the file system finds room for each write, one after the other.
@@ -42,7 +42,7 @@ pub enum Ground {
 }
 
 impl Ground {
-    /// What people would say.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Holes => "sparse",
@@ -55,7 +55,7 @@ impl Ground {
         sparse_file(path, bytes);
         if self == Self::Written {
             let device = FileDevice::open(path, OpenMode::Exclusive).expect("the file can be used");
-            // What lies below may make holes of zeros.
+            // Not zeros: a layer below may turn those into holes.
             write_all(&device, &Content::Random.bytes(MIB), end.min(bytes).div_ceil(MIB as u64) as usize);
         }
     }

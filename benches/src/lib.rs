@@ -1,4 +1,4 @@
-//! What the benchmarks share: how they measure, and what they measure with.
+//! Shared by the benchmarks: timing, and the pools, peers and content that they measure with.
 
 pub mod committer;
 pub mod content;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// One mebibyte: the block of sequential work.
 pub const MIB: usize = 1 << 20;
-/// What memory comes in.
+/// Bytes of a page of memory.
 const PAGE: usize = 4096;
 
 /// The world of a pool that a benchmark has in its own process.
@@ -81,7 +81,7 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// What `work` gives, and the time it takes.
+/// The result of `work`, and the time it takes.
 pub fn timing<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let mut result = None;
     let time = timed(|| result = Some(work()));

@@ -1,8 +1,8 @@
-//! What a run leaves about, so that Ctrl-C and SIGTERM can take it away.
+//! A list of the run's processes, mounts, loop devices and folders, for Ctrl-C and SIGTERM to clean up.
 //!
-//! Who starts a process, mounts something or attaches a loop device tells it here, and again when it is
-//! gone. On a signal all that is still known is ended, unmounted, detached and removed, by its id or path;
-//! nothing else is touched. The lock stays held meanwhile, so the run makes nothing new.
+//! Each is added when it is made, and taken off the list when it is gone. On a signal those still listed
+//! are ended, unmounted, detached and removed, by their id or path; nothing else is touched. The lock
+//! stays held meanwhile, so the run makes nothing new.
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,4 +1,4 @@
-//! What a report says of the machine that it was made on.
+//! Description of the machine, for reports.
 
 use crate::peer;
 use std::fs;

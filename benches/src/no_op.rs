@@ -16,7 +16,7 @@ const RECORD: usize = 128 << 10;
 #[derive(Default)]
 pub struct NoOp {
     files: Mutex<Files>,
-    /// What is written is hashed with it, as fingerprints are.
+    /// Key that writes are hashed with, as fingerprints are; `None` for no hashing.
     key: Option<[u8; 32]>,
 }
 

@@ -4,7 +4,7 @@ use larder_device::{Entropy, SeededEntropy};
 use std::fmt;
 use std::str::FromStr;
 
-/// How overwrites are spread.
+/// Distribution of overwrites over the pieces.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pattern {
     /// Every piece is as likely as any other.
@@ -83,7 +83,7 @@ impl Picker {
         self.pieces[rank] as usize
     }
 
-    /// How likely each piece is, as a multiple of the average.
+    /// Probability of each piece, as a multiple of the average.
     pub fn weights(&self) -> Vec<f64> {
         let count = self.pieces.len();
         let mut weights = vec![1.0; count];

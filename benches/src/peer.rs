@@ -63,7 +63,7 @@ impl Peer {
         }
     }
 
-    /// What it is, exactly.
+    /// Its exact configuration, for the report.
     pub fn about(self) -> &'static str {
         match self {
             Self::LarderOff => {
@@ -164,7 +164,7 @@ impl Site {
     }
 }
 
-/// How many files the passthrough may have open, which keeps one open for each that the kernel knows.
+/// Limit of open files for the passthrough, which keeps one open for each that the kernel knows.
 pub fn open_files() -> u64 {
     const MOST: u64 = 1 << 20;
     let raised = Command::new("prlimit").arg(format!("--nofile={MOST}")).arg("true").output();

@@ -1,4 +1,4 @@
-//! What the plots are drawn with: a page of SVG that is legible on white and on black.
+//! Drawing of the plots: a page of SVG that is legible on white and on black.
 
 use std::fmt::Write;
 

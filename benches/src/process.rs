@@ -1,4 +1,4 @@
-//! What a process has used: processor time and memory, as proc_pid_stat(5) and proc_pid_status(5) tell.
+//! Processor time and memory of a process, from proc_pid_stat(5) and proc_pid_status(5).
 
 use std::collections::HashMap;
 use std::fs;
@@ -61,7 +61,7 @@ pub fn own_cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What this process has resident, bytes.
+/// Resident memory of this process, bytes.
 pub fn resident_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("our own process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

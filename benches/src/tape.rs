@@ -1,4 +1,4 @@
-//! What a pool asks of its devices, on tape; and the same requests made by fio: the ceiling of whatever made them.
+//! A tape of a pool's requests to its devices, and its replay by fio: the ceiling of whatever made them.
 
 use crate::device::Ground;
 use crate::peer::run;
@@ -29,11 +29,11 @@ pub enum Kind {
 pub struct Entry {
     /// The device's file.
     pub path: Arc<Path>,
-    /// What it was.
+    /// Read, write or flush.
     pub kind: Kind,
     /// Where, bytes.
     pub offset: u64,
-    /// How much, bytes.
+    /// Length, bytes; 0 of a flush.
     pub len: u64,
 }
 
@@ -116,7 +116,7 @@ pub fn bytes_by_file(entries: &[Entry], kind: Kind) -> BTreeMap<Arc<Path>, u64> 
 
 /// Before each measurement, so that what came before it does not tell in it.
 pub const REST: Duration = Duration::from_secs(2);
-/// What fio leaves uncounted at most, bytes.
+/// Bytes that fio leaves uncounted at most.
 const IN_FLIGHT: u64 = 48 << 20;
 
 /// The time that fio takes for the same requests: all reads in their order, and beside them all writes and flushes
@@ -176,7 +176,7 @@ pub fn replay(entries: &[Entry], ground: Ground, size: u64, folder: &Path) -> Du
     let json = &told[told.find('{').unwrap_or(0)..];
     let told: serde_json::Value = serde_json::from_str(json).expect("fio gives JSON");
     let jobs = told["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // What is in flight at the end is waited for and not counted.
+    // fio waits for requests in flight at the end and does not count them.
     for (kind, name) in [(Kind::Read, "read"), (Kind::Write, "write")] {
         let done: u64 = jobs.iter().filter_map(|job| job[name]["io_bytes"].as_u64()).sum();
         let asked = bytes(entries, kind);

@@ -1,4 +1,4 @@
-//! What a piece of work used.
+//! Time that a piece of work used.
 
 use crate::{process, timing};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What is done in a mounted folder.
+//! Work in a mounted folder: streams, random reads, appends, small files, copies of trees.
 
 use crate::{Latencies, MIB, timed};
 use larder_device::{AlignedBuf, Entropy, SeededEntropy};

@@ -65,7 +65,7 @@ fn hold(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let path = dir.join("held");
     fs::write(&path, vec![7; 8 << 20])?;
-    // What the kernel has cached can be read as long as the file is open; this one does not ask the cache.
+    // Data in the kernel's cache can be read as long as the file is open; this descriptor bypasses the cache.
     let mut reads = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&path)?;
     reads.read_exact(&mut [0; 4096])?;
     let mut writes = OpenOptions::new().append(true).create(true).open(dir.join("written"))?;
@@ -192,7 +192,7 @@ fn work(dir: &Path, seed: u64, ops: u64) -> io::Result<()> {
             }
         }
     }
-    // What did not come by chance, so that the sums are known.
+    // Changes that do not depend on chance, so that the sums are known.
     count_up(&dir.join("rounds"))?;
     OpenOptions::new()
         .append(true)

@@ -1,4 +1,4 @@
-//! What processes see of each other's doing on a mount: `races WHAT FOLDER`. Prints what went wrong, and fails then.
+//! Races between processes on a mount: `races WHAT FOLDER`. Prints failures, and fails then.
 //!
 //! Each does a fixed number of steps and asks for what holds at every moment, so that no outcome depends on time.
 
@@ -80,7 +80,7 @@ fn replaced(dir: &Path) -> bool {
         .fold(true, |good, (count, what)| count.told(what) && good)
 }
 
-/// What has no name any more is there for whoever holds it, without a descriptor to read or write.
+/// A removed file or folder stays there for its holder, without a descriptor to read or write.
 fn held(dir: &Path) -> bool {
     let count = Count::default();
     let (file, folder) = (dir.join("held"), dir.join("folder"));
@@ -183,7 +183,7 @@ fn bits(dir: &Path) -> bool {
     let count = Count::default();
     fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
     let myself = env::current_exe().unwrap();
-    // What is left of the bits: the stranger is not in the file's group, in the last case he is.
+    // Mode, group, bits left: the stranger is in the file's group only in the last case.
     for (mode, group, left) in [
         (0o6777, 0, 0o777),
         (0o4766, 0, 0o766),

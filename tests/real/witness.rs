@@ -57,7 +57,7 @@ fn content(seed: u64, index: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-// What each actor writes, by its number `index`.
+// Data that each actor writes, by its number `index`.
 
 /// Small files, each synced.
 fn small_len(seed: u64, index: u64) -> usize {
@@ -76,7 +76,7 @@ const APPENDED: usize = 100;
 
 const LANES: u64 = 2;
 
-/// How long an actor goes on when no error comes; one of them then says so by a panic.
+/// Time after which an actor without an error stops; one of them then says so by a panic.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Four actors at once, each until its first error. That one is expected: it is how the end looks from inside.

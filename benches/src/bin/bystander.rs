@@ -1,5 +1,5 @@
-//! What an fsync costs who stands beside others' work: a 4 KiB append with fsync every 20 ms, alone, beside a stream
-//! that writes as fast as it can, and beside that and an unlink every 6 ms.
+//! Latency of fsync beside other work: a 4 KiB append with fsync every 20 ms, alone, beside a stream that writes as
+//! fast as it can, and beside that and an unlink every 6 ms.
 //!
 //! `cargo run --release -p larder-benches --bin bystander -- FOLDER` (see benches/README.md). Needs root. FOLDER holds
 //! the devices, and is left as it was.
@@ -37,7 +37,7 @@ const STREAM_MIB: u64 = 1024;
 const APPEND_EVERY: Duration = Duration::from_millis(20);
 const UNLINK_EVERY: Duration = Duration::from_millis(6);
 
-/// What goes on beside.
+/// The other work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -91,7 +91,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// How long each fsync took, and the mebibytes that were streamed meanwhile.
+/// The time of each append with its fsync, and the mebibytes that were streamed meanwhile.
 fn measure(folder: &Path, beside: Beside, time: Duration) -> (Vec<Duration>, u64) {
     let doomed = folder.join("doomed");
     let count = (time.as_millis() / UNLINK_EVERY.as_millis()) as usize + 1;

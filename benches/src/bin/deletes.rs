@@ -1,8 +1,8 @@
-//! How fast space comes back: `rm` of large files, `fs destroy`, and `rm -r` of many small files.
+//! Time until space comes back: `rm` of large files, `fs destroy`, and `rm -r` of many small files.
 //!
 //! `cargo run --release -p larder-benches --bin deletes -- FOLDER` (see benches/README.md). Needs root.
 //! FOLDER holds the devices, and is left as it was. The records of large files are pages of zeros with a
-//! number each, so every one is another, and all of them take about a hundredth of their plain length.
+//! number each, so all of them differ, and take about a hundredth of their plain length.
 
 use clap::Parser;
 use larder_benches::daemon::{Daemon, Layout, pause};
@@ -42,7 +42,7 @@ const LARGEST_MIB: usize = 13 << 10;
 const FILE_MIB: usize = 100;
 /// The devices, bytes: sparse.
 const DEVICE: u64 = 8 << 30;
-/// How often the pool is asked what it still frees.
+/// Between two polls of `freeing` and AVAIL.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Small files in a folder.
 const FOLDER_FILES: usize = 1000;
@@ -53,7 +53,7 @@ struct Bed {
     mountpoint: PathBuf,
 }
 
-/// What became of a delete.
+/// Times of a delete.
 struct Freed {
     /// Until the command returned.
     told: Duration,

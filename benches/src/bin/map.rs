@@ -62,7 +62,7 @@ impl Bench {
         self.runs.extend(changes.added.into_iter().map(|run| (run.run.get(), run)));
     }
 
-    /// What a commit does to the map.
+    /// A commit's part in the map: a checkpoint and a merge step.
     fn commit(&mut self) {
         let changes = self.map.checkpoint(&mut self.pages).expect("memory does not fail");
         self.note(changes);

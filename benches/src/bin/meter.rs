@@ -1,4 +1,4 @@
-//! What measuring a request costs: a request whose device does nothing, timed and not timed, and the parts
+//! Cost of measuring a request: a request whose device does nothing, timed and not timed, and the parts
 //! of the difference. `cargo run --release -p larder-benches --bin meter`
 
 use larder_device::{Clock, Histogram, Meter, Pending, RequestKind, SystemClock};

@@ -1,4 +1,4 @@
-//! What a small file costs the engine, step by step, without FUSE.
+//! Cost of a small file in the engine, step by step, without FUSE.
 //!
 //! `cargo run --release -p larder-benches --bin small -- FOLDER` (see benches/README.md). A tree of small files is
 //! stored three times in a dataset with `dedup=on`, in a pool on six files in FOLDER, by the calls that the kernel
@@ -39,7 +39,7 @@ const WRITES: OpenFlags = OpenFlags {
 const FOLDER: usize = 64;
 /// Bytes of files, in turns.
 const SIZES: [usize; 8] = [150, 600, 1300, 2500, 4000, 7000, 16_000, 45_000];
-/// What a file goes through.
+/// Timed calls for each file; the last is getattr on its folder.
 const STEPS: [&str; 7] = ["look up", "create", "write", "set times", "set mode", "release", "folder"];
 
 fn main() {

@@ -105,7 +105,7 @@ fn over(source: &[u8], bytes: usize, mut each: impl FnMut(&[u8])) {
     source.chunks_exact(RECORD).cycle().take(bytes / RECORD).for_each(&mut each);
 }
 
-/// What is done to each record by itself.
+/// Stages of a single record: copies, sums, frames, codecs.
 fn by_record(content: Content, source: &[u8], bytes: usize) {
     let name = |stage: &str| format!("{stage}, {}", content.name());
     if content == Content::Random {

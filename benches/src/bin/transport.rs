@@ -1,4 +1,4 @@
-//! What FUSE itself costs: a file system that does nothing, served by a process of its own, over each transport
+//! Cost of FUSE itself: a file system that does nothing, served by a process of its own, over each transport
 //! that `LARDER_FUSE` can name. The rivals take turns, so that a noisy neighbour meets them all.
 //!
 //! `cargo run --release -p larder-benches --bin transport` (see benches/README.md). Needs root.

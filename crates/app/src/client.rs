@@ -1,5 +1,5 @@
-//! How commands reach the daemon: plain HTTP/1.1 over its socket, one request a connection. Whoever
-//! needs the daemon and does not find it starts it.
+//! The way from commands to the daemon: plain HTTP/1.1 over its socket, one request a connection. A command that needs
+//! the daemon and does not find it starts it.
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
 use crate::api::{ApiError, Done, ErrorKind, Result};
@@ -19,13 +19,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long a daemon that was just started may take to answer.
+/// Polls, `PAUSE` apart, for a daemon that was just started to answer.
 const START_TRIES: u32 = 1500;
-/// How often one is started that leaves again, before that is told.
+/// Starts of daemons that end at once, before that is an error.
 const SPAWNS: u32 = 3;
-/// How long a daemon that has exported its pools may take to end.
+/// Polls for a daemon to end that has exported its pools.
 const STOP_TRIES: u32 = 3000;
-/// How long a daemon that was killed may take to be gone.
+/// Polls for a killed daemon to be gone.
 const DEATH_TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -71,7 +71,7 @@ impl Client {
         Ok(false)
     }
 
-    /// How the daemon is; nothing when none runs.
+    /// State of the daemon; nothing when none runs.
     ///
     /// # Errors
     /// When it is there and does not answer.
@@ -178,8 +178,8 @@ pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// What a daemon says that came after one which died over the request: that it knows no such pool is news of
-/// its own, not of the pool.
+/// An error of the daemon started after one that died over the request. Its NotFound is about its own imports, not
+/// about the pool.
 fn of_successor(error: ApiError) -> ApiError {
     if error.kind != ErrorKind::NotFound {
         return error;
@@ -225,7 +225,7 @@ fn post(stream: UnixStream, route: &str, body: Vec<u8>) -> Result<(StatusCode, B
     runtime.block_on(reply).map_err(|error| garbled(&error.to_string()))
 }
 
-/// How this command was typed, without the folders of its name.
+/// This command as it was typed, without the folders of its name.
 fn command_line() -> String {
     let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let name = words.next().unwrap_or_default();

@@ -41,7 +41,7 @@ pub const STATUS_ROUTE: &str = "/v1/daemon/status";
 /// Where [`Stop`] is posted to.
 pub const STOP_ROUTE: &str = "/v1/daemon/stop";
 
-/// How long replies may take to leave once all pools are exported.
+/// Time limit for replies to leave once all pools are exported.
 const LAST_REPLIES: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
@@ -195,7 +195,7 @@ async fn answer<V: Verb>(
 ) -> std::result::Result<Json<V::Reply>, Failure> {
     let request = request.checked()?;
     let text = headers.get(COMMAND_HEADER).map(|text| printable(&decoded(text.as_bytes())));
-    // Who speaks to the socket directly gives no command line.
+    // Requests sent to the socket directly have no command line.
     let text = text.unwrap_or_else(|| format!("POST {}", V::ROUTE));
     let reply = blocking(move || {
         // Asking for a name may take a while, where it is not on this host.
@@ -205,7 +205,7 @@ async fn answer<V: Verb>(
     Ok(Json(reply.await?))
 }
 
-/// Who is at the other end of a connection.
+/// The user at the other end of a connection.
 #[derive(Debug, Clone)]
 struct Peer {
     uid: u32,
@@ -323,7 +323,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::at(&dir.path().join("run"));
         run_dir.create().unwrap();
-        // What a killed daemon leaves.
+        // Left by a killed daemon.
         drop(UnixListener::bind(run_dir.socket()).unwrap());
         let client = Client::new(run_dir.clone());
         let of_daemon = run_dir.clone();

@@ -24,7 +24,7 @@ pub trait Engine: Send + Sync {
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses>;
     /// The state of pools with how long requests took.
     fn pool_iostat(&self, request: Iostat) -> Result<pool::Statuses>;
-    /// What the caches of pools did and hold.
+    /// Counters and sizes of the caches of pools.
     fn pool_cache(&self, request: Cache) -> Result<Caches>;
     /// Properties of pools.
     fn pool_get(&self, request: pool::Get) -> Result<Items>;
@@ -56,7 +56,7 @@ pub trait Engine: Send + Sync {
     fn pool_trim(&self, request: Trim) -> Result<Done>;
     /// Starts resilvers from the beginning.
     fn pool_resilver(&self, request: Resilver) -> Result<Done>;
-    /// What happened to pools.
+    /// Events of pools.
     fn pool_events(&self, request: Events) -> Result<EventLists>;
     /// Which commands changed pools.
     fn pool_history(&self, request: History) -> Result<Histories>;
@@ -95,7 +95,7 @@ pub trait Engine: Send + Sync {
 pub trait Verb: Serialize + DeserializeOwned + Send + 'static {
     /// Where it is posted to.
     const ROUTE: &'static str;
-    /// What comes back.
+    /// Its reply.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
     /// The request in its exact form, when its parts make sense.
     ///

@@ -1,6 +1,6 @@
 //! The larder binary: FUSE mounts, the daemon and the command line.
 //!
-//! Who calls whom: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
+//! Layers: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
 //! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine.
 
 mod api;

@@ -51,7 +51,7 @@ impl RunDir {
         self.0.join("daemon.lock")
     }
 
-    /// What a daemon that a command started prints.
+    /// Log file: the output of a daemon that a command started.
     pub fn log(&self) -> PathBuf {
         self.0.join("daemon.log")
     }
@@ -125,7 +125,7 @@ impl RunDir {
         open().map_err(|error| unusable(&path, &error))
     }
 
-    /// How files here are made and opened.
+    /// Options to open a file here: made when missing, for its owner alone, no symbolic link.
     fn options(&self) -> OpenOptions {
         let no_follow = rustix::fs::OFlags::NOFOLLOW.bits();
         let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! What a pool remembers, as its users meet it: events, the history of commands, and which files are damaged.
+//! Events, history of commands and damaged files of a pool, as its users meet them.
 #[allow(dead_code, reason = "other tests need the rest")]
 mod bed;
 

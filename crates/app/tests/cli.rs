@@ -36,7 +36,7 @@ fn plant(root: &Path) {
     }
 }
 
-/// What a tree holds, by path: kind, links, size, and a hash of the content.
+/// Content of a tree, by path: kind and mode; of files also links, mtime and a hash; of links the target.
 fn survey(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -534,7 +534,7 @@ fn memory_and_its_shares_change_live_and_the_figures_show_it() {
     assert!(after < before / 2 && c / MIB == 460, "{after} of {c}: what went does not come back by itself");
     assert_eq!(bed.ok("pool get -Hp -o value memory tank"), "1073741824\n");
 
-    // What went is read anew, once the kernel lets go of its copies, and both figures tell.
+    // Evicted data is read anew, once the kernel lets go of its copies, and both figures show it.
     for n in 0..60 {
         let mut file = File::open(bed.path(&format!("mnt/{n}"))).unwrap();
         file.sync_all().unwrap();

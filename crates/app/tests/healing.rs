@@ -143,7 +143,7 @@ fn a_scrub_makes_good_what_rotted_and_says_so() {
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["pools"]["tank"]["scans"][0]["repaired"], 0, "{told:#}");
 
-    // What was whole once can be read with two devices less, whichever these are.
+    // Repaired data can be read with two devices less, whichever these are.
     bed.ok("pool offline tank disk0");
     bed.ok("pool offline tank disk2");
     whole(&bed, 0..24);
@@ -190,7 +190,7 @@ fn a_scrub_can_be_paused_gone_on_with_and_stopped() {
     bed.ok("pool wait -t scrub tank");
     assert!(bed.ok("pool status tank").contains("scan: scrub repaired 0B in "));
 
-    // What was just verified is not verified again.
+    // Data that was just verified is not verified again.
     let all = scan(&bed, "scrub")["examined"].as_u64().unwrap();
     bed.ok("pool scrub -w --since 1d tank");
     let since = scan(&bed, "scrub")["examined"].as_u64().unwrap();
@@ -208,7 +208,7 @@ fn a_device_is_replaced_healthy_or_missing() {
     bed.create("tank", "raidz1", &devices);
     fill(&bed, 0..12);
 
-    // What cannot be: everything is told before anything is written.
+    // Impossible requests: everything is told before anything is written.
     let small = bed.path("disks/small");
     File::create(&small).unwrap().set_len(80 * MIB).unwrap();
     let error = bed.fails(2, "pool replace tank disk0 DIR/disks/small");
@@ -532,7 +532,7 @@ fn the_last_good_disk_is_replaced_but_for_what_cannot_be_read_and_somebody_accep
     assert_eq!(told.status.code(), Some(1), "{told:?}");
     fs::remove_file(bed.path("mnt/7")).unwrap();
     bed.ok("pool sync tank");
-    // What the scrub found is looked for still.
+    // Damage that the scrub found is still looked for.
     until(&bed, "forgotten", |status| status.contains("errors: No known data errors"));
     bed.ok(&format!("pool labelclear {old}"));
 }

@@ -108,7 +108,7 @@ fn a_pool_that_hangs_holds_up_no_command_about_another() {
     sync.wait().unwrap();
 }
 
-/// What only looks, at the pool `tank` above all.
+/// Verbs that only look, at the pool `tank` above all.
 const LOOKS: [&str; 13] = [
     "pool status",
     "pool list",
@@ -124,7 +124,7 @@ const LOOKS: [&str; 13] = [
     "daemon status",
     "cachestat",
 ];
-/// What the pool `second` can do meanwhile.
+/// Verbs that work on the pool `second` meanwhile.
 const OF_ANOTHER: [&str; 5] = [
     "pool check second",
     "pool sync second",
@@ -132,7 +132,7 @@ const OF_ANOTHER: [&str; 5] = [
     "fs create second/a",
     "fs destroy second/a",
 ];
-/// What changes the pool `tank`, or needs it whole.
+/// Verbs that change the pool `tank`, or need it whole.
 const CHANGES: [&str; 10] = [
     "pool check tank",
     "pool sync tank",
@@ -196,7 +196,7 @@ fn every_command_is_answered_and_files_are_read_while_a_pool_is_suspended() {
         }
         let import = format!("pool import -d {} second", devices[1]);
         assert!(answered(&bed, &import).0);
-        // What changes the pool, or needs it whole, is refused.
+        // Verbs that change the pool, or need it whole, are refused.
         for line in CHANGES {
             let (done, text) = answered(&bed, line);
             assert!(!done, "{line}: {text}");

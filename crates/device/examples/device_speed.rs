@@ -1,4 +1,4 @@
-//! How fast a file or block device is through this crate: `device_speed PATH [MIB]`.
+//! Speed of a file or block device through this crate: `device_speed PATH [MIB]`.
 //!
 //! Writes MIB (default 1024) mebibytes in order, 1 MiB a request, 16 in flight, then flushes; then reads 4 KiB at
 //! random places, 32 in flight. Then it reads one request at a time, three ways side by side: by `pread`, which

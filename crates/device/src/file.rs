@@ -15,8 +15,8 @@
 //! `flock` is only shared (udev takes such locks when it looks at a disk, and must go on doing so) and
 //! tells another daemon why the claim failed.
 //!
-//! What its caller waits for itself, a single read or a copy of the intent log, goes by a ring of that thread
-//! ([`ring`]) instead.
+//! A request that its caller's thread waits for, a single read or a copy of the intent log, goes by a ring of
+//! that thread ([`ring`]) instead.
 //!
 //! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
@@ -38,7 +38,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What a device is opened for.
+/// Purpose of opening a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// To look whether it belongs to a pool: reads only, takes no lock, disturbs no one.
@@ -91,7 +91,7 @@ pub struct FileDevice {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the threads and their owner share.
+/// State shared by the threads and their owner.
 struct FileState {
     file: Arc<OpenFile>,
     queue: Mutex<Queue>,
@@ -114,7 +114,7 @@ impl Queue {
 }
 
 impl FileDevice {
-    /// How many requests are performed at once unless told otherwise.
+    /// Requests performed at once, by default.
     pub const THREADS: usize = 4;
 
     /// Opens the file or block device at `path`.
@@ -191,8 +191,8 @@ impl Device for FileDevice {
         self.enqueue(request, true)
     }
 
-    /// What waits fails as well, and dropping the device will not wait for requests that are stuck in the kernel.
-    /// The lock stays until they come back; then the device can be opened anew.
+    /// Queued requests fail as well, and dropping the device will not wait for requests that are stuck in the
+    /// kernel. The lock stays until those come back; then the device can be opened anew.
     fn abandon(&self) {
         let waiting = self.shared.close();
         self.shared.file.fd.lock().take();
@@ -295,7 +295,7 @@ impl FileState {
             };
             drop(queue);
             completion.begin();
-            // Whoever waits is told, and the thread stays.
+            // After a panic the caller gets an error, and the thread stays.
             let performed = catch_unwind(AssertUnwindSafe(|| self.perform(request)));
             completion.complete(performed.unwrap_or(Err(DeviceError::Gone)));
         }
@@ -396,7 +396,7 @@ fn open_fd(path: &Path, mode: OpenMode, block: bool) -> Result<(OwnedFd, bool), 
     Ok((fd, true))
 }
 
-/// Who has claimed a block device: a daemon of ours would have locked it too.
+/// Error for a claimed block device: `Busy` if a daemon of ours has it, which would have locked it too.
 fn claimed(path: &Path) -> OpenError {
     let locked = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|fd| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive));

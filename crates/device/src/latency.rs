@@ -1,4 +1,4 @@
-//! How long requests take, counted where they complete.
+//! Latency of requests, counted where they complete.
 //!
 //! A [`Meter`] belongs to a device in use. Its [`Stopwatch`] rides along with a request, in the state that
 //! promise and caller share, so every kind of device is measured alike: *total wait* runs from submission
@@ -69,7 +69,7 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Relaxed);
     }
 
-    /// What has been counted. Durations recorded meanwhile may be in the sum and not in the buckets.
+    /// The counts so far. Durations recorded meanwhile may be in the sum and not in the buckets.
     pub fn read(&self) -> Counts {
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         Counts::new(self.sum_ns.load(Relaxed), buckets)
@@ -84,7 +84,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What [`Counts::sum_ns`] and [`Counts::buckets`] of another told. Buckets that no histogram has are left out.
+    /// From the [`Counts::sum_ns`] and [`Counts::buckets`] of another. Buckets that no histogram has are left out.
     pub fn new(sum_ns: u64, mut buckets: Vec<u64>) -> Self {
         buckets.truncate(BUCKETS);
         buckets.truncate(buckets.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
@@ -101,7 +101,7 @@ impl Counts {
         &self.buckets
     }
 
-    /// How many durations were counted.
+    /// Number of durations.
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -111,7 +111,7 @@ impl Counts {
         self.sum_ns.checked_div(self.total())
     }
 
-    /// What this many of 1000 durations do not exceed, ns: 500 is the median. At most an eighth too high.
+    /// Duration that `per_mille` of 1000 do not exceed, ns: 500 is the median. At most an eighth too high.
     pub fn percentile(&self, per_mille: u64) -> Option<u64> {
         let rank = u128::from(self.total()) * u128::from(per_mille);
         let rank = u64::try_from(rank.div_ceil(1000)).unwrap_or(u64::MAX).max(1);
@@ -125,7 +125,7 @@ impl Counts {
             .map(most)
     }
 
-    /// What was counted after `earlier`; all of it, when that is no earlier reading of the same histogram.
+    /// Counts since `earlier`; all of them, when that is no earlier reading of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |at: usize| earlier.buckets.get(at).copied().unwrap_or(0);
@@ -163,7 +163,7 @@ impl Counts {
     }
 }
 
-/// What a request is for.
+/// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// Reading.
@@ -174,7 +174,7 @@ pub enum RequestKind {
     Flush,
 }
 
-/// How long requests of one kind took.
+/// Latencies of requests of one kind.
 #[derive(Default)]
 pub struct Waits {
     /// From submission to completion.
@@ -183,7 +183,7 @@ pub struct Waits {
     pub disk: Histogram,
 }
 
-/// How long the requests to one device took.
+/// Latencies of the requests to one device.
 pub struct Meter {
     clock: Arc<dyn Clock>,
     read: Waits,
@@ -195,7 +195,7 @@ pub struct Meter {
     owed_since_ns: AtomicU64,
     /// Monotonic time of the last completion, ns; 0 before the first.
     answered_ns: AtomicU64,
-    /// What a read takes, about; ns, 0 before the first.
+    /// Typical disk wait of a read, ns; 0 before the first.
     typical_ns: AtomicU64,
 }
 
@@ -207,7 +207,7 @@ impl Meter {
         Self { clock, read, write, flush, owed: AtomicU32::new(0), owed_since_ns, answered_ns, typical_ns }
     }
 
-    /// What it has seen of one kind.
+    /// Latencies of requests of this kind.
     pub fn waits(&self, kind: RequestKind) -> &Waits {
         match kind {
             RequestKind::Read => &self.read,
@@ -222,7 +222,7 @@ impl Meter {
         Stopwatch { meter: Arc::clone(self), kind, submitted, begun: None, late: false }
     }
 
-    /// How many requests are in flight whose callers gave up waiting ([`crate::Pending::note_late`]).
+    /// Number of requests in flight whose callers gave up waiting ([`crate::Pending::note_late`]).
     pub fn owed(&self) -> u32 {
         self.owed.load(Relaxed)
     }
@@ -241,8 +241,7 @@ impl Meter {
         self.clock.monotonic().saturating_sub(Duration::from_nanos(since))
     }
 
-    /// What the device has taken for a read of late, about: the median of some dozen of them, by disk wait. None
-    /// before the first read.
+    /// Typical disk wait of recent reads: about the median of some dozen. None before the first read.
     pub fn typical_read(&self) -> Option<Duration> {
         let ns = self.typical_ns.load(Relaxed);
         (ns > 0).then(|| Duration::from_nanos(ns))

@@ -40,7 +40,7 @@ pub enum Request {
     Read {
         /// Where.
         offset: DeviceOffset,
-        /// How much.
+        /// Length.
         len: ByteLen,
     },
     /// Writes the whole buffer at `offset`; offset and length are multiples of [`ALIGN`].
@@ -48,7 +48,7 @@ pub enum Request {
     Write {
         /// Where.
         offset: DeviceOffset,
-        /// What.
+        /// The bytes.
         data: Arc<AlignedBuf>,
     },
     /// Tells that the `len` bytes at `offset` are of no use any more; both are multiples of [`ALIGN`]. What is read
@@ -57,14 +57,14 @@ pub enum Request {
     Discard {
         /// Where.
         offset: DeviceOffset,
-        /// How much.
+        /// Length.
         len: ByteLen,
     },
     /// Makes all writes that completed before this request was submitted durable.
     Flush,
 }
 
-/// What a request completes with: the bytes of a read, an empty buffer otherwise.
+/// Result of a request: the bytes of a read, an empty buffer otherwise.
 pub type Outcome = Result<AlignedBuf, DeviceError>;
 
 /// Why a request failed. Data on other devices is unaffected.
@@ -99,7 +99,7 @@ impl DeviceError {
 
 /// A device: something that holds bytes and can lose power.
 pub trait Device: Send + Sync {
-    /// How people know it: its path, or its name in a simulation. For messages only.
+    /// Its path, or its name in a simulation. For messages only.
     fn name(&self) -> String;
     /// Its size in bytes.
     fn size(&self) -> ByteLen;

@@ -25,7 +25,7 @@ struct State<T> {
     begun: bool,
     hangs: bool,
     watch: Option<Stopwatch>,
-    /// Who waits for this request among others.
+    /// Waker of a caller that waits for this request among others.
     waker: Option<Arc<Waker>>,
 }
 

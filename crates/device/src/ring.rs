@@ -67,7 +67,7 @@ fn ring() -> Option<IoUring> {
     if let Some(ring) = RINGS.with_borrow_mut(Vec::pop) {
         return Some(ring);
     }
-    // Who waits is in the kernel anyway and need not be interrupted to take a completion.
+    // The waiting thread is in the kernel anyway and need not be interrupted to take a completion.
     let made = IoUring::builder().setup_coop_taskrun().build(1).ok();
     let made = made.filter(|ring| ring.params().is_feature_ext_arg());
     REFUSED.fetch_or(made.is_none(), Relaxed);
@@ -82,7 +82,7 @@ fn give_back(ring: IoUring) {
     });
 }
 
-/// What a request is for, with what the kernel needs of it.
+/// Operation of a request, with its offset and buffer.
 enum Job {
     Read { offset: u64, bytes: AlignedBuf },
     Write { offset: u64, data: Arc<AlignedBuf> },
@@ -201,8 +201,8 @@ impl Transfer {
 
     /// Waits for the completion until `limit` has passed, or something else happens.
     fn wait(&mut self, limit: Option<Duration>) {
-        // What came of it is seen by what is there afterwards: a completion, an entry that was not taken, or neither,
-        // since a signal ends the waiting as the time does.
+        // The ring shows the result afterwards: a completion, an entry that was not taken, or neither, since a signal
+        // ends the waiting as the time does.
         let _ = match limit {
             Some(limit) => {
                 let limit = Timespec::from(limit);
@@ -212,7 +212,7 @@ impl Transfer {
         };
     }
 
-    /// What came of it: the outcome, unless something is left to be done.
+    /// The outcome of a completion, unless something is left to be done.
     fn step(&mut self, result: i32) -> Option<Outcome> {
         let outcome = match (usize::try_from(result), self.job()) {
             (Err(_), job) => {
@@ -247,7 +247,7 @@ impl Transfer {
                 done.unwrap_or_else(|| self.again())
             });
             LATE.fetch_sub(1, Relaxed);
-            // Who waits may want to open the device anew, and this still holds the file.
+            // The caller may want to open the device anew, and this still holds the file.
             drop(self);
             completion.complete(outcome);
         };
@@ -260,7 +260,7 @@ impl Transfer {
 
     /// Performs it once more, in this thread, as nobody is in a hurry any more.
     fn again(&mut self) -> Outcome {
-        // What the ring may still hold is not to be submitted.
+        // An entry that the ring may still hold must not be submitted.
         self.ring.take();
         self.stage = Stage::Done;
         match self.job.as_ref().expect("it is not dropped yet") {
@@ -286,8 +286,8 @@ impl Drop for Transfer {
     }
 }
 
-/// What came of a request that nobody waits for with its own thread. A panic is one of the device's errors: so
-/// whoever was promised an outcome hears of it, and the pool notes it.
+/// Outcome of a request that no caller waits for in its own thread. A panic becomes an error of the device (EIO), so
+/// that the caller and the pool learn of it.
 fn caught(perform: impl FnOnce() -> Outcome) -> Outcome {
     let caught = catch_unwind(AssertUnwindSafe(perform));
     caught.unwrap_or(Err(DeviceError::Io { errno: Errno::IO.raw_os_error() }))

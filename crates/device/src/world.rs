@@ -28,7 +28,7 @@ pub trait Workers: Send + Sync {
 }
 
 impl dyn Workers {
-    /// What `make(i)` gives for every `i` below `count`, in their order.
+    /// Results of `make(i)` for every `i` below `count`, in order.
     pub fn map<T: Send + Sync>(&self, count: usize, make: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let made: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
         self.for_each(count, &|i| assert!(made[i].set(make(i)).is_ok(), "each number comes once"));

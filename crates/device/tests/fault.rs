@@ -155,7 +155,7 @@ fn delayed_requests_take_as_long_as_the_line_says() {
     assert!(before >= Duration::from_millis(40));
     let outcome = match bed.device.perform(read_request(0), SOON) {
         Err(late) => late.within(LONG),
-        // Whoever waited had to wait longer for a processor.
+        // This thread had to wait longer, for a processor.
         Ok(outcome) => outcome,
     };
     assert_eq!(outcome.unwrap()[0], 1);

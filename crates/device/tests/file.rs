@@ -229,7 +229,7 @@ fn taken(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// What is discarded on `device` goes from the file that it lies on, and nothing else does.
+/// A discard on `device` frees that range of the file that it lies on, and nothing else.
 fn gives_back(device: &FileDevice, path: &Path) {
     let bytes = vec![7; 16 << 20];
     device.submit(write(0, &bytes)).wait().unwrap();

@@ -8,7 +8,7 @@ use libc::*;
 /// A known difference in what an operation answers.
 pub struct Known {
     pub name: &'static str,
-    /// What the mount answers, for operations that are then not done on the disk.
+    /// The mount's errno, for operations that are then not done on the disk.
     pub alone: Option<fn(&Op) -> Option<i32>>,
     /// Whether both outcomes are as expected, for operations that change nothing on either side.
     pub both: Option<fn(&Step, &Outcome, &Outcome) -> bool>,

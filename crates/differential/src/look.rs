@@ -1,4 +1,4 @@
-//! What can be seen of a file, and of a whole tree.
+//! Visible state of a file, and of a whole tree.
 
 use crate::sys;
 use libc::*;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Seconds and nanoseconds.
 pub type Time = (i64, u32);
 
-/// What statx shows.
+/// Attributes from statx.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     pub mode: u32,
@@ -29,7 +29,7 @@ impl Look {
         self.mode & S_IFMT
     }
 
-    /// What must be equal on both sides. The size of a directory is each file system's own.
+    /// Attributes that must be equal on both sides. The size of a directory is each file system's own.
     pub fn plain(&self) -> String {
         let size = if self.kind() == S_IFDIR { 0 } else { self.size };
         let device = if [S_IFCHR, S_IFBLK].contains(&self.kind()) { self.device } else { (0, 0) };
@@ -69,7 +69,7 @@ pub struct Entry {
     pub cookie: i64,
 }
 
-/// What one getdents call with a buffer of `room` bytes gives.
+/// Entries from one getdents call with a buffer of `room` bytes.
 pub fn some_entries(fd: i32, room: usize) -> Result<Vec<Entry>, i32> {
     let mut raw = vec![0; room];
     let got = sys::getdents(fd, &mut raw)? as usize;
@@ -108,7 +108,7 @@ pub fn readable(name: &[u8]) -> String {
 /// Everything below a folder, by path.
 pub type Tree = BTreeMap<Vec<u8>, Seen>;
 
-/// What is at a path.
+/// The file at a path, as seen.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub look: Look,
@@ -207,7 +207,7 @@ fn hash(sum: u64, offset: u64, bytes: &[u8]) -> u64 {
     words.fold(sum, u64::wrapping_add)
 }
 
-/// What the data of a file comes to, holes left out.
+/// Hash of a file's data, holes left out.
 fn digest(file: i32) -> u64 {
     let (mut sum, mut from, mut at) = (0, 0, 0);
     let mut buffer = vec![0; 1 << 18];

@@ -81,7 +81,7 @@ const TRACE: usize = 1000;
 /// Steps of a failure that are shown.
 const SHOWN: usize = 40;
 
-/// How often each known difference was met.
+/// Known differences that were met, with counts.
 type Met = BTreeMap<&'static str, usize>;
 
 /// Where a trace came to, and what differed there.

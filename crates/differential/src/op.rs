@@ -1,4 +1,4 @@
-//! What is done to both sides, and how a seed makes it.
+//! Operations for both sides, made from a seed.
 //!
 //! An operation carries all of its arguments, and none depends on what an earlier one answered: so any of them
 //! can be left out of a trace that is made shorter.
@@ -43,7 +43,7 @@ impl Numbers {
     }
 }
 
-/// Who does it: a user, a group, more groups.
+/// Identity under which a step is done: user, group, more groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Who {
     pub uid: u32,

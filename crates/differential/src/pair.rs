@@ -21,21 +21,21 @@ pub struct Pair<'a> {
     disk: Side,
     roots: [PathBuf; 2],
     remount: Remount<'a>,
-    /// What was last seen of an inode, by its number (and birth, as numbers return on a disk).
+    /// Last look at each inode, by its number (and birth, as numbers return on a disk).
     seen: [BTreeMap<(u64, Option<Time>), Look>; 2],
     /// Inodes on the mount that were mapped: when that reads or writes them, and so moves their times, even over
     /// some that were set meanwhile, is the kernel's choice.
     mapped: BTreeSet<u64>,
     /// Inodes on the mount whose access times are no longer compared.
     read_apart: BTreeSet<u64>,
-    /// How often each known difference was met.
+    /// Known differences that were met, with counts.
     pub met: BTreeMap<&'static str, usize>,
     done: usize,
     /// Steps that were refused on neither side.
     pub succeeded: usize,
 }
 
-/// What an operation has to do with.
+/// A file that an operation touches.
 enum Touched<'a> {
     Slot(usize),
     /// Where a path leads, a last link followed.
@@ -75,7 +75,7 @@ impl<'a> Pair<'a> {
     /// Does a step on both sides.
     ///
     /// # Errors
-    /// What differs, in words.
+    /// The difference, in words.
     pub fn step(&mut self, step: &Step) -> Result<(), String> {
         self.done += 1;
         if matches!(step.op, Op::Remount) {
@@ -230,7 +230,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// What of the slots' contents a step may have changed: slot, offset, length.
+    /// Ranges of the slots' contents that a step may have changed: slot, offset, length.
     fn written(&self, op: &Op, answer: Answer) -> Vec<(usize, i64, usize)> {
         let Ok(got) = answer else { return Vec::new() };
         let at = |slot, whence| self.disk.slot(slot).and_then(|fd| sys::lseek(fd, 0, whence)).unwrap_or(0);

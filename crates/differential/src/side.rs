@@ -7,7 +7,7 @@ use libc::*;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What an operation shows, besides times.
+/// Result of an operation, besides times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub answer: Answer,
@@ -111,12 +111,12 @@ impl Side {
         path
     }
 
-    /// What `at` shows.
+    /// Attributes of the file at `at`.
     pub fn look(&self, at: &At, flags: i32) -> Result<Look, i32> {
         look::at(self.start(at)?, &at.path, flags)
     }
 
-    /// What a slot shows.
+    /// Attributes of a slot's file.
     pub fn look_open(&self, slot: usize) -> Result<Look, i32> {
         look::at(self.slot(slot)?, b"", AT_EMPTY_PATH)
     }
@@ -402,7 +402,7 @@ impl Side {
         if offset >= end { Err(EFAULT) } else { Ok((map.address + offset as i64, len.min(end - offset))) }
     }
 
-    /// What the inode behind a map is.
+    /// Attributes of the inode behind a map.
     pub fn mapped(&self, map: usize) -> Option<Look> {
         look::at(self.maps[map]?.fd, b"", AT_EMPTY_PATH).ok()
     }

@@ -6,7 +6,7 @@
 use libc::c_long;
 use std::ffi::CString;
 
-/// What a call returned, or its errno.
+/// Return value of a call, or its errno.
 pub type Answer = Result<i64, i32>;
 
 /// Any system call. Pointers in `args` belong to buffers of the wrappers below.
@@ -320,7 +320,7 @@ pub fn umask(mask: u32) {
     call(libc::SYS_umask, [mask as usize]).expect("it cannot fail");
 }
 
-/// Who a thread is to the file system: user, group, more groups.
+/// Sets the thread's identity for file access: user, group, more groups.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32]) {
     if uid == 0 {
         capabilities(true);

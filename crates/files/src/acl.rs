@@ -98,7 +98,7 @@ impl Volume {
         Ok(value.map(|value| Acl::decode(&value)).transpose()?)
     }
 
-    /// What a directory passes on.
+    /// The default list of a directory, which new inodes inherit.
     pub(crate) fn default_list(&self, id: InodeId, state: &State) -> Result<Option<Acl>> {
         self.stored_list(id, state, List::Default)
     }

@@ -224,7 +224,7 @@ impl Volume {
         let key = |offset| Key::new(id.get(), EXTENT, offset);
         let dropped = self.dataset.update(op, |tree| {
             let extents = match extents(tree, id, range.clone(), max) {
-                // What cannot be read goes unread, where it is nobody else's; then the rest.
+                // An unreadable node is dropped unread, if it can hold nothing outside the range; then the rest.
                 Err(FsError::Damaged(why)) => {
                     let end = if range.end == u64::MAX { inode_key(id) } else { key(range.end) };
                     return match tree.excise_lost(&key(range.start), &end)? {

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-/// What each byte adds to the hash: the output of SplitMix64 (Steele, Lea, Flood, 2014) from a seed of 0.
+/// Gear table, added to the hash by byte: the output of SplitMix64 (Steele, Lea, Flood, 2014) from a seed of 0.
 const GEAR: [u64; 256] = {
     let mut gear = [0; 256];
     let mut state = 0u64;
@@ -70,8 +70,8 @@ impl Cutter {
         self.max
     }
 
-    /// How many of `bytes` the record takes that begins with them; at `end_known` nothing follows them, and what
-    /// is left makes the last record. `None` when more bytes are needed to tell, or there are none.
+    /// Length of the record that begins with `bytes`; at `end_known` nothing follows them, and what is left makes
+    /// the last record. `None` when more bytes are needed to tell, or there are none.
     pub fn next(&self, bytes: &[u8], end_known: bool) -> Option<usize> {
         let bytes = &bytes[..bytes.len().min(self.max)];
         if bytes.len() > self.min {
@@ -109,7 +109,7 @@ fn roll(hash: u64, byte: u8) -> u64 {
     (hash << 1).wrapping_add(GEAR[usize::from(byte)])
 }
 
-/// How many bytes end where the hash has none of `mask` for the first time.
+/// Number of bytes up to the first place where the hash has none of `mask`.
 fn find_on(mut hash: u64, bytes: &[u8], mask: u64) -> Option<usize> {
     let found = bytes.iter().position(|&byte| {
         hash = roll(hash, byte);

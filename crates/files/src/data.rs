@@ -1,8 +1,8 @@
 //! Reading and writing.
 //!
 //! A file is cut into records at multiples of its record size, or by content; its first write fixes both.
-//! What is written stays in memory, by multiples of the record size, as the pieces that were written; what
-//! lies between them is read only when somebody reads it, or when it is stored. A read lays over each
+//! Written data stays in memory, by multiples of the record size, as the pieces that were written; the bytes
+//! between them are read only when somebody reads them, or when the record is stored. A read lays over each
 //! other, for each extent and each hole between: the extent (or zeros), the pieces being stored, the
 //! pieces written since.
 
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often a read looks again when a block that it was sent to is gone.
+/// Times that a read looks extents up again when a block that they name is gone.
 const READ_TRIES: usize = 8;
 /// An access time this much older than now is brought up to date, seconds.
 const STALE_ATIME_SECS: i64 = 24 * 60 * 60;
@@ -196,8 +196,8 @@ impl Volume {
         Ok(parts)
     }
 
-    /// What `part` of an extent shows. The extent may have been replaced, and its block freed, since it was
-    /// looked up.
+    /// The bytes of `part`, which lies in an extent. The extent may have been replaced, and its block freed, since
+    /// it was looked up.
     fn read_part(
         &self,
         id: InodeId,
@@ -237,7 +237,7 @@ impl Volume {
         if !self.pool.damage().is_damaged(self.id(), id.get(), range.clone()) {
             return Ok(());
         }
-        // What was overwritten since is not damaged any more.
+        // Records overwritten since are not damaged any more.
         let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
         let partly = |(offset, extent): &&FoundExtent| {
             let whole = range.start <= *offset && range.end >= extent_end(*offset, extent).min(item.size);
@@ -252,7 +252,7 @@ impl Volume {
         }
     }
 
-    /// What `part` shows of some extents; else the block that cannot be read.
+    /// The bytes of `part`, put together from extents; else the block that cannot be read.
     fn put_together(
         &self,
         part: &Range<u64>,
@@ -360,7 +360,7 @@ impl Volume {
 /// An extent and its offset in the file.
 pub(crate) type FoundExtent = (u64, Extent);
 
-/// What was written to a range of a file and is not in its tree: by record, older pieces below newer ones.
+/// Data written to a range of a file and not in its tree: by record, older pieces below newer ones.
 struct Layers {
     step: u64,
     layers: [Vec<(u64, Arc<Pieces>)>; 2],
@@ -420,7 +420,7 @@ impl Layers {
     }
 }
 
-/// What an extent covers of its block.
+/// The part of a block that an extent covers.
 fn covered(extent: &Extent, block: Record) -> Result<Record> {
     let range = extent.block_offset as usize..(extent.block_offset + extent.len) as usize;
     if block.len() < range.end {

@@ -1,4 +1,4 @@
-//! What a file operation can answer instead of a result. The application maps these to errno.
+//! Errors of file operations. The application maps these to errno.
 
 use larder_format::Corrupt;
 use larder_pool::PoolError;
@@ -115,7 +115,7 @@ impl From<Corrupt> for FsError {
     }
 }
 
-/// What a front end tells the pool of a failure of its own.
+/// Failure of a front end, as told to the pool.
 impl From<FsError> for PoolError {
     fn from(error: FsError) -> Self {
         match error {

@@ -4,11 +4,11 @@
 //! of the pool, and then puts their extents into the tree, inode by inode. Meanwhile writers go on:
 //! they write new pieces over those that are being stored. A flush ends with the last record that was dirty when it
 //! came to the inode: whoever appends as fast as it stores would lead it on for ever, and a commit with it.
-//! What one write(2) brought is taken at one moment and stored in one operation, so that no commit has a part of it:
-//! what reaches over the end of the last record is taken along, up to the end of that write.
+//! Data of one write(2) is taken at one moment and stored in one operation, so that no commit has a part of it: a write
+//! that reaches over the end of the last record is taken up to its own end.
 //!
-//! What cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as a failed
-//! write-back of any file system they are dropped, and fsync says so, once to each handle of the file.
+//! Data that cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as after a
+//! failed write-back of any file system they are dropped, and fsync says so, once to each handle of the file.
 //!
 //! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that
 //! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
@@ -136,7 +136,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// How much is taken.
+/// Budget of a flush.
 struct Share {
     /// Bytes of records, unless a write goes on behind them.
     left: u64,
@@ -144,7 +144,7 @@ struct Share {
     headroom: u64,
     /// Bytes that fill a stripe.
     stripe: u64,
-    /// What does not fill one is left.
+    /// Data that does not fill one is left.
     only_stripes: bool,
     taken: u64,
 }
@@ -166,13 +166,13 @@ impl Built {
     }
 }
 
-/// What is stored together.
+/// Records and holes that are stored together.
 #[derive(Default)]
 struct Batch {
     built: Vec<Built>,
     /// Of those built that are no holes, in their order.
     records: Vec<NewRecord>,
-    /// What is left to be stored, by the index of the inode.
+    /// Parts left to be stored, by the index of the inode.
     rests: BTreeMap<usize, Rest>,
 }
 
@@ -280,7 +280,7 @@ impl Volume {
     fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_stripes: bool) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
         let storable = self.pool.store().storable_now(record_size);
-        // What was only looked at has nothing but an inode to store; each inode and each record may lie in another
+        // A file that was only read has nothing but an inode to store; each inode and each record may lie in another
         // node of the tree.
         let nodes = self.pool.nodes_storable(op.watermark());
         if nodes == 0 {
@@ -289,7 +289,7 @@ impl Volume {
         let storable = storable.min(nodes.saturating_mul(record_size.into()));
         let most = BATCH.min(self.pool.stream_from()).min(storable);
         let mut room = self.pool.store().dirty().room(most, record_size.into());
-        // What more follows goes on where this ends.
+        // The next batch goes on where this one ends.
         let abreast = self.pool.store().abreast(record_size);
         let whole = |bytes: u64| if bytes < 4 * abreast { bytes } else { bytes / abreast * abreast };
         room.shrink_to(whole(room.bytes()));
@@ -324,7 +324,7 @@ impl Volume {
             }
         }
         let _turns = inodes.iter().map(|(inode, _)| inode.turn.lock()).collect::<Vec<_>>();
-        // What was taken is lost to whoever has a turn next.
+        // After a panic the next holder of a turn would not find the data that was taken.
         let _watch = self.pool.store().watch("a flush");
         let headroom = storable.saturating_sub(room.bytes()).min(2 * SPAN_MAX);
         let mut share = Share { left: room.bytes(), headroom, stripe: abreast, only_stripes, taken: 0 };
@@ -374,7 +374,7 @@ impl Volume {
     ) -> (Option<Taken<'_>>, Option<Range<u64>>) {
         let Ok(mut state) = inode.lock() else { return (None, None) };
         assert!(state.data.flushing.is_empty(), "whoever had the turn before has settled what was taken");
-        // What is replayed may still give it its first name.
+        // An operation still to be replayed may give it its first name.
         if !self.is_needed(inode.id, &state) && !self.pool.is_replaying() {
             self.discard(inode.id, &mut state);
             return (None, None);
@@ -433,8 +433,8 @@ impl Volume {
         self.logged.lock().remove(&id);
     }
 
-    /// What was taken can never be stored, for nothing can be put into the file's tree any more: it is lost, as is
-    /// what was written to the file since.
+    /// Gives up data that can never be stored, for nothing can be put into the file's tree any more; all that was
+    /// written to the file since is lost with it.
     fn give_up(&self, taken: &Taken<'_>, error: FsError) {
         let mut state = taken.inode.state.lock();
         self.discard(taken.inode.id, &mut state);
@@ -522,7 +522,7 @@ impl Volume {
             };
             let (some, rest) = left.split_at(left.iter().take_while(|one| within(one)).count().max(1));
             left = rest;
-            // What was written in part is read first, all of it at once.
+            // The old blocks of records written in part are read first, all at once.
             let partial = some.iter().filter_map(|(_, _, pieces, old)| {
                 old.filter(|extent| !pieces.covers(0..extent.len)).map(|extent| extent.ptr)
             });

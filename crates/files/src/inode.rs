@@ -33,7 +33,7 @@ pub(crate) struct Inode {
     pub state: Mutex<State>,
 }
 
-/// What is known of an inode.
+/// State of an inode.
 #[derive(Debug)]
 pub(crate) struct State {
     /// As the tree has it.
@@ -89,11 +89,11 @@ pub(crate) struct DirtyData {
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     last: Option<FsError>,
-    /// How many there were.
+    /// Number of failures so far.
     count: u64,
     /// Nobody was told of the last.
     pub is_news: bool,
-    /// How many of them each open handle has been told of, or need not be; for those that are not here, none.
+    /// The count up to which each open handle has been told, or need not be; 0 for those that are not here.
     told: BTreeMap<Handle, u64>,
 }
 
@@ -114,7 +114,7 @@ impl Failures {
         self.told.remove(&handle);
     }
 
-    /// What a handle has not been told of: the last failure stands for all.
+    /// Returns failures that a handle has not been told of: the last one stands for all.
     pub fn tell(&mut self, handle: Handle) -> Result<()> {
         let Some(last) = &self.last else { return Ok(()) };
         if self.told.insert(handle, self.count) == Some(self.count) {
@@ -132,7 +132,7 @@ pub(crate) const TAKEN_ALONG: usize = 3;
 /// Writes that are less than so many bytes together are kept as one, in a file that is cut by content.
 const TOGETHER: u64 = 4096;
 
-/// What a dirty record is taken to need when it is stored.
+/// Space that a dirty record is taken to need when it is stored, bytes.
 fn room(pieces: &Pieces) -> u64 {
     record_claim(pieces.end())
 }
@@ -181,14 +181,14 @@ impl DirtyData {
         }
     }
 
-    /// What is written to a range of a file that is cut by content is stored together: a record may end anywhere.
-    /// Little writes one behind the other are one, or there would be as many spans as bytes.
+    /// Keeps a write to a file that is cut by content together when it is stored: a record may end anywhere.
+    /// Small writes one behind the other are one, or there would be as many spans as bytes.
     pub fn keep_whole(&mut self, range: Range<u64>) {
         let before = self.spans.ending_at(range.start).filter(|span| range.end - span.start <= TOGETHER);
         self.spans.insert(before.map_or(range.start, |span| span.start)..range.end);
     }
 
-    /// How many of the records next to this one were written to.
+    /// Number of records next to this one that were written to, 0 to 2.
     fn neighbours(&self, record: u64) -> usize {
         let before = record.checked_sub(1).is_some_and(|before| self.records.contains_key(&before));
         usize::from(before) + usize::from(self.records.contains_key(&(record + 1)))
@@ -278,7 +278,7 @@ impl DirtyData {
     /// The store of `flushing` is done, but for what lies from `rest` on: that becomes dirty again, under what was
     /// written since.
     pub fn finish_flush(&mut self, record_size: u64, rest: u64) {
-        // What has no records yet has nothing that was written either.
+        // A file without a record size (0) has no dirty data either.
         let mut rests = self.flushing.split_off(&(rest / record_size.max(1)));
         self.flushing.clear();
         for (&record, older) in &mut rests {
@@ -342,7 +342,7 @@ impl State {
         change(&mut self.live);
     }
 
-    /// What its dirty records take at most once they are whole, bytes.
+    /// Most bytes of its dirty records once they are whole.
     pub fn built_bytes(&self) -> u64 {
         let mut records = self.data.records.len() + self.data.flushing.len();
         if self.live.by_content() {

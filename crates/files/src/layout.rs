@@ -1,4 +1,4 @@
-//! What a file is made of, told to people.
+//! The extents of a file, shown to users.
 
 use crate::attr::check_regular;
 use crate::error::Result;

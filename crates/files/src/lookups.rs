@@ -1,4 +1,4 @@
-//! What a kernel knows of a volume: how often it looked each inode up and has not forgotten it.
+//! Look-up counts of a volume: how often a kernel looked each inode up and has not forgotten it.
 //!
 //! A path walk ends with a number, which the kernel opens, asks about or changes a moment later, when the name may
 //! be gone. So an inode without a name stays while it is open or counted here, and its last FORGET buries it. The

@@ -66,7 +66,7 @@ pub struct Damaged {
     pub whole: bool,
 }
 
-/// What a name in a directory is.
+/// Resolution of a name: a junction to another volume, or an entry of the directory (volume and inode).
 pub(crate) enum Step {
     Junction(Arc<Volume>),
     Entry(Arc<Volume>, InodeId),
@@ -148,7 +148,7 @@ impl Mount {
                 }
             };
             match volume.replay(&bytes, count - number - 1) {
-                // What it is about is lost, and so is this change of it; the rest is there.
+                // The inode concerned is lost, and so is this change of it; the rest is there.
                 Err(FsError::Damaged(why)) => {
                     let lost = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));
                     pool.store().event(lost.file(id, 0));
@@ -322,7 +322,7 @@ impl Mount {
         if is_root { NodeId::ROOT } else { node }
     }
 
-    /// What `name` in the directory `parent` is, if it leaves the volume or may not be changed.
+    /// Resolves `name` in the directory `parent`: a junction leaves the volume, and may not be changed.
     pub(crate) fn step(&self, parent: NodeId, name: &[u8]) -> Result<Step> {
         let (volume, dir) = self.at(parent)?;
         if dir == ROOT_INODE {

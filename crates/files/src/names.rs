@@ -48,10 +48,10 @@ pub(crate) struct Listed {
     pub name: Vec<u8>,
 }
 
-/// What is to be made.
+/// An inode to be made.
 #[derive(Debug, Clone, Copy)]
 pub struct NewInode<'a> {
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Permission bits, before the umask or a default access list.
     pub perm: u32,
@@ -64,7 +64,7 @@ pub struct NewInode<'a> {
 }
 
 impl NewInode<'_> {
-    /// What has neither a device number nor a target, and is not opened.
+    /// An inode with neither a device number nor a target, not opened.
     pub fn plain(kind: FileKind, perm: u32) -> Self {
         Self { kind, perm, rdev: 0, target: b"", open: false }
     }
@@ -192,7 +192,7 @@ impl Volume {
         path_in(&self.dataset.view()?, id)
     }
 
-    /// What `name` in `dir` is.
+    /// The entry of `name` in `dir`, if there is one.
     pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<FoundName>> {
         Ok(find(&self.dataset.view()?, self.dataset.name_key(), dir, name)?.ok())
     }
@@ -245,7 +245,7 @@ impl Volume {
         }
     }
 
-    /// What stands in for an inode that is lost, which `found` leads to: it belongs to whom its directory does.
+    /// Attributes that stand in for a lost inode, which `found` leads to; its owner is its directory's.
     fn show_lost(&self, parent: InodeId, found: FoundName) -> Result<Attr> {
         let (uid, gid) = self.getattr(parent).map_or((0, 0), |dir| (dir.uid, dir.gid));
         let perm = if found.kind == FileKind::Directory { 0o700 } else { 0 };
@@ -308,7 +308,7 @@ impl Volume {
             let mut take = |key: &Key, value: &[u8]| take(&mut listed, &mut bad, key, value);
             self.dataset.view()?.scan_past(range, &mut take);
         }
-        // What can be read is told first, then that something could not be.
+        // Readable names are told first, then the error.
         match (scanned, bad) {
             _ if !listed.is_empty() => Ok(listed),
             (Err(error), _) => Err(error.into()),
@@ -373,7 +373,8 @@ impl Volume {
         self.dataset.update(op, |tree| tree.allocate_inode().ok_or(FsError::NoSpace))
     }
 
-    /// What an inode made in `parent` gets from there and from its maker; what it is made of is left out.
+    /// The creation of an inode in `parent`, as far as the directory and the caller decide it; inode number, name,
+    /// device number and target are left out.
     fn plan(&self, parent: InodeId, kind: FileKind, perm: u32, caller: &Caller) -> Result<Create> {
         let dir = self.directory(parent)?;
         let state = dir.lock()?;
@@ -477,7 +478,7 @@ impl Volume {
         let key = self.free_key(parent, &link.name)?;
         let mut states = Locked::lock([&dir, &inode])?;
         let item = states.of(id).live;
-        // What nobody has open any more is being removed.
+        // An inode without a name that nobody has open is being removed.
         let unborn = states.of(id).nameless && states.of(id).open > 0 || origin == Origin::Replay;
         match item.nlink {
             _ if item.kind == FileKind::Directory => return Err(FsError::Permission),
@@ -542,7 +543,7 @@ impl Volume {
             _ => {}
         }
         let inode = match self.inode(found.inode) {
-            // What the name leads to is lost already: the name can go.
+            // The inode is lost already: its name can go.
             Err(FsError::Damaged(_)) => None,
             found => Some(found?),
         };

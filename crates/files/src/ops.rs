@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Cookies of `.` and `..`; those of junctions follow, by dataset.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// What `statfs` counts in, bytes.
+/// Unit of `statfs`, bytes.
 const STATFS_UNIT: u32 = 4096;
 /// More inodes than anybody makes.
 const FILES: u64 = 1 << 40;
@@ -84,7 +84,7 @@ impl<'a> Seat<'a> {
         self.show(attr)
     }
 
-    /// What a name leads to.
+    /// Attributes of the object that a name leads to.
     fn find(self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         let parent = self.inner(parent)?;
         if name == b"." {
@@ -201,7 +201,7 @@ pub trait Ops: Send + Sync {
             match seat.hold(attr.node) {
                 // It was removed after it was found: the name leads elsewhere by now, or nowhere.
                 Err(FsError::NotFound) if gone != Some(attr.node) => gone = Some(attr.node),
-                // What is lost can be looked up to be removed, and needs no keeping.
+                // A lost inode can be looked up to be removed, and needs no keeping.
                 Ok(()) | Err(FsError::Damaged(_)) => return Ok(seat.show(attr)),
                 Err(error) => return Err(error),
             }
@@ -210,7 +210,7 @@ pub trait Ops: Send + Sync {
 
     /// The kernel forgets `lookups` references to `node`.
     fn forget(&self, node: NodeId, lookups: u64) {
-        // What is not attached any more has forgotten everything.
+        // A volume that is not attached any more has forgotten everything.
         if let Ok((volume, inode)) = self.seat().and_then(|seat| seat.at(node)) {
             volume.forget(inode, lookups);
         }
@@ -446,7 +446,7 @@ pub trait Ops: Send + Sync {
             return Err(FsError::NotDirectory);
         }
         match volume.acquire(inode, DIRECTORY) {
-            // What can be read of its names is told, so that they can be removed.
+            // Names that can be read are listed, so that they can be removed.
             Err(FsError::Damaged(_)) => {}
             acquired => acquired?,
         }

@@ -57,12 +57,12 @@ impl Volume {
             ControlFlow::Continue(())
         });
         match scanned.map_err(FsError::from) {
-            // What has no name and cannot be found takes space; the rest is served.
+            // Orphans whose marks cannot be read take space; the rest is served.
             Err(FsError::Damaged(_)) => {}
             scanned => scanned?,
         }
         for id in found {
-            // What cannot be read is counted as nothing; its removal will tell.
+            // An unreadable inode is counted as nothing; its removal will tell.
             let item =
                 view.get(&inode_key(id)).ok().flatten().and_then(|value| items::Inode::decode(&value).ok());
             let bytes = item.filter(|item| item.nlink == 0).map_or(0, |item| item.stored);
@@ -165,7 +165,7 @@ impl Volume {
             }
             if done {
                 tree.remove(&orphan_key(id))?;
-                // What is left of them was named where nothing could be read.
+                // Bytes still counted were named in nodes that could not be read.
                 let (stored, data) = (state.tree.stored, state.tree.data);
                 if (stored, data) != (0, 0) {
                     tree.forget_lost(stored, data);

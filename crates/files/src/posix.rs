@@ -1,4 +1,4 @@
-//! What operations are told, and what they answer: values alone.
+//! Arguments and results of operations: plain values.
 
 use larder_format::{DatasetId, InodeId, Timestamp};
 
@@ -49,7 +49,7 @@ impl NodeId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 
-/// What `stat` shows.
+/// Attributes, as `stat` shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     /// The object; `st_ino` is its number.
@@ -59,8 +59,8 @@ pub struct Attr {
     pub generation: u64,
     /// Bytes of a file or of a link's target; for a directory the number of entries.
     pub size: u64,
-    /// What of it is data, not holes, in units of 512 bytes, before compression: who finds less here than `size` has
-    /// of them takes the file for sparse (cp does, and does not share it then).
+    /// Its data without holes, in units of 512 bytes, before compression: a program that finds less here than in
+    /// `size` takes the file for sparse (cp does, and does not share it then).
     pub blocks: u64,
     /// Last read.
     pub atime: Timestamp,
@@ -70,7 +70,7 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
     /// The permission bits, with set-user-id, set-group-id and sticky: 12 bits.
     pub perm: u32,
@@ -100,7 +100,7 @@ pub struct Caller {
     pub umask: u32,
 }
 
-/// How a file is opened.
+/// Flags of an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpenFlags {
     /// It will be read.
@@ -122,13 +122,13 @@ pub struct OpenFlags {
 pub struct Created {
     /// The file.
     pub attr: Attr,
-    /// How it is called while it is open.
+    /// Handle of the open file.
     pub handle: Handle,
     /// The name was free: nobody has opened the file before.
     pub made: bool,
 }
 
-/// How to rename.
+/// Flags of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RenameFlags {
     /// An existing target is an error.
@@ -137,7 +137,7 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// How `setxattr` treats a name that exists or does not.
+/// Mode of `setxattr`: whether the name must exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XattrMode {
     /// Either.
@@ -151,7 +151,7 @@ pub enum XattrMode {
     KillSetgid,
 }
 
-/// What `fallocate` does to the range.
+/// Mode of `fallocate`: its effect on the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
     /// Makes the file at least as long as the range's end. Space is not reserved: writes never go to
@@ -168,7 +168,7 @@ pub enum Allocate {
     },
 }
 
-/// What `lseek` looks for.
+/// Target of an `lseek`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that is data.
@@ -182,7 +182,7 @@ pub enum Seek {
 pub struct DirEntry<'a> {
     /// The object.
     pub node: NodeId,
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
     /// Its name: 1 to 255 bytes, any but `/` and NUL.
     pub name: &'a [u8],

@@ -60,7 +60,7 @@ impl RangeSet {
         self.0.iter().map(|(&at, &to)| at..to)
     }
 
-    /// How many numbers it holds.
+    /// Count of the numbers in the set.
     pub fn len(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
@@ -133,7 +133,7 @@ impl Spans {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Pieces {
     pieces: BTreeMap<u32, Arc<Vec<u8>>>,
-    /// How many bytes they are: each write asks, and there may be as many pieces as every other byte.
+    /// Bytes in all pieces: each write asks, and there may be a piece for every other byte.
     bytes: u64,
 }
 

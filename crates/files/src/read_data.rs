@@ -1,4 +1,4 @@
-//! What a read gives: parts of the file in their order, shared with the cache where they can be, so that
+//! Result of a read: parts of the file in their order, shared with the cache where they can be, so that
 //! bytes are copied once, into the reply.
 
 use larder_pool::cache::Record;
@@ -20,7 +20,7 @@ enum Part {
 }
 
 impl ReadData {
-    /// How many bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -1,7 +1,7 @@
-//! Storing what was written to files that are cut by content.
+//! Storing data written to files that are cut by content.
 //!
-//! The records of such a file lie back to back between its holes, each as long as the [`Cutter`] says. What was
-//! written is kept in memory by multiples of the record size, as in every file; only here is it looked at as
+//! The records of such a file lie back to back between its holes, each as long as the [`Cutter`] says. Written data
+//! is kept in memory by multiples of the record size, as in every file; only here is it looked at as
 //! stretches of bytes. A stretch begins with the record that the first written byte lies in, or that ends shortly
 //! before it; it is cut anew from there, over old and written bytes alike, until a record ends where an old one did
 //! and nothing more was written there: what follows would be cut as it is. When that does not come about within the
@@ -11,13 +11,13 @@
 //! Records that come out as they were, and were not written to, stay. Those that are all zero become holes, if
 //! the dataset compresses.
 //!
-//! A batch may end within a stretch, because its room is used up or since more follows that is not among what was
-//! taken. Then what is cut for certain is stored, and the rest is written again ([`Rest`]); an old record that the
-//! last cut divides is left with its end, which is read and cut again with the rest. What ends at a hole
-//! or at the end of the file is stored as it is; what is appended later begins with it. So is what ends a batch, where
-//! the last cut would divide one write(2).
+//! A batch may end within a stretch, because its room is used up or since more follows that was not taken. Then
+//! records whose cuts are certain are stored, and the rest is written again ([`Rest`]); an old record that the
+//! last cut divides is left with its end, which is read and cut again with the rest. A record that ends at a hole
+//! or at the end of the file is stored as it is; a later append begins with it. So is the last record of a batch,
+//! where the last cut would divide one write(2).
 //!
-//! What cannot be read ends a stretch as a hole does. What was written to a part of it is lost, as in other files.
+//! An unreadable extent ends a stretch as a hole does. Data written to a part of it is lost, as in other files.
 
 use crate::cut::Cutter;
 use crate::error::{FsError, Result};
@@ -37,14 +37,14 @@ pub(crate) const BASES: usize = 4 << 20;
 /// Old extents that are looked up at once.
 const AHEAD: usize = 16;
 
-/// What was taken of a file to be stored.
+/// Data taken from a file to be stored.
 pub(crate) struct Written<'a> {
     pub id: InodeId,
     /// As its writers see it.
     pub item: items::Inode,
-    /// By number, what was written to each record's place; at least one.
+    /// Data written to each record's place, by number; at least one.
     pub records: &'a [(u64, Arc<Pieces>)],
-    /// What is stored together.
+    /// Ranges that are stored together.
     pub spans: &'a Spans,
     /// More was written from here on, and was not taken.
     pub more: Option<u64>,
@@ -52,7 +52,7 @@ pub(crate) struct Written<'a> {
     pub room: u64,
 }
 
-/// What becomes of the extent at some offset.
+/// Change of the extent at some offset.
 #[derive(Default)]
 pub(crate) struct Change {
     /// It goes.
@@ -63,17 +63,17 @@ pub(crate) struct Change {
     pub replaces: Option<BlockId>,
 }
 
-/// What is to be stored of a file.
+/// Changes of a file's extents, to be stored.
 #[derive(Default)]
 pub(crate) struct Recut {
     /// By offset.
     pub changes: BTreeMap<u64, Change>,
     pub rest: Option<Rest>,
-    /// Why some of what was written is lost.
+    /// The error by which some written data is lost.
     pub lost: Option<FsError>,
 }
 
-/// What is not stored.
+/// The part that is not stored.
 pub(crate) struct Rest {
     /// All that was written from here on.
     pub from: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Divided {
     pub extent: Extent,
 }
 
-/// What comes next in a stretch.
+/// The next piece of a stretch.
 enum Source {
     /// Bytes that were written.
     Written(Range<u64>),
@@ -95,7 +95,7 @@ enum Source {
     Hole(u64),
     /// An old extent; whether a part of it was written to.
     Old(u64, Extent, bool),
-    /// What was written and not taken.
+    /// Bytes that were written and not taken.
     More,
     /// Nothing.
     End,
@@ -105,9 +105,9 @@ enum Source {
 enum End {
     /// Nothing is there, or nothing that has to be cut.
     Reached,
-    /// What is there cannot be read; it reaches so far.
+    /// An extent that cannot be read; it reaches so far.
     Unreadable(u64),
-    /// What is there was not taken.
+    /// Written bytes that were not taken.
     More,
 }
 
@@ -150,7 +150,7 @@ impl Olds<'_> {
 
 struct Cutting<'a> {
     written: &'a Written<'a>,
-    /// What was written, ascending; ranges do not touch.
+    /// Ranges that were written, ascending; they do not touch.
     ranges: Vec<Range<u64>>,
     cutter: Cutter,
     olds: Olds<'a>,
@@ -309,7 +309,7 @@ impl Cutting<'_> {
         }
     }
 
-    /// What comes at `at`.
+    /// The next piece, from `at` on.
     fn source(&mut self, at: u64) -> Result<Source> {
         let (min, max) = (self.cutter.min() as u64, self.cutter.max() as u64);
         let old = self.olds.at(at)?;

@@ -24,7 +24,7 @@ impl Volume {
             LogOp::SetAttr(change) if matches!(change.resize, Some(Resize::Grow(_))) => Some(change.inode),
             _ => None,
         };
-        // What lay beyond the end when it grew had been dropped; perhaps not when the commit was made.
+        // The tail beyond the end had been dropped before the file grew, but perhaps not in the commit.
         if let Some(inode) = grows.and_then(|id| self.inode(id).ok()) {
             self.drop_tail(&inode)?;
         }

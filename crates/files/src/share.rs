@@ -53,10 +53,10 @@ const COPY_PER_CALL: u64 = 64 << 20;
 const COPY_STEP: u64 = 1 << 20;
 /// Shorter holes are copied as zeros where nothing can be shared.
 const HOLE_MIN: u64 = 64 << 10;
-/// How often a step stores what is dirty before it copies through memory instead.
+/// Times that a step stores dirty data before it copies through memory instead.
 const TRIES: usize = 8;
 
-/// What a copy came to.
+/// Result of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copied {
     /// Bytes copied; fewer than were asked for at the end of the source, and when more would take long.
@@ -114,7 +114,7 @@ impl Stretch {
     }
 }
 
-/// What an attempt at sharing came to.
+/// Outcome of an attempt at sharing.
 enum Attempt {
     /// So many bytes are shared now.
     Shared(u64),
@@ -220,8 +220,8 @@ impl Pair<'_> {
         Ok(Attempt::Plain(rest.len.min(COPY_STEP)))
     }
 
-    /// How the target is cut and up to where it can share; or how many bytes must go through memory before that may
-    /// be asked again. `theirs` is the source's inode, `ours` the target's.
+    /// The target's cut and the end of the range that it can share; or the bytes that must go through memory before
+    /// that may be asked again. `theirs` is the source's inode, `ours` the target's.
     fn reach(
         &self,
         rest: Stretch,
@@ -250,7 +250,7 @@ impl Pair<'_> {
         if within > 0 {
             return Err(rest.len.min(step - within));
         }
-        // What lies behind the range in its last record is not the source's.
+        // Bytes behind the range in its last record are not the source's.
         let beyond = if ours.size > end { end % step } else { 0 };
         if beyond < rest.len { Ok((cut, end - beyond)) } else { Err(rest.len) }
     }
@@ -320,7 +320,7 @@ impl Pair<'_> {
                 return false;
             }
             extent.len = extent.len.min((end - *at) as u32);
-            // What was copied before is left as it is.
+            // Extents that were copied before are left as they are.
             let same = old.get(at) == Some(extent);
             if same {
                 old.remove(at);
@@ -400,7 +400,7 @@ impl Pair<'_> {
     }
 }
 
-/// How a file is cut into records; alike when its size is 0.
+/// Record size and chunking of a file; alike for all files whose record size is 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Cut {
     record_size: u32,

@@ -23,7 +23,7 @@ const SHARDS: usize = 32;
 const SHARD_CAPACITY: usize = 1024;
 /// Ids that callers may take together after each of them has looked at the lease.
 const ID_MARGIN: u64 = 1 << 12;
-/// What a change of names or attributes is taken to need at most, bytes, when the pool is nearly full.
+/// Most space that a change of names or attributes is taken to need when the pool is nearly full, bytes.
 const CHANGE_SPACE: u64 = 64 << 10;
 /// Extents of removed files that a writer at its quota drops before it tries again.
 const REAP_STEP: usize = 1024;
@@ -32,7 +32,7 @@ const REAP_STEP: usize = 1024;
 #[derive(Default)]
 struct Shard {
     inodes: BTreeMap<InodeId, Arc<Inode>>,
-    /// How many inodes could not be dropped the last time.
+    /// Inodes that could not be dropped the last time.
     needed: usize,
 }
 
@@ -50,9 +50,9 @@ pub struct Volume {
     /// Inodes that nobody needs any more, to be removed, with the bytes that are stored of them;
     /// and those that have a tail.
     pub(crate) orphans: Mutex<BTreeMap<InodeId, u64>>,
-    /// What the kernel that shows it knows.
+    /// Look-ups by the kernel that shows it.
     pub(crate) lookups: Lookups,
-    /// What stands in for inodes that are lost, of those whose names were looked up: kind, owner and directory.
+    /// Stand-ins for lost inodes whose names were looked up: kind, owner and directory.
     pub(crate) lost: Mutex<BTreeMap<InodeId, items::Inode>>,
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
@@ -288,7 +288,7 @@ impl Volume {
         1 << self.pool.store().max_record().ilog2()
     }
 
-    /// What `stat` shows of an inode.
+    /// Attributes of an inode, as `stat` shows them.
     pub(crate) fn attr(&self, id: InodeId, state: &State) -> Attr {
         let item = &state.live;
         let directory = item.kind == FileKind::Directory;
@@ -339,7 +339,7 @@ impl Volume {
         Ok(())
     }
 
-    /// How many files and directories are open.
+    /// Number of open files and directories.
     pub fn open_count(&self) -> usize {
         // Not under a shard's lock: states are locked before it.
         let cached = |shard: &Mutex<Shard>| shard.lock().inodes.values().cloned().collect::<Vec<_>>();

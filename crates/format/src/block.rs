@@ -61,7 +61,7 @@ layout! {
     }
 }
 
-/// What a block holds.
+/// Kind of a block's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum BlockKind {
@@ -79,7 +79,7 @@ pub enum BlockKind {
     CommitRecord = 6,
 }
 
-/// How a payload is encoded. The level is the writer's business.
+/// Codec of a payload. The level is the writer's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CodecKind {
@@ -121,14 +121,14 @@ impl CodecKind {
     }
 }
 
-/// What a block's writer says of it; ids and sums are added by [`encode`].
+/// Header fields that the block's writer sets; [`encode`] adds ids and sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// What it holds.
+    /// Kind of content.
     pub kind: BlockKind,
-    /// How the payload is encoded.
+    /// Codec of the payload.
     pub codec: CodecKind,
-    /// How the payload is summed.
+    /// Algorithm of the payload's checksum.
     pub checksum: ChecksumKind,
     /// Whether the payload begins with sums of the content's frames.
     pub framed: bool,
@@ -146,7 +146,7 @@ pub struct BlockInfo {
     pub key_kind: u8,
 }
 
-/// What makes a block unmistakable in its pool: its id, and when it was written.
+/// Identity of a block in its pool: its id, and when it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// The block's id.
@@ -244,7 +244,7 @@ pub struct CheckedHeader {
     pub incarnation: Incarnation,
     /// The commit it was written for.
     pub birth: CommitId,
-    /// What its writer said of it.
+    /// Fields that its writer set.
     pub info: BlockInfo,
     /// Bytes of payload behind the header.
     pub payload: u32,

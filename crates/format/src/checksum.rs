@@ -10,7 +10,7 @@ use std::fmt;
 /// Bytes kept of a payload's checksum; shorter sums are padded with zeros.
 pub const SUM_LEN: usize = 32;
 
-/// How a block's payload is summed. There is no off.
+/// Checksum algorithm of a block's payload. There is no off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum ChecksumKind {
@@ -69,7 +69,7 @@ impl Field for PoolKey {
     }
 }
 
-/// How a pool sums what it stores.
+/// Keys of a pool's checksums.
 #[derive(Clone)]
 pub struct Sums {
     pool: PoolGuid,

@@ -1,4 +1,4 @@
-//! What bad bytes turn into.
+//! The error for bad bytes.
 
 use thiserror::Error;
 

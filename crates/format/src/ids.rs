@@ -151,7 +151,7 @@ impl Place {
         Ok(self)
     }
 
-    /// What the block takes in its column: the stored length rounded up to [`BLOCK_STEP`].
+    /// Bytes that the block takes in its column: the stored length rounded up to [`BLOCK_STEP`].
     pub const fn footprint(&self) -> u32 {
         self.stored.next_multiple_of(BLOCK_STEP)
     }
@@ -204,7 +204,7 @@ impl Field for BlockPtr {
     }
 }
 
-/// What a record's plain bytes hash to: 128 bits of BLAKE3, keyed per pool. Ordered as its bytes are.
+/// Hash of a record's plain bytes: 128 bits of BLAKE3, keyed per pool. Ordered as its bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint([u8; 16]);
 

@@ -28,7 +28,7 @@ pub const LINE: usize = 64;
 const WHAT: &str = "index page";
 const CHECK: usize = size_of::<u32>();
 
-/// What the index says of a fingerprint.
+/// An entry of the dedup index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrintEntry {
     /// The fingerprint's upper half; no two entries of a part have the same.
@@ -49,9 +49,9 @@ impl PrintEntry {
 }
 
 layout! {
-    /// What follows the [`PageHead`] of an entry page; the columns follow it.
+    /// Second head of an entry page, behind the [`PageHead`]; the columns follow.
     pub struct PrintsHead[16] {
-        /// What is added to each id of the page.
+        /// Added to each id of the page.
         base: BlockId = 0,
         /// Bytes of an entry's key: what is added to `first` for the upper half of its fingerprint.
         key_bytes: u8 = 8,
@@ -234,7 +234,7 @@ impl<'a> PrintsPage<'a> {
         Ok(PrintEntry { high, check, id: BlockId::new(id), gone })
     }
 
-    /// What the page says of fingerprints with this upper half.
+    /// The page's entry with this upper half of a fingerprint.
     pub fn find(&self, high: u64) -> Result<Option<PrintEntry>, Corrupt> {
         let Some(key) = high.checked_sub(self.first) else { return Ok(None) };
         let (mut low, mut end) = (0, self.count);
@@ -261,7 +261,7 @@ impl<'a> PrintsPage<'a> {
     }
 }
 
-/// What a filter is. `SPEC.md` has the hashes.
+/// Type and size of a filter. `SPEC.md` has the hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterShape {
     /// Values of a byte, of which a fingerprint has up to seven within [`RIBBON_WIDTH`] (after Dillinger and Walzer,
@@ -269,13 +269,13 @@ pub enum FilterShape {
     Ribbon {
         /// Seed of its hash.
         seed: u64,
-        /// How many, [`RIBBON_WIDTH`] at least.
+        /// Number of values, at least [`RIBBON_WIDTH`].
         values: u32,
     },
     /// A Bloom filter whose bits of one fingerprint are in one line of [`LINE`] bytes (Putze, Sanders and Singler,
     /// *Cache-, Hash- and Space-Efficient Bloom Filters*, 2007).
     Bloom {
-        /// How many.
+        /// Number of lines.
         lines: u32,
     },
 }
@@ -366,7 +366,7 @@ layout! {
     }
 }
 
-/// What the pool's tables keep of a part of the dedup index.
+/// A part of the dedup index, as the pool's tables record it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartDescriptor {
     /// Its pages; `first` and `last` are upper halves of fingerprints, `shadows` counts the entries of blocks that

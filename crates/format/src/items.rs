@@ -93,7 +93,7 @@ pub fn valid_xattr_name(name: &[u8]) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && !name.contains(&0)
 }
 
-/// What an inode is.
+/// Kind of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
@@ -134,7 +134,7 @@ layout! {
     pub struct InodeRecord[128] {
         /// A [`FileKind`].
         kind: u8 = 0,
-        /// How access lists are to be understood: 0 is POSIX. Reserved.
+        /// Semantics of access lists: 0 is POSIX. Reserved.
         acl: u8 = 1,
         /// Permissions: the lower 12 bits.
         perm: u16 = 2,
@@ -178,7 +178,7 @@ layout! {
 /// A file, directory, link or special file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// The lower 12 bits count.
     pub perm: u16,
@@ -332,7 +332,7 @@ layout! {
     }
 }
 
-/// What a file's tree says of a range that is not a hole.
+/// A range of a file that is not a hole, as the file's tree records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// The block.
@@ -377,7 +377,7 @@ impl Extent {
 /// A name in a directory. Value: inode u64, kind u8, name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What it names.
+    /// The inode that it names.
     pub inode: InodeId,
     /// The inode's kind.
     pub kind: FileKind,

@@ -113,7 +113,7 @@ impl GroupRule {
         Ok(Self { word, layout })
     }
 
-    /// How status shows it: `mirror`, `raidz2`, …
+    /// Its name in status: `mirror`, `raidz2`, …
     pub fn name(&self) -> String {
         match self.word {
             LayoutKind::Single => "single".into(),
@@ -125,7 +125,7 @@ impl GroupRule {
     }
 }
 
-/// What a pool may use of the format, by what an older build may still do with it.
+/// Features of the format that a pool may use, by what an older build may still do with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// Unknown bits here do no harm.
@@ -142,7 +142,7 @@ impl Features {
     /// Incompatible: records may begin with the sums of their frames.
     pub const FRAMES: u64 = 2;
 
-    /// What this build may not even read.
+    /// Incompatible features that this build does not know.
     pub fn unknown(self) -> u64 {
         self.incompatible & !(Self::COPIES | Self::FRAMES)
     }
@@ -206,7 +206,7 @@ layout! {
         name_len: u8 = 85,
         /// Features in use.
         features: Features = 88,
-        /// What the pool's sums are keyed with.
+        /// Key of the pool's checksums.
         key: PoolKey = 112,
     }
 }
@@ -242,7 +242,7 @@ pub struct Label {
     pub ashift: u8,
     /// Features in use.
     pub features: Features,
-    /// What the pool's sums are keyed with.
+    /// Key of the pool's checksums.
     pub key: PoolKey,
 }
 
@@ -323,7 +323,7 @@ impl Label {
 }
 
 layout! {
-    /// Who has the pool imported, and a sign of life. The host's name follows; sealed as a label is.
+    /// The host that has the pool imported, and a sign of life. The host's name follows; sealed as a label is.
     pub struct HeartbeatHead[64] {
         /// [`HEARTBEAT_MAGIC`].
         magic: u64 = 0,
@@ -340,7 +340,7 @@ layout! {
     }
 }
 
-/// Who has the pool imported, and a sign of life.
+/// The host that has the pool imported, and a sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
     /// The pool.

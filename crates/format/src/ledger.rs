@@ -1,4 +1,4 @@
-//! What a pool remembers of itself: events, commands, and what of it cannot be read. Values of three of the
+//! A pool's records of itself: events, commands, and parts of it that cannot be read. Values of three of the
 //! [tables](crate::tables); all are bounded in number, and the pool can do without any of them.
 
 use crate::error::ensure;
@@ -45,7 +45,7 @@ layout! {
         first: Timestamp = 0,
         /// When it happened last.
         last: Timestamp = 16,
-        /// How often.
+        /// Number of occurrences.
         count: u64 = 32,
         /// The device that it is about; 0 for none.
         device: DeviceGuid = 40,
@@ -69,7 +69,7 @@ pub struct EventRecord {
     pub first: Timestamp,
     /// When it happened last.
     pub last: Timestamp,
-    /// How often; at least 1.
+    /// Number of occurrences, at least 1.
     pub count: u64,
     /// The device that it is about.
     pub device: Option<DeviceGuid>,
@@ -77,9 +77,9 @@ pub struct EventRecord {
     pub file: Option<(DatasetId, u64)>,
     /// One word: `checksum`, `statechange`, ….
     pub class: String,
-    /// How people knew the device then; empty without one.
+    /// The device's name then, for people; empty without one.
     pub device_name: String,
-    /// What more there is to say.
+    /// Details, free text.
     pub text: String,
 }
 
@@ -191,7 +191,7 @@ impl CommandRecord {
     }
 }
 
-/// What a [`DamageRecord`] is about.
+/// Kind of a [`DamageRecord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DamageKind {
@@ -215,7 +215,7 @@ layout! {
         inode: u64 = 16,
         /// Where in the file the damage begins, bytes; of a node the offset of its lowest key.
         offset: u64 = 24,
-        /// How many bytes of the file it is.
+        /// Length of the damage in the file, bytes.
         len: u64 = 32,
         /// The highest object of a node; else the inode.
         last: u64 = 40,
@@ -266,7 +266,7 @@ impl DamageRecord {
         Ok(record)
     }
 
-    /// What it is about.
+    /// Its kind.
     ///
     /// # Panics
     /// When it was neither decoded nor made with one of the kinds.

@@ -24,7 +24,7 @@ layout! {
 }
 
 layout! {
-    /// What stands in front of an operation in a log record.
+    /// Head of an operation in a log record.
     pub struct OpHead[24] {
         /// Its place in the pool's order.
         number: OpSeq = 0,
@@ -44,7 +44,7 @@ pub fn encode_op(number: OpSeq, dataset: DatasetId, op: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What [`encode_op`] was given.
+/// The inverse of [`encode_op`].
 ///
 /// # Errors
 /// When there is no head, or the operation is sealed with a key.

@@ -18,7 +18,7 @@ pub const MAX_LEVEL: u8 = 15;
 
 const WHAT: &str = "tree node";
 
-/// How far a leaf's heap may outgrow its values before it is packed again.
+/// Bytes by which a leaf's heap may outgrow its values before it is packed again.
 const SLACK: usize = 8 << 10;
 
 // A heap position is a u16 also in a leaf that holds one value too many and all its slack.
@@ -29,12 +29,12 @@ pub const fn is_clear(kind: u8) -> bool {
     kind < 128
 }
 
-/// What a tree is sorted by: object, then kind, then offset.
+/// Key of a tree's entry, ordered by object, then kind, then offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// An inode, or whatever a pool table counts.
     pub object: u64,
-    /// What the value is; the users of a tree own the numbers. See [`is_clear`].
+    /// Kind of the value; the users of a tree own the numbers. See [`is_clear`].
     pub kind: u8,
     /// Place within object and kind: a file offset, a hash of a name.
     pub offset: u64,
@@ -236,7 +236,7 @@ impl Node {
         }
     }
 
-    /// What a block header says of the node: its first key, [`Key::MIN`] for an empty leaf.
+    /// The node's first key, which its block header repeats; [`Key::MIN`] for an empty leaf.
     pub fn first_key(&self) -> Key {
         self.keys().first().copied().unwrap_or(Key::MIN)
     }

@@ -44,7 +44,7 @@ pub struct Create {
     pub parent: InodeId,
     /// Its name; empty for a file that has none yet.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Permissions, 12 bits.
     pub perm: u16,
@@ -159,7 +159,7 @@ pub struct Write {
     pub inode: InodeId,
     /// Where, in bytes.
     pub offset: u64,
-    /// What.
+    /// The data.
     pub data: Vec<u8>,
     /// The file's length afterwards.
     pub size: u64,
@@ -174,7 +174,7 @@ pub struct Zero {
     pub inode: InodeId,
     /// Where, in bytes.
     pub offset: u64,
-    /// How much.
+    /// Length, bytes.
     pub len: u64,
     /// When.
     pub time: Timestamp,
@@ -407,7 +407,7 @@ impl LogOp {
         Ok(op)
     }
 
-    /// What single fields cannot say.
+    /// Checks what the types of the fields leave open.
     fn check(&self) -> Result<(), Corrupt> {
         let ok = match self {
             Self::Create(op) => {

@@ -75,7 +75,7 @@ layout! {
         history: u16 = 140,
         /// Number of segments named here.
         segments: u16 = 142,
-        /// What the log's first record says of its predecessor.
+        /// `previous` of the log's first record.
         log_previous: u64 = 144,
         /// The import whose log follows; an older one than `incarnation` until the log is replayed.
         log_incarnation: Incarnation = 152,
@@ -91,7 +91,7 @@ layout! {
 }
 
 layout! {
-    /// How a root keeps a [`RootGroup`].
+    /// A [`RootGroup`] as a root stores it.
     pub struct RootGroupEntry[64] {
         /// Its number.
         index: GroupIndex = 0,
@@ -110,7 +110,7 @@ layout! {
     }
 }
 
-/// What a group is for.
+/// Role of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum GroupRole {
@@ -122,7 +122,7 @@ pub enum GroupRole {
     Log = 3,
     /// Nodes and small records.
     Special = 4,
-    /// What is new, before it moves to a slower group.
+    /// New data, before it moves to a slower group.
     Front = 5,
 }
 
@@ -186,7 +186,7 @@ impl RootGroup {
 }
 
 layout! {
-    /// How a root keeps a [`RootDevice`].
+    /// A [`RootDevice`] as a root stores it.
     pub struct RootDeviceEntry[64] {
         /// Its number.
         index: DeviceIndex = 0,
@@ -220,7 +220,7 @@ layout! {
     }
 }
 
-/// What a device is, as far as it matters for what is put on it.
+/// Type of a device, for choosing what is put on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DeviceKind {
@@ -250,7 +250,7 @@ pub const NO_GROUP: GroupIndex = GroupIndex::new(u16::MAX);
 /// The device that a device which stands for none stands for.
 const NOBODY: DeviceIndex = DeviceIndex::new(u16::MAX);
 
-/// What a root says of a device.
+/// State of a device in a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DeviceState {
@@ -300,7 +300,7 @@ pub struct RootDevice {
     pub cursor: SegmentId,
     /// The import that wrote commit `good_through`.
     pub incarnation: Incarnation,
-    /// What it is.
+    /// Its type.
     pub kind: DeviceKind,
 }
 
@@ -406,7 +406,7 @@ pub struct Root {
     pub log_offset: u32,
     /// Sequence of the log's first record.
     pub log_sequence: u64,
-    /// What the log's first record says of its predecessor.
+    /// `previous` of the log's first record.
     pub log_previous: u64,
     /// The import whose log follows; an older one than `incarnation` until the log is replayed.
     pub log_incarnation: Incarnation,
@@ -538,7 +538,7 @@ impl Root {
             ensure(grouped || device.group == NO_GROUP, WHAT, Reason::Identity)?;
             devices.push(device);
         }
-        // Who stands for another stands for one of its group that has a place of its own.
+        // A stand-in stands for a device of its group that has a place of its own.
         let stand_ins: Vec<_> =
             devices.iter().filter_map(|device| Some((device.stands_for?, device.group))).collect();
         let real = |&(index, group): &(DeviceIndex, GroupIndex)| {

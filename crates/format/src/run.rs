@@ -126,7 +126,7 @@ impl std::fmt::Debug for Places {
     }
 }
 
-/// What a [`Delta`] makes of where a block is.
+/// Effect of a [`Delta`] on where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Stays what it was.
@@ -139,14 +139,14 @@ pub enum Target {
     Deleted,
 }
 
-/// What a run says of an id: a change to whatever older runs say of it.
+/// A run's entry for an id: a change to what older runs say of it.
 ///
 /// A delta is a function: the target is kept or replaced, each mark is kept, set or cleared; a fingerprint comes and
 /// goes with its mark. Composing such functions is associative, so it does not matter in which order neighbouring
 /// runs are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Delta {
-    /// What becomes of the target.
+    /// Effect on the target.
     pub target: Target,
     /// Marks that it sets.
     pub set: Marks,
@@ -196,7 +196,7 @@ impl Delta {
     }
 }
 
-/// What a page of a run holds.
+/// Kind of a page of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PageKind {
@@ -307,7 +307,7 @@ pub fn decode_index_page(bytes: &[u8], run: RunId, height: u8, number: u32) -> R
     Ok(refs)
 }
 
-/// What a run takes in one segment, so that dropping the run gives the space back unread.
+/// Space of a run in one segment: dropping the run gives it back without reading the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     /// The segment.
@@ -361,7 +361,7 @@ layout! {
     }
 }
 
-/// What the pool's tables keep of a run.
+/// A run, as the pool's tables record it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDescriptor {
     /// The run's number, which its pages repeat.
@@ -386,7 +386,7 @@ pub struct RunDescriptor {
     pub height: u8,
     /// The topmost pages, at most [`DESCRIPTOR_REFS`].
     pub refs: Vec<PageRef>,
-    /// What it takes in each segment, in order of segment.
+    /// Its space in each segment, in order of segment.
     pub footprints: Vec<Footprint>,
 }
 

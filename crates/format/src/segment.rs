@@ -71,8 +71,8 @@ impl Layout {
         // Without a lost data column, lost parity costs nothing that is stored.
         dead == 0 || dead + parity <= self.m()
     }
-    /// How many columns more can be lost, whichever they are, before data is: the least over all ways of
-    /// losing it. `None` when what is lost is already too much.
+    /// Number of further columns, whichever they are, that can be lost without losing data: the least over all
+    /// ways of losing it. `None` when too many are lost already.
     ///
     /// To lose data, some number `n` of data columns must be dead with fewer than `n` parity columns left;
     /// the cheapest way to kill `n` takes those with the fewest replicas left.
@@ -123,7 +123,7 @@ impl Layout {
     }
 }
 
-/// What a segment holds: streams are kept apart by age and use.
+/// Kind of a segment's content: streams are kept apart by age and use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SegmentKind {
@@ -225,7 +225,7 @@ layout! {
         placed: u64 = 56,
         /// The next block id when it was closed, from which its age is reckoned; 0 while it is open.
         closed_at: BlockId = 64,
-        /// What it holds by how long that is expected to live: 0 is shortest. See the pool's streams.
+        /// Expected lifetime of its content, as a class: 0 is shortest. See the pool's streams.
         class: u8 = 72,
         /// 1 when something of it is lost and not all files that this belongs to have been named yet, else 0.
         unnamed: u8 = 73,
@@ -236,12 +236,12 @@ layout! {
     }
 }
 
-/// What the segment table, or the root, keeps of a segment.
+/// A segment, as the segment table or the root records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentRecord {
     /// The segment's id.
     pub id: SegmentId,
-    /// What it holds.
+    /// Kind of content.
     pub kind: SegmentKind,
     /// Where it stands in its life.
     pub state: SegmentState,
@@ -265,7 +265,7 @@ pub struct SegmentRecord {
     pub placed: u64,
     /// The next block id when it was closed; 0 while it is open.
     pub closed_at: BlockId,
-    /// What it holds by how long that is expected to live, below [`CLASSES`]; 0 is shortest.
+    /// Expected lifetime of its content, as a class below [`CLASSES`]; 0 is shortest.
     pub class: u8,
     /// Something of it is lost, and not all files that this belongs to are in the damage ledger yet.
     pub unnamed: bool,

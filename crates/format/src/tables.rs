@@ -32,31 +32,31 @@ pub enum Table {
     Properties = 4,
     /// Snapshots of a dataset: highest block id → [`SnapshotRecord`]; in the order in which they were taken.
     Snapshots = 6,
-    /// What is still to be freed: one entry, 0 → [`FreeingRecord`].
+    /// Space still to be freed: one entry, 0 → [`FreeingRecord`].
     Freeing = 7,
     /// The key of fingerprints: one entry, 0 → [`SECRET_LEN`] random bytes.
     Secret = 8,
     /// Parts of the dedup index: run number → [`crate::index::PartDescriptor`], in [`pieces`].
     Index = 9,
-    /// What happened: number → [`crate::ledger::EventRecord`].
+    /// Events: number → [`crate::ledger::EventRecord`].
     Events = 10,
     /// Commands that changed the pool: number → [`crate::ledger::CommandRecord`].
     Commands = 11,
-    /// What cannot be read: number → [`crate::ledger::DamageRecord`]; under 0 how many more there are, u64.
+    /// Damage: number → [`crate::ledger::DamageRecord`]; under 0 the number of findings without room, u64.
     Damage = 12,
     /// Slots that are out of use: [`bad_slot_key`](Table::bad_slot_key) → [`BadSlotRecord`].
     BadSlots = 13,
     /// Properties of snapshots. From here on reserved.
     SnapshotProperties = 14,
-    /// What keeps snapshots from being destroyed.
+    /// Holds, which keep snapshots from being destroyed.
     Holds = 15,
-    /// What is left of snapshots to send from.
+    /// Bookmarks: remains of snapshots, to send from.
     Bookmarks = 16,
     /// Streams that are being received.
     Receiving = 17,
-    /// What users, groups and projects use.
+    /// Space and inodes used by users, groups and projects.
     Usage = 18,
-    /// What was removed and is kept for a while.
+    /// Removed files, kept for a while.
     Trash = 19,
     /// Wrapped keys.
     Keys = 20,
@@ -188,7 +188,7 @@ layout! {
         stored: u64 = 120,
         /// Bytes of the name.
         name_len: u16 = 128,
-        /// What the names in it are hashed with.
+        /// Salt of the hashes of names in it.
         name_salt: [u8; NAME_SALT_LEN] = 136,
         /// Of a clone, the dataset of the snapshot that it began as. Reserved.
         origin: u64 = 152,
@@ -205,7 +205,7 @@ layout! {
     }
 }
 
-/// What the dataset table keeps of a dataset.
+/// A dataset, as the dataset table records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetRecord {
     /// The dataset.
@@ -234,7 +234,7 @@ pub struct DatasetRecord {
     pub birth: u64,
     /// Upper bound of bytes held by its snapshots alone.
     pub held: u64,
-    /// What the names in it are hashed with ([`NameKey`](crate::items::NameKey)): random, never shown.
+    /// Salt of the hashes of names in it ([`NameKey`](crate::items::NameKey)): random, never shown.
     pub name_salt: [u8; NAME_SALT_LEN],
     /// The last part of its name; the pool's name is the root dataset's.
     pub name: String,
@@ -353,7 +353,7 @@ layout! {
     }
 }
 
-/// What the snapshot table keeps of a snapshot.
+/// A snapshot, as the snapshot table records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotRecord {
     /// The dataset that it is a snapshot of.
@@ -443,7 +443,7 @@ impl SnapshotRecord {
 }
 
 layout! {
-    /// What is dropped and not yet free.
+    /// Totals of blocks that are dropped and not yet free.
     #[derive(Copy, Default)]
     pub struct FreeingRecord[48] {
         /// Blocks with the mark `DEAD`, about: what the free queue has still to look at.
@@ -455,7 +455,7 @@ layout! {
         left_bytes: u64 = 16,
         /// 1 while any id may carry the mark `SHARED`.
         shared: u8 = 24,
-        /// What is below this id was judged by a trace that has not ended, whatever became of it; 0 when nothing was.
+        /// Blocks below this id were judged by a trace that has not ended, freed or not; 0 for none.
         judged: BlockId = 32,
         /// `left_bytes` when that trace began.
         judged_left: u64 = 40,

@@ -550,7 +550,7 @@ fn frames_are_of_one_size_of_plain_records_and_as_many_as_the_content_has() {
         payload.truncate(16);
     });
     assert_eq!(block::check_any(&sums(), &short).unwrap_err().reason, Reason::Range);
-    // What is cut off, wrong in any frame, or wrong in any sum, though that is summed.
+    // Cut short, wrong in any frame, or wrong in a frame's sum, even where the sum over those sums is right.
     for len in [0, 143, 144, 183, 184, 5000, sound.len() - 1] {
         assert_eq!(block::check_any(&sums(), &sound[..len]).unwrap_err().reason, Reason::Short);
         assert!(len > 183 || header.frame_sums(&sums(), &sound[..len]).is_err());

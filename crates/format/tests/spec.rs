@@ -101,7 +101,7 @@ macro_rules! numbers {
     };
 }
 
-/// What `layout!` made, by name.
+/// Structures made by `layout!`, by name.
 fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
     let list = structures![
         acl::AclRecord,

@@ -6,7 +6,7 @@
 //!
 //! # Two transports
 //! *Classic*: threads that read(2) a request from `/dev/fuse` and write(2) its answer, all from and to one queue.
-//! What was read of a file goes out from where it lies (writev).
+//! Data read from a file is sent from where it lies (writev).
 //!
 //! *io_uring* (Linux 6.14, where root has switched it on): the kernel has one queue a processor, and puts each
 //! request into a buffer of ours. One system call hands in an answer and waits for the next request. The

@@ -13,12 +13,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What to mount where. The kernel always checks permissions (`default_permissions`).
+/// A mount to be made. The kernel always checks permissions (`default_permissions`).
 #[derive(Debug, Clone, Copy)]
 pub struct Mount<'a> {
     /// Where.
     pub mountpoint: &'a Path,
-    /// What the table of mounts names as the source.
+    /// Source column of the mount table.
     pub source: &'a str,
     /// The type is `fuse.` and this.
     pub subtype: &'a str,
@@ -32,7 +32,7 @@ pub struct Mount<'a> {
     pub suid: bool,
     /// Let programs be run.
     pub exec: bool,
-    /// What the table of mounts says of access times.
+    /// Access times in the mount table; without it, `noatime`.
     pub atime: bool,
 }
 

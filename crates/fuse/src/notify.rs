@@ -1,4 +1,4 @@
-//! What the kernel is told without having asked.
+//! Unsolicited notifications to the kernel.
 
 use crate::wire::abi;
 use rustix::io::Errno;

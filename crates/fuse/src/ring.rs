@@ -52,7 +52,7 @@ static RINGS: AtomicUsize = AtomicUsize::new(0);
 /// Fewest entries of a queue: a few slow requests must not hold up all that comes from their processor.
 const MIN_QUEUE: usize = 4;
 
-/// How many queues the kernel has: as many as processors there could be.
+/// Number of the kernel's queues: one for each possible processor.
 fn queues() -> usize {
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     count_processors(&possible).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
@@ -303,7 +303,7 @@ impl Ring {
         let out = self.payload.bytes_mut();
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
-            // What does not fit was not asked for: the kernel would refuse it, too.
+            // An answer that does not fit was not asked for: the kernel would refuse it, too.
             let room = out.get_mut(at..at + bytes.len()).ok_or(Errno::IO)?;
             room.copy_from_slice(bytes);
             at += bytes.len();
@@ -343,7 +343,7 @@ struct Part {
 struct Shared {
     base: NonNull<u8>,
     len: usize,
-    /// What owns it; only looked at through `base`. Pages that nobody has touched take no memory.
+    /// Owner of the memory; accessed only through `base`. Untouched pages take no memory.
     owner: Vec<u8>,
 }
 

@@ -1,15 +1,15 @@
-//! Who answers requests, as the transports see it.
+//! The server of requests, as the transports see it.
 
 use crate::wire::{Data, Operation, Request, Response};
 use rustix::io::Errno;
 use std::io;
 
-/// What answers requests. Calls come from many threads at once.
+/// The server of requests. Calls come from many threads at once.
 pub trait Service: Send + Sync + 'static {
-    /// What reads are answered with.
+    /// Data of an answer to a read.
     type Data: Data;
 
-    /// Answers a request. What is given for one that wants no answer is dropped.
+    /// Answers a request. An answer to one that wants none is dropped.
     fn serve(&self, request: &Request<'_>) -> Response<Self::Data>;
 
     /// A thread that served it is about to end by a panic.
@@ -27,7 +27,7 @@ pub trait Service: Send + Sync + 'static {
 pub(crate) struct Served<'a, S: Service>(pub &'a S);
 
 impl<S: Service> Served<'_, S> {
-    /// What the thread ends with. Whoever joins it hears of trouble late, if ever: so it is said at once.
+    /// Passes the thread's outcome on. An error is reported at once, since a join sees it late, if ever.
     pub(crate) fn end(self, outcome: io::Result<()>) -> io::Result<()> {
         if let Err(error) = &outcome {
             self.0.ended(error);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::IntoBytes;
 
-/// How requests come.
+/// Transport of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Read from `/dev/fuse`.
@@ -32,7 +32,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// How a mount is served.
+/// Options for serving a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// This transport or none; without one, io_uring where it is to be had and descriptors allow it.
@@ -48,7 +48,7 @@ pub struct Options {
     pub max_background: u16,
 }
 
-/// What is always wished for; an older kernel lacks some.
+/// Capabilities we ask for; older kernels lack some.
 const WISHES: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::MAX_PAGES
@@ -83,7 +83,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// How requests come.
+    /// The transport in use.
     pub fn transport(&self) -> Transport {
         self.transport
     }
@@ -93,7 +93,7 @@ impl Session {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// What tells the kernel of changes.
+    /// A notifier, to tell the kernel of changes.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(Arc::clone(&self.device))
     }
@@ -101,7 +101,7 @@ impl Session {
     /// Returns when the mount is gone and no request is under way.
     ///
     /// # Errors
-    /// What ended a thread, if it was not the mount's end; a panic of the [`Service`] is told as one.
+    /// The error that ended a thread, if it was not the mount's end; a panic of the [`Service`] is returned as one.
     pub fn join(self) -> io::Result<()> {
         let ends = self
             .threads

@@ -79,7 +79,7 @@ const fn decoder(
     Decoder { name, seeds, spare: 64 << 10, resum, decode }
 }
 
-/// What was accepted must mean the same when it is written and read again.
+/// An accepted value must mean the same when it is written and read again.
 fn same<T: PartialEq + Debug, E: Debug>(value: T, again: Result<T, E>) -> bool {
     assert_eq!(again.expect("what was accepted can be encoded"), value);
     true

@@ -26,7 +26,7 @@ use std::sync::LazyLock;
 
 /// The pool that everything here belongs to.
 pub const POOL: PoolGuid = PoolGuid::new(0x1a4de4);
-/// What its sums are keyed with.
+/// Key of its checksums.
 pub const KEY: PoolKey = PoolKey::new([0x5e; KEY_LEN]);
 /// Its sums.
 pub static SUMS: LazyLock<Sums> = LazyLock::new(|| Sums::new(POOL, KEY));

@@ -1,6 +1,6 @@
 //! Bugs on purpose: the test of the tests.
 //!
-//! With the feature `mutated`, a test can switch on one of these mistakes in its own thread; the
+//! With the feature `mutants`, a test can switch on one of these mistakes in its own thread; the
 //! simulation must find each. Without the feature every question is answered no at compile time.
 //!
 //! It can also have a thread panic at the n-th [`point`] that it comes to: they stand between the steps of whatever
@@ -39,7 +39,7 @@ pub enum Mutant {
     UncheckedPayload,
     /// Frames are not verified when a part of a record is read.
     UncheckedFrames,
-    /// What a snapshot may hold is freed when its head drops it.
+    /// A block that a snapshot may hold is freed when its head drops it.
     ProtectionIgnored,
     /// A second reference does not set the mark.
     SharedNotMarked,
@@ -65,19 +65,19 @@ pub enum Mutant {
     ReconstructsUnproven,
     /// A device that missed commits is read before it has what it missed.
     NotResilvered,
-    /// What was written in the commit at which a device comes back is not brought to it.
+    /// Writes of the commit at which a device comes back are not brought to it.
     BoundaryMissed,
     /// A device that comes back is taken to hold what it held when it left, though it is an older image.
     OldImageTrusted,
     /// Of two headers of a stripe the one that a power cut undid is believed.
     OldStripeBelieved,
-    /// What gets another reference beside a collection is not retained.
+    /// Blocks that get another reference during a collection are not retained.
     TouchedForgotten,
     /// A member gets another place while stripes are on their way to it.
     InFlightForgotten,
     /// An fsync is acknowledged though a device missed it that no root tells of.
     LogCopyMissed,
-    /// What looks like a block in a window that was read goes into the cache, wherever it lies.
+    /// Bytes that look like a block in a window that was read go into the cache, wherever they lie.
     LooksBelieved,
     /// Slots are discarded before they are free.
     TrimTooEarly,
@@ -91,7 +91,7 @@ pub enum Mutant {
     RemovalNotCovered,
     /// A commit has a removal, and not all that was written before it.
     RestNotStored,
-    /// What was noted while a commit was being written is taken to be in it.
+    /// Operations noted while a commit was being written are taken to be in it.
     WindowForgotten,
     /// Data that is stored and not logged is taken to be durable.
     StoredNotTold,

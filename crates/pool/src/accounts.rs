@@ -323,7 +323,7 @@ impl Accounts {
         self.reserved_records.read().clone()
     }
 
-    /// What a dataset has of its own, claims included.
+    /// Bytes of a dataset's own, claims included.
     pub(crate) fn own(&self, id: DatasetId) -> u64 {
         let own = self.by_dataset.read().get(&id).map_or(0, |account| account.own.load(Relaxed));
         own.max(0) as u64

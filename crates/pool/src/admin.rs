@@ -5,14 +5,13 @@ use crate::assemble::default_settings;
 use crate::create::{check_name, check_record_size};
 use crate::dataset::{Dataset, ROOT_DATASET, settings_from};
 use crate::pool::Pool;
-use crate::property;
+use crate::property::{self, device_timeout};
 use larder_format::items::MAX_DATASET;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Refusal, Result, TableNodes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Dataset id of the pool's own properties.
 const POOL: DatasetId = DatasetId::new(0);
@@ -356,13 +355,8 @@ impl Pool {
 
     /// Tells all members how long they may take.
     pub(crate) fn apply_device_timeout(&self) {
-        let seconds = self.properties.read().get("device_timeout").and_then(|value| value.parse().ok());
-        if let Some(seconds) = seconds {
-            self.shared
-                .store
-                .members
-                .iter()
-                .for_each(|member| member.set_timeout(Duration::from_secs(seconds)));
+        if let Some(timeout) = device_timeout(&self.properties.read()) {
+            self.shared.store.members.iter().for_each(|member| member.set_timeout(timeout));
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Parts {
     pub(crate) damage: Damage,
     pub(crate) intent: IntentLog,
     pub(crate) tables: Tree,
-    /// What the tables hold; of segments and runs the store knows.
+    /// Contents of the tables; segments and runs are in the store.
     pub(crate) contents: Contents,
 }
 

@@ -1,8 +1,8 @@
-//! What changed from one snapshot of a dataset to another, or to a clone: their trees are compared, and what both have
-//! is not read ([`larder_sorted::tree::Difference`]).
+//! Changes from one snapshot of a dataset to another, or to a clone: their trees are compared, and nodes that both have
+//! are not read ([`larder_sorted::tree::Difference`]).
 //!
-//! By the ids of blocks alone it could not be told: a copy by reference, or a record that was found again by its
-//! content, puts blocks into the newer tree that are older than the snapshot before.
+//! Block ids alone do not tell: a copy by reference, or a record that was found again by its content, puts blocks into
+//! the newer tree that are older than the snapshot before.
 
 use crate::shared::Shared;
 use crate::snapshot::SnapshotView;

@@ -92,12 +92,12 @@ struct Moved {
     block: Encoded,
 }
 
-/// Segments of all groups by what can become of them.
+/// Free segments of the group that lacks most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shortage {
-    /// How many are free or about to be.
+    /// Number that are free or about to be.
     free: u64,
-    /// How many should be.
+    /// Number that should be.
     enough: u64,
 }
 
@@ -317,7 +317,7 @@ impl Pool {
         core.held_segments() < before
     }
 
-    /// Who may rest in the middle of a segment lets go of it when it has been freed.
+    /// Has everybody who rests in the middle of a segment let go of it when it has been freed.
     pub fn let_go_of_freed(&self) {
         let is_freed = |id: SegmentId| {
             let core = self.shared.store.core.lock();
@@ -334,8 +334,8 @@ impl Pool {
         }
     }
 
-    /// What is read of a segment that is emptied: a copy of each data column, and all parity where a device is out or
-    /// slow: what that has, and what others give wrong beside it, is computed then.
+    /// Columns to read of a segment that is emptied: a copy of each data column, and all parity where a device is out
+    /// or slow: its columns, and wrong bytes of others beside it, are computed then.
     fn columns_to_empty(&self, segment: &Segment) -> Vec<usize> {
         let layout = segment.layout;
         let member = |column: usize| self.shared.store.members.get(segment.slots[column].device);
@@ -519,7 +519,7 @@ impl Pool {
             })
         };
         let found = read.or_else(elsewhere);
-        // What a device does not give as long as it is out is not reconstructed either.
+        // Wrong headers are reconstructed; those missing because a device is out are not.
         if wrong && found.is_some() {
             self.shared.store.suspects.note(segment.id, offset, 0);
         }
@@ -540,7 +540,7 @@ impl Pool {
         if at_once {
             if tight && let Some(_mine) = self.cleaner.reclaiming.try_lock() {
                 match self.win_some(false) {
-                    // What this write needs is there.
+                    // This write has the room it needs.
                     Err(PoolError::NoSpace) => {}
                     won => drop(won?),
                 }
@@ -616,8 +616,8 @@ impl Pool {
             || twice < self.shared.store.core.lock().room_for_nodes()
     }
 
-    /// How many more nodes can change before a commit has no room for all that do; each change of a tree may be in
-    /// another node. `mark` is that of the operation, or the pool's.
+    /// Number of further nodes that can change before a commit has no room for all changed ones; each change of a tree
+    /// may be in another node. `mark` is that of the operation, or the pool's.
     pub fn nodes_storable(&self, mark: Watermark) -> u64 {
         if mark == Watermark::Promised {
             return u64::MAX;

@@ -198,7 +198,7 @@ impl Pool {
             let guard = self.gate.write();
             let is_ordered = self.shared.intent.notes.lock().removals() == removals;
             debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
-            // What does not fit waits for room that only a commit brings.
+            // Dirty data that does not fit waits for room that only a commit brings.
             if is_ordered || !fits || held.is_some() || mutated(Mutant::RestNotStored) {
                 return Ok((guard, held));
             }
@@ -238,7 +238,7 @@ impl Pool {
         let mut tables = self.tables.lock();
         let mut unnoted = self.sealing.unnoted.lock();
         for run in changes.removed {
-            // What the tables were never told of is nothing to them.
+            // A run that the tables never had need not be removed from them.
             match unnoted.added.iter().position(|added| added.run == run.run) {
                 Some(at) => drop(unnoted.added.remove(at)),
                 None => unnoted.removed.push(run),
@@ -316,7 +316,7 @@ impl Pool {
         let changes = {
             let (mut map, mut pages) = (self.shared.store.map.lock(), RunIo::new(&self.shared.store));
             let changes = map.checkpoint(&mut pages)?;
-            // Whoever looks up finds the runs as soon as the map is his, and must find their pages.
+            // Look-ups find the new runs as soon as they have the map, and must find their pages.
             pages.finish()?;
             changes
         };

@@ -1,4 +1,4 @@
-//! What a pool's tables say, decoded and held against nothing but itself: import makes a pool of it.
+//! Contents of a pool's tables, decoded and checked against nothing but each other: import makes a pool of them.
 
 use larder_format::index::PartDescriptor;
 use larder_format::run::RunDescriptor;

@@ -32,7 +32,7 @@ pub enum Atime {
     Relatime,
 }
 
-/// How a file is cut into records.
+/// Method of cutting a file into records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chunking {
     /// At multiples of the record size.
@@ -50,7 +50,7 @@ pub struct Settings {
     pub checksum: ChecksumKind,
     /// Bytes of a record of new files.
     pub record_size: u32,
-    /// How new files are cut into records.
+    /// Method of cutting new files into records.
     pub chunking: Chunking,
     /// Whether writes are refused.
     pub readonly: bool,
@@ -277,7 +277,7 @@ pub struct View<'a> {
 
 /// Reading, alike for views and updates.
 pub trait Look {
-    /// What the pool shares with its datasets, and the tree.
+    /// The parts that the pool shares with its datasets, and the tree.
     #[doc(hidden)]
     fn parts(&self) -> (&Shared, &Tree);
     /// Whose tree it is: a dataset, and a snapshot's highest id or [`HEAD`].

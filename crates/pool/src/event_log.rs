@@ -1,15 +1,15 @@
-//! What happened to the pool, and which commands changed it: two tables of numbered entries of which the oldest go.
+//! Events of the pool, and commands that changed it: two tables of numbered entries of which the oldest go.
 //!
 //! An event is noted in memory, under a lock that is held for moments and under which nothing else is taken, so
-//! whoever reads or writes may tell of one. Commits write what was noted into the tables; a crash loses what came
-//! after the last one. What happens again within [`TOGETHER`] to the same device and file is counted in the event
-//! that is there, which is written anew: a device that fails every request makes one event a minute.
+//! reads and writes may note one. Commits write noted events into the tables; a crash loses those after the last
+//! commit. An event that recurs within [`TOGETHER`] for the same device and file is counted in the one that is there,
+//! which is written anew: a device that fails every request makes one event a minute.
 //!
-//! Nothing depends on these tables. What of them cannot be read is left out, and what cannot be written stays in
+//! Nothing depends on these tables. Entries that cannot be read are left out, and those that cannot be written stay in
 //! memory, as far as there is room; no commit fails for it.
 //!
-//! Errors and states of devices are not told one by one: [`EventLog::observe`] compares what the members count
-//! and are with what was told before.
+//! Errors and states of devices are not reported one by one: [`EventLog::observe`] compares counters and states of the
+//! members with those reported before.
 
 use larder_device::Clock;
 use larder_format::ledger::{CommandRecord, EventRecord};
@@ -72,7 +72,7 @@ impl<T: Clone + PartialEq> Ring<T> {
 
     /// Import: the table has this entry.
     fn met(&mut self, number: u64) {
-        self.next = self.next.max(number + 1);
+        self.next = self.next.max(number.saturating_add(1));
         self.kept_from = self.kept_from.max(self.next.saturating_sub(self.most));
     }
 
@@ -243,7 +243,7 @@ impl EventLog {
         };
         let mut found = BTreeMap::new();
         let range = table.key(after.saturating_add(1))..=table.key(u64::MAX);
-        // What cannot be read is left out.
+        // Entries that cannot be read are left out.
         let _ = tables.scan(&TableNodes(store), range, |key, value| {
             if let Some(entry) = decode(value).filter(|_| counts(key.offset)) {
                 found.insert(key.offset, entry);
@@ -309,7 +309,7 @@ impl EventLog {
                 let mut log = self.log.lock();
                 (log.devices.insert(member.index, now), log.told.remove(&member.guid).unwrap_or(0))
             };
-            // What was wrong when the pool was imported is no change.
+            // The state of a device at import is no change.
             let before = before.unwrap_or(Known { state: now.state, read: 0, write: 0, checksum: 0 });
             let about = |class| Event::new(class).device(member.guid, member.name());
             let failed = [("read", now.read, before.read), ("write", now.write, before.write)];

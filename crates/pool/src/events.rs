@@ -1,4 +1,4 @@
-//! What happened to the pool, and which commands changed it: see [`crate::event_log`].
+//! Events of the pool, and commands that changed it: see [`crate::event_log`].
 
 use crate::pool::Pool;
 use larder_format::ledger::{CommandRecord, EventRecord};

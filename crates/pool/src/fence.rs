@@ -132,7 +132,7 @@ impl Fence {
         };
         let mut other = None;
         for (beat, roots, member) in reads {
-            // What a device does not give is found out by whoever writes it.
+            // Failed reads are ignored: writes to the device find out.
             let bytes = |read: Option<_>| read.and_then(|read| member.wait(read).ok());
             let beat = bytes(beat).and_then(|bytes| Heartbeat::check(&bytes).ok());
             if let Some(beat) =

@@ -1,4 +1,4 @@
-//! What else a device may hold: other people's file systems, partition tables, volumes and images.
+//! Foreign contents of a device: other people's file systems, partition tables, volumes and images.
 //!
 //! A pool is never made over something that somebody may still want. Signatures are those that
 //! blkid(8) and file(1) go by; the table is ordered so that the more telling name comes first (a disk with a

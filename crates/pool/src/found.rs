@@ -1,19 +1,20 @@
-//! What a root names, read into the store before there is a pool: segments, tables, block map, log.
+//! Structures that a root names, read into the store before there is a pool: segments, tables, block map, log.
 
 use crate::contents::Contents;
 use crate::event_log::EventLog;
-use crate::intent_log::{Intent, IntentLog, read_chain};
+use crate::intent_log::{Chain, Intent, IntentLog, read_chain};
 use crate::ledger::Damage;
+use crate::property::device_timeout;
 use larder_format::items::INODE_LEASE;
 use larder_format::root::Root;
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::Table;
-use larder_format::{Corrupt, Reason, SegmentId};
+use larder_format::{Corrupt, DatasetId, Reason, SegmentId};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
 use larder_store::segments::SegmentEntry;
-use larder_store::{PoolError, Result, RunIo, Store};
+use larder_store::{Class, Event, PoolError, Refusal, Result, RunIo, Store};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,18 +27,27 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Reads everything that `root` names. After a crash (`unclean`), inode ids that were given out behind the last
-    /// commit are passed over.
+    /// Reads everything that `root` names. After a crash, inode ids that were given out behind the last commit are
+    /// passed over. With `accept_loss` a log that cannot be read on ends there.
     ///
     /// # Errors
     /// When something cannot be read, says what cannot be, or belongs to a later version.
-    pub(crate) fn read(store: &Arc<Store>, events: &EventLog, root: &Root, unclean: bool) -> Result<Self> {
+    pub(crate) fn read(
+        store: &Arc<Store>,
+        events: &EventLog,
+        root: &Root,
+        accept_loss: bool,
+    ) -> Result<Self> {
         let damage = Damage::new(store);
         for record in &root.segments {
             adopt_segment(store, &damage, record, root)?;
         }
         let tables = Tree::open(root.tables);
         let mut contents = Contents::read(&tables, store)?;
+        // Before more is read.
+        if let Some(timeout) = contents.properties.get(&DatasetId::new(0)).and_then(device_timeout) {
+            store.members.iter().for_each(|member| member.set_timeout(timeout));
+        }
         for (table, number, value) in std::mem::take(&mut contents.kept) {
             match table {
                 Table::Damage => damage.adopt(number, &value),
@@ -59,35 +69,47 @@ impl Found {
         recount_runs(store, runs.iter().chain(contents.parts.iter().map(|part| &part.run)))?;
         let map = BlockMap::open(runs, &RunIo::new(store))?;
         *store.map.lock() = map;
-        if unclean {
+        if !root.exported {
             for record in &mut contents.datasets {
                 record.next_inode = record.next_inode.saturating_add(INODE_LEASE);
             }
         }
-        let intent = read_log(store, root)?;
+        let intent = read_log(store, root, accept_loss)?;
         Ok(Self { damage, intent, tables, contents })
     }
 }
 
 /// The log of `root`, from which nothing was taken yet.
-fn read_log(store: &Arc<Store>, root: &Root) -> Result<IntentLog> {
-    let (mut ops, mut last) = (Vec::new(), root.applied);
-    if root.log_open {
-        let slot_size = |segment: &SegmentRecord| store.members.get(segment.slots[0].device).slot_size;
-        let chain = read_chain(&store.sums, root, slot_size, |segment, column, offset, len| {
-            let slot = segment.slots[column];
-            let member = store.members.get(slot.device);
-            let pending = member.read(member.slot_offset(slot.index, offset), len)?;
-            let bytes = member.wait(pending).ok()?;
-            Some(bytes.to_vec())
-        });
-        match chain {
-            // Whoever only reads is shown the commit, without the log.
-            Err(_) if store.read_only => {}
-            chain => (ops, last) = chain?,
-        }
+fn read_log(store: &Arc<Store>, root: &Root, accept_loss: bool) -> Result<IntentLog> {
+    let begin = |last, ops| IntentLog::new(store, Intent { sequence: 1, ..Intent::default() }, last, ops);
+    if !root.log_open {
+        return Ok(begin(root.applied, Vec::new()));
     }
-    Ok(IntentLog::new(store, Intent { sequence: 1, ..Intent::default() }, last, ops))
+    let slot_size = |segment: &SegmentRecord| store.members.get(segment.slots[0].device).slot_size;
+    let chain = read_chain(&store.sums, root, slot_size, |segment, column, offset, len| {
+        let slot = segment.slots[column];
+        let member = store.members.get(slot.device);
+        let pending = member.read(member.slot_offset(slot.index, offset), len)?;
+        let bytes = member.wait(pending).ok()?;
+        Some(bytes.to_vec())
+    });
+    let Chain { ops, last, unread } = match chain {
+        // A read-only import shows the commit, without the log.
+        Err(_) if store.read_only => return Ok(begin(root.applied, Vec::new())),
+        chain => chain?,
+    };
+    if let Some((segment, offset)) = unread.filter(|_| !store.read_only) {
+        let of = root.segments.iter().find(|record| record.id == segment);
+        let names = of.into_iter().flat_map(|of| &of.slots).map(|slot| store.members.get(slot.device));
+        let names: Vec<_> = names.map(|member| member.name()).collect();
+        if !accept_loss {
+            return Err(Refusal::LogUnread(names.join(" or ")).into());
+        }
+        let text =
+            format!("the intent log goes on unread from {offset} in segment {segment}: its rest is given up");
+        store.event(Event::new(Class::Data).text(&text));
+    }
+    Ok(begin(last, ops))
 }
 
 /// Takes a segment from the tables or the root into memory, and its slots out of the free ones.
@@ -133,7 +155,7 @@ fn adopt_segment(store: &Store, damage: &Damage, record: &SegmentRecord, root: &
     Ok(())
 }
 
-/// What lives in run segments follows from the runs: pages of a merge that was cut short do not.
+/// Live blocks of run segments are counted from the runs: pages of a merge that was cut short are not live.
 fn recount_runs<'r>(store: &Store, runs: impl Iterator<Item = &'r RunDescriptor>) -> Result<()> {
     let mut live: HashMap<SegmentId, (u32, u64)> = HashMap::new();
     for footprint in runs.flat_map(|run| &run.footprints) {

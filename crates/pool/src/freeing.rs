@@ -1,7 +1,7 @@
 //! Freeing: what becomes of a block that a tree has stopped naming.
 //!
-//! There are no reference counts, so a dropped reference says only that the block *may* be dead. Whoever drops
-//! one asks, in this order:
+//! There are no reference counts, so a dropped reference says only that the block *may* be dead. The drop asks, in
+//! this order:
 //! 1. Is the id at or below its head's `protected_below`? Then a snapshot holds it. Nothing happens; the dataset counts
 //!    the bytes as held, and they are left to GC when a snapshot is destroyed.
 //! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
@@ -13,10 +13,10 @@
 //!    shared, takes the mark away: another reference may exist, and only GC can tell.
 //!
 //! # Second references
-//! Whoever makes one calls [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the
-//! pool-wide flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with
-//! an id when its block is moved. Whoever takes `SHARED` away, which only GC may, takes `DEAD` away with it:
-//! the drop that set `DEAD` was that of another reference.
+//! need a call of [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the pool-wide
+//! flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with an id when its
+//! block is moved. Only GC may take `SHARED` away, and takes `DEAD` away with it: the drop that set `DEAD` was that of
+//! another reference.
 //!
 //! # The queue
 //! It is the set of ids with the mark `DEAD`, hence as durable as the commits that set and clear them. In memory
@@ -140,13 +140,13 @@ impl Dropped {
     }
 }
 
-/// What a pool has still to free. The lock is taken last, and alone.
+/// Dropped blocks that a pool has still to free. The lock is taken last, and alone.
 pub struct Freeing {
     store: Arc<Store>,
     duplicates: Arc<Duplicates>,
     pins: Arc<Pins>,
     dropped: Mutex<Dropped>,
-    /// What was last told of how much will be free by itself, bytes.
+    /// Last figure given of the space that will be free by itself, bytes.
     told: AtomicU64,
 }
 
@@ -167,7 +167,7 @@ impl Freeing {
         *self.dropped.lock() = Dropped::open(record);
     }
 
-    /// What was last told of how much will be free by itself, bytes.
+    /// Last figure given of the space that will be free by itself, bytes.
     pub(crate) fn told(&self) -> u64 {
         self.told.load(Ordering::Relaxed)
     }
@@ -452,7 +452,7 @@ impl Freeing {
     /// Queues ids that no collection holds any more.
     fn let_go(&self) {
         let first = self.dropped.lock().held.first().copied();
-        // What it still needs of the oldest it needs of the others.
+        // The oldest is held as long as any other is.
         if first.is_some_and(|first| !self.pins.holds(first)) {
             let limit = self.queue_limit();
             let mut freeing = self.dropped.lock();

@@ -50,6 +50,8 @@ pub struct ImportOptions {
     pub read_only: bool,
     /// The caller made sure that the host whose heartbeat was found is not alive.
     pub host_is_gone: bool,
+    /// Go on without what a place of the intent log that cannot be read may hold.
+    pub accept_loss: bool,
     /// A new name for the pool.
     pub rename: Option<String>,
 }
@@ -86,7 +88,6 @@ impl Pool {
             )));
         }
         let root = plan.root;
-        let unclean = !root.exported;
         let lacking: Vec<(DeviceIndex, [bool; 2])> = plan
             .devices
             .iter()
@@ -177,7 +178,7 @@ impl Pool {
             durable: root.commit,
             events: Arc::clone(&events) as Arc<dyn EventSink>,
         });
-        let found = Found::read(&store, &events, &root, unclean);
+        let found = Found::read(&store, &events, &root, options.accept_loss);
         let found = match (found, store.out_of_reach()) {
             (Err(PoolError::Unreadable { .. }), Some(lost)) => {
                 return Err(Refusal::MapOutOfReach(lost).into());
@@ -213,7 +214,7 @@ impl Pool {
         history: Vec<RootImport>,
         lacking: &[(DeviceIndex, [bool; 2])],
     ) -> Result<()> {
-        // What the devices show may be in their caches only: nothing may follow it unflushed.
+        // Data that the devices gave may be in their caches only: nothing may follow it unflushed.
         self.shared.store.members.flush_all();
         if let Some(bytes) =
             root.encode(&self.shared.store.sums).map(|bytes| Arc::new(AlignedBuf::padded(&bytes)))

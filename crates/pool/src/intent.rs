@@ -48,8 +48,7 @@ impl Pool {
         self.commit_through(target)
     }
 
-    /// What was written before something was removed is noted as well, so that no crash leaves neither; false when
-    /// that takes a commit.
+    /// Notes data written before a removal as well, so that no crash loses both; false when that takes a commit.
     fn cover_removals(&self) -> Result<bool> {
         let through = self.shared.intent.notes.lock().last();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);

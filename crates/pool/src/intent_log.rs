@@ -12,10 +12,10 @@
 //! segments in the order in which they are used. A segment is used when a durable root names it, not before: import
 //! would not look into it. When no such segment has room, an fsync becomes a commit.
 //!
-//! Who writes a file anew and then removes the old one, by whatever name and in whatever dataset, must find one of them
-//! after a crash, though somebody else's fsync logs the removal. So an operation that takes data away goes into one
-//! record with all that was written before and is not durable. Where that is much, or in the trees already, an fsync
-//! becomes a commit.
+//! When a file is written anew and the old one then removed, by whatever name and in whatever dataset, one of them must
+//! be there after a crash, though somebody else's fsync logs the removal. So an operation that takes data away goes
+//! into one record with all that was written before and is not durable. Where that is much, or in the trees already, an
+//! fsync becomes a commit.
 //!
 //! A crash while a record is written loses that record, which nobody was told of. A crash between the
 //! sealing of a commit and its root replays from the older root: therefore notes are dropped only once
@@ -59,9 +59,9 @@ pub(crate) struct Notes {
     bytes: usize,
     next: u64,
     logged: u64,
-    /// How many removed something, those included that the log does not get.
+    /// Number of operations that removed something, those included that the log does not get.
     removals: u64,
-    /// What was written before any removal up to the first of these is noted, by operations up to the second.
+    /// Data written before any removal up to the first of these is noted, by operations up to the second.
     covered: (u64, u64),
 }
 
@@ -150,7 +150,7 @@ impl Notes {
     fn next_batch(&self, target: OpSeq, limit: usize) -> LogBatch {
         let (through, by) = self.covered;
         let (mut ops, mut last, mut bytes) = (Vec::new(), self.logged, 0);
-        // What goes up to the first removal, if there is one; and what goes without those that are joined.
+        // Last number and count of operations: before the first removal, if any; up to the last whole joined group.
         let (mut before_removal, mut whole) = (None, (last, 0));
         let mut is_covered = true;
         for note in self.pending.iter().filter(|note| note.seq > self.logged) {
@@ -185,7 +185,7 @@ impl Notes {
         match ops.is_empty() {
             false => LogBatch::Ops(last, ops),
             true if is_covered => LogBatch::TooMuch,
-            // What covers the first removal comes after another one.
+            // The operations that cover the first removal come after another one.
             true => LogBatch::Uncovered,
         }
     }
@@ -499,9 +499,20 @@ impl IntentLog {
     }
 }
 
-/// The operations that a pool's log holds above its root, in order, and where its chain ends.
+/// A chain of log records, as far as it can be read.
+pub(crate) struct Chain {
+    /// Operations above the root, in order.
+    pub(crate) ops: Vec<Replayed>,
+    /// Number of the last one.
+    pub(crate) last: OpSeq,
+    /// A place where the chain may go on, no copy of which could be read.
+    pub(crate) unread: Option<(SegmentId, u32)>,
+}
+
+/// The operations that a pool's log holds above its root.
 ///
-/// `read` gives `len` bytes at `offset` of column `column` of a segment, if its device does.
+/// `read` gives `len` bytes at `offset` of column `column` of a segment, if its device does. A copy that could be read
+/// and has no record there ends the segment: each device that counts has all that was acknowledged.
 ///
 /// # Errors
 /// When the log goes on from a later commit than the root's, whose root must have been lost, or when an
@@ -511,7 +522,7 @@ pub(crate) fn read_chain(
     root: &Root,
     slot_size: impl Fn(&SegmentRecord) -> u32,
     read: impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
-) -> Result<(Vec<Replayed>, OpSeq)> {
+) -> Result<Chain> {
     let mut ops = Vec::new();
     let mut last = root.applied;
     let mut sequence = root.log_sequence;
@@ -525,11 +536,22 @@ pub(crate) fn read_chain(
     let mut offset = root.log_offset;
     while let Some(segment) = current {
         let end = slot_size(segment);
-        let found = (0..segment.layout.columns()).find_map(|column| {
+        let (mut found, mut is_unread) = (None, true);
+        for column in 0..segment.layout.columns() {
             let expect = (root.log_incarnation, sequence, previous);
-            read_record(sums, segment, column, offset, end, expect, &read).ok()
-        });
+            match read_record(sums, segment, column, offset, end, expect, &read) {
+                Ok(record) => {
+                    found = Some(record);
+                    break;
+                }
+                Err(NoRecord::Unread) => {}
+                Err(NoRecord::Other) => is_unread = false,
+            }
+        }
         let Some((record, sum, height)) = found else {
+            if is_unread {
+                return Ok(Chain { ops, last, unread: Some((segment.id, offset)) });
+            }
             current = segments.next();
             offset = DESCRIPTOR_LEN;
             continue;
@@ -551,7 +573,21 @@ pub(crate) fn read_chain(
     if mutated(Mutant::ReplayStopsShort) {
         ops.pop();
     }
-    Ok((ops, last))
+    Ok(Chain { ops, last, unread: None })
+}
+
+/// Why a copy gives no record.
+enum NoRecord {
+    /// Its device does not give it.
+    Unread,
+    /// Something else is there.
+    Other,
+}
+
+impl From<Corrupt> for NoRecord {
+    fn from(_: Corrupt) -> Self {
+        NoRecord::Other
+    }
 }
 
 /// One record from one copy, when it is the one expected there.
@@ -563,22 +599,20 @@ fn read_record(
     end: u32,
     (incarnation, sequence, previous): (Incarnation, u64, u64),
     read: &impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
-) -> Result<(LogRecord, u64, u32)> {
-    use larder_format::Reason::{Identity, Range, Short};
-    let missing = || PoolError::from(Corrupt::new("log record", Short));
+) -> Result<(LogRecord, u64, u32), NoRecord> {
     if offset.checked_add(ALIGN as u32).is_none_or(|head| head > end) {
-        return Err(Corrupt::new("log record", Range).into());
+        return Err(NoRecord::Other);
     }
-    let head = read(segment, column, offset, ALIGN).ok_or_else(missing)?;
+    let head = read(segment, column, offset, ALIGN).ok_or(NoRecord::Unread)?;
     let stripe = StripeHeader::check(sums, &head)?;
     let here = stripe.segment == segment.id
         && (stripe.offset, usize::from(stripe.column)) == (offset, column)
         && stripe.incarnation == incarnation;
     if !here || stripe.height > end - offset {
-        return Err(Corrupt::new("log record", Identity).into());
+        return Err(NoRecord::Other);
     }
-    let bytes = read(segment, column, offset, stripe.height as usize).ok_or_else(missing)?;
-    let block = bytes.get(stripe_header_len(stripe.sums.len()) as usize..).ok_or_else(missing)?;
+    let bytes = read(segment, column, offset, stripe.height as usize).ok_or(NoRecord::Unread)?;
+    let block = bytes.get(stripe_header_len(stripe.sums.len()) as usize..).ok_or(NoRecord::Other)?;
     let (header, payload) = block::check_any(sums, block)?;
     let record = LogRecord::decode(payload)?;
     let expected = header.info.kind == BlockKind::Log
@@ -586,7 +620,7 @@ fn read_record(
         && record.sequence == sequence
         && record.previous == previous;
     if !expected {
-        return Err(Corrupt::new("log record", Identity).into());
+        return Err(NoRecord::Other);
     }
     Ok((record, fast64(sums, payload), stripe.height))
 }

@@ -89,7 +89,7 @@ struct Ledger {
     named: BTreeSet<SegmentId>,
 }
 
-/// What is lost and has no name yet.
+/// Losses that have no name yet.
 #[derive(Default)]
 pub struct Wanted {
     /// Ranges of columns.
@@ -150,7 +150,7 @@ impl Ledger {
         self.entries.insert(name, (self.next, found));
         self.next += 1;
         self.changed.insert(name);
-        // Who found it may have looked at a tree of before the block was dropped.
+        // It may have been found in a tree of before the block was dropped.
         self.doubtful.insert(name);
         true
     }
@@ -206,7 +206,7 @@ impl Damage {
         let nodes = DatasetNodes(&self.store);
         let on_way = |key: &Key| tree.on_way(&nodes, key, |ptr| ptr.id == *id);
         let next = || tree.leaf_end(&nodes, key).and_then(|next| on_way(&next));
-        // What is known has been walked for.
+        // A known loss has been walked for.
         if on_way(key).or_else(next).is_none_or(|lost| self.note(node(of, &lost))) {
             self.ledger.lock().wanted.trees.insert(of);
         }
@@ -297,13 +297,13 @@ impl Damage {
     /// Import: the table has this entry. What does not decode is passed over.
     pub fn adopt(&self, number: u64, value: &[u8]) {
         let ledger = &mut *self.ledger.lock();
-        ledger.next = ledger.next.max(number + 1);
+        ledger.next = ledger.next.max(number.saturating_add(1));
         if number == 0 {
             ledger.beyond = value.try_into().map_or(0, u64::from_le_bytes);
         } else if let Ok(entry) = DamageRecord::decode(value) {
             let name = name(&entry);
             ledger.entries.insert(name, (number, entry));
-            // What a crash kept the ledger from learning is learned now.
+            // A crash may have kept the ledger from learning that it is gone: it is looked at again.
             ledger.doubtful.insert(name);
             if entry.what() == DamageKind::Node {
                 ledger.wanted.trees.insert((entry.dataset, entry.snapshot));
@@ -430,7 +430,7 @@ impl Damage {
     /// not among `there`.
     pub fn take_doubtful(&self, there: &BTreeSet<(DatasetId, BlockId)>) -> Vec<(Name, DamageRecord)> {
         let ledger = &mut *self.ledger.lock();
-        // What belongs to a snapshot or a dataset went with it.
+        // Entries of a snapshot or a dataset that is gone went with it.
         let gone = ledger.entries.keys().filter(|name| !there.contains(&(name.0, name.1)));
         ledger.doubtful.extend(gone);
         let doubtful = std::mem::take(&mut ledger.doubtful);

@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use larder_store::{Watch, Watermark};
 use larder_sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// How the gate is held.
+/// Guard of the gate, shared or exclusive.
 pub(crate) enum Gate<'a> {
     Shared { _guard: Option<RwLockReadGuard<'a, ()>> },
     Exclusive { _guard: &'a RwLockWriteGuard<'a, ()> },
@@ -24,7 +24,7 @@ impl<'a> Op<'a> {
     pub(crate) fn new(shared: &'a Shared, mark: Watermark, what: &'static str, gate: Gate<'a>) -> Self {
         Self { shared, mark, _watch: shared.store.watch(what), _gate: gate }
     }
-    /// What it changes datasets with.
+    /// The shared parts of the pool, through which it changes datasets.
     pub(crate) fn shared(&self) -> &'a Shared {
         self.shared
     }

@@ -48,7 +48,7 @@ pub enum RingPlace {
 }
 
 impl RingPlace {
-    /// What is there.
+    /// Contents of the place with these bytes.
     pub fn of(sums: &Sums, bytes: &[u8]) -> Self {
         match Root::check(sums, bytes) {
             Ok(root) => Self::Root(root.commit),
@@ -345,7 +345,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
                 let held = device.root.as_ref().map(|held| holds(&root.history, held).0);
                 held.unwrap_or(CommitId::new(0)).min(known.good_through)
             };
-            // Who joined at a boundary has nothing to hold from before, nor a root, until the one that tells of it.
+            // A device that joined at a boundary holds nothing from before, nor a root, until the one that names it.
             let held = |device: &Found| device.root.as_ref().map_or(known.since, |root| root.commit);
             let strayed = |held: &Root| holds(&root.history, held).0 < held.commit;
             let missed_none = |device: &Found| {
@@ -452,8 +452,8 @@ pub fn holds(history: &[RootImport], held: &Root) -> (CommitId, Incarnation) {
 /// Whether device `known`, whose newest root is `held`, was written apart from the pool with this history, newest
 /// import first.
 pub fn is_branch(history: &[RootImport], known: &RootDevice, held: &Root) -> bool {
-    // What the pool itself wrote to it last tells where the history does not reach back so far. One that was being
-    // rebuilt got every root.
+    // Where the history does not reach back so far, the last commit that the pool itself wrote to it decides. One that
+    // was being rebuilt got every root.
     let joined = known.since <= known.good_through;
     !contains(history, joined.then_some((known.good_through, known.incarnation)), held)
 }

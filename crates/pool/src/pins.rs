@@ -1,8 +1,8 @@
-//! What a collection under way pins and is told: the pool's side of garbage collection.
+//! Pins of a collection under way, and changes reported to it: the pool's side of garbage collection.
 //!
-//! A commit that is asked to pins the roots of all trees. From then until the collection is over it is told of blocks
-//! that are freed, and of blocks that get another reference; and nodes that it may still read are held. All of that
-//! lies here until the collection takes it over, at its next step. The lock is innermost of all.
+//! A commit that is asked to pins the roots of all trees. From then until the collection is over, blocks that are
+//! freed, and blocks that get another reference, are reported to it; and nodes that it may still read are held. All of
+//! that lies here until the collection takes it over, at its next step. The lock is innermost of all.
 
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, SegmentId, Timestamp};
 use larder_sync::Mutex;
@@ -73,7 +73,7 @@ pub struct Pinned {
     pub origins: Vec<DatasetId>,
     /// The highest block id in use.
     pub horizon: BlockId,
-    /// What is below was judged before a crash or an export.
+    /// Ids below were judged before a crash or an export.
     pub from: BlockId,
     /// Bytes that were left to a collection.
     pub left: u64,

@@ -75,7 +75,7 @@ pub struct Pool {
     pub(crate) began: Duration,
     /// Changes of members that wait for the next commit.
     pub(crate) changes: Changes,
-    /// How far devices are rebuilt.
+    /// Progress of devices being rebuilt.
     pub(crate) rebuilt: Rebuilt,
     pub(crate) resting: AllResting,
     /// Somebody keeps it well.
@@ -110,19 +110,19 @@ impl Pool {
     pub fn store(&self) -> &Arc<Store> {
         &self.shared.store
     }
-    /// What is known to be damaged.
+    /// Known damage.
     pub fn damage(&self) -> &Damage {
         &self.shared.damage
     }
-    /// What becomes of blocks that were dropped.
+    /// Freeing of blocks that were dropped.
     pub fn freeing(&self) -> &Freeing {
         &self.shared.freeing
     }
-    /// How far devices are rebuilt.
+    /// Progress of devices being rebuilt.
     pub fn rebuilt(&self) -> &Rebuilt {
         &self.rebuilt
     }
-    /// What a collection pins and is told.
+    /// Pins of a collection, and changes reported to it.
     pub fn pins(&self) -> &Pins {
         &self.shared.pins
     }
@@ -141,7 +141,7 @@ impl Pool {
     pub fn enter(&self) -> Result<Op<'_>> {
         self.fence.look_after_a_pause()?;
         let guard = (!mutated(Mutant::GateOpen)).then(|| self.gate.read());
-        // Whoever held the gate may have suspended the pool.
+        // The pool may have been suspended before the gate was passed.
         self.shared.store.check_writable()?;
         Ok(Op::new(&self.shared, self.watermark(), "an operation", Gate::Shared { _guard: guard }))
     }

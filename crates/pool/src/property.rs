@@ -6,6 +6,8 @@
 //! [`Property::display`] is the way to what a person reads. What takes effect where is told by each
 //! property's `about`.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Type of a property's values: how they are typed, checked and shown.
@@ -489,6 +491,11 @@ pub fn format_count(count: u64) -> String {
         .map(|decimals| format!("{value:.decimals$}{unit}"))
         .find(|text| text.len() <= 5)
         .expect("at most 1024 and a unit: five characters")
+}
+
+/// The limit for a device's answers that a pool's own properties set.
+pub(crate) fn device_timeout(properties: &BTreeMap<String, String>) -> Option<Duration> {
+    properties.get("device_timeout").and_then(|value| value.parse().ok()).map(Duration::from_secs)
 }
 
 #[cfg(test)]

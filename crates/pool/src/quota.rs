@@ -60,7 +60,7 @@ impl Pool {
         let kept = || self.shared.store.space_above(record_size, Watermark::Reserved).available;
         match self.find_space(needed, record_size) {
             Err(PoolError::NoSpace) if bytes <= mine || replaces() => {
-                // What waits in memory counts in full until it is stored, and what it replaces is dead only then.
+                // Dirty data counts in full until it is stored, and the data it replaces is dead only then.
                 if needed > kept() && self.shared.store.dirty.needed() > 0 {
                     self.store_waiting()?;
                 }
@@ -73,7 +73,7 @@ impl Pool {
         self.make_space(bytes, record_size)
     }
 
-    /// What `reserved` bytes take besides themselves, in records of `record_size` bytes, where those they
+    /// Bytes that `reserved` bytes take besides themselves, in records of `record_size` bytes, where the datasets they
     /// are promised to have records that pack worse.
     fn reservation_overhead(&self, reserved: u64, record_size: u32) -> u64 {
         if reserved == 0 {

@@ -1,6 +1,6 @@
-//! How far devices are rebuilt: in memory, until a commit makes it durable.
+//! Progress of devices being rebuilt: in memory, until a commit makes it durable.
 //!
-//! A commit flushes all devices before its root tells of what was done before the flush.
+//! A commit flushes all devices before its root records the progress made before the flush.
 
 use larder_format::{DeviceIndex, SegmentId};
 use larder_store::Store;
@@ -46,7 +46,7 @@ impl Rebuilt {
         self.done.lock().clear();
     }
 
-    /// How far devices are rebuilt: durable as soon as they are flushed, to be told by [`Rebuilt::keep`] then.
+    /// Progress of devices being rebuilt: durable as soon as they are flushed, to be passed to [`Rebuilt::keep`] then.
     pub(crate) fn so_far(&self, store: &Store) -> Vec<(Arc<Member>, SegmentId)> {
         let done = self.done.lock();
         let of = |member: Arc<Member>| done.get(&member.index).map(|&done| (member, done));

@@ -1,7 +1,7 @@
-//! Who may rest in the middle of a segment between two steps.
+//! Holders of segments that may rest in the middle of one between two steps.
 //!
-//! A segment that somebody holds keeps its slots when it is freed. So commits, and whoever looks for room, have those
-//! who rest let go of it.
+//! A segment that is held keeps its slots when it is freed. So commits, and searches for room, have the holders that
+//! rest let go of it.
 
 use larder_format::SegmentId;
 use larder_sync::Mutex;

@@ -1,4 +1,4 @@
-//! What commits have sealed and not finished, and what the tables lack of it. How they go: see [`crate::commit`].
+//! Commits that are sealed and not finished, and changes that the tables lack. For the steps see [`crate::commit`].
 
 use larder_format::root::Root;
 use larder_format::{OpSeq, SegmentId};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Sealed {
     pub(crate) root: Root,
     pub(crate) applied: OpSeq,
-    /// What was rebuilt before: what was found lost meanwhile is in the tables.
+    /// Progress of devices being rebuilt, taken before: losses found on the way are in the tables.
     pub(crate) rebuilt: Vec<(Arc<Member>, SegmentId)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a pool, its datasets and its operations share: the parts that know nothing of the pool.
+//! Parts shared by a pool, its datasets and its operations: those that know nothing of the pool.
 
 use crate::accounts::Accounts;
 use crate::duplicates::Duplicates;

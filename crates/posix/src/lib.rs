@@ -1,4 +1,4 @@
-//! What a transport and a tree of files say to each other, where both mean the same: values alone.
+//! Plain values that a transport and a tree of files exchange, where both mean the same.
 
 /// Seconds and nanoseconds since 1970-01-01 UTC; negative seconds are before it, nanoseconds count upwards there too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
-/// What one look at the clock takes, so that no two stamps are equal.
+/// Time that a reading of the clock takes, so that no two stamps are equal.
 const TICK: Duration = Duration::from_micros(1);
 
 /// A clock that is advanced by hand; each reading moves it on by a microsecond.

@@ -15,7 +15,7 @@ use crate::trace::{Event, Trace};
 use larder_device::{ALIGN, AlignedBuf};
 use larder_format::{ByteLen, DeviceOffset};
 
-/// What becomes of the writes that were not flushed when the power failed.
+/// Fate of the writes that were not flushed when the power failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
     /// All are there, in the order of submission.
@@ -86,7 +86,7 @@ impl<'t> CrashSweep<'t> {
         self.unflushed.iter().map(writes).sum()
     }
 
-    /// What the devices hold when the power fails now.
+    /// Contents of the devices if the power fails now.
     pub fn images(&self, survival: Survival) -> Vec<DeviceImage> {
         let devices = self.durable.iter().zip(&self.unflushed).enumerate();
         let images = devices.map(|(device, (durable, unflushed))| {
@@ -123,7 +123,7 @@ fn apply(event: &Event, image: &mut DeviceImage) {
     }
 }
 
-/// How a device as a whole fares. Independent choices alone would hardly ever give the cuts in which one
+/// Fate of a device as a whole. Independent choices alone would hardly ever give the cuts in which one
 /// write of many is lost, or one disk's cache and not the other's, and those are the ones that hurt.
 enum Mood {
     All,
@@ -192,7 +192,7 @@ fn tear(offset: DeviceOffset, data: &AlignedBuf, rng: &Rng, image: &mut DeviceIm
 }
 
 impl Trace {
-    /// What all devices hold after a power cut. For many cuts, [`Trace::sweep`] is faster.
+    /// Contents of all devices after a power cut. For many cuts, [`Trace::sweep`] is faster.
     pub fn crash_images(&self, cut: usize, survival: Survival) -> Vec<DeviceImage> {
         let mut sweep = self.sweep();
         sweep.advance_to(cut);

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 /// `EIO`, what most broken disks say.
 const EIO: i32 = 5;
-/// What a full file system says.
+/// `ENOSPC`, the error of a full file system.
 const ENOSPC: i32 = 28;
 
-/// What can be wrong with a device. Ranges are in bytes; a request is hit when it touches one.
+/// A fault of a device. Ranges are in bytes; a request is hit when it touches one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Reads fail with an I/O error: bad sectors.
@@ -24,6 +24,8 @@ pub enum Fault {
     FailWrites(Range<u64>),
     /// Writes and discards fail with ENOSPC and change nothing: the file system that the device's file lies on is full.
     Full,
+    /// Discards that touch this fail with ENOSPC and change nothing: the file system has no room to punch a hole there.
+    FullWithin(Range<u64>),
     /// Flushes fail; what was written stays unflushed.
     FailFlushes,
     /// Every request fails with [`DeviceError::Gone`].
@@ -74,6 +76,7 @@ impl Fault {
             (Self::FailWrites(range) | Self::LoseWrites(range), Request::Discard { offset, len }) => {
                 touches(range, *offset, len.get())
             }
+            (Self::FullWithin(range), Request::Discard { offset, len }) => touches(range, *offset, len.get()),
             (Self::NoDiscards, Request::Discard { .. }) => true,
             (Self::FailFlushes | Self::LieOnFlush, Request::Flush) => true,
             (Self::Full, Request::Write { .. } | Request::Discard { .. }) => true,
@@ -82,7 +85,7 @@ impl Fault {
     }
 }
 
-/// How many requests a device was sent, failed ones included, and how many bytes they moved.
+/// Requests sent to a device, failed ones included, and bytes moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Read requests.
@@ -113,7 +116,7 @@ struct Injected {
 type Ticket = u64;
 
 struct Media {
-    /// What reads see: all writes, flushed or not.
+    /// Contents that reads see: all writes, flushed or not.
     image: DeviceImage,
     faults: Vec<Injected>,
     /// Requests that hang. They are kept: a promise that is dropped could never be kept later.
@@ -194,7 +197,7 @@ impl SimWorld {
         self.0.lock().trace.clone()
     }
 
-    /// What the devices hold after an orderly shutdown: every write, flushed or not.
+    /// Contents of the devices after an orderly shutdown: every write, flushed or not.
     pub fn images(&self) -> Vec<DeviceImage> {
         self.0.lock().media.iter().map(|media| media.image.clone()).collect()
     }
@@ -275,7 +278,7 @@ impl State {
             (_, Some((Fault::FailReads(_) | Fault::FailWrites(_) | Fault::FailFlushes, _))) => {
                 Err(DeviceError::Io { errno: EIO })
             }
-            (_, Some((Fault::Full, _))) => Err(DeviceError::Io { errno: ENOSPC }),
+            (_, Some((Fault::Full | Fault::FullWithin(_), _))) => Err(DeviceError::Io { errno: ENOSPC }),
             (_, Some((Fault::LoseWrites(_) | Fault::LieOnFlush, _))) => done(),
             (Request::Read { offset, len }, fault) => {
                 // Of the faults that let a read through, only stale reads are left.
@@ -416,7 +419,7 @@ impl SimDevice {
         self.index
     }
 
-    /// What it was asked for since it was made or its counters were reset.
+    /// Requests and bytes since it was made or its counters were reset.
     pub fn counters(&self) -> Counters {
         self.media(|media| media.counters)
     }
@@ -426,7 +429,7 @@ impl SimDevice {
         self.media(|media| media.counters = Counters::default());
     }
 
-    /// What reads would see, past all faults.
+    /// Contents that reads would see, past all faults.
     pub fn image(&self) -> DeviceImage {
         self.media(|media| media.image.clone())
     }

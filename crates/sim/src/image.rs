@@ -1,4 +1,4 @@
-//! What a device holds: sparse pages, shared between images until one of them writes.
+//! Contents of a device: sparse pages, shared between images until one of them writes.
 //!
 //! Pages hang in leaves of 1 MiB, and both are copied on write: cloning an image costs one reference
 //! a MiB ever written, not one a page. That is what makes tens of thousands of power cuts cheap.

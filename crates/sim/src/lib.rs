@@ -26,7 +26,7 @@
 //! }
 //! ```
 //!
-//! What the simulation promises, and what it does not:
+//! Guarantees of the simulation, and their limits:
 //! - A request is performed when it is submitted, but it *completes* when its outcome is taken from its
 //!   `Pending`. A flush covers only writes whose outcome was taken before it was submitted, and promises
 //!   nothing until its own outcome is taken: code that does not wait where it must is caught by a cut.

@@ -1,4 +1,4 @@
-//! What reached the devices, in order.
+//! Events on the devices, in order.
 
 use crate::image::DeviceImage;
 use larder_device::AlignedBuf;
@@ -17,7 +17,7 @@ pub enum Event {
         device: usize,
         /// Where.
         offset: DeviceOffset,
-        /// What.
+        /// The bytes.
         data: Arc<AlignedBuf>,
     },
     /// A device forgot what it held, as late as it liked; durable after the next [`Event::Flush`] that covers it.
@@ -26,9 +26,9 @@ pub enum Event {
         device: usize,
         /// Where.
         offset: DeviceOffset,
-        /// How much.
+        /// Length.
         len: ByteLen,
-        /// What is there now.
+        /// Decides what is there now.
         seed: u64,
     },
     /// A device made writes durable, and its caller knows.
@@ -55,7 +55,7 @@ pub enum Event {
     Swap {
         /// The device's number in its world.
         device: usize,
-        /// What it holds now.
+        /// Its new contents.
         image: DeviceImage,
     },
     /// Something that the test wants to find again, for instance that an fsync returned.

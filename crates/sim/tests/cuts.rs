@@ -1,4 +1,4 @@
-//! What is left after a power cut, against a model that is too simple to be wrong.
+//! Contents after a power cut, against a model that is too simple to be wrong.
 
 use larder_device::{AlignedBuf, Device, Outcome, Pending, Request};
 use larder_format::{ByteLen, DeviceOffset};
@@ -218,7 +218,7 @@ fn a_device_added_later_is_blank_in_earlier_cuts() {
     assert_eq!(fill(&trace.crash_images(2, Survival::KeepAll)[1], 1), 2);
 }
 
-/// What one device may hold after a cut, written down without any cleverness.
+/// Possible contents of a device after a cut, written down without any cleverness.
 struct Model {
     durable: Vec<u8>,
     unflushed: Vec<(usize, Vec<u8>)>,
@@ -315,7 +315,7 @@ proptest! {
     }
 }
 
-/// What pages of a device that was full of 7 hold after a discard, and a write of 9 to the first of them.
+/// Pages of a device that was full of 7, after a discard and a write of 9 to the first page discarded.
 fn after_discard(flushed: bool, survival: Survival) -> Vec<u8> {
     let world = world(1, 8);
     let device = world.device(0);

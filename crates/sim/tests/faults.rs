@@ -1,4 +1,4 @@
-//! What a device in trouble does.
+//! Behaviour of a device in trouble.
 
 use larder_device::{AlignedBuf, Device, DeviceError, Outcome, Request};
 use larder_format::{ByteLen, DeviceOffset};

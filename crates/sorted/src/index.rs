@@ -228,7 +228,7 @@ pub struct Index {
     /// The memtable that is being written, and what will then be covered.
     frozen: Option<(Arc<Memtable>, Stamp)>,
     runs: Arc<Runs>,
-    /// What the memtables and the upper runs hold, but for those of an earlier import.
+    /// Filter over the memtables and the upper runs, but for those of an earlier import.
     recent: Recent,
     /// The upper runs up to this one are being folded.
     folding: Option<RunId>,

@@ -427,7 +427,7 @@ impl BlockMap {
         self.memtable_bytes() as usize + runs + merges
     }
 
-    /// How many bytes of the newest runs' pages may be kept in memory; older ones are dropped now.
+    /// Limits the newest runs' pages kept in memory, bytes; older ones are dropped now.
     pub fn set_resident_limit(&mut self, bytes: u64) {
         self.resident_limit = bytes;
         self.trim();
@@ -474,7 +474,7 @@ impl BlockMap {
         Ok(())
     }
 
-    /// How many of the newest runs the next checkpoint rewrites together with the memtable.
+    /// Number of the newest runs that the next checkpoint rewrites together with the memtable.
     fn runs_to_fold(&self) -> usize {
         // A typical entry takes 6 bytes; a wrong guess costs a merge a little earlier or later.
         let memtable = level(6 * self.memtable.len() as u64);

@@ -1,5 +1,5 @@
-//! What runs of the block map and parts of the dedup index have in common: where their pages are, and the pages that
-//! name pages.
+//! Common to runs of the block map and parts of the dedup index: the places of their pages, and the pages that name
+//! pages.
 
 use larder_format::run::{
     DESCRIPTOR_REFS, Footprint, PageRef, REFS_PER_PAGE, RunDescriptor, RunId, decode_index_page,

@@ -8,7 +8,7 @@ use crate::watermark::Watermark;
 use larder_format::segment::SegmentState;
 use std::sync::atomic::Ordering;
 
-/// What is left of the limits of dirty data and of stripes on their way when fsyncs wait for all of both.
+/// Divisor of the limits of dirty data and of stripes on their way while fsyncs wait for all of both.
 const HURRIED_PART: u64 = 4;
 
 /// Space as statfs wants it, bytes.
@@ -59,7 +59,7 @@ impl Store {
             space.size += group.total_segments().saturating_sub(reserve) * per_segment;
             let dead = core.entries.dead(group.index);
             let free = group.unused_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
-            // What the reserve lacks is not there to be written, even where a segment is open for it.
+            // Space that the reserve lacks is not available, even where a segment is open for it.
             let lacks = reserve.saturating_sub(free) * per_segment;
             let there = group.available(free.saturating_sub(reserve), dead.bytes, record);
             space.available += (there + core.open_room(group, record)).saturating_sub(lacks);

@@ -267,9 +267,9 @@ impl Store {
         });
     }
 
-    /// Part of a commit: what is new goes into the tables. What cannot be written waits.
+    /// Part of a commit: new entries go into the tables. Those that cannot be written wait.
     pub fn seal_bad_slots(&self, tables: &mut Tree) {
-        // What a device refused that was faulted since is no evidence of single slots.
+        // Refusals of a device that was faulted since are no evidence against single slots.
         let is_written = |guid| self.members.iter().any(|member| member.guid == guid && member.is_written());
         self.pardon(|_, record, proven| proven == Some(false) && !is_written(record.device));
         self.pardon_strangers();

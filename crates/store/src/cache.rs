@@ -27,8 +27,8 @@ impl Weighter<BlockId, Arc<Node>> for ByLength {
     }
 }
 
-/// How the budget is divided: the cache has at least two fifths, dirty data and stripes a quarter, GC and
-/// the merges of the block map a tenth.
+/// Shares of the memory budget: at least two fifths for the cache, a quarter for dirty data and stripes, a tenth for
+/// GC and the merges of the block map.
 pub const CACHE_SHARE_PERCENT: u64 = 45;
 /// Of that the filters of the dedup index take up to so much, percent of the budget; what else they have nobody else
 /// uses.

@@ -97,7 +97,7 @@ impl Store {
         let own = Bytes::copy_from_slice(bytes.get(at..at + place.stored as usize)?);
         let header = self.prove(ptr.id, &own)?;
         if let Some(store) = self.myself.upgrade() {
-            // Who asks for the next one most likely comes after it is there.
+            // The read of the next block most likely comes after it is cached.
             self.world.workers.later(Box::new(move || store.keep_blocks(window, &bytes, place.offset)));
         }
         Some((header, own))

@@ -170,7 +170,7 @@ thread_local! {
     static CONTEXTS: RefCell<Contexts> = const { RefCell::new(Contexts::new()) };
 }
 
-/// What the libraries keep from call to call, and where they write; compressors of the level that was used last.
+/// State of the libraries, kept from call to call, and their output buffer; compressors of the level used last.
 struct Contexts {
     lz4: Option<CompressTable>,
     gzip: Option<(u8, libdeflater::Compressor)>,

@@ -1,4 +1,4 @@
-//! What of the pool changes with every write, under one lock: segments, free slots, ids.
+//! State of the pool that changes with every write, under one lock: segments, free slots, ids.
 //!
 //! That lock is never held over I/O.
 

@@ -1,4 +1,4 @@
-//! What is behind the bytes of a block: its plain content, a node; and whether it is of this history.
+//! Decoding a block's bytes: its plain content, a node; and whether it is of this history.
 
 use crate::codec;
 use crate::error::{PoolError, Result};

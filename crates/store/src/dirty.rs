@@ -1,4 +1,4 @@
-//! What was accepted and is not stored: how much, and what storing it takes.
+//! Data accepted and not stored yet: its bytes, and the space and memory that storing it takes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,7 +55,7 @@ pub struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// How much, bytes.
+    /// Size, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

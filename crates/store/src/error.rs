@@ -1,4 +1,4 @@
-//! What can go wrong in a pool, by what the caller can do about it.
+//! Errors of a pool, by what the caller can do about them.
 
 use crate::refusal::Refusal;
 use larder_device::DeviceError;

@@ -1,4 +1,4 @@
-//! What happened, told to whoever keeps it: the store has no tables of its own.
+//! Events, passed to a sink that keeps them: the store has no tables of its own.
 
 use larder_format::{DatasetId, DeviceGuid};
 use std::fmt;

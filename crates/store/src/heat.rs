@@ -61,14 +61,14 @@ impl Clock {
         Self { imports: imports.collect() }
     }
 
-    /// How many ids were given out before `id`, as far as the history reaches.
+    /// Number of ids given out before `id`, as far as the history reaches.
     fn at(&self, id: BlockId) -> u64 {
         let began = self.imports.partition_point(|(first, _)| *first <= id);
         let import = self.imports.get(began.saturating_sub(1));
         id.get().saturating_sub(import.map_or(0, |(_, skipped)| *skipped))
     }
 
-    /// How many were given out from `id` on until `now`, the next one.
+    /// Number of ids given out from `id` on until `now`, the next one.
     pub fn age(&self, id: BlockId, now: BlockId) -> u64 {
         self.at(now).saturating_sub(self.at(id))
     }

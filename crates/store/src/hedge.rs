@@ -404,7 +404,7 @@ mod tests {
         let all: Vec<usize> = (0..64).collect();
         assert_eq!(count(wide, 1 << 20, &all), 65, "none, each that is there, and hardly more");
         assert!((500..=512).contains(&count(wide, 128 << 10, &all)));
-        // Who knows which are wrong tries those.
+        // With few suspects only those are tried.
         assert_eq!(count(wide, 1 << 20, &[1, 5, 60]), 1 + 3 + 3);
         let small = Layout::new(5, 1, 3).unwrap();
         // With column 0 lost, two more of the seven can be done without.

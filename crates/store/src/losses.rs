@@ -1,4 +1,4 @@
-//! What lost devices take with them, and how many more could go.
+//! Data lost with devices, and the number of devices that can still be lost.
 
 use crate::Store;
 use larder_format::DeviceIndex;

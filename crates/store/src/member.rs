@@ -120,8 +120,8 @@ pub struct Member {
     pub stands_for: Option<DeviceIndex>,
     good_through: AtomicU64,
     good_incarnation: AtomicU64,
-    /// What the device holds where that is less: another copy of it came than the pool wrote to last. The root goes
-    /// on telling of that one, until this one is in use.
+    /// Last commit on the device and the import that wrote it, if less than the root says: an older copy of the device
+    /// was attached. The root keeps describing the copy written to last until this one is in use.
     holds: Option<(CommitId, Incarnation)>,
     since: AtomicU64,
     cursor: AtomicU64,
@@ -574,7 +574,7 @@ impl Member {
         Some(device.submit(request).timed(watch))
     }
 
-    /// How long the requests counted in [`Counters`] took.
+    /// Latencies of the requests counted in [`Counters`].
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
@@ -612,7 +612,7 @@ impl Member {
         self.refusals.store(0, Ordering::Relaxed);
     }
 
-    /// What it refused found no other place on it.
+    /// A write that it refused found no other slot on it: faults it.
     pub fn refuse(&self, error: &DeviceError) {
         self.fault_because(format!("a write or flush failed: {error}"));
     }
@@ -640,7 +640,7 @@ impl Member {
             Ok(Err(ref error)) if is_borne(error) => {}
             Ok(Err(error)) => {
                 failed();
-                // What comes back in its place is another: what the device had not flushed is gone.
+                // A device that comes back is another one: writes that were not flushed are gone.
                 if error == DeviceError::Gone {
                     self.note_missed();
                 }

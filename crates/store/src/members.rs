@@ -4,7 +4,7 @@
 //! the place of another gets its number. Until then it has one of its own and stands for the other: what is written
 //! to the other's slots goes to it as well.
 //!
-//! Who is a member changes under the commit lock, with the gate closed, at the moment between two commits.
+//! Membership changes under the commit lock, with the gate closed, at the moment between two commits.
 
 use crate::error::Result;
 use crate::member::{Member, Written};

@@ -175,7 +175,7 @@ impl Plan {
         }
         let inverse = invert(matrix, lost.len());
         let recipe = |&column: &usize| -> Vec<Factor> {
-            // How much of each lost data column is in the wanted one.
+            // Coefficient of each lost data column in the wanted one.
             let share = |i: usize| match column.checked_sub(k) {
                 Some(row) => coefficient(k, row, lost[i]),
                 None => u8::from(lost[i] == column),

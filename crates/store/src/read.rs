@@ -98,7 +98,7 @@ impl Store {
             if usize::from(place.column) >= layout.k() {
                 return None;
             }
-            // What only slow devices have is left to single reads, which go round them.
+            // Blocks that only slow devices have are left to single reads, which go round them.
             let replica = self.prompt_replica(&segment, place.column.into(), ptr.id.get() as usize)?;
             if segment.is_in_flight(replica, place.offset, place.stored as usize) {
                 return None;

@@ -1,9 +1,9 @@
-//! Reading a segment from bottom to top, with what comes next already on its way.
+//! Reading a segment from bottom to top, with the next chunks already in flight.
 //!
-//! Whoever goes through a segment stripe by stripe would wait for the device twice a stripe: for the header, and for
-//! what it describes. Here each column is read in chunks, some of them ahead, so that checking, looking up and writing
-//! of one stripe overlap with the reading of the next. Bytes are as the device gave them: whoever asks holds them
-//! against their sums, and reads by other ways ([`Store::read_range`]) what is missing or wrong.
+//! Going through a segment stripe by stripe would wait for the device twice a stripe: for the header, and for the
+//! bytes it describes. Here each column is read in chunks, some of them ahead, so that checking, looking up and
+//! writing of one stripe overlap with the reading of the next. Bytes are as the device gave them: the caller checks
+//! them against their sums, and reads by other ways ([`Store::read_range`]) what is missing or wrong.
 
 use crate::segments::Segment;
 use crate::store::Store;
@@ -85,7 +85,7 @@ impl Readahead {
         Self { segment, end: range.end, chunk, depth: depth.max(2), lanes }
     }
 
-    /// How many columns are read.
+    /// Number of columns that are read.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }

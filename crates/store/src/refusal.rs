@@ -1,6 +1,6 @@
-//! What is refused because of how a pool and its devices are: nothing was changed by it.
+//! Refusals because of the state of a pool and its devices: nothing was changed.
 //!
-//! The texts say what is so. What to do about it is for who talks to people to say, by variant.
+//! The texts state the facts. Advice is added by the user interface, by variant.
 
 use larder_format::{CommitId, DeviceGuid, PoolGuid};
 use thiserror::Error;
@@ -61,9 +61,9 @@ pub enum Refusal {
     /// Too few devices are there.
     #[error("{lost} of {all} devices of {pool} are missing or too old, more than its layout survives")]
     TooFewDevices {
-        /// How many cannot be used.
+        /// Devices that cannot be used.
         lost: usize,
-        /// How many there are.
+        /// All devices of the pool.
         all: usize,
         /// The pool's name.
         pool: String,
@@ -71,7 +71,7 @@ pub enum Refusal {
     /// No number is left for anything new.
     #[error("{0} has given out all ids that there are")]
     OutOfIds(String),
-    /// What was written before a group had its present shape is on devices that are not there. The text names them.
+    /// Data written before a group had its present shape is on devices that are missing. The text names them.
     #[error("{0}")]
     OutOfReach(String),
     /// As [`Refusal::OutOfReach`], and the pool's metadata is among it.
@@ -88,6 +88,12 @@ pub enum Refusal {
         /// That of the root.
         root: CommitId,
     },
+    /// No copy of a place where the log may go on can be read: whether a record is there is not known.
+    #[error(
+        "{0} cannot be read where the intent log may go on: what was synced after the last commit may be there, and \
+         would be lost"
+    )]
+    LogUnread(String),
     /// A suspended pool cannot go on.
     #[error(
         "the pool is suspended, and what was written since its last commit cannot be completed any more: {0}. What was \
@@ -97,9 +103,9 @@ pub enum Refusal {
     /// A root cannot tell of so many.
     #[error("{count} devices are too many: a pool has at most {most}")]
     TooManyDevices {
-        /// How many there would be.
+        /// Number of devices that the pool would have.
         count: usize,
-        /// How many there can be.
+        /// Limit of that number.
         most: usize,
     },
     /// No number is left for a device.
@@ -155,7 +161,7 @@ pub enum Refusal {
     LacksSlots {
         /// The device's name.
         device: String,
-        /// How many it has, and should have.
+        /// Number of slots that it has room for, and that the pool expects.
         text: String,
     },
     /// The device is not there.

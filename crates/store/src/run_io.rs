@@ -1,4 +1,4 @@
-//! How the block map's runs reach the devices: pages are blocks of kind `Run` in segments of their own.
+//! Reading and writing the block map's runs: pages are blocks of kind `Run` in segments of their own.
 
 use crate::codec::Codec;
 use crate::decode::plain_of;
@@ -58,7 +58,7 @@ impl PageReader for RunIo<'_> {
             let plain = plain_of(&header, &bytes, BlockKind::Run).ok()?;
             (header.stored() as usize == bytes.len()).then(|| plain.as_ref().into())
         };
-        // What did not come, or came damaged, is read as any block is.
+        // Pages that did not arrive, or arrived damaged, are read as any block is.
         let page = |ptr: &BlockPtr| {
             let bytes = arrived.remove(&ptr.id);
             bytes.and_then(|bytes| as_it_came(ptr, bytes)).map_or_else(|| self.read_page(*ptr), Ok)

@@ -451,7 +451,7 @@ mod tests {
         for (k, r, m) in [(1, 1, 0), (8, 1, 2)] {
             let layout = Layout::new(k, r, m).unwrap();
             let stated = A_SEGMENT + A_COLUMN * layout.columns() as u64;
-            // What 1 and 10 TiB have of slots of 64 MiB.
+            // Slots of 64 MiB in 1 and in 10 TiB.
             for count in [16 << 10, 160 << 10] {
                 let each = measured(count, layout) / count;
                 println!("{count} segments of {} columns: {each} B each", layout.columns());

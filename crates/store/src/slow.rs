@@ -2,7 +2,7 @@
 //!
 //! Three things are told apart:
 //! - A read that is **late**: it has not come after a small multiple of what this device's peers take for one.
-//!   What it was to bring is then also had from elsewhere ([`crate::hedge`]), whichever comes first; this is the
+//!   Its data is then also read from elsewhere ([`crate::hedge`]), whichever comes first; this is the
 //!   hedged request of Dean and Barroso, "The Tail at Scale" (2013). As there, few reads may be hedged, so that a
 //!   pool that is merely busy does not make itself twice the work.
 //! - A device that is **slow**: over some dozen reads it took ten times as long as its peers, or it owes an answer
@@ -46,7 +46,7 @@ fn tell(span: Duration) -> String {
     }
 }
 
-/// How a device may be used for a read.
+/// Use of a device for a read.
 #[derive(PartialEq, Eq)]
 enum Turn {
     /// Reads.
@@ -58,7 +58,7 @@ enum Turn {
 }
 
 impl Members {
-    /// How to use this member for a read that could go elsewhere.
+    /// Use of this member for a read that could go elsewhere.
     fn turn(&self, member: &Member) -> Turn {
         let latency = &member.latency;
         let turn = latency.turn.fetch_add(1, Relaxed);
@@ -144,8 +144,8 @@ impl Member {
         }
     }
 
-    /// How long a read waits when there is no other way: what is left of the timeout when the device has been
-    /// silent already, so that not each of many reads waits it out.
+    /// Timeout of a read when there is no other way: the rest of the device's timeout when it has been silent already,
+    /// so that not each of many reads waits it out.
     pub fn patience(&self) -> Duration {
         self.timeout().saturating_sub(self.meter().silence()).max(LATE_LEAST)
     }

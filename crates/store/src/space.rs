@@ -195,14 +195,11 @@ impl GroupSpace {
             && self.holdable(device, 1, accepted) > 0
     }
 
-    /// A slot that was held can be given to anybody again; one that was not trimmed is to be when that can be done.
-    pub fn let_go(&mut self, slot: Slot, is_trimmed: bool) {
+    /// A slot that was held can be given to anybody again.
+    pub fn let_go(&mut self, slot: Slot) {
         if self.held.remove(&slot) {
             let fresh = self.free.get_mut(&slot.device).is_some_and(|free| free.give_back(slot.index.get()));
             assert!(fresh, "slot {slot:?} was held and free");
-            if !is_trimmed {
-                self.untrimmed.entry(slot.device).or_default().give_back(slot.index.get());
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who may take the last space: how many free segments of a group are left alone, by what one more is wanted for.
+//! Watermarks: free segments of a group left alone, by what one more is wanted for.
 
 /// Segments of each group that are free for nobody below a mark, from the highest mark down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

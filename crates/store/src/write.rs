@@ -4,7 +4,7 @@
 //! A stripe that was submitted is served from memory until its writes are confirmed. A commit waits for
 //! all of them; between commits the bytes in flight are bounded.
 //!
-//! What does not fill a stripe goes wherever it costs less: into a lower stripe, padded, or as copies into a
+//! Data that does not fill a stripe goes wherever it costs less: into a lower stripe, padded, or as copies into a
 //! replicated segment. Nodes, runs, tables and the log are always replicated.
 
 use crate::bad_slot_table::Retired;
@@ -603,7 +603,7 @@ impl Store {
             queue.0.push_front(submitted);
             return refused;
         }
-        // Whoever lacks what counts as stored from here on is not in use.
+        // The stripe counts as stored from here on: members that lack their column of it go out of use.
         for member in (0..columns.len()).filter(|&column| lost(column)).map(|column| &columns[column]) {
             if matches!(member.state(), MemberState::Online | MemberState::Faulted) {
                 member.note_missed();
@@ -656,7 +656,7 @@ impl Store {
         {
             let _completing = self.in_flight.completing.lock();
             let mut queue = self.in_flight.queue.lock();
-            // What failed before is not to count against them.
+            // Earlier writes are waited for first, so that their failures do not count against the members.
             queue.0.iter_mut().flat_map(|submitted| &mut submitted.writes).for_each(StripeWrite::complete);
             self.members.iter().filter(|member| member.is_unharmed()).for_each(|member| member.use_again());
         }

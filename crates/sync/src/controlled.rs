@@ -65,19 +65,19 @@ macro_rules! guard {
 }
 
 guard!(
-    /// What [`Mutex::lock`] gives.
+    /// Guard of [`Mutex::lock`].
     MutexGuard of MutexGuard, DerefMut
 );
 guard!(
-    /// What [`RwLock::read`] gives.
+    /// Guard of [`RwLock::read`].
     RwLockReadGuard of RwLockReadGuard
 );
 guard!(
-    /// What [`RwLock::write`] gives.
+    /// Guard of [`RwLock::write`].
     RwLockWriteGuard of RwLockWriteGuard, DerefMut
 );
 guard!(
-    /// What [`ReentrantMutex::lock`] gives.
+    /// Guard of [`ReentrantMutex::lock`].
     ReentrantMutexGuard of ReentrantMutexGuard
 );
 
@@ -94,7 +94,7 @@ macro_rules! lock {
             pub const fn new(value: T) -> Self {
                 Self { made: Location::caller(), lock: parking_lot::$name::new(value) }
             }
-            /// What it guarded.
+            /// The guarded value.
             pub fn into_inner(self) -> T {
                 self.lock.into_inner()
             }
@@ -118,7 +118,7 @@ macro_rules! lock {
             pub fn is_locked(&self) -> bool {
                 self.lock.is_locked()
             }
-            /// What it guards; nobody else has the lock.
+            /// The guarded value; nobody else has the lock.
             pub fn get_mut(&mut self) -> &mut T {
                 self.lock.get_mut()
             }

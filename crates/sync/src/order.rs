@@ -36,7 +36,7 @@ static BEFORE: Mutex<BTreeMap<Kind, After>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     static HELD: RefCell<Vec<(usize, Kind, At)>> = const { RefCell::new(Vec::new()) };
-    /// What this thread has said.
+    /// Pairs that this thread has entered already.
     static SAID: RefCell<HashSet<(Kind, Kind)>> = RefCell::default();
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn wait(key: usize, kind: Kind, at: At) {
         return;
     }
     let crossed = HELD.with_borrow(|held| {
-        // Whoever has it already takes it once more, where that is allowed.
+        // A thread that has it already takes it once more, where that is allowed.
         if held.iter().any(|(of, ..)| *of == key) {
             return None;
         }
@@ -82,7 +82,7 @@ fn say(before: Kind, taken: At, kind: Kind, at: At) -> Option<String> {
 /// That one kind was waited for with another one held.
 type Link = (Kind, Kind, (At, At));
 
-/// What leads from one kind to another.
+/// Links that lead from one kind to another.
 fn chain(all: &BTreeMap<Kind, After>, from: Kind, to: Kind) -> Option<Vec<Link>> {
     let mut reached = BTreeMap::from([(from, None)]);
     let mut next = vec![from];

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Steps after which a run is taken to go on for ever.
 const MAX_STEPS: u64 = 5_000_000;
 
-/// How the next task is chosen.
+/// Policy for choosing the next task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switching {
     /// At one step in so many, any task that is ready; else the same goes on.
@@ -35,12 +35,12 @@ pub enum Switching {
     },
 }
 
-/// What decides a run: the same plan for the same tasks gives the same run.
+/// Plan of a run: the same plan for the same tasks gives the same run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Decides.
+    /// Seed of every random choice.
     pub seed: u64,
-    /// How.
+    /// Policy.
     pub switching: Switching,
     /// The step at which the running task panics, or the next one that is no giving back.
     pub panic_at: Option<u64>,
@@ -49,7 +49,7 @@ pub struct Plan {
 /// A task: its name, for messages, and what it does.
 pub type Task<'a> = (String, Box<dyn FnOnce() + Send + 'a>);
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Steps in all.
@@ -67,7 +67,7 @@ struct Planned;
 /// The payload that ends tasks of a run that is stuck.
 struct Stopped;
 
-/// What a lock is wanted for.
+/// A task's need: a lock, exclusive or shared, or a wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     Exclusive,
@@ -139,7 +139,7 @@ impl State {
         matches!(self.tasks[task], Status::Ready)
     }
 
-    /// Who goes on; `None` when nobody can.
+    /// The task that goes on; `None` when none can.
     fn choose(&mut self) -> Option<usize> {
         let ready: Vec<usize> = (0..self.tasks.len()).filter(|&task| self.is_ready(task)).collect();
         match self.switching {

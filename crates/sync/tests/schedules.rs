@@ -13,7 +13,7 @@ fn plan(seed: u64) -> Plan {
     Plan { seed, switching, panic_at: None }
 }
 
-/// How many of 200 seeds have an outcome that `is_found` wants.
+/// Number of seeds, of 200, with an outcome that `is_found` accepts.
 fn found(run_seed: impl Fn(&Plan) -> Outcome, is_found: impl Fn(&Outcome) -> bool) -> usize {
     (0..200).filter(|&seed| is_found(&run_seed(&plan(seed)))).count()
 }

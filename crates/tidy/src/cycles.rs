@@ -9,7 +9,7 @@ pub type Known<'a> = (&'a str, &'a [&'a [&'a str]]);
 
 type Cycle = BTreeSet<String>;
 
-/// What is amiss: cycles that are not known, and known ones that are not as they are told to be.
+/// Violations: cycles that are not known, and known ones that differ from the table.
 pub fn check(tree: &Tree, known: &[Known<'_>]) -> Vec<String> {
     let mut amiss = Vec::new();
     for (name, root) in roots(tree) {

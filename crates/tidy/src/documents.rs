@@ -4,12 +4,12 @@ use crate::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: &str = "ARCHITECTURE.md";
-/// What the names of the crates of the workspace begin with.
+/// Prefix of the names of the workspace's crates.
 const OWN: &str = "larder-";
 
 type Names = BTreeSet<String>;
 
-/// What is amiss.
+/// Violations, a sentence each.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut amiss = Vec::new();
     let page = tree.get(PAGE).map_or("", String::as_str);
@@ -20,7 +20,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
         })
         .collect();
 
-    // Who imports whom.
+    // Imports between crates.
     let mut told: BTreeMap<String, Names> = BTreeMap::new();
     let mut at_most = Names::new();
     for cells in rows(page, "| crate | what | may import |") {
@@ -47,7 +47,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
     }
     amiss.extend(told.keys().map(|name| format!("{PAGE}: there is no crate {name}")));
 
-    // What each dependency is for. Tools and tests may use what the product does.
+    // Every dependency has a line on its purpose. Tools and tests may use those of the product.
     let (tables, shipped) = (tables(page), product(&crates));
     let [product, tools] = [0, 1].map(|table| tables.get(table).cloned().unwrap_or_default());
     let (mut of_product, mut of_all) = (Names::new(), Names::new());
@@ -108,7 +108,7 @@ fn tables(page: &str) -> Vec<Names> {
     found
 }
 
-/// What stands between backticks.
+/// Words between backticks.
 fn named(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

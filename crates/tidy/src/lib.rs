@@ -1,5 +1,5 @@
-//! What the repository holds itself to and no compiler checks. `cargo test -p larder-tidy` reads the sources and names
-//! what is amiss; each rule is a function from a [`Tree`] to sentences, with a tree beside it on which it fails.
+//! Rules of the repository that no compiler checks. `cargo test -p larder-tidy` reads the sources and names violations;
+//! each rule is a function from a [`Tree`] to sentences, with a tree beside it on which it fails.
 
 pub mod cycles;
 pub mod documents;

@@ -7,10 +7,10 @@ use crate::Tree;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What names an item.
+/// Keywords in front of an item's name.
 const ITEMS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// Who names whom, and where first: a file and a line.
+/// References between modules, from and to, and where first: a file and a line.
 pub type Edges = BTreeMap<(String, String), String>;
 
 /// Roots of crates: their names, and the files.
@@ -32,7 +32,7 @@ pub fn roots(tree: &Tree) -> Vec<(String, String)> {
     tree.keys().filter_map(root).collect()
 }
 
-/// Who names whom in the crate with this root.
+/// References between the modules of the crate with this root.
 pub fn edges(tree: &Tree, root: &str) -> Edges {
     let mut reader =
         Reader { tree, paths: vec![], uses: vec![], modules: BTreeSet::new(), items: BTreeMap::new() };
@@ -71,10 +71,10 @@ struct Named {
 struct Reader<'a> {
     tree: &'a Tree,
     paths: Vec<Named>,
-    /// What the root uses, each to the name that it gets.
+    /// Paths that the root uses, each to the name that it gets.
     uses: Vec<Vec<String>>,
     modules: BTreeSet<String>,
-    /// What each module may define.
+    /// Names of items that each module may define.
     items: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -176,7 +176,7 @@ fn is_of_tests(tokens: &[TokenTree]) -> bool {
         && (["cfg(test)", "test"].contains(&text.as_str()) || text.starts_with("cfg(all(test,"))
 }
 
-/// How many tokens an item has, with its attributes.
+/// Number of tokens of an item, with its attributes.
 fn item_len(tokens: &[TokenTree]) -> usize {
     let mut at = 0;
     while matches!(&tokens[at..], [TokenTree::Punct(hash), TokenTree::Group(_), ..] if hash.as_char() == '#')

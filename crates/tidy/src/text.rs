@@ -1,4 +1,4 @@
-//! How files are called, how large they are, and what must not be in them.
+//! Names and sizes of files, and text that must not be in them.
 
 use crate::Tree;
 
@@ -8,6 +8,8 @@ const MOST_LINES: usize = 900;
 const MOST_COLUMNS: usize = 120;
 /// Names that say nothing.
 const NAMES: [&str; 7] = ["utils", "util", "common", "manager", "helper", "helpers", "misc"];
+/// First words of clauses.
+const CLAUSES: [&str; 4] = ["What", "How", "Who", "Whoever"];
 /// Beginnings of paths of a machine on which somebody builds; not written out, so that this file may be read too.
 const PLACES: [&str; 2] = [concat!("/", "work/"), concat!("/", "home/")];
 
@@ -33,6 +35,21 @@ pub fn long_files(tree: &Tree) -> Vec<String> {
 pub fn wide_comments(tree: &Tree) -> Vec<String> {
     let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > MOST_COLUMNS;
     lines(tree, |path| path.ends_with(".rs"), is_wide, "a comment is wider than 120 columns")
+}
+
+/// Comments that describe a thing by a clause ("What is read.") where a noun says it. Help texts of commands may.
+pub fn roundabout_comments(tree: &Tree) -> Vec<String> {
+    let is_roundabout = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']));
+        let first = comment.and_then(|comment| comment.split_whitespace().next());
+        first.is_some_and(|word| CLAUSES.contains(&word))
+    };
+    let mut amiss = Vec::new();
+    for (path, text) in tree.iter().filter(|(path, text)| path.ends_with(".rs") && !text.contains("clap")) {
+        let of = Tree::from([(path.clone(), text.clone())]);
+        amiss.extend(lines(&of, |_| true, is_roundabout, "a comment begins with a clause: name the thing"));
+    }
+    amiss
 }
 
 /// Modules and folders of sources whose name says nothing.
@@ -90,6 +107,16 @@ mod tests {
         let of = |count: usize| format!("fn f() {{}}\n    // {}", "é".repeat(count - 7));
         assert_eq!(wide_comments(&tree(&[("a.rs", &of(120))])), [""; 0]);
         assert_eq!(wide_comments(&tree(&[("a.rs", &of(121))])).len(), 1);
+    }
+
+    #[test]
+    fn comments_that_begin_with_a_clause_are_found() {
+        let text = |of: &str| format!("struct Row {{\n    {of}\n    x: u8,\n}}\n");
+        let found = |of: &str| roundabout_comments(&tree(&[("a.rs", &text(of))])).len();
+        assert_eq!(["/// What is read.", "// How far it is.", "//! Whoever waits."].map(found), [1; 3]);
+        assert_eq!(["/// Bytes read.", "/// Whether it is.", "let what = 1; // What"].map(found), [0; 3]);
+        let help = text("#[derive(clap::Args)]\n/// What to list");
+        assert_eq!(roundabout_comments(&tree(&[("a.rs", &help)])), [""; 0]);
     }
 
     #[test]

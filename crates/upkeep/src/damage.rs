@@ -1,12 +1,13 @@
 //! Names for what is lost: the files and directories of ranges and blocks that nothing can give back.
 //!
-//! What a scrub or a collection finds lost has no name: ranges of columns and ids of blocks wait in the ledger
+//! Losses found by a scrub or a collection have no name: ranges of columns and ids of blocks wait in the ledger
 //! ([`larder_pool::ledger`]) until [`DamageWalker::step`] has gone through all datasets and snapshots, leaf by leaf,
 //! and has read what lies there. A node that is lost takes with it objects of which nothing is known but that
 //! directories name them; so a second pass looks at names for inodes within such nodes.
 //!
-//! At its end the walk looks at all entries, and reads what they name: what can be read again goes. It keeps a key and
-//! what it looks for, which a crash forgets; import has all of a segment of which something is lost looked at again.
+//! At its end the walk looks at all entries, and reads the blocks they name: entries whose block can be read again go.
+//! It keeps a key and the losses it looks for, which a crash forgets; import has all of a segment of which something is
+//! lost looked at again.
 //!
 //! # Locks
 //! The walk's is taken before everything but GC's.
@@ -33,7 +34,7 @@ const SUSPECTS: usize = 1024;
 /// Position of the walk.
 struct DamageWalk {
     wanted: Wanted,
-    /// What is to be read before it goes on, and the entry that each is if it cannot be.
+    /// Blocks to be read before it goes on, and the entry for each if it cannot be read.
     suspects: Vec<(DamageRecord, BlockPtr)>,
     /// Trees to be gone through, the current one last.
     trees: Vec<(DatasetId, BlockId)>,

@@ -1,8 +1,8 @@
 //! Devices come and go: taken out of use and back, replaced, added, kept as spares.
 //!
-//! Whoever is a member changes at the boundary between two commits, with the gate closed: stripes stamped with the
-//! commit before are not on a device that joins, stripes stamped with the next are. The root of the commit at the
-//! boundary tells of the change, so that a crash leaves either the one or the other.
+//! Membership changes at the boundary between two commits, with the gate closed: stripes stamped with the commit before
+//! are not on a device that joins, stripes stamped with the next are. The root of the commit at the boundary records
+//! the change, so that a crash leaves either the one or the other.
 //!
 //! A device that joins is *rebuilding*: it gets every write, and [`crate::resilver`] brings what it lacks. That is
 //! one mechanism for all: a device that was away lacks the stripes of the commits that it missed, a new one all of
@@ -10,7 +10,7 @@
 //! rebuilt, it takes its number, in the root first. So segment records, which name devices by number, never change. A
 //! spare that takes over does the same, without being asked.
 //!
-//! When something can be had from nobody, and the old device is in use, the new one *waits*: both get every write,
+//! When something can be read from no device, and the old one is in use, the new one *waits*: both get every write,
 //! the old one is read, and nothing is wiped, since what cannot be read today may be read tomorrow
 //! ([`crate::Resilver::restart`]). Somebody accepts the loss ([`Devices::accept_loss`]), or the old one goes; then the
 //! new one takes its place as it is. That it waits, and that it is partial while it is rebuilt, is in the root.
@@ -92,7 +92,7 @@ impl Devices {
         if !self.can_do_without(&member) {
             return Err(Refusal::Needed(member.name()).into());
         }
-        // What it holds it holds up to a commit; what follows is written without it.
+        // It holds everything up to this commit; later writes go without it.
         self.pool.commit()?;
         member.take_offline(temporary);
         self.pool.commit().map(drop)
@@ -132,7 +132,7 @@ impl Devices {
                 if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
                     return Err(Refusal::LacksSlots { device: found.device.name(), text }.into());
                 }
-                // What it holds may be older than what the pool gave it.
+                // Its state may be older than the one that the pool gave it.
                 let held = found.root.as_ref().map(|root| holds(&self.store.history.lock(), root));
                 let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
                 if held.0 < known.good_through && !mutated(Mutant::OldImageTrusted) {
@@ -168,7 +168,7 @@ impl Devices {
             if known.leaving
                 && let Some(space) = pool.store().core.lock().groups.change(known.group)
             {
-                // What it has can be had again: it leaves as one that was never gone.
+                // Its data can be read again: it leaves as one that was never gone.
                 space.retire(known.index, false);
             }
             let state =
@@ -281,7 +281,7 @@ impl Devices {
         })
     }
 
-    /// Whoever was rebuilt counts from the next commit on; who stood for another takes its place. One that could not be
+    /// Rebuilt members count from the next commit on; one that stood for another takes its place. One that could not be
     /// given all waits, as long as the device that it stands for is in use, since that one may still give it.
     pub(crate) fn complete(&self, mut rebuilt: Vec<Arc<Member>>) -> Result<()> {
         for member in rebuilt.extract_if(.., |member| member.is_partial() && !self.is_bereft(member)) {
@@ -326,7 +326,7 @@ impl Devices {
         for (old, partial) in leaving.iter().filter(|(old, _)| self.store.members.by_guid(old.guid).is_none())
         {
             let taken = self.store.members.find(old.index);
-            // What it holds may be all that there is of something.
+            // Its copy may be the only one of something.
             if !partial && taken.as_ref().is_some_and(|new| new.is_online()) {
                 wipe(old);
             }
@@ -349,7 +349,7 @@ impl Devices {
             return Err(Refusal::NobodyWaits(member.name()).into());
         };
         self.take_places(vec![new])?;
-        // What of it is lost is to be named by what can be read now.
+        // Its losses are to be named by what can be read now.
         self.pool.damage().recheck();
         Ok(())
     }

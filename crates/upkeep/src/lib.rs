@@ -1,7 +1,7 @@
-//! What keeps a pool well, each a bounded step over it that somebody who has time calls.
+//! Upkeep of a pool, in bounded steps to be called when there is time.
 //!
 //! [`Upkeep`] holds the parts. Each has its state and its locks, and a pool below it; none is known to the pool, which
-//! hears of them by what they leave in it: how far devices are rebuilt, what a collection pins, what is damaged.
+//! sees only what they leave in it: progress of devices being rebuilt, pins of a collection, known damage.
 
 #[cfg(test)]
 mod bed;
@@ -32,8 +32,8 @@ pub use resilver::{Resilver, ResilverProgress, ResilverResult};
 pub use scrub::{Scrub, ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
 pub use trim::{Trim, TrimState, Trimmer};
 
-/// What keeps an imported pool well. There is one of a pool: of two, one would tell the pool of ends that the other has
-/// not come to.
+/// Upkeep of an imported pool. There is one of a pool: of two, one would report ends to the pool that the other has not
+/// come to.
 pub struct Upkeep {
     pool: Arc<Pool>,
     _only: OnlyUpkeep,
@@ -43,7 +43,7 @@ pub struct Upkeep {
     pub reshape: Reshape,
     /// Devices that are rebuilt.
     pub resilver: Arc<Resilver>,
-    /// What reads met.
+    /// Damage that reads met.
     pub read_repair: Arc<ReadRepair>,
     /// Everything that is allocated.
     pub scrub: Arc<Scrub>,

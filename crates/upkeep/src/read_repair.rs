@@ -1,6 +1,6 @@
-//! Read repair: what reads met: stripes with a column that was wrong, and segments that the cleaner cannot empty.
+//! Read-repair: stripes in which reads met a wrong column, and segments that the cleaner cannot empty.
 //!
-//! Whoever has time ([`ReadRepair::step`]) has stripes reconstructed that reads left with the store's suspects.
+//! Reads leave stripes with the store's suspects; [`ReadRepair::step`] reconstructs them when there is time.
 
 use crate::reconstruct::{self, Reconstruction, Targets};
 use larder_pool::Lost;
@@ -71,7 +71,7 @@ impl ReadRepair {
             let mut reconstruction = Reconstruction::of_stripes(segment, stripe.offset..end, counted);
             while !reconstruction.step(&self.pool, u64::MAX)? {}
             stripes += reconstruction.tally().stripes;
-            // Who looks for the names of what is known would read it, and have it reconstructed again, without an end.
+            // The walk for names of known losses would read them, and have them reconstructed again, without an end.
             let new = self.remember_lost(&reconstruction.tally().lost);
             self.pool.damage().note_lost(&new);
         }

@@ -203,7 +203,7 @@ impl Resilver {
         for member in self.store.members.iter().filter(|member| member.state() == MemberState::Stale) {
             self.devices.online(member.index, None)?;
         }
-        // What they waited for is gone.
+        // The devices that they waited for are gone.
         let bereft: Vec<_> = self.bereft().collect();
         if !bereft.is_empty() {
             self.devices.take_places(bereft)?;
@@ -232,7 +232,7 @@ impl Resilver {
         state.progress = (!finished).then(|| running.progress());
         if finished {
             running.lost.iter().for_each(|lost| self.store.suspects.note_segment(lost.segment));
-            // What was lost may have come back with a device.
+            // Losses may have come back with a device.
             self.pool.damage().recheck();
         } else {
             state.running = Some(running);
@@ -286,7 +286,7 @@ impl Resilver {
     fn go_on(&self, running: &mut Running, targets: &[Arc<Member>], bytes: u64) -> Result<bool> {
         let mut left = bytes;
         while left > 0 {
-            // Whoever failed, or left, is not waited for.
+            // Members that failed, or left, are not waited for.
             let others_stay = |at: &At| at.1.iter().all(|member| member.state() == MemberState::Rebuilding);
             if running.at.as_ref().is_some_and(|at| !others_stay(at)) {
                 (running.at, running.next) = (None, None);

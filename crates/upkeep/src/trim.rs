@@ -15,8 +15,8 @@
 //! `autotrim` goes through the slots that were given back since the import, and not been taken again. A trim that was
 //! asked for goes through all free slots of a device, in their order. How far it is, and when it ended, are notes of
 //! the pool, one a device: it goes on after an export, or after a crash from the last note that a commit had. One that
-//! cannot go on for a while, since writers need what is free or the file system under a device has no room to punch
-//! holes, is suspended, never called done.
+//! cannot go on for a while, since writers need what is free, is suspended, and so is one at its end that passed over
+//! slots for which the file system under the device had no room to punch holes. Neither is called done.
 //!
 //! # Locks
 //! The turn to change who is a member, then that of the step, both held for a step: no device leaves while it is told
@@ -48,9 +48,9 @@ const BYTES: u64 = 256 << 20;
 const RECORD: u32 = 128 << 10;
 /// Interval between notes of a trim's progress.
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
-/// Interval between tries of a trim that cannot go on, and for how long that may last before it is suspended.
+/// Interval between tries of a trim that cannot go on, and tries before it is suspended.
 const RETRY: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TRIES: u32 = 12;
 
 /// State of a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,13 +84,17 @@ struct TrimCourse {
     time: Timestamp,
     /// The next slot.
     next: u32,
+    /// The first slot that was passed over, for a hole could not be punched.
+    passed: Option<u32>,
     trimmed: u64,
     rate: u64,
 }
 
 impl TrimCourse {
     fn encode(&self) -> String {
-        let Self { state, time, next, trimmed, rate } = self;
+        let Self { state, time, next, passed, trimmed, rate } = self;
+        // Those are gone through again after an import.
+        let next = passed.unwrap_or(*next);
         let state = match state {
             TrimState::Active => 0,
             TrimState::Suspended => 1,
@@ -110,6 +114,7 @@ impl TrimCourse {
             },
             time: note.time()?,
             next: u32::try_from(note.number()?).ok()?,
+            passed: None,
             trimmed: note.number()?,
             rate: note.number()?,
         })
@@ -134,8 +139,8 @@ pub struct Trimmer {
 struct Times {
     due: Duration,
     noted: Duration,
-    /// Since when its trim cannot go on.
-    stuck: Option<Duration>,
+    /// Tries in a row at which its trim could not go on.
+    stuck: u32,
 }
 
 /// Slots that are held, and who is to be told of them.
@@ -147,8 +152,10 @@ struct TrimBatch {
     members: Vec<Arc<Member>>,
     /// Whose trim it is a part of, if somebody asked for it, and where that goes on.
     course: Option<(DeviceGuid, u32)>,
-    /// Why nothing came of it, though something may later.
-    stuck: Option<&'static str>,
+    /// Writers need the space that is free: nothing could be held, though something may be later.
+    is_stuck: bool,
+    /// Slots for which no hole could be punched: how many, and the first.
+    passed: (u64, Option<u32>),
 }
 
 impl TrimBatch {
@@ -163,13 +170,12 @@ impl TrimBatch {
         let next = slots.last().map_or(u32::MAX, |last| last.get() + 1);
         let course = course.map(|guid| (guid, next));
         let (group, slot_size) = (space.index, space.slot_size);
-        Self { group, device, slot_size, slots, members, course, stuck: None }
+        Self { group, device, slot_size, slots, members, course, is_stuck: false, passed: (0, None) }
     }
 
     /// Bytes that were trimmed.
     fn bytes(&self) -> u64 {
-        let slots = if self.stuck.is_some() { 0 } else { self.slots.len() };
-        slots as u64 * u64::from(self.slot_size)
+        (self.slots.len() as u64).saturating_sub(self.passed.0) * u64::from(self.slot_size)
     }
 
     /// Runs of neighbours: the first, and how many.
@@ -204,7 +210,8 @@ impl Trimmer {
         }
         for member in members {
             let time = self.store.world.clock.now();
-            let fresh = TrimCourse { state: TrimState::Active, time, next: 0, trimmed: 0, rate };
+            let fresh =
+                TrimCourse { state: TrimState::Active, time, next: 0, passed: None, trimmed: 0, rate };
             let course = match self.course_of(member.guid) {
                 Some(old) if old.state == TrimState::Suspended => {
                     let rate = if rate == 0 { old.rate } else { rate };
@@ -213,6 +220,7 @@ impl Trimmer {
                 _ => fresh,
             };
             self.store.event(Event::new(Class::TrimStart).device(member.guid, member.name()));
+            self.step.lock().remove(&member.guid);
             self.keep_course(member.guid, Some(course))?;
         }
         Ok(())
@@ -245,7 +253,7 @@ impl Trimmer {
         change: impl Fn(TrimCourse) -> Option<Option<TrimCourse>>,
     ) -> Result<()> {
         self.store.check_writable()?;
-        let _no_step = self.step.lock();
+        let mut times = self.step.lock();
         let members = self.trimmable(devices)?;
         let changed = |member: Arc<Member>| {
             let course = self.course_of(member.guid).and_then(&change);
@@ -255,6 +263,7 @@ impl Trimmer {
         };
         for (member, course) in members.into_iter().map(changed).collect::<Result<Vec<_>>>()? {
             self.store.event(Event::new(Class::TrimFinish).device(member.guid, member.name()).text(how));
+            times.remove(&member.guid);
             self.keep_course(member.guid, course)?;
         }
         Ok(())
@@ -273,7 +282,7 @@ impl Trimmer {
 
     /// The last trim of a device that somebody asked for, if it was not cancelled.
     pub fn of(&self, member: &Member) -> Option<Trim> {
-        let TrimCourse { state, time, next, trimmed, rate } = self.course_of(member.guid)?;
+        let TrimCourse { state, time, next, trimmed, rate, .. } = self.course_of(member.guid)?;
         let left = match state {
             TrimState::Done => 0,
             _ => {
@@ -288,9 +297,10 @@ impl Trimmer {
     /// Whether a device is being trimmed because somebody asked for it.
     pub fn is_active(&self) -> bool {
         let active = |course: TrimCourse| course.state == TrimState::Active;
-        self.store.members.iter().any(|member| {
-            member.is_written() && member.discards() && self.course_of(member.guid).is_some_and(active)
-        })
+        !self.store.is_read_only()
+            && self.store.members.iter().any(|member| {
+                member.is_written() && member.discards() && self.course_of(member.guid).is_some_and(active)
+            })
     }
 
     fn course_of(&self, device: DeviceGuid) -> Option<TrimCourse> {
@@ -324,7 +334,7 @@ impl Trimmer {
         let holding = self.no_trim();
         let mut batches = self.hold_asked(&times);
         if auto {
-            self.hold_freed(&mut batches, &times);
+            self.hold_freed(&mut batches);
         }
         if batches.is_empty() {
             return Ok(None);
@@ -357,27 +367,28 @@ impl Trimmer {
         core.groups.get(&group).map_or(0, |space| bytes.div_ceil(space.per_segment(record).max(1)))
     }
 
-    /// What was held can be given to anybody again.
+    /// Slots that were held can be given to anybody again.
     fn give_up_hold(&self, batches: &[TrimBatch]) {
         let mut core = self.store.core.lock();
         for batch in batches {
             let Some(space) = core.groups.change(batch.group) else { continue };
             let slot = |&index| Slot { device: batch.device, index };
-            let is_trimmed = batch.stuck.is_none();
-            batch.slots.iter().map(slot).for_each(|slot| space.let_go(slot, is_trimmed));
+            batch.slots.iter().map(slot).for_each(|slot| space.let_go(slot));
         }
     }
 
     /// Holds what comes next of trims that were asked for.
     fn hold_asked(&self, times: &BTreeMap<DeviceGuid, Times>) -> Vec<TrimBatch> {
+        let now = self.store.world.clock.monotonic();
         let mut batches = Vec::new();
         for member in self.store.members.iter().filter(|member| member.is_written() && member.discards()) {
             let Some(course) = self.course_of(member.guid) else { continue };
-            if course.state != TrimState::Active || !self.is_due(member.guid, times) {
+            let is_due = times.get(&member.guid).is_none_or(|times| times.due <= now);
+            if course.state != TrimState::Active || !is_due {
                 continue;
             }
             let device = member.stands_for.unwrap_or(member.index);
-            // Who stands for another has the same slots: one after the other.
+            // A device that stands for another has the same slots: one after the other.
             if batches.iter().any(|batch: &TrimBatch| batch.device == device) {
                 continue;
             }
@@ -385,22 +396,16 @@ impl Trimmer {
             let accepted = self.accepted(&core, member.group);
             let Some(space) = core.groups.change(member.group) else { continue };
             let slots = space.hold(device, course.next, most(space, course.rate), accepted);
-            let is_over = slots.is_empty() && space.free_bytes(device, course.next) == 0;
-            let stuck = (slots.is_empty() && !is_over).then_some("writers need the space that is free");
+            let is_stuck = slots.is_empty() && space.free_bytes(device, course.next) > 0;
             let guid = member.guid;
             let batch = TrimBatch::new(space, device, slots, vec![member], Some(guid));
-            batches.push(TrimBatch { stuck, ..batch });
+            batches.push(TrimBatch { is_stuck, ..batch });
         }
         batches
     }
 
-    fn is_due(&self, device: DeviceGuid, times: &BTreeMap<DeviceGuid, Times>) -> bool {
-        let now = self.store.world.clock.monotonic();
-        times.get(&device).is_none_or(|times| times.due <= now)
-    }
-
     /// Holds some of what was given back.
-    fn hold_freed(&self, batches: &mut Vec<TrimBatch>, times: &BTreeMap<DeviceGuid, Times>) {
+    fn hold_freed(&self, batches: &mut Vec<TrimBatch>) {
         let devices: Vec<_> =
             self.store.members.iter().filter(|member| member.stands_for.is_none()).collect();
         let mut core = self.store.core.lock();
@@ -408,8 +413,7 @@ impl Trimmer {
             let device = member.index;
             let accepted = self.accepted(&core, member.group);
             let space = core.groups.get(&member.group);
-            let waits = space.is_some_and(|space| space.is_untrimmed(device, accepted))
-                && self.is_due(member.guid, times);
+            let waits = space.is_some_and(|space| space.is_untrimmed(device, accepted));
             let early = self.freed_too_early(&core, device);
             if (!waits && early.is_empty()) || batches.iter().any(|batch| batch.device == device) {
                 continue;
@@ -437,14 +441,7 @@ impl Trimmer {
 
     /// A part of a trim that was asked for is done.
     fn went_through(&self, batch: &TrimBatch, times: &mut BTreeMap<DeviceGuid, Times>) -> Result<()> {
-        let now = self.store.world.clock.monotonic();
-        let Some((guid, next)) = batch.course else {
-            if batch.stuck.is_some() {
-                let guid = self.store.members.get(batch.device).guid;
-                times.entry(guid).or_default().due = now.saturating_add(RETRY);
-            }
-            return Ok(());
-        };
+        let Some((guid, next)) = batch.course else { return Ok(()) };
         let Some(course) = self.course_of(guid) else { return Ok(()) };
         let Some(member) = batch.members.first() else { return Ok(()) };
         let finish = |text: &str, course| {
@@ -459,23 +456,30 @@ impl Trimmer {
             return Ok(());
         }
         let times = times.entry(guid).or_default();
-        if let Some(why) = batch.stuck {
+        let now = self.store.world.clock.monotonic();
+        let suspended = |next| TrimCourse { state: TrimState::Suspended, next, passed: None, ..course };
+        if batch.is_stuck {
             times.due = now.saturating_add(RETRY);
-            if now.saturating_sub(*times.stuck.get_or_insert(now)) < PATIENCE {
+            times.stuck += 1;
+            if times.stuck < TRIES {
                 return Ok(());
             }
-            times.stuck = None;
-            let suspended = TrimCourse { state: TrimState::Suspended, ..course };
-            return finish(&format!("suspended: {why}"), Some(suspended));
+            let next = course.passed.unwrap_or(course.next);
+            return finish("suspended: writers need the space that is free", Some(suspended(next)));
         }
-        times.stuck = None;
+        times.stuck = 0;
         let trimmed = course.trimmed + batch.bytes();
+        let passed = course.passed.or(batch.passed.1);
         if batch.slots.is_empty() {
+            if let Some(passed) = passed {
+                let text = "suspended: the file system under the device has no room to punch holes";
+                return finish(text, Some(suspended(passed)));
+            }
             let time = self.store.world.clock.now();
             let done = TrimCourse { state: TrimState::Done, time, ..course };
             return finish(&format!("{trimmed} bytes trimmed"), Some(done));
         }
-        let course = TrimCourse { next, trimmed, ..course };
+        let course = TrimCourse { next, passed, trimmed, ..course };
         let nanos = u128::from(batch.bytes()) * 1_000_000_000 / u128::from(course.rate.max(1));
         let rest = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         times.due = if course.rate == 0 { now } else { now.saturating_add(rest) };
@@ -503,13 +507,14 @@ fn discard(batches: &mut [TrimBatch]) {
             for (first, count) in batch.runs() {
                 let len = ByteLen::new(count * u64::from(batch.slot_size));
                 let request = member.discard(member.slot_offset(first, 0), len);
-                pending.extend(request.map(|request| (index, Arc::clone(member), request)));
+                pending.extend(request.map(|request| (index, first, count, Arc::clone(member), request)));
             }
         }
     }
-    for (index, member, request) in pending {
+    for (index, first, count, member, request) in pending {
         if member.complete_discard(request) == Discarded::Later {
-            batches[index].stuck = Some("the file system under the device has no room to punch holes");
+            let passed = &mut batches[index].passed;
+            *passed = (passed.0 + count, passed.1.or(Some(first.get())));
         }
         if !asked.iter().any(|other| Arc::ptr_eq(other, &member)) {
             asked.push(member);
@@ -534,8 +539,10 @@ mod tests {
     fn a_trim_comes_back_from_its_note() {
         let time = Timestamp { secs: 1_800_000_000, nanos: 17 };
         for state in [TrimState::Active, TrimState::Suspended, TrimState::Done] {
-            let course = TrimCourse { state, time, next: 5, trimmed: 6, rate: 7 };
+            let course = TrimCourse { state, time, next: 5, passed: None, trimmed: 6, rate: 7 };
             assert_eq!(TrimCourse::decode(&course.encode()), Some(course));
+            let passed = TrimCourse { passed: Some(3), ..course };
+            assert_eq!(TrimCourse::decode(&passed.encode()), Some(TrimCourse { next: 3, ..course }));
         }
         for bad in ["", "3 1 2 3 4 5", "0 1 2 3 4", "0 1 2 4294967296 4 5", "x"] {
             assert_eq!(TrimCourse::decode(bad), None);

@@ -336,7 +336,7 @@ fn a_device_whose_loss_was_accepted_and_that_failed_at_once_is_no_branch_however
         let pool = open(&both, 999);
         pool.upkeep.devices.online(DeviceIndex::new(0), None).unwrap();
         while pool.upkeep.resilver.step(u64::MAX).unwrap() {}
-        // What it could not be given then, its replica has.
+        // Data that it could not be given then is on its replica.
         pool.upkeep.scrub.start(ScrubSince::All).unwrap();
         while pool.upkeep.scrub.step(u64::MAX).unwrap() {}
         verify(&pool, &model);

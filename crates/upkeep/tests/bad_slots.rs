@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 const LAYOUTS: [(&str, usize); 3] = [("single", 1), ("mirror", 2), ("raidz1", 3)];
 
-/// What a pool does early in its life: commits, fsyncs, and files that replace others.
+/// The workload of a young pool: commits, fsyncs, and files that replace others.
 fn work(pool: &Pool, model: &mut Model, round: u64) {
     commit(pool, model, &files(10, 8, round));
     sync(pool, model, &files(10, 2, round + 1));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 
-/// How many places each block has.
+/// Number of places of each block.
 fn places(pool: &Pool) -> BTreeMap<BlockId, usize> {
     pool.blocks().unwrap().into_iter().map(|(id, entry)| (id, entry.places().len())).collect()
 }
@@ -79,7 +79,7 @@ fn freeing_a_block_frees_all_its_places() {
         let gone: Vec<u64> = (10..40).collect();
         try_remove(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &gone).unwrap();
         model.retain(|inode, _| !gone.contains(inode));
-        // What is new has one place, what is left of the old has all.
+        // New blocks have one place, the old ones that are left have all.
         commit(&pool, &mut model, &files(50, 10, 3));
         free_all(&pool);
         let left = places(&pool);

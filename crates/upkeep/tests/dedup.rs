@@ -1,4 +1,4 @@
-//! What is there already is shared, found again after imports, and costs nothing where nobody asked for it.
+//! Duplicates are shared, found again after imports, and deduplication costs nothing where nobody asked for it.
 
 mod common;
 
@@ -79,7 +79,7 @@ fn import_again(sim: &SimWorld, pool: Kept, seed: u64) -> Kept {
     pool.commit_export().unwrap();
     drop(pool);
     let pool = open(sim, seed);
-    // What is not in the index is taken up beside commits.
+    // Blocks that the index lacks are taken up beside commits.
     while pool.dedup_figures().catching_up {
         pool.tick().unwrap();
     }

@@ -1,4 +1,4 @@
-//! What the pool tells about itself: how long requests to its devices take, what its cache did.
+//! Statistics of the pool: latencies of requests to its devices, hits and misses of its cache.
 
 mod common;
 

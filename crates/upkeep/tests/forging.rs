@@ -39,8 +39,8 @@ fn what_everybody_knows_of_a_pool_does_not_make_a_block() {
     assert_eq!(shown, format!("Sums({}) PoolKey(..)", pool.store().guid()), "a key is not shown");
 }
 
-/// What the other half of a pool that was taken apart wrote is intact, has this pool's key, and ids that are in use
-/// here.
+/// Blocks written by the other half of a pool that was taken apart are intact, have this pool's key, and ids that are
+/// in use here.
 #[test]
 fn a_block_of_a_split_half_is_not_taken_for_the_one_of_its_id() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);

@@ -25,7 +25,7 @@ fn trace(pool: &Kept) -> Findings {
     let findings = pool.upkeep.gc.findings().unwrap();
     assert_eq!(findings.outcome, Outcome::Done);
     assert!(pool.upkeep.gc.progress().is_none());
-    // What was found is kept with the next commit.
+    // The findings are kept with the next commit.
     pool.commit().unwrap();
     findings
 }

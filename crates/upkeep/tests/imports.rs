@@ -1,5 +1,5 @@
-//! How a pool comes back: from devices in any order, among copies, old images and strangers. What was written apart
-//! is in `apart.rs`.
+//! Import of a pool: from devices in any order, among copies, old images and strangers. Devices written apart are in
+//! `apart.rs`.
 
 mod common;
 
@@ -298,7 +298,7 @@ fn find_each_other_by_roots(bad: Range<u64>) {
             let pool = taken_over(&sim);
             (0..commits).for_each(|version| commit(&pool, &mut model, &[(20, version, 3_000)]));
             let PoolError::Suspended(_) = sleeper.commit().unwrap_err() else { panic!("{word}, {commits}") };
-            // Who looked before the other's first root, and imports after it, gives up as well.
+            // An import that looked before the other's first root, and goes on after it, gives up as well.
             let text = refused(Kept::import(on_host(3, 4), late, &gone));
             assert!(text.contains("has imported the pool"), "{word}, {commits}: {text}");
             commit(&pool, &mut model, &[(21, 1, 3_000)]);
@@ -629,7 +629,7 @@ fn ages_are_counted_in_ids_that_were_given_out_over_any_number_of_imports() {
         commit(&pool, &mut model, &files(20, 3, turn));
         clock = Some(clock_of(&found) + pool.store().next_block().get() - first);
         if turn % 3 == 0 {
-            // What follows the last commit is of no age.
+            // Ids given out after the last commit do not count.
             try_put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(30, 2, turn)).unwrap();
         }
     }

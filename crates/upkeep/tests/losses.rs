@@ -1,4 +1,4 @@
-//! What each layout promises about dying and rotten devices, held pattern by pattern. Lost ones are enumerated in
+//! Promises of each layout about dying and rotten devices, checked pattern by pattern. Lost ones are enumerated in
 //! `torture`.
 
 mod common;
@@ -177,7 +177,7 @@ fn faults() -> [Fault; 4] {
     [Fault::Gone, Fault::FailWrites(everywhere.clone()), Fault::FailFlushes, Fault::FailReads(everywhere)]
 }
 
-/// What files hold after replay; each is one of the states that it went through since the promise.
+/// Asserts that after replay each file is in one of the states that it went through since the promise.
 fn assert_promised(pool: &Pool, promised: &Model, case: &str) {
     replay(pool);
     let dataset = pool.dataset(ROOT_DATASET).unwrap();

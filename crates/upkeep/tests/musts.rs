@@ -1,4 +1,4 @@
-//! What must hold, or data is lost: each held by itself, from outside, by what reaches the devices.
+//! Rules that must hold, or data is lost: each checked by itself, from outside, by the requests that reach the devices.
 
 mod common;
 
@@ -187,7 +187,7 @@ fn a_device_that_fails_is_out_and_the_next_root_says_through_which_commit_it_is_
                 let plan = plan(sim.devices());
                 let told = &plan.root.devices[1];
                 assert_eq!(told.state, DeviceState::Behind, "{case}");
-                // What failed at the root only had been flushed before.
+                // A device that failed only at the root had been flushed before.
                 assert!(told.good_through <= failed, "{case}: good through {}", told.good_through);
                 assert!(told.good_through.get() + 2 >= failed.get(), "{case}: {}", told.good_through);
             }
@@ -389,7 +389,7 @@ fn a_root_that_was_durable_and_is_lost_is_never_passed_over_in_silence() {
             let text = import(&sim, 3).err().expect("a refusal").to_string();
             assert!(text.contains(&format!("commit {at}")), "{text}");
             assert!(sim.images() == before);
-            // Whoever wants to can look at what is left.
+            // A read-only import shows what is left.
             let options = ImportOptions { read_only: true, ..ImportOptions::default() };
             let pool = Kept::import(world(4), plan(sim.devices()), &options).unwrap();
             assert_eq!(pool.store().durable_commit().get() + 1, at.get());

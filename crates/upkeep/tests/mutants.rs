@@ -132,7 +132,7 @@ fn apart(seed: u64) -> Result<usize, String> {
     let pool = common::create(&sim, "mirror");
     let mut model = common::Model::new();
     common::commit(&pool, &mut model, &common::files(10, 3, 1));
-    // What it refuses is told by a commit in any case; what it cannot flush is not.
+    // Refused writes are recorded by a commit in any case; failed flushes are not.
     sim.device(1).inject(Fault::FailFlushes);
     common::sync(&pool, &mut model, &common::files(10, 3, 2));
     drop(pool);
@@ -167,7 +167,7 @@ fn scrubbed(seed: u64) -> Result<usize, String> {
 }
 
 thread_local! {
-    /// What asserts find on this thread is wanted, and would hide what is not.
+    /// Panics of this thread are wanted, and their messages would hide those that are not.
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -226,7 +226,7 @@ fn every_mutant_is_found() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// What a trace finds after `files` were put and committed with a mutant.
+/// Findings of a trace after `files` were put and committed with a mutant.
 fn traced(mutant: Mutant, pool: &Kept, files: &[(u64, u64, usize)]) -> Findings {
     mutate(Some(mutant));
     common::put(pool, &pool.dataset(ROOT_DATASET).unwrap(), files);

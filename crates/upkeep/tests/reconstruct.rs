@@ -216,7 +216,7 @@ fn a_stripe_without_header_that_lacks_a_block_is_told_as_lost() {
     let sim = sim(1);
     let (pool, model, records) = written(&sim, "single");
     assert!(behead(&sim, &pool, &records) > 0);
-    // What a lost write would leave: zeros from the middle of what is there.
+    // As a lost write would leave them: zeros from the middle on.
     for record in records.iter().filter(|of| of.kind == SegmentKind::Data) {
         let (device, start) = slot_start(&pool, record, 0);
         let mut image = sim.device(device).image();
@@ -444,7 +444,7 @@ fn a_read_repairs_what_it_met_and_full_tolerance_is_back() {
         assert!(!pool.upkeep.read_repair.is_waiting(), "{case}");
         let met = checksum_errors(&pool);
         assert!(met > 0, "{case}");
-        // What reads never touch is the scrub's.
+        // Columns that reads never touch are left to the scrub.
         scrub(&pool);
         assert_same(&before, &columns(&pool, &sim.images(), &records), &case);
         drop(pool);
@@ -632,7 +632,7 @@ fn what_was_proven_while_the_clock_was_ahead_is_gone_through_when_it_is_right() 
     set(right);
     let again = since(right - 86_400);
     assert!(again >= whole, "{again} of {whole} bytes");
-    // What was proven at the right time is passed over.
+    // Segments proven at the right time are passed over.
     let rest = since(right - 86_400);
     assert!(rest < whole / 2, "{rest} of {whole} bytes");
     // Set back, nothing is passed over either.

@@ -290,7 +290,7 @@ fn more_devices_than_a_root_can_tell_of_are_refused_and_the_pool_goes_on() {
     verify(&pool, &model);
 }
 
-/// What is left of a pool when only these devices are.
+/// The pool as imported from these devices alone.
 fn left_of(sim: &SimWorld, devices: &[usize], read_only: bool) -> Result<Kept, PoolError> {
     let after = SimWorld::from_images(sim.images());
     let left = devices.iter().map(|&i| Arc::new(after.device(i)) as Arc<dyn Device>).collect();

@@ -103,7 +103,7 @@ fn a_device_that_hangs_anywhere_in_syncs_and_commits_is_faulted_and_the_pool_goe
             pool.store().drop_caches();
             verify(&pool, &model);
 
-            // What it still had under way reaches it late, and harms nobody.
+            // Requests still under way reach it late, and do no harm.
             hung.resume();
             commit(&pool, &mut model, &files(6)[..2]);
             pool.store().drop_caches();

@@ -1,11 +1,11 @@
-//! What is done: how full, what is overwritten, where.
+//! The cells that are measured: fill, unit and pattern of overwrites.
 
 use larder_benches::pattern::Pattern;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What is overwritten at a time.
+/// The unit of an overwrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Unit {
     /// 4 KiB of one large file.
@@ -54,13 +54,13 @@ impl fmt::Display for Unit {
 pub struct Cell {
     /// Per cent of AVAIL that are filled first; none for the same data as at 80, with eight times the room.
     pub fill: Option<u8>,
-    /// What is overwritten at a time.
+    /// The unit of an overwrite.
     pub unit: Unit,
     /// By zipf 1.1; else all alike.
     pub zipf: bool,
 }
 
-/// How full the pool is.
+/// Fills that are measured, per cent of AVAIL.
 pub const FILLS: [u8; 3] = [80, 90, 95];
 
 impl Cell {
@@ -79,7 +79,7 @@ impl Cell {
         Self { fill: None, ..self }
     }
 
-    /// How pieces are drawn.
+    /// The pattern by which pieces are drawn.
     pub fn pattern(self) -> Pattern {
         if self.zipf { Pattern::Zipf(1.1) } else { Pattern::Uniform }
     }

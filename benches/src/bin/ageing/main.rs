@@ -69,7 +69,7 @@ struct Args {
     larder: Option<PathBuf>,
 }
 
-/// Who takes part, with their names here.
+/// The peers, with their names here.
 const PEERS: [(&str, Peer); 3] =
     [("larder", Peer::LarderOff), ("btrfs", Peer::BtrfsOff), ("zfs-fuse", Peer::ZfsFuse)];
 
@@ -123,12 +123,12 @@ fn main() -> ExitCode {
         results.absent.extend(obstacle.iter().map(|why| ((*name).to_owned(), why.clone())));
         obstacle.is_none()
     });
-    // What is compared is measured close together, as the machine is not equally quiet all the time.
+    // Cells that are compared are measured close together, as the machine is not equally quiet all the time.
     let kinds = cells.chunk_by(|a, b| a.with_room() == b.with_room());
     let work =
         kinds.flat_map(|kind| peers.iter().flat_map(move |peer| kind.iter().map(move |cell| (*peer, *cell))));
     for ((name, peer), cell) in work {
-        // What fails on one peer (a panic that was told) leaves the others to be measured.
+        // A failure on one peer (a panic, already printed) leaves the others to be measured.
         let done = catch_unwind(AssertUnwindSafe(|| run::measure(cell, peer, &site, &amounts, &content)));
         let Ok(outcome) = done else {
             eprintln!("{name:9} {cell:18} failed");

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// What one cell of one peer gave.
+/// One cell of one peer, measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
-    /// Its name.
+    /// The peer's name.
     pub peer: String,
-    /// What was done.
+    /// The cell.
     pub cell: Cell,
     /// Of Larder, whoever was measured: the benchmark changes with it.
     pub version: String,
-    /// What came of it.
+    /// Its figures.
     pub outcome: Outcome,
 }
 
@@ -25,7 +25,7 @@ pub struct Measured {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     measured: Vec<Measured>,
-    /// Who could not take part, and why.
+    /// Why a peer could not take part, or a cell ("peer, cell") failed.
     pub absent: BTreeMap<String, String>,
 }
 
@@ -71,7 +71,7 @@ impl Results {
         self.measured.retain(|known| known.peer != peer || known.cell != cell);
     }
 
-    /// What a cell of a peer gave.
+    /// Figures of a cell of a peer, if it was measured.
     pub fn get(&self, peer: &str, cell: Cell) -> Option<&Outcome> {
         let found = self.measured.iter().find(|known| known.peer == peer && known.cell == cell);
         found.map(|found| &found.outcome)

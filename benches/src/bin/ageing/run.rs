@@ -15,12 +15,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How much is done.
+/// Sizes and limits of the measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct Amounts {
     /// Bytes of each pool.
     pub pool: u64,
-    /// What is overwritten, as a multiple of that.
+    /// Bytes overwritten, as a multiple of that.
     pub times: f64,
     /// The same, for Larder in the cell that has targets.
     pub target_times: f64,
@@ -32,9 +32,9 @@ pub struct Amounts {
     pub seed: u64,
 }
 
-/// How many times the room a pool has that is compared with a full one.
+/// Size of a pool with room, as a multiple of the full pool's.
 const ROOM: u64 = 8;
-/// What is overwritten in it, as a part of the pool's size: pages take whole records.
+/// Bytes overwritten in it at most, as a part of the full pool's size: pages take whole records.
 const ROOM_TIMES: [(Unit, f64); 3] = [(Unit::Page, 0.25), (Unit::Record, 0.5), (Unit::File, 0.5)];
 /// The length of a sample.
 const WINDOW: Duration = Duration::from_millis(500);
@@ -59,7 +59,7 @@ pub struct Sample {
     pub seconds: f64,
     /// Overwritten until then, bytes.
     pub written: u64,
-    /// What the device was given until then, bytes.
+    /// Written to the device until then, bytes.
     pub device: u64,
     /// Single overwrites in it.
     pub write: Waits,
@@ -67,7 +67,7 @@ pub struct Sample {
     pub sync: Waits,
 }
 
-/// What a cell gave.
+/// Figures of a cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
     /// Filling, bytes a second.
@@ -112,7 +112,7 @@ impl Outcome {
         self.processor * (1 << 30) as f64 / self.written() as f64
     }
 
-    /// What the device was given, a byte that was overwritten.
+    /// Write amplification: bytes written to the device, a byte that was overwritten.
     pub fn amplification(&self) -> f64 {
         self.samples.last().map_or(f64::NAN, |last| last.device as f64 / last.written as f64)
     }
@@ -259,7 +259,7 @@ pub fn measure(cell: Cell, peer: Peer, site: &Site, amounts: &Amounts, content: 
     }
 }
 
-/// How overwriting ended.
+/// Overwrites refused with ENOSPC, and why overwriting ended early, if it did.
 #[derive(Default)]
 struct End {
     refused: u64,
@@ -309,7 +309,7 @@ fn overwrite(
                 if refused_in_a_row >= REFUSALS {
                     end.cut = Some("for lack of space".to_owned());
                 }
-                // What frees space in the background gets its chance.
+                // Leaves time to free space in the background.
                 pause(Duration::from_millis(20));
             }
             Err(error) => end.cut = Some(error.to_string()),

@@ -192,7 +192,7 @@ fn overwrite(args: &Args, bed: &Bed) {
     }
 }
 
-/// How long a write takes, the fuller the pool is.
+/// Throughput, write amplification and latency of overwrites as the pool fills, in steps of `step` per cent.
 fn rise(args: &Args, bed: &Bed, step: usize) {
     let (pool, mount, clock) = (&bed.pool, &bed.mount, bed.pool.store().clock());
     let (unit, file_bytes) = (args.write_kib << 10, args.file_mib * MIB);

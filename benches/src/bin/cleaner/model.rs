@@ -26,7 +26,7 @@ pub enum Choice {
     Greedy,
     /// The one with most dead for what is alive, times its age (Rosenblum and Ousterhout, 1992).
     CostBenefit,
-    /// What the pool does: the same, with a little less weight on age.
+    /// The pool's: the same, with a little less weight on age.
     Worth,
 }
 
@@ -35,13 +35,13 @@ pub enum Choice {
 pub enum Streams {
     /// One for all.
     One,
-    /// What is moved lies apart from what is written.
+    /// One for records that are moved, one for those that are written.
     Two,
     /// SepBIT (Wang et al., FAST '22): what replaces a record that lived shorter than the segments of such
     /// records do, and the rest; what is moved out of the first, and four ages of all else.
     SepBit,
-    /// What the pool does: six, by powers of four of the interval between the last two overwrites, and of the age of
-    /// what is moved.
+    /// The pool's: six, by powers of four of the interval between the last two overwrites, and of the age of moved
+    /// records.
     Interval,
     /// Six, by powers of four of how likely a record is to be overwritten: nobody knows that, and it bounds what
     /// can be known.
@@ -57,7 +57,7 @@ pub struct Policy {
     pub streams: Streams,
 }
 
-/// What is modelled.
+/// Parameters of the model.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// Segments.
@@ -87,7 +87,7 @@ impl Setting {
     }
 }
 
-/// What a run took, in records; counted in its second half.
+/// Cost of a run, in records; counted in its second half.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
     /// Overwrites.

@@ -1,4 +1,4 @@
-//! What is stored: real files, the same with edits and insertions, a tar and a disk image of them, and noise.
+//! The corpus: real files, the same with edits and insertions, a tar and a disk image of them, and noise.
 //!
 //! The same bytes each time on a machine whose `/usr` is the same: whatever is random comes from seeds, and times,
 //! owners and identifiers are fixed.

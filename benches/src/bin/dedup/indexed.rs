@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Fingerprints between two commits.
 const COMMIT: u64 = 1 << 20;
-/// How long the index may take after an import, in looks.
+/// Polls within which the index must have caught up after an import.
 const PATIENCE: usize = 1200;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longer than it takes to discard a stream.
@@ -61,7 +61,7 @@ fn load(files: &[PathBuf], count: u64) {
             eprintln!("{} fingerprints to go: {} entries, 1 of {}", left, figures.entries, figures.sampling);
         }
     }
-    // What so many at once left to be merged is no part of what a stream costs.
+    // Merges left by so many fingerprints are no part of what a stream costs.
     pool.drain_index().expect("there is room");
     assert_eq!(pool.dedup_figures().dropped, 0);
     pool.commit_export().expect("a commit");
@@ -72,7 +72,7 @@ fn index(bed: &Bed, name: &str) -> f64 {
     status(bed)[name].as_f64().expect("a number")
 }
 
-/// What is told of the index.
+/// Status of the index, from `pool dedup -j`.
 fn status(bed: &Bed) -> serde_json::Value {
     let told = bed.daemon().run(&["pool", "dedup", "-n", "-j", POOL]);
     let told: serde_json::Value = serde_json::from_str(&told).expect("it tells JSON");
@@ -93,7 +93,7 @@ fn forget(bed: &Bed) {
     panic!("the index still takes up what was stored before");
 }
 
-/// What was removed is freed, and the devices are told, before anything else is measured.
+/// Waits until removed files are freed and their space is discarded, before anything else is measured.
 fn await_discards(bed: &Bed) {
     while bed.daemon().figure("freeing") > 0 {
         pause(POLL_INTERVAL);

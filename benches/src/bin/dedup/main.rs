@@ -1,4 +1,4 @@
-//! What deduplication costs and saves: on and off in one run, beside borg, restic and zfs-fuse on one corpus.
+//! Costs and savings of deduplication: on and off in one run, beside borg, restic and zfs-fuse on one corpus.
 //!
 //! `make dedup`, or `cargo run --release -p larder-benches --bin dedup` (see benches/README.md). Needs root. Everything
 //! lies in a folder of the run's own, one pool or repository at a time, and is taken away, also on Ctrl-C.
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
     for (name, part) in
         parts.iter().filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name))
     {
-        // What fails (a panic that was told) leaves the others to be measured.
+        // A failed part (a panic, already printed) leaves the others to be measured.
         if catch_unwind(AssertUnwindSafe(|| part(&mut report))).is_err() {
             report.absent(&format!("{name} failed"));
             failed = true;

@@ -7,16 +7,16 @@ use larder_benches::usage::Usage;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What is compared: `ours` over `theirs`.
+/// A comparison: `ours` over `theirs`.
 #[derive(Debug, Clone, Copy)]
 pub struct Ratio {
-    /// What it says.
+    /// Its name in the report.
     pub what: &'static str,
-    /// Ours.
+    /// Our series.
     pub ours: &'static str,
-    /// What it is set beside.
+    /// The series it is compared with.
     pub theirs: &'static str,
-    /// What is asked.
+    /// The target.
     pub asked: Asked,
 }
 

@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SINGLE: Layout = Layout { word: "", devices: 1, data: 1 };
-/// What streams are measured on.
+/// Layout for streams, trees and the large index.
 pub const RAIDZ2: Layout = Layout { word: "raidz2", devices: 6, data: 4 };
-/// How long a trace may take.
+/// Between two polls of `freeing`.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where everything lies.
@@ -26,7 +26,7 @@ pub struct Site {
     pub folder: PathBuf,
     /// The binary.
     pub larder: PathBuf,
-    /// How often each is done.
+    /// Rounds of each measurement.
     pub rounds: usize,
 }
 
@@ -64,7 +64,7 @@ impl Bed {
         self.daemon.as_ref().expect("it runs")
     }
 
-    /// What is live in the pool, its own tables and trees too, bytes of one copy: as a trace finds it.
+    /// Live bytes in the pool as a trace finds them: one copy, its own tables and trees included.
     fn live(&self) -> u64 {
         self.daemon().sync();
         self.daemon().run(&["pool", "trace", "-w", POOL]);
@@ -125,8 +125,8 @@ const TO_NO_OP: [&str; 2] = ["random to a no-op server that hashes", "text to a 
 /// Each kind of stream without deduplication, and every record hashed beside: no `dedup=on` takes less.
 const OFF_AND_HASHED: [&str; 2] = ["random, off, and hashed", "text, off, and hashed"];
 
-/// What it uses to store so many bytes, in memory that is at hand: that of who writes and of who stores them, and of
-/// the kernel's cache below.
+/// Usage of `work`, which stores `bytes`. Memory is woken before: the writer's, the daemon's, and that of the
+/// kernel's cache below.
 pub fn storing(bytes: usize, daemon: Option<u32>, work: impl FnOnce()) -> Usage {
     larder_benches::wake_memory(4 * bytes + (2 << 30));
     usage::of(daemon, work).1
@@ -192,7 +192,7 @@ pub fn streams(site: &Site, mib: usize, report: &mut Report) {
     report.compare("text: second copy, verify / first", "text again, verify", "text, verify", Nothing);
     let [random_no_op, text_no_op] = TO_NO_OP;
     report.compare("stream: second copy / no-op that hashes", "random again, on", random_no_op, Least(0.7));
-    // What the hash alone leaves of `on` / `off`, and the server that does nothing of a second copy.
+    // Bounds: the hash alone for `on` / `off`, the no-op server for a second copy.
     let [random_hashed, text_hashed] = OFF_AND_HASHED;
     report.compare("bound of random: on / off", random_hashed, "random, off", Nothing);
     report.compare("bound of text: on / off", text_hashed, "text, off", Nothing);
@@ -229,8 +229,8 @@ pub fn copy(from: &Path, to: &Path) {
     work::copy_tree(from, to, 2);
 }
 
-/// What is read is in the kernel's cache, for everybody, and what was removed before is gone: the disk may take long to
-/// hear of that.
+/// Reads a tree into the kernel's cache, for every peer alike; and syncs first, as the disk may take long over files
+/// that were removed before.
 pub fn warm(path: &Path) {
     rustix::fs::sync();
     pipe(&format!("tar -C '{}' -cf - . | cat > /dev/null", path.display()));
@@ -242,8 +242,8 @@ fn pipe(line: &str) {
     assert!(status.success(), "{line}");
 }
 
-/// What is copied, and its names in the report: both copies without deduplication, with it, verified; the
-/// server that does nothing; what was found.
+/// A tree to copy, its bytes, and its names in the report: both copies without deduplication, with it, verified;
+/// the no-op server; duplicates found.
 type Source<'a> = (&'a Path, u64, [Names; 3], &'static str, &'static str);
 
 /// A tree of real files, and the whole corpus with its large files, and second copies of them, on raidz2 over six

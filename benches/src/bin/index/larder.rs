@@ -277,7 +277,7 @@ impl Larder {
         })
     }
 
-    /// How fast it is against `other`, in turns, so that whatever else the machine does meets both: misses, and hits
+    /// Its speed over that of `other`, measured in turns, so that other load meets both: misses, and with a map hits
     /// in order of writing.
     pub fn against(&mut self, other: &mut Self) -> (Against, Option<Against>) {
         let misses = Against::in_turns(self, other, |this| this.misses(200_000));

@@ -3,7 +3,7 @@
 use larder_format::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-/// How fast something is, as a part of what it is set beside.
+/// Speed of an index over that of another.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Against {
     /// By the clock on the wall.
@@ -20,7 +20,7 @@ impl std::fmt::Display for Against {
     }
 }
 
-/// What one index does with one number of fingerprints.
+/// Figures of one index with one number of fingerprints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figures {
     /// Whose it is.
@@ -64,7 +64,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// What is promised of a large index and does not hold, in words.
+    /// Promises for a large index that do not hold, in words.
     pub fn broken_promises(&self) -> Vec<String> {
         // A merge under way has memory of its own, which ten million are too few to share.
         let merging = f64::from(4 << 20) / self.count as f64;

@@ -17,7 +17,7 @@ use std::time::Duration;
 const SEGMENT: u64 = 4 << 20;
 /// Where pages begin.
 const STEP: u64 = 4096;
-/// What a pool puts in front of a page.
+/// Bytes of the header that a pool puts in front of a page.
 const HEADER: usize = larder_format::block::BLOCK_OVERHEAD as usize;
 /// Bytes of a write.
 const CHUNK: usize = 1 << 20;
@@ -56,7 +56,7 @@ impl Store {
     /// A store in a new sparse file of `dir`, for at most so many bytes.
     pub fn new(dir: &Path, bytes: u64) -> Self {
         let file = tempfile::Builder::new().prefix("index-pages").tempfile_in(dir);
-        // Whoever opens it next has it for himself; it goes with the store.
+        // Kept to be opened exclusively below; removed with the store.
         let path = file.and_then(|file| Ok(file.keep()?.1)).expect("a file can be made there");
         let slots = bytes.div_ceil(SEGMENT) + 4;
         sparse_file(&path, slots * SEGMENT);

@@ -39,7 +39,7 @@ const LAYOUTS: [Layout; 2] =
     [Layout { word: "", devices: 1, data: 1 }, Layout { word: "raidz2", devices: 6, data: 4 }];
 /// The pool's `memory` unless told otherwise, bytes.
 const MEMORY: u64 = 512 << 20;
-/// What fits the pool's share for records, mebibytes.
+/// Mebibytes that fit the pool's share of memory for records.
 const WARM_MIB: usize = 64;
 
 /// Sequential work: a mount's figures, MB/s.
@@ -81,7 +81,7 @@ impl CpuClock {
     }
 }
 
-/// What is set beside a pool's figures.
+/// Figures that a pool's are compared with.
 struct Beside {
     device: DeviceSpeed,
     no_op: Stream,
@@ -163,13 +163,14 @@ fn no_op(args: &Args, device: DeviceSpeed, content: &[u8]) -> Beside {
     let clock = CpuClock::start(None);
     let write = rate(work::write(&file, content, args.mib));
     let write_cpu = clock.per_gib(args.mib);
-    // What was written is in the kernel's cache: a fresh file of the same size is not.
+    // The file written is in the kernel's cache: a fresh one of the same size is not.
     let cold = folder.path().join("cold");
     std::fs::File::create(&cold).and_then(|file| file.set_len((args.mib * MIB) as u64)).expect("a size");
     let clock = CpuClock::start(None);
     let cold_read = rate(work::read(&cold));
     let cold_cpu = clock.per_gib(args.mib);
-    let warm_pool = mb_per_s(WARM_MIB * MIB, work::read_direct(&cold, WARM_MIB));
+    let warm_mib = WARM_MIB.min(args.mib);
+    let warm_pool = mb_per_s(warm_mib * MIB, work::read_direct(&cold, warm_mib));
     let warm_kernel = rate(work::read(&cold));
     mounted.unmount().expect("nobody is in it");
     let no_op = Stream { write, cold: cold_read, warm_pool, warm_kernel };

@@ -130,7 +130,7 @@ fn main() -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What was asked for, by name or by the beginning of a name before a dash.
+/// Items of `all` that `words` name, in full or up to a dash; without words all. An unknown word is the error.
 fn chosen<T: Copy>(words: &[String], all: &[T], name: impl Fn(T) -> &'static str) -> Result<Vec<T>, String> {
     let fits = |word: &str, one: T| {
         name(one) == word || name(one).strip_prefix(word).is_some_and(|rest| rest.starts_with('-'))
@@ -182,7 +182,7 @@ fn measure(
                     absent.extend((!absent.contains(&why)).then_some(why));
                     continue;
                 }
-                // What fails on one peer (a panic that was told) leaves the others to be measured.
+                // A failure on one peer (a panic, already printed) leaves the others to be measured.
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     let mut bed = Bed::new(peer, site);
                     bed.settle();

@@ -1,4 +1,4 @@
-//! What is stored: made once, in the folder below, from what a Debian machine has.
+//! Data to store: made once, in the folder below, from files that a Debian machine has.
 
 use larder_benches::MIB;
 use larder_benches::content::Content;

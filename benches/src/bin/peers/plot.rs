@@ -5,7 +5,7 @@ use crate::works::{Metric, Work};
 use larder_benches::peer::Peer;
 use larder_benches::plot::{Anchor, Page, colour};
 
-/// What Larder is compared with.
+/// Peers that Larder is compared with.
 const RIVALS: [&str; 5] = ["passthrough", "ext4", "xfs", "btrfs", "zfs-fuse"];
 /// The scale's ends: a twentieth, and twenty times.
 const ENDS: f64 = 20.0;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Larder's `memory` unless told otherwise, bytes.
 const MEMORY: u64 = 512 << 20;
-/// What a daemon may take beyond it, bytes.
+/// Memory that a daemon may take beyond it, bytes.
 const MEMORY_SLACK: u64 = 128 << 20;
 
 /// All samples of a run.
@@ -30,10 +30,10 @@ pub struct Cell {
     pub memory: Option<u64>,
 }
 
-/// What is asked of Larder beside a peer.
+/// A target for Larder beside a peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// What is compared.
+    /// The metric that is compared.
     pub metric: Metric,
     /// Larder's configuration.
     pub ours: Peer,
@@ -115,7 +115,7 @@ impl Results {
         Some(Cell { rate, spread: (high - low) / 2.0 / rate, latency, seconds, memory })
     }
 
-    /// How much faster `ours` is than `theirs`.
+    /// Rate of `ours` over that of `theirs`, if both were measured.
     pub fn ratio(&self, metric: Metric, ours: Peer, theirs: Peer) -> Option<f64> {
         Some(self.cell(metric, ours)?.rate / self.cell(metric, theirs)?.rate)
     }

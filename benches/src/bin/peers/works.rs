@@ -144,19 +144,19 @@ impl Metric {
 /// One measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// In the metric's unit; more is better.
     pub rate: f64,
     /// Median and 99th percentile of single operations.
     pub latency: Option<(Duration, Duration)>,
-    /// What it used.
+    /// Wall and processor time of the work.
     pub usage: Usage,
     /// The most memory that the daemon had so far, bytes.
     pub memory: Option<u64>,
 }
 
-/// How much is done.
+/// Amounts of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Mebibytes of the sequential file.
@@ -175,7 +175,7 @@ pub struct Sizes {
     pub repository_mib: usize,
     /// Mebibytes that each peer has room for.
     pub room_mib: usize,
-    /// How often each piece of work is done.
+    /// Rounds of each piece of work.
     pub rounds: usize,
 }
 
@@ -266,7 +266,7 @@ fn fio(file: &Path, direction: &str, jobs: usize, sizes: &Sizes) -> Value {
         .args(["--fallocate=none", "--end_fsync=1", "--output-format=json"])
         .arg(format!("--rw=rand{direction}"))
         .arg(format!("--filename={}", file.display()))
-        // Who does less than 1,500 a second is stopped early.
+        // A peer that does less than 1,500 a second is stopped early.
         .arg(format!("--runtime={}", sizes.operations / 1500))
         .arg(format!("--numjobs={jobs}"))
         .arg(format!("--size={}m", sizes.random_mib))
@@ -300,7 +300,7 @@ fn files(bench: &mut Bench<'_>, sizes: &Sizes, random: &[u8]) {
 fn repository(bench: &mut Bench<'_>, materials: &Materials) {
     let source = &materials.repository;
     let (clone, megabytes) = (bench.bed.path().join("clone"), source.bytes as f64 / 1e6);
-    // What is read from below is in the kernel's cache, for every peer.
+    // Reads the source into the kernel's cache, for every peer.
     pipe(&format!("tar -C '{}' -cf - . | cat > /dev/null", source.path.display()));
     bench.step(Metric::Clone, megabytes, |_| {
         let status = git().args(["clone", "-q", "--no-local"]).arg(&source.path).arg(&clone).status();

@@ -66,11 +66,11 @@ pub struct Written {
 pub struct Bed {
     /// The pool.
     pub pool: Arc<Pool>,
-    /// What keeps it well.
+    /// Its upkeep: devices, resilver, scrub.
     pub upkeep: Arc<Upkeep>,
     /// Its root dataset, as files.
     pub mount: Arc<Mount>,
-    /// What is asked of its devices.
+    /// Requests to its devices.
     pub tape: Arc<Tape>,
     /// Where they lie.
     pub folder: PathBuf,

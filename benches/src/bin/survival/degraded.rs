@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is read.
+/// A kind of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// 1 MiB after the other.
@@ -54,7 +54,7 @@ pub const CELLS: [Cell; 6] = [
     (Work::Small, 4),
 ];
 
-/// How it went, over all rounds.
+/// Speed and latencies of a cell, over all rounds.
 #[derive(Debug, Clone, Default)]
 pub struct Figure {
     /// MiB a second, each round.
@@ -69,11 +69,11 @@ pub struct Table {
     pub shape: Shape,
     pub states: Vec<&'static str>,
     pub figures: BTreeMap<(usize, Cell), Figure>,
-    /// What the pool says of the slow device.
+    /// Why the pool calls the slow device slow; `None` if it does not.
     pub told: Option<String>,
 }
 
-/// What is read from: of large records, and of small ones.
+/// Files to read from: of large records, and of small ones.
 #[derive(Debug, Clone)]
 pub struct Files {
     pub large: Vec<Written>,
@@ -194,7 +194,7 @@ pub fn slow(folder: &Path, shape: Shape, mib: usize, size: u64, rounds: usize, s
     table
 }
 
-/// What so many of 1000 reads stayed below.
+/// The time that so many of 1000 reads stayed below.
 pub fn wait(waits: &Counts, per_mille: u64) -> Duration {
     Duration::from_nanos(waits.percentile(per_mille).unwrap_or(0))
 }

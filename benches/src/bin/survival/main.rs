@@ -1,5 +1,5 @@
-//! What it costs to survive: resilver and scrub beside fio making the same requests, reading on while devices are
-//! lost or slow.
+//! The cost of survival: resilver and scrub beside fio making the same requests, reading on while devices are lost
+//! or slow.
 //!
 //! `make survival`, or `cargo run --release -p larder-benches --bin survival` (see benches/README.md). The engine
 //! alone, without FUSE, on sparse files with direct I/O in a folder of the run's own, which is taken away, also on
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tempfile::TempDir;
 
-/// What a new device is made of.
+/// States of a new device that a resilver is measured with.
 const GROUNDS: [Ground; 2] = [Ground::Written, Ground::Holes];
 
 /// Measures resilver, scrub, and reading while devices are lost or slow.
@@ -60,7 +60,7 @@ impl Args {
         self.only.is_empty() || self.only.iter().any(|only| only == part)
     }
 
-    /// What everything takes at most: what is alive, what is gone, and a new device beside fio's.
+    /// Bytes taken on disk at most: live data, removed data, and a new device beside fio's.
     fn needed(&self) -> u64 {
         let most = SHAPES.map(|shape| shape.devices).into_iter().max().unwrap_or(1);
         (self.mib * MIB) as u64 * (most as u64 * 5 / 3 + 2)

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Who is lost: of raid14 one of a pair.
+/// The device that is lost: of raid14 one of a pair.
 const LOST: DeviceIndex = DeviceIndex::new(1);
 /// Bytes of a step at full speed, about what the daemon takes while nobody else uses the pool.
 const STEP: u64 = 256 << 20;
@@ -32,7 +32,7 @@ pub struct Rounds {
     pub cpu: (Vec<f64>, Vec<f64>),
 }
 
-/// What came of resilvers.
+/// Figures of resilvers.
 #[derive(Debug, Clone)]
 pub struct Resilver {
     pub shape: Shape,
@@ -50,14 +50,14 @@ pub struct Resilver {
     pub request: (u64, u64),
 }
 
-/// What came of scrubs.
+/// Figures of scrubs.
 #[derive(Debug, Clone)]
 pub struct Scrub {
     pub shape: Shape,
     pub rounds: Rounds,
 }
 
-/// How others fare.
+/// Figures of a reader and writer beside a resilver.
 #[derive(Debug, Clone)]
 pub struct Beside {
     pub what: &'static str,
@@ -173,7 +173,7 @@ pub fn scrub(bed: &Bed, shape: Shape, count: usize) -> Scrub {
     Scrub { shape, rounds }
 }
 
-/// How a resilver goes on beside others.
+/// Pace of a resilver beside other work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// It waits.
@@ -216,7 +216,7 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
                 let mut more = true;
                 let took = timed(|| more = bed.upkeep.resilver.step(bytes).expect("it goes on"));
                 if !more {
-                    // What follows would not be beside anything.
+                    // The resilver is done: later traffic would not be beside one.
                     stop.store(true, Ordering::Release);
                 }
                 let wanted = (bytes as f64 * SHARE_STEP.as_secs_f64() / took.as_secs_f64().max(1e-6)) as u64;
@@ -230,7 +230,7 @@ pub fn beside(bed: &Bed, kept: &[Written], seconds: f64) -> Vec<Beside> {
             traffic = Some(others.join().expect("it told why"));
         });
         let (took, moved, reads, writes) = traffic.expect("it ran");
-        let whole = || bed.upkeep.resilver.result().map_or(0, |result| result.written);
+        let whole = || bed.upkeep.resilver.result().map_or(0, |result| result.examined);
         let after = bed.upkeep.resilver.progress().map_or_else(whole, |progress| progress.examined);
         let rebuilt = after.saturating_sub(before) as f64 / rebuilding.max(1e-3);
         Beside { what, seconds: took.as_secs_f64(), bytes: moved, reads, writes, rebuilt }

@@ -10,14 +10,14 @@ pub struct RebuildIndex {
     pub names: Vec<String>,
 }
 
-/// How the index stands; figures since import where they count what happened.
+/// State of the dedup index; counters are since import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DedupStatus {
     /// Whether it is in use: some dataset has `dedup` on.
     pub awake: bool,
     /// Whether it still takes up what was stored before.
     pub catching_up: bool,
-    /// How it is being rebuilt, if it is.
+    /// Progress of a rebuild; nothing when none runs.
     pub rebuild: Option<Rebuild>,
     /// Fingerprints in it.
     pub entries: u64,
@@ -47,7 +47,7 @@ pub struct DedupStatus {
     pub saved: u64,
 }
 
-/// How far a rebuild of the index is.
+/// Progress of a rebuild of the index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
     /// Extents of files looked at.

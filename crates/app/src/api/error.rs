@@ -1,4 +1,4 @@
-//! What a failed verb tells people and scripts.
+//! The error of a failed verb, for people and for scripts.
 
 use larder_pool::property::PropertyError;
 use serde::{Deserialize, Serialize};
@@ -42,20 +42,20 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// What happened, to which device, what is not lost, what to do. Never suggests destroying a pool.
+/// Message, device, what is not lost, and the remedy. Never suggests destroying a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub struct ApiError {
     /// By what can be done about it.
     pub kind: ErrorKind,
-    /// What happened, in zfs's words where they exist: `cannot open 'tank': no such pool`.
+    /// The failure, in zfs's words where they exist: `cannot open 'tank': no such pool`.
     pub message: String,
     /// The device it happened to, with its serial number where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// What is not lost.
+    /// Data that is not lost, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub safe: Option<String>,
-    /// What to do: a command to paste, where there is one.
+    /// The remedy: a command to paste, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What happened to pools, and which commands changed them.
+//! Events of pools, and the commands that changed them.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct EventLists {
     pub pools: Vec<PoolEvents>,
 }
 
-/// What happened to a pool, oldest first.
+/// Events of a pool, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolEvents {
     /// Its name.
@@ -40,7 +40,7 @@ pub struct Event {
     pub time_ns: u32,
     /// When it happened last: seconds since 1970.
     pub last: i64,
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
     /// One word.
     pub class: String,
@@ -54,7 +54,7 @@ pub struct Event {
     pub inode: Option<u64>,
     /// Where it is now, when a name leads to it.
     pub path: Option<String>,
-    /// What more there is to say; empty when nothing.
+    /// Further details; may be empty.
     pub text: String,
 }
 

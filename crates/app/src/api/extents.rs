@@ -80,11 +80,11 @@ pub struct CloneFile {
     pub target: FileId,
     /// Where to begin in both, bytes.
     pub offset: u64,
-    /// How many bytes; with 0 it is only asked whether both can be found.
+    /// Bytes to copy; 0 only checks that both files are found.
     pub length: u64,
 }
 
-/// What was copied.
+/// Result of one [`CloneFile`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cloned {
     /// Bytes; none at the end of the source.

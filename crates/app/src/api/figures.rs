@@ -11,7 +11,7 @@ pub struct Iostat {
     pub names: Vec<String>,
 }
 
-/// How long requests of one kind took.
+/// Latency histograms of one kind of request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// From submission to completion.
@@ -22,7 +22,7 @@ pub struct Wait {
     pub disk: Counts,
 }
 
-/// How long requests took.
+/// Latency histograms of requests, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// Reads.
@@ -54,7 +54,7 @@ impl Waits {
         self.with(other, Counts::plus)
     }
 
-    /// What came after `earlier`.
+    /// Requests after the sample `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, Counts::since)

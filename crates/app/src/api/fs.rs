@@ -17,7 +17,7 @@ pub struct Create {
     pub dry_run: bool,
 }
 
-/// What was made, parents first.
+/// Datasets that were made, parents first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
     /// Names.
@@ -35,7 +35,7 @@ pub struct Destroy {
     pub dry_run: bool,
 }
 
-/// What was destroyed, deepest first.
+/// Datasets that were destroyed, deepest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destroyed {
     /// Names.
@@ -60,7 +60,7 @@ pub struct Rename {
 pub struct Get {
     /// Which datasets; empty for those of all pools.
     pub names: Vec<String>,
-    /// How many levels below them; nothing for all.
+    /// Levels below them to include; nothing for all.
     pub depth: Option<u32>,
     /// Full names of properties, user properties included; empty for all that have a value.
     pub properties: Vec<String>,
@@ -120,12 +120,12 @@ pub struct Unmount {
     pub target: Option<String>,
 }
 
-/// What mounting or unmounting several datasets came to.
+/// Result of mounting or unmounting several datasets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mounted {
     /// The names of those it worked for.
     pub names: Vec<String>,
-    /// What went wrong with the others.
+    /// Errors of the others.
     pub failed: Vec<ApiError>,
 }
 

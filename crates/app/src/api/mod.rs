@@ -1,4 +1,4 @@
-//! What the command line, scripts and the dashboard may ask of the daemon, as plain data.
+//! Requests of the command line, scripts and the dashboard to the daemon, and its replies, as plain data.
 //!
 //! One request struct a verb, in [`pool`] and [`fs`]; [`crate::engine`] ties each to its route and its
 //! reply. Property values travel in their exact form (see [`larder_pool::property`]): the daemon checks
@@ -33,13 +33,13 @@ pub struct Done {}
 pub struct Item {
     /// `tank`, `tank/home`.
     pub name: String,
-    /// What it is.
+    /// Pool, filesystem or snapshot.
     pub kind: ItemKind,
     /// In the order in which they were asked for, or that of the registry; unknown ones are left out.
     pub properties: Vec<PropertyValue>,
 }
 
-/// What an [`Item`] is.
+/// Kind of an [`Item`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ItemKind {

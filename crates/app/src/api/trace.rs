@@ -12,7 +12,7 @@ pub struct Trace {
     pub stop: bool,
 }
 
-/// How a trace stands.
+/// State of a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TraceState {
@@ -30,7 +30,7 @@ pub enum TraceState {
 /// A trace, under way or over. What it found is told when it is done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceStatus {
-    /// How it stands.
+    /// Its state.
     pub state: TraceState,
     /// Why it failed.
     pub failure: Option<String>,
@@ -45,13 +45,13 @@ pub struct TraceStatus {
     pub total: u64,
     /// Blocks looked at.
     pub examined: u64,
-    /// What is in use.
+    /// Blocks in use.
     pub live: Blocks,
-    /// What was on its way to be freed.
+    /// Blocks in the free queue.
     pub queued: Blocks,
-    /// What was dead, left by snapshots and second references, and is being freed.
+    /// Dead blocks, left by snapshots and second references; they are being freed.
     pub dead: Blocks,
-    /// What had leaked, and is being freed.
+    /// Leaked blocks; they are being freed.
     pub unreachable: Blocks,
     /// Blocks that are referred to and not there.
     pub missing: u64,
@@ -107,9 +107,9 @@ impl TraceStatus {
 /// Some blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What they take, one copy of it.
+    /// Bytes they take, one copy of them.
     pub bytes: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct References {
     pub logical: u64,
     /// Their stored bytes.
     pub stored: u64,
-    /// What they take, one copy of it.
+    /// Bytes they take, one copy of them.
     pub allocated: u64,
     /// References to them.
     pub referenced_blocks: u64,
@@ -132,11 +132,11 @@ pub struct References {
     pub referenced_logical: u64,
     /// Their stored bytes, as often.
     pub referenced_stored: u64,
-    /// What they would take, as often.
+    /// Bytes they would take, as often.
     pub referenced_allocated: u64,
 }
 
-/// What a dataset and its snapshots refer to, each record as often as they do.
+/// Records of a dataset and its snapshots, each counted as often as they refer to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sharing {
     /// Its name.
@@ -145,7 +145,7 @@ pub struct Sharing {
     pub references: u64,
     /// Plain bytes of them.
     pub logical: u64,
-    /// What they would take if nothing were shared, one copy of it.
+    /// Bytes they would take if nothing were shared, one copy of them.
     pub allocated: u64,
     /// Its share of what they take: a record that is referred to `n` times counts as an `n`-th for each.
     pub share: u64,

@@ -89,7 +89,7 @@ fn fill(
             }
         }
     }
-    // What programs have written to memory that they mapped is not the daemon's yet.
+    // Writes through mmap may not have reached the daemon yet.
     source.sync_data().map_err(failed)?;
     let (mut offset, mut shared) = (0, 0);
     loop {

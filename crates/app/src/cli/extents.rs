@@ -79,7 +79,7 @@ pub fn open(path: &str) -> Result<(File, FileId)> {
     Ok((file, file_id(path, &found)?))
 }
 
-/// How the daemon finds a file.
+/// Identity of a file for the daemon: path, device, inode.
 ///
 /// # Errors
 /// When its path cannot be told.
@@ -88,7 +88,7 @@ pub fn file_id(path: &str, found: &Metadata) -> Result<FileId> {
     Ok(FileId { path: args::absolute(path)?, device: format!("{major}:{minor}"), inode: found.ino() })
 }
 
-/// What went wrong with a file.
+/// An I/O error on the file `path` as an [`ApiError`].
 pub fn cannot(what: &str, path: &str, error: &io::Error) -> ApiError {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => ErrorKind::NotFound,

@@ -1,4 +1,4 @@
-//! What `list` and `get` of pools and of datasets have in common: columns, fields, properties asked for.
+//! Common parts of `list` and `get` of pools and of datasets: columns, fields, properties asked for.
 
 use crate::api::{ApiError, Result};
 use crate::render::Registry;

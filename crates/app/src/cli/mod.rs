@@ -66,7 +66,7 @@ pub enum Applet {
     Zdb,
 }
 
-/// What every verb gets.
+/// Context of every verb.
 pub struct Session {
     /// The way to the daemon.
     pub client: Client,
@@ -75,7 +75,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// How `pool` (or `fs`) and `verb` are spelled here: `larder pool list`, `zpool list`.
+    /// Spelling of `pool` (or `fs`) and `verb` here: `larder pool list`, `zpool list`.
     pub fn spell(&self, noun: &str, verb: &str) -> String {
         match self.applet {
             Applet::Larder | Applet::Arcstat | Applet::Zdb => format!("larder {noun} {verb}"),
@@ -167,7 +167,7 @@ struct Zdb {
     args: pool_dedup::ZdbArgs,
 }
 
-/// What the arguments ask for, and by what name.
+/// The parsed command, and the name it was called by.
 struct Call {
     applet: Applet,
     command: Command,

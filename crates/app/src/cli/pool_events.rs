@@ -9,7 +9,7 @@ use crate::render::events::{self, Form};
 use crate::render::json;
 use std::time::Duration;
 
-/// How often new events are asked for.
+/// Interval of polls for new events.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Arguments.

@@ -23,7 +23,8 @@ pub struct Args {
     /// Leave its datasets unmounted
     #[arg(short = 'N')]
     no_mount: bool,
-    /// Where a device is missing, go on with the one that was to replace it, without what that one could not be given
+    /// Where a device is missing, go on with the one that was to replace it, without what that one could not be given;
+    /// where the intent log cannot be read on, without what may follow
     #[arg(long)]
     accept_loss: bool,
     /// Take it from another host, which has not exported it: only if that host is dead, or cut off from the devices
@@ -64,7 +65,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         no_mount: args.no_mount,
         readonly,
         accept_loss: args.accept_loss,
-        // What zpool's -f is for.
+        // The meaning of zpool's -f.
         take_over: args.take_over || args.force.force,
         altroot,
         properties,

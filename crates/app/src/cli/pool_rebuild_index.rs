@@ -8,7 +8,7 @@ use crate::client;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// How often the progress is asked for.
+/// Interval of polls for the progress.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Arguments.

@@ -14,7 +14,7 @@ use jiff::civil::Date;
 use jiff::{Span, Timestamp, tz::TimeZone};
 use std::time::Duration;
 
-/// How often the progress is asked for.
+/// Interval of polls for the progress.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Arguments.

@@ -12,7 +12,7 @@ use crate::render::status::trace_line;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often the progress is asked for.
+/// Interval of polls for the progress.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Arguments.

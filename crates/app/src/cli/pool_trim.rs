@@ -11,7 +11,7 @@ use larder_pool::property::parse_size;
 #[command(
     after_help = "Goes through the free space of all devices, or of those that are named, beside all that goes on. It keeps its
 place over exports and crashes; without a flag, one that was suspended goes on. larder pool status -t shows how far it
-is. With -w, the exit code is 1 when no device was trimmed to the end.
+is. With -w, the exit code is 1 when a device was not trimmed to the end, or none can be.
 Example: larder pool trim -w tank"
 )]
 pub struct Args {
@@ -52,15 +52,30 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         rate.ok_or_else(|| refused(text))
     });
     let rate = rate.transpose()?.unwrap_or(0);
-    session.client.call(Trim { name: args.name.clone(), devices: args.devices, action, rate })?;
+    let devices = args.devices;
+    session.client.call(Trim { name: args.name.clone(), devices: devices.clone(), action, rate })?;
     if !args.wait {
         return Ok(0);
     }
     session.client.call(pool::Wait { name: args.name.clone(), activities: vec![Activity::Trim] })?;
     let pools = session.client.call(Status { names: vec![args.name] })?.pools;
-    Ok(u8::from(!pools.iter().all(|pool| was_trimmed(&pool.root))))
+    let mut states = Vec::new();
+    pools.iter().for_each(|pool| add_states(&pool.root, &devices, &mut states));
+    Ok(u8::from(states.is_empty() || states.iter().any(|state| *state != TrimState::Complete)))
 }
 
-fn was_trimmed(vdev: &Vdev) -> bool {
-    vdev.trim.is_some_and(|trim| trim.state == TrimState::Complete) || vdev.children.iter().any(was_trimmed)
+/// States of the trims of these devices, or of all; of those that support it.
+fn add_states(vdev: &Vdev, devices: &[String], states: &mut Vec<TrimState>) {
+    let is_meant = |device: &String| {
+        let path = vdev.path.as_deref().unwrap_or(&vdev.name);
+        [vdev.name.as_str(), path].contains(&device.as_str())
+            || path.ends_with(&format!("/{device}"))
+            || vdev.guid.to_string() == *device
+    };
+    if let Some(trim) = vdev.trim.filter(|trim| trim.state != TrimState::Unsupported)
+        && (devices.is_empty() || devices.iter().any(is_meant))
+    {
+        states.push(trim.state);
+    }
+    vdev.children.iter().for_each(|child| add_states(child, devices, states));
 }

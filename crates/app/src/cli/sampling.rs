@@ -5,14 +5,14 @@ use crate::client;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// What the positional words say.
+/// The positional words, parsed.
 #[derive(Debug, PartialEq)]
 pub struct Plan {
     /// Pools; empty for all.
     pub names: Vec<String>,
     /// The pause between two samples.
     pub interval: Option<Duration>,
-    /// How many samples; without it and with an interval, until the command is ended.
+    /// Number of samples; without it and with an interval, until the command is ended.
     pub count: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// What became of one sample.
+/// Outcome of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sample {
     /// It was printed.

@@ -38,7 +38,7 @@ pub enum Type {
 }
 
 impl Selection {
-    /// How deep below the datasets that are named; all are meant when none is.
+    /// Levels below the named datasets, None for no limit. Without names all datasets are meant.
     pub fn depth(&self, names: &[String]) -> Option<u32> {
         match self.depth {
             Some(depth) => Some(depth),

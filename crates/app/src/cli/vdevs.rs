@@ -7,7 +7,7 @@ use crate::api::{ApiError, ErrorKind, Result};
 /// Words for parts that pools do not have yet.
 const LATER: &[&str] = &["log", "cache", "special", "dedup", "draid", "draid1", "draid2", "draid3"];
 
-/// What words and devices make.
+/// Groups and spares that words and devices make.
 #[derive(Debug, Default)]
 pub struct Vdevs {
     /// Groups.

@@ -16,16 +16,16 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// How long a handle that may map waits for those that go around the pages to be closed ...
+/// Time limit for a handle that may map to wait for those that go around the pages to be closed ...
 const PATIENCE: Duration = Duration::from_millis(50);
-/// ... and how many requests at once.
+/// ... and the number of requests that may wait at once.
 const WAITING_AT_MOST: usize = 4;
 /// Set in the number by which the kernel knows a handle whose reads and writes go around its pages.
 const DIRECT: u64 = 1 << 63;
 /// Set in that of a handle by which the file can be mapped.
 const MAPPABLE: u64 = 1 << 62;
 
-/// How a file is opened.
+/// Access that a file is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Access {
     pub reads: bool,

@@ -50,7 +50,7 @@ pub(super) fn attr(attr: &larder_files::Attr) -> Attr {
     }
 }
 
-/// How to open. `append` is left out on purpose: the kernel knows the size, names the offset of every
+/// Open flags for the engine. `append` is left out on purpose: the kernel knows the size, names the offset of every
 /// write, and lets a process switch O_APPEND later without a word to us.
 pub(super) fn open_flags(flags: u32, kill_suidgid: bool) -> OpenFlags {
     let flags = OFlags::from_bits_retain(flags);
@@ -65,7 +65,7 @@ pub(super) fn open_flags(flags: u32, kill_suidgid: bool) -> OpenFlags {
     }
 }
 
-/// What a file is opened for.
+/// Access that a file is opened for.
 pub(super) fn access(flags: u32) -> Access {
     let flags = OFlags::from_bits_retain(flags);
     let mode = flags & OFlags::ACCMODE;

@@ -1,4 +1,4 @@
-//! What the kernel is told when an operation is refused. The only place that maps [`FsError`] to errno.
+//! The errno that the kernel gets for a refused operation. The only place that maps [`FsError`] to errno.
 
 use larder_files::FsError;
 use rustix::io::Errno;

@@ -13,10 +13,10 @@
 //! mount; what changes from below (rollback, receive) is announced by [`Invalidator`], from a thread that
 //! holds no lock and serves no request: the kernel may wait in it for requests that are under way.
 //!
-//! What a program writes to a file that it has just made, by a handle that cannot read, goes around the kernel's pages
-//! (Linux 6.18.3 and later): it comes from where the program has it. Pages are filled when somebody reads, and nobody
-//! can have them mapped for writing meanwhile (see `around`). What the kernel does for a write through pages is done
-//! here then: O_DSYNC, and taking `security.capability` away.
+//! Writes to a file that a program has just made, by a handle that cannot read, go around the kernel's pages (Linux
+//! 6.18.3 and later): data comes from where the program has it. Pages are filled when somebody reads, and nobody can
+//! have them mapped for writing meanwhile (see `around`). The kernel's work for a write through pages is done here
+//! then: O_DSYNC, and taking `security.capability` away.
 //!
 //! Set-user-id and set-group-id bits are cleared here (see `privilege`), when the kernel says so: otherwise it would
 //! ask for `security.capability` before every write(2). It does not look whether they are when a write is answered,
@@ -63,15 +63,15 @@ use thiserror::Error;
 
 /// The type of our mounts in `/proc/mounts`.
 const FS_TYPE: &str = "fuse.larder";
-/// What of it is ours.
+/// Its subtype.
 const SUBTYPE: &str = "larder";
 
-/// What to mount where, and how.
+/// Place, source and options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
     /// Where; an absolute path.
     pub mountpoint: PathBuf,
-    /// What `/proc/mounts` and `df` name as the source: pool and dataset.
+    /// Source column of `/proc/mounts` and `df`: pool and dataset.
     pub source: String,
     /// Below this, no symbolic link leads to it.
     pub root: Option<PathBuf>,
@@ -91,8 +91,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Whether reads set access times. Only shown in the table of mounts: the engine does the setting.
     pub atime: bool,
-    /// How requests come. Without one, what the environment's `LARDER_FUSE` says (`classic` or `io_uring`), and
-    /// else what is better of what there is.
+    /// Transport of requests. None takes the one in the environment's `LARDER_FUSE` (`classic` or `io_uring`), and else
+    /// the better of those available.
     pub transport: Option<Transport>,
     /// Requests served at once; with io_uring, for each processor.
     pub threads: usize,
@@ -163,9 +163,9 @@ pub enum MountError {
     /// Anything else.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The step that failed.
         doing: String,
-        /// What went wrong.
+        /// The error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What is mounted where: `/proc/self/mountinfo`, and what a dead daemon leaves.
+//! The mount table, `/proc/self/mountinfo`, and mounts left by a dead daemon.
 
 use super::{FS_TYPE, MountError, MountOptions};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatfs, mkdirat, open, openat, readlinkat, statat};
@@ -12,16 +12,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What statfs(2) says of a FUSE mount.
+/// `f_type` of a FUSE mount in statfs(2).
 const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 
 /// One line of mountinfo.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
     id: u64,
-    /// What of the filesystem is mounted.
+    /// Root of the mount within its filesystem.
     root: PathBuf,
-    /// What it is mounted on.
+    /// Id of the mount that it is mounted on.
     parent: u64,
     /// The peers to which what is mounted below it propagates, and those from which it comes.
     shared: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Mounted {
     pub(super) fs_type: String,
 }
 
-/// What is mounted at `path` (absolute, without links); the topmost when several are.
+/// The mount at `path` (absolute, without links); the topmost of several.
 pub(super) fn mounted_at(path: &Path) -> io::Result<Option<Mounted>> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(parse(&table).filter(|mount| mount.path == path).last())
@@ -214,7 +214,7 @@ fn walk(path: &Path, root: Option<&Path>, make: bool) -> Result<Place, MountErro
     let mut at = open("/", FOLDER, Mode::empty()).map_err(|errno| refused(path, errno))?;
     let below = root.and_then(|root| path.strip_prefix(root).ok());
     let mut left = parts(if below.is_some() { root.unwrap_or(path) } else { path });
-    // What of the path lies below the root, once that is reached.
+    // The part of the path below the root, taken once the root is reached.
     let mut strict = below.map(parts);
     let (mut links, mut is_strict) = (0, false);
     loop {

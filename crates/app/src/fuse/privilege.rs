@@ -1,8 +1,8 @@
-//! Who may keep set-user-id and set-group-id bits of a file whose content he changes, as Linux has it.
+//! The right to keep set-user-id and set-group-id bits of a file when changing its content, as Linux has it.
 //!
-//! Both go, set-group-id also where the group may not execute if the caller is not in it, unless he has CAP_FSETID. Of
-//! that the kernel tells for write(2) and truncate(2) alone, and of his groups only one: the rest is in `/proc`, which
-//! is read for files with such bits only. The caller waits for us meanwhile, so it is his.
+//! Both go, set-group-id also where the group may not execute if the caller is not in it, unless he has CAP_FSETID. The
+//! kernel tells this for write(2) and truncate(2) alone, and only one of his groups: the rest is read from `/proc`, for
+//! files with such bits only. The caller waits for us meanwhile, so the entry there is his.
 
 use larder_files::{Attr, FileKind, FsError, NodeId, Ops, Result, SetAttr};
 use larder_fuse::Request;
@@ -19,13 +19,13 @@ fn has_bits(attr: &Attr) -> bool {
     attr.kind == FileKind::Regular && attr.perm & (SETUID | SETGID) != 0
 }
 
-/// How long the kernel may answer from attributes that it knows, `ttl` unless a write may change them behind its back:
-/// it takes size and times for changed then, but goes on believing a mode with these bits, and would honour it.
+/// Time that the kernel may cache attributes: `ttl`, unless a write may change them behind its back. It expects size
+/// and times to change then, but goes on believing a mode with these bits, and would honour it.
 pub(super) fn attr_ttl(attr: &Attr, ttl: Duration) -> Duration {
     if has_bits(attr) { Duration::ZERO } else { ttl }
 }
 
-/// What `/proc` says of a process.
+/// Rights of a process, from `/proc`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rights {
     groups: Vec<u32>,
@@ -55,8 +55,7 @@ fn is_stranger(attr: &Attr, request: &Request<'_>, rights: &Rights) -> bool {
     weak && request.gid != attr.gid && !rights.groups.contains(&attr.gid)
 }
 
-/// What the kernel calls for with a change of attributes that takes the bits away: whether set-group-id goes in any
-/// case.
+/// Whether set-group-id goes in any case, at a change of attributes with which the kernel wants the bits taken away.
 pub(super) fn takes_setgid(ops: &dyn Ops, node: NodeId, request: &Request<'_>) -> Result<bool> {
     let attr = ops.getattr(node)?;
     if !has_bits(&attr) {

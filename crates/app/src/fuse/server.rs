@@ -17,19 +17,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::error;
 
-/// How long the kernel may answer from names and attributes that it knows. All changes of a mount go
-/// through it, and changes from below are announced by the `Invalidator`; this bounds what a missed
-/// announcement costs.
+/// Time that the kernel may cache names and attributes. All changes of a mount go through it, and changes from below
+/// are announced by the `Invalidator`; this bounds the cost of a missed announcement.
 const TTL: Duration = Duration::from_secs(10);
 /// The same for names that do not exist. Shorter: who restores names from below may not know each of them.
 const NEGATIVE_TTL: Duration = Duration::from_secs(1);
-/// What a program may do beside what its user may; a write to it takes that away.
+/// File capabilities of a program; a write to the file takes them away.
 const CAPABILITY: &[u8] = b"security.capability";
 /// `whence` of lseek(2), as Linux numbers it.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// What a session shares with its handle.
+/// Serves the requests of a mount.
 pub(super) struct Server {
     pub(super) ops: Arc<dyn Ops>,
     /// A call has panicked: an invariant is gone, and nothing more is asked of the engine.
@@ -43,7 +42,7 @@ impl Server {
     }
 }
 
-/// What a read gives, sent from where it lies.
+/// Result of a read, sent without a copy.
 pub(super) struct Data(ReadData);
 
 impl larder_fuse::Data for Data {
@@ -92,7 +91,7 @@ impl Service for Server {
         let node = named.map_or(node, |entry| entry.attr.node);
         if let Some(opened) = opened {
             self.around.released(node, opened.handle);
-            // What is not open, a folder that is lost, need not be closed.
+            // Fails for a damaged folder, which is answered without being opened.
             let _ = self.ops.release(NodeId::from_raw(node), own(opened.handle));
         }
         if named.is_some() {
@@ -110,9 +109,9 @@ fn entry(attr: &larder_files::Attr) -> Entry {
     Entry { attr: convert::attr(attr), generation: attr.generation, ttl: TTL, attr_ttl }
 }
 
-/// What the kernel may do with an open file. Its pages stay valid, since nothing changes content without
-/// the kernel or an invalidation; O_DIRECT goes around them by itself. Nothing is asked at close: what
-/// write(2) takes is in our hands, and later trouble is fsync's to tell, as elsewhere.
+/// Options of an open file for the kernel. Its pages stay valid, since nothing changes content without the kernel or an
+/// invalidation; O_DIRECT goes around them by itself. Nothing is asked at close: data that write(2) took is in our
+/// hands, and fsync reports later errors, as elsewhere.
 fn opened(handle: Handle, way: u64) -> Opened {
     let direct = around::is_direct(way);
     Opened { handle: handle.0 | way, keep_cache: true, no_flush: true, direct }
@@ -274,7 +273,7 @@ fn answer(ops: &dyn Ops, around: &Around, request: &Request<'_>) -> FsResult<Res
                 if !plus {
                     return listing.add(node, mode, found.name, found.next_cookie);
                 }
-                // What is being removed has none.
+                // None for an entry that is being removed.
                 let known = found.attr.map(entry);
                 listing.add_plus(known.as_ref(), node, mode, found.name, found.next_cookie)
             };

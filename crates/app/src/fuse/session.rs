@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Requests that the kernel keeps under way without a process waiting for each: read-ahead and asynchronous
 /// direct I/O. Enough for read-ahead to keep several disks busy.
 const MAX_BACKGROUND: u16 = 64;
-/// How long a mount that was taken away may take to end: the kernel lets go of it a moment after umount(2).
+/// Time limit for a mount that was taken away to end: the kernel lets go of it a moment after umount(2).
 const LAST_MOMENTS: Duration = Duration::from_secs(3);
 /// Names a transport, if one is to be forced.
 const TRANSPORT_VARIABLE: &str = "LARDER_FUSE";
@@ -191,7 +191,7 @@ impl MountHandle {
         self.session.as_ref().is_some_and(|session| !session.is_finished())
     }
 
-    /// How its requests come.
+    /// Transport of its requests.
     pub fn transport(&self) -> Transport {
         self.session.as_ref().expect("a handle has its session").transport()
     }
@@ -201,12 +201,12 @@ impl MountHandle {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// What tells the kernel about changes from below.
+    /// The invalidator, which announces changes from below to the kernel.
     pub fn invalidator(&self) -> Invalidator {
         self.invalidator.clone()
     }
 
-    /// What tells whether requests are still served, without the handle.
+    /// A weak reference that tells whether requests are still served.
     pub fn life(&self) -> Life {
         Life(self.session.as_ref().map(Arc::downgrade).unwrap_or_default())
     }
@@ -243,7 +243,7 @@ impl MountHandle {
     pub fn abort(mut self) -> bool {
         let here = mounted_at(&self.mountpoint).ok().flatten();
         if self.is_alive() && self.is_this(here.as_ref()) {
-            // What does not go by force goes below.
+            // A mount that is not ended by force is aborted below.
             if self.direct {
                 let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
             } else {
@@ -329,7 +329,7 @@ impl fmt::Debug for MountHandle {
 pub struct NotUnmounted {
     /// The mount, still served.
     pub handle: Box<MountHandle>,
-    /// What was in the way.
+    /// The error.
     pub error: io::Error,
     /// Trying again in a moment does not help.
     pub for_good: bool,

@@ -1,4 +1,4 @@
-//! What is wrong with a pool, in a sentence, and a command to paste that does something about it.
+//! The problem of a pool, in a sentence, and a command to paste that does something about it.
 
 use super::live::Live;
 use super::{repair, roster};
@@ -13,12 +13,12 @@ const SEE: &str = "docs/operations.md, Losing a disk";
 /// Bytes of a record for which there is no room in a pool that is called full.
 const FULL_FOR: u32 = 128 << 10;
 
-/// What is told of a pool.
+/// Problem and remedy of a pool.
 #[derive(Debug, Default)]
 pub struct Advice {
-    /// What is wrong.
+    /// The problem.
     pub status: Option<String>,
-    /// What to do.
+    /// The remedy.
     pub action: Option<String>,
     /// Where to read on.
     pub see: Option<String>,
@@ -35,7 +35,7 @@ impl Advice {
     }
 }
 
-/// What a device ails, the worst at the end.
+/// Troubles of a device, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ailing {
     Resilvering,
@@ -45,7 +45,7 @@ enum Ailing {
     Missing,
 }
 
-/// What is wrong with an imported pool, and what to do about it: of several things, the worst.
+/// The problem of an imported pool and its remedy: of several, the worst.
 pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: usize) -> Advice {
     let pool = &live.pool;
     let name = &root.name;
@@ -179,7 +179,7 @@ fn replaced(pool: &Pool, new: &Member) -> String {
     old.map_or_else(|| "the old device".to_owned(), |old| roster::called(pool, &old))
 }
 
-/// What a device ails; nothing of one whose place another is about to take.
+/// Trouble of a device; nothing for one whose place another is about to take.
 fn what(pool: &Pool, member: &Member) -> Option<Ailing> {
     if pool.store().members().stand_in(member.index).is_some() {
         return None;

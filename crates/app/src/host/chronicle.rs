@@ -1,4 +1,4 @@
-//! What pools remember: events, commands, and what of them is damaged.
+//! Events of pools, commands that changed them, and their damaged files.
 
 use super::Host;
 use super::live::Live;
@@ -13,7 +13,7 @@ use larder_format::ledger::EventRecord;
 const NAMED_AT_MOST: usize = 200;
 
 impl Host {
-    /// What happened to pools.
+    /// Events of pools.
     pub(super) fn events(&self, request: &Events) -> Result<EventLists> {
         let all = self.pools_named(&request.names)?;
         if request.clear {
@@ -96,7 +96,7 @@ fn shown(live: &Live, dataset: larder_format::DatasetId, path: &str) -> String {
     }
 }
 
-/// What of a pool is damaged, a line each, as `zpool status -v` shows it.
+/// Damaged files and metadata of a pool, a line each, as `zpool status -v` shows them.
 pub(super) fn damaged(live: &Live) -> Vec<String> {
     let line = |of: Damaged| {
         let dataset = live.pool.full_name(of.dataset);

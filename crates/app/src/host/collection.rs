@@ -13,7 +13,7 @@ use larder_upkeep::gc::{Amount, Findings, Outcome};
 use std::time::Duration;
 use tracing::warn;
 
-/// How often it is asked whether a trace is due.
+/// Interval of checks whether a trace is due.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Nodes that a step reads, at most: some milliseconds, tens of them on a hard disk.
 const EFFORT: usize = 64;
@@ -23,7 +23,7 @@ const BUSY_PARTS: u32 = 5;
 const NEED_INTERVAL_SECS: i64 = 600;
 /// It is needed when this part of the pool may be dead, or is all that is available.
 const NEED_PART: u64 = 16;
-/// How long whoever waits for a trace sleeps.
+/// Interval of polls for the end of a trace.
 const WAIT: Duration = Duration::from_millis(50);
 
 /// The thread's life.
@@ -60,7 +60,7 @@ pub fn uses(pool: &Pool) -> u64 {
     [stats.demand_data, stats.demand_metadata].iter().map(|looked| looked.hits + looked.misses).sum()
 }
 
-/// What came of it; who looks after the daemon is told what did not.
+/// The result, if any; an error goes to the log.
 fn complain<T>(pool: &Pool, outcome: larder_pool::Result<T>) -> Option<T> {
     outcome.inspect_err(|error| warn!("pool {}: trace: {error}", pool.name())).ok()
 }

@@ -171,7 +171,7 @@ impl Host {
     }
 }
 
-/// How many losses every group survives.
+/// Device losses that every group survives.
 ///
 /// # Errors
 /// Usage, when groups survive different numbers: data would be only as safe as in the weakest.
@@ -205,7 +205,7 @@ fn redundancy(groups: &[Group]) -> Result<u32> {
 pub fn no_device_twice(groups: &[Group], single: &[String]) -> Result<()> {
     let mut seen = HashMap::new();
     for path in groups.iter().flat_map(|group| &group.devices).chain(single) {
-        // What does not exist is told when it is opened.
+        // A missing device is reported when it is opened.
         let Ok(meta) = fs::metadata(file_of(path)) else { continue };
         if let Some((other, its)) = seen.insert(beneath(&meta), (path.as_str(), identity(&meta))) {
             let how = if its == identity(&meta) { "are the same device" } else { "lie in the same file" };

@@ -30,24 +30,24 @@ const BY_ID: &str = "/dev/disk/by-id";
 /// Loop devices over loop devices that are looked through.
 const LOOPS: usize = 8;
 
-/// What looking at some devices found.
+/// Result of looking at some devices.
 #[derive(Default)]
 pub struct Search {
     /// Devices of pools.
     pub found: Vec<Found>,
     /// Devices of pools that a newer build wrote.
     pub unsupported: Vec<Unsupported>,
-    /// What is wrong with others, a sentence each: damaged labels, read errors. Devices that were named
-    /// one by one are all told about; in folders, only those that seem to be ours.
+    /// Problems of others, a sentence each: damaged labels, read errors. Devices named one by one all get one; in
+    /// folders, only those that seem to be ours.
     pub remarks: Vec<String>,
 }
 
-/// What makes two paths one device: the number of a block device, else file system and inode.
+/// Identity of a device, whatever its path: the number of a block device, else file system and inode.
 pub fn identity(meta: &Metadata) -> (bool, u64, u64) {
     if meta.file_type().is_block_device() { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) }
 }
 
-/// What a device's bytes are in at last, by [`identity`]: of a loop device, or a part of one, the file behind it.
+/// The [`identity`] of the device itself or, for a loop device or a part of one, of the file behind it.
 pub fn beneath(meta: &Metadata) -> (bool, u64, u64) {
     beneath_in(Path::new("/sys"), identity(meta))
 }
@@ -169,14 +169,14 @@ fn real_place(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// What of a folder to look at.
+/// Entries of a folder to look at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Take {
     BlockDevices,
     FilesToo,
 }
 
-/// What of a folder may be a device, in the order of names: block devices, files that are large enough.
+/// Possible devices in a folder, in the order of names: block devices, files that are large enough.
 fn list(folder: &Path, take: Take) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries
@@ -238,8 +238,8 @@ fn check_path(path: &str) -> Result<()> {
 /// Opens a device to use it.
 ///
 /// # Errors
-/// What [`OpenError`] tells; also when the device is a file on one of our own mounts, whose writes
-/// would wait for themselves.
+/// Those of [`OpenError`]; also when the device is a file on one of our own mounts, whose writes would wait for
+/// themselves.
 pub fn open(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
     check_path(path)?;
     let at = file_of(path);
@@ -311,13 +311,13 @@ struct Held {
 
 const FILE: &str = "devices.json";
 
-/// What tells this boot of the machine from all others.
+/// Id of this boot of the machine.
 fn boot() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
 }
 
 impl Remembered {
-    /// What the run folder holds; nothing when that cannot be read.
+    /// The content of the run folder's file; empty when it cannot be read.
     pub fn load(run_dir: &Path) -> Self {
         let text = fs::read(run_dir.join(FILE)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()

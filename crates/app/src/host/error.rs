@@ -1,4 +1,4 @@
-//! What the layers below report, in people's words: by what can be done, what is not lost, the way out.
+//! Errors of the layers below, in people's words: by what can be done, what is not lost, the way out.
 
 use crate::api::{ApiError, ErrorKind};
 use larder_app::fuse::MountError;
@@ -10,10 +10,10 @@ use larder_pool::{PoolError, Refusal};
 const GO_ON: &str = "attach the devices again, then: larder pool clear POOL; if that is refused: \
                      larder pool export -f POOL; larder pool import POOL";
 const COMMITTED: &str = "what was committed or synced before";
-/// What is not lost where something was refused.
+/// Text on what is not lost, for refusals.
 pub const NOTHING_CHANGED: &str = "everything: nothing was changed";
 
-/// What to do about what the pool refuses.
+/// The remedy for a refusal of the pool, if there is one.
 pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
     Some(match refusal {
         Refusal::TwoPools(_) => "import with -d naming only the devices that you trust",
@@ -21,6 +21,10 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         Refusal::Copies { .. } => "move one of them away, or name the devices with -d",
         Refusal::RootDamaged { .. } | Refusal::LogAhead { .. } => {
             "look for a device that is missing; to read what there is: larder pool import -o readonly=on POOL"
+        }
+        Refusal::LogUnread(_) => {
+            "try again, or attach a device that is missing; without what may be there: larder pool import --accept-loss \
+             POOL; to read what was committed: larder pool import -o readonly=on POOL"
         }
         Refusal::OnlyReading(_) => "use a newer build; to read it: larder pool import -o readonly=on POOL",
         Refusal::NewerDevice { .. } => {

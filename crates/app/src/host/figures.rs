@@ -1,4 +1,4 @@
-//! What people watch: waits of devices and groups, and caches.
+//! Figures for people to watch: waits of devices and groups, and caches.
 
 use super::live::Live;
 use crate::api::figures::{Lookups, PoolCache, Wait, Waits};
@@ -27,7 +27,7 @@ fn waits(member: &Member) -> Waits {
     Waits { read: wait(RequestKind::Read), write: wait(RequestKind::Write), flush: wait(RequestKind::Flush) }
 }
 
-/// What a pool's cache did and holds.
+/// Counters and sizes of a pool's cache.
 pub fn cache(live: &Live) -> PoolCache {
     let pool = &live.pool;
     let stats = pool.store().cache_stats();

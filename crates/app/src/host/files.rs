@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 struct Found {
     live: Arc<Live>,
     node: NodeId,
-    /// What its mount's kernel calls it.
+    /// The node as the kernel of its mount knows it.
     outer: NodeId,
     invalidator: Invalidator,
 }
@@ -47,7 +47,7 @@ impl Host {
         let next = layout.extents.get(PAGE).map(|(offset, _)| *offset);
         let mut extents = Vec::new();
         for (offset, extent) in layout.extents.iter().take(PAGE) {
-            // What is being overwritten meanwhile is where it was.
+            // A block that was overwritten meanwhile is shown where it was.
             let found = live.pool.store().whereabouts(extent.ptr.id)?;
             let (place, copies, shared) = match found {
                 Some(found) => (found.place, found.copies, found.shared),
@@ -94,7 +94,7 @@ impl Host {
         let mount = &target.live.mount;
         let (from, to) = ((source.node, request.offset), (target.node, request.offset));
         let copied = mount.copy_range(from, to, request.length);
-        // Whoever has the target open sees what it is now; a kernel that does not know it has nothing to forget.
+        // Programs that have the target open see its new content; a kernel that does not know it has nothing to forget.
         let _ = target.invalidator.node(target.outer);
         let copied =
             copied.map_err(|error| told(&request.target, error).of_pool(&target.live.pool.name()))?;
@@ -102,7 +102,7 @@ impl Host {
     }
 }
 
-/// What a failed verb says of a file.
+/// Error of a failed verb on a file.
 fn told(file: &FileId, error: FsError) -> ApiError {
     let doing = format!("'{}'", file.path);
     match error {

@@ -1,6 +1,6 @@
-//! Who keeps a mount busy, for the error that says so: processes with a file or their working folder in it, wherever
-//! they reach it. Links of `/proc` are read, and what the kernel has in its cache: that asks nothing of the mount,
-//! which may not answer.
+//! Processes that keep a mount busy, for the error that names them: those with a file or their working folder in it,
+//! wherever they reach it. Links of `/proc` and the kernel's cache are read: that asks nothing of the mount, which may
+//! not answer.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::fs;

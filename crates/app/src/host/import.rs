@@ -12,12 +12,12 @@ use std::time::Duration;
 use tracing::{error, warn};
 
 const NOTHING_CHANGED: &str = "everything: nothing was written";
-/// How long, and in what steps, export waits for requests that still hold the pool.
+/// Number and length of the pauses in which export waits for requests that still hold the pool.
 const LAST_REQUESTS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Host {
-    /// What can be imported.
+    /// Pools that can be imported.
     pub(super) fn importable(&self, given: &[String]) -> Result<ImportablePools> {
         let (plans, _) = self.find(given)?;
         let remembered = self.remembered.lock();
@@ -118,8 +118,12 @@ impl Host {
         let remembered = self.remembered.lock().clone();
         let scope = Scope::of(&request.search, &remembered);
         notes.extend(self.lacking(&plan, &name, request.readonly, &scope));
-        let options =
-            ImportOptions { read_only: request.readonly, host_is_gone, rename: request.new_name.clone() };
+        let options = ImportOptions {
+            read_only: request.readonly,
+            host_is_gone,
+            accept_loss: request.accept_loss,
+            rename: request.new_name.clone(),
+        };
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
         if pool.store().is_read_only() {
             // Nothing is written, so nothing can be done again.
@@ -136,7 +140,7 @@ impl Host {
             }
         }
         let live = Live::start(pool, scope, request.altroot.clone().map(Into::into))?;
-        // Whoever made it chose its mount points for a machine of theirs.
+        // Its mount points were chosen for another machine.
         let held_back = is_foreign && request.altroot.is_none() && !request.no_mount;
         for error in self.bring_in(&live, !request.no_mount && !held_back)? {
             notes.push(error.to_string());
@@ -240,7 +244,7 @@ impl Host {
         self.still_here(&live)?;
         let doing = format!("cannot export '{name}'");
         if live.pool.store().may_resume() {
-            // What it was suspended for may be over. If not, it says so below.
+            // The cause of the suspension may be over. If not, that is reported below.
             let _ = live.pool.resume();
         }
         let refuse_to_drop = || match live.pool.at_stake().filter(|_| !force.suspended) {
@@ -259,7 +263,7 @@ impl Host {
         let gone = match unmounted {
             Err(error) if force.mounts => {
                 warn!("{error}");
-                // What nobody has stored yet is, before anybody is cut off.
+                // Dirty data is stored before anybody is cut off.
                 if let Err(error) = live.pool.commit() {
                     error!("pool {name}: {error}");
                 }
@@ -271,7 +275,7 @@ impl Host {
         if !live.pool.store().is_read_only() {
             let stored = live.pool.commit();
             if let Err(error) = stored {
-                // What was written cannot be stored now, and perhaps can after files were deleted, or devices are back.
+                // Written data cannot be stored now, and perhaps can after files were deleted, or devices are back.
                 let refused = match live.pool.store().suspended() {
                     None if force.mounts => Ok(()),
                     None => Err(ApiError::from(error).within(&doing).of_pool(name)),
@@ -303,7 +307,7 @@ impl Host {
     }
 }
 
-/// What does not keep a pool from being exported.
+/// Obstacles to the export of a pool that are overridden.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Force {
     /// That somebody is in its mounts: they are ended.
@@ -312,7 +316,7 @@ pub(super) struct Force {
     pub suspended: bool,
 }
 
-/// What the export of a suspended pool would cost.
+/// Refusal to export a suspended pool: the data that would be lost.
 fn would_drop(pool: &Pool, bytes: u64) -> ApiError {
     let reason = pool.store().suspended().unwrap_or_default();
     let message = format!(

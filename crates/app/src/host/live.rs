@@ -27,9 +27,9 @@ use tracing::error;
 
 /// A crash loses at most this much of what nobody synced.
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// How often a live pool shows that it is; twice this without a sign means that its host is gone.
+/// Interval of a live pool's heartbeats; twice this without one means that its host is gone.
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
-/// How often the committer looks at what is dirty, and the reaper for orphans.
+/// Interval at which the committer looks for dirty data, and the reaper for orphans.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of noted operations that make a commit come early: they wait in memory.
 const NOTES_AT_MOST: usize = 16 << 20;
@@ -51,7 +51,7 @@ const PATIENCE: u32 = 8;
 pub struct Live {
     /// The pool.
     pub pool: Arc<Pool>,
-    /// What keeps it well.
+    /// Its upkeep: scrub, resilver, trim, GC and the like.
     pub upkeep: Arc<Upkeep>,
     /// Its files.
     pub mount: Arc<Mount>,
@@ -59,13 +59,13 @@ pub struct Live {
     pub mounts: Mutex<Mounts>,
     /// The same for whoever only looks, and does not wait for changes.
     pub table: Arc<mounts::Table>,
-    /// What all mount points are below; none for where they say.
+    /// The folder that all mount points are below; none for where they say.
     pub altroot: Option<PathBuf>,
     /// One change of the pool, or of its devices, at a time, its export included: outermost of its locks.
     pub admin: Mutex<()>,
     /// When it was imported, by its clock.
     pub since: Duration,
-    /// How fast scans go.
+    /// Speed of its scans.
     pub pace: Arc<Pace>,
     /// Where its devices were looked for.
     pub scope: Arc<Scope>,
@@ -159,7 +159,7 @@ impl Live {
                 (Arc::clone(&live.pool), Arc::clone(&live.mount), Arc::clone(&live.stop));
             live.thread("larder-reaper", move || {
                 while stop.pause(POLL_INTERVAL) {
-                    // What fails is tried again at the next import.
+                    // An orphan that fails is tried again at the next import.
                     while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
                     }
@@ -204,7 +204,7 @@ impl Live {
         self.stop.is_asked()
     }
 
-    /// What of the pool shows whether its devices are let go of.
+    /// A weak reference to its store: gone once its devices are let go of.
     pub fn weak(&self) -> Weak<Store> {
         Arc::downgrade(self.pool.store())
     }
@@ -292,12 +292,12 @@ fn stream(pool: &Pool, mount: &Mount, last: Duration, stop: &Stop) -> Result<(),
     while pool.store().dirty().get() >= pool.stream_from() && !*stop.asked.lock() {
         let before = pool.store().dirty().get();
         let flushed = match mount.flush_stripes() {
-            // What little each of many datasets holds comes to much.
+            // Many datasets with a little dirty data each: together it is much.
             Ok(()) if pool.store().dirty().get() >= before => FrontEnd::flush(mount),
             flushed => flushed,
         };
         match flushed {
-            // What was stored frees what it replaces once it is committed.
+            // Stored blocks free those they replace once they are committed.
             Err(PoolError::NoSpace) => drop(pool.commit()?),
             flushed => flushed?,
         }

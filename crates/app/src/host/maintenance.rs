@@ -1,14 +1,14 @@
-//! What keeps a pool whole by itself: it mends what reads found wrong, resilvers (which takes devices back that missed
+//! Automatic maintenance of a pool: it mends what reads found wrong, resilvers (which takes devices back that missed
 //! commits), scrubs, trims, has spares take places, and opens devices anew that were away.
 //!
-//! A thread of each pool takes one step after the other. What somebody waits for goes first: stripes that a read found
-//! wrong, then resilvers, then what no longer fits the shape of its group, then scrubs; last the names of files whose
-//! data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while others do, it
-//! takes a share of the time. Steps are short enough that others do not wait long. The properties `scan_rate`,
-//! `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
+//! A thread of each pool takes one step after the other. Work that somebody waits for goes first: stripes that a read
+//! found wrong, then resilvers, then data that no longer fits the shape of its group, then scrubs; last the names of
+//! files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
+//! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
+//! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
-//! A scrub that somebody asked for does not wait for the window. How a scan stands is the pool's own knowledge and
-//! outlives imports; notes keep what is only told: who asked, since when it is paused.
+//! A scrub that somebody asked for does not wait for the window. The state of a scan is the pool's own and outlives
+//! imports; notes keep what is only shown: who asked, since when it is paused.
 
 use super::devices::{self, Scope};
 use super::live::{Live, Stop};
@@ -29,17 +29,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::warn;
 
-/// How often it is asked whether anything is to be done.
+/// Interval of checks for work.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How often devices that are away are looked for, spares are offered, and schedules are read.
+/// Interval at which devices that are away are looked for, spares are offered, and schedules are read.
 const ROUND: Duration = Duration::from_secs(3);
-/// How often spares are looked at, which nothing else reads.
+/// Interval of probes of spares, which nothing else reads.
 const PROBE: Duration = Duration::from_secs(300);
-/// What has to move and found no room is tried again after this.
+/// Pause before a move that found no room is tried again.
 const FOR_ROOM: Duration = Duration::from_millis(500);
 /// After a failure, the next try comes so late.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// How long a step takes while nobody else uses the pool, and while others do.
+/// Target time of a step while nobody else uses the pool, and while others do.
 const STEP_ALONE: Duration = Duration::from_millis(250);
 const STEP_BESIDE: Duration = Duration::from_millis(40);
 /// Bytes of a step: what it begins with, and what bounds it.
@@ -57,13 +57,13 @@ const STRETCH: Duration = Duration::from_secs(30);
 const STRETCH_LEAST: Duration = Duration::from_secs(3);
 /// Leaves of trees that a step looks at for the names of what is lost.
 const NAMED: usize = 64;
-/// How long whoever waits for a scan sleeps.
+/// Interval of polls for the end of a scan or trim.
 const WAIT: Duration = Duration::from_millis(50);
 
 const NOTE_ASKED: &str = "scan:asked";
 const NOTE_PAUSED: &str = "scan:paused";
 
-/// How fast scans have been going.
+/// Recent speed of scans.
 #[derive(Default)]
 pub struct Pace {
     resilver: Mutex<Samples>,
@@ -112,14 +112,14 @@ struct Maintenance<'a> {
     step: u64,
     /// Look-ups of others when the last step ended.
     used: u64,
-    /// What the last step was, to rest from it.
+    /// The last step, to rest from it.
     last: Option<Step>,
     /// When the next step of a trim may begin.
     trim_at: Duration,
     /// Groups changed their shape, and something may have to move.
     moves: bool,
     wait_for_room: bool,
-    /// What was found where a device should be and is not it: not tried again.
+    /// The file or device last found where a member should be: not tried again until it changes.
     vain: HashMap<DeviceIndex, Vain>,
 }
 
@@ -180,7 +180,7 @@ pub fn maintain(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope) {
     }
 }
 
-/// Who looks after the daemon is told what could not be done.
+/// Logs a failure.
 fn complain(pool: &Pool, error: &dyn std::fmt::Display) {
     warn!("pool {}: healing: {error}", pool.name());
 }
@@ -204,7 +204,7 @@ impl<'a> Maintenance<'a> {
         }
     }
 
-    /// What is done now and then: devices that are back, spares, schedules.
+    /// Periodic work: devices that are back, spares, schedules.
     fn look_around(&mut self) {
         for member in self.pool.store().members().iter().chain(self.pool.store().members().spares()) {
             if let Err(error) = self.bring_back(&member) {
@@ -322,7 +322,7 @@ impl<'a> Maintenance<'a> {
             let before = upkeep.reshape.left();
             self.moves = upkeep.reshape.step(bytes)?;
             let moved = before.saturating_sub(upkeep.reshape.left());
-            // What does not move waits for room, which comes with commits.
+            // Data that does not move waits for room, which comes with commits.
             self.wait_for_room = moved == 0;
             return Ok(Some((moved, RESILVER_PARTS)));
         }
@@ -400,7 +400,7 @@ fn outside_window(pool: &Pool) -> Option<String> {
     (!window.holds(minute)).then_some(text)
 }
 
-/// What a scrub that is neither paused nor moving waits for.
+/// Reason for the wait of a scrub that is neither paused nor moving.
 fn why_scrub_waits(upkeep: &Upkeep) -> Option<String> {
     let pool = upkeep.pool();
     if upkeep.resilver.progress().is_some() {

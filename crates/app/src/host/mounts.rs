@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// How often, and how long apart, unmounting is tried while a process (an indexer, `df`) may just look in ...
+/// Tries to unmount, and the pause between them, while a process (an indexer, `df`) may just look in ...
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(30);
 /// ... and while none is in it: the kernel tells of a close after close(2) has returned, on a busy machine long after.
@@ -81,7 +81,7 @@ pub fn can_mount(pool: &Pool, dataset: &Dataset) -> String {
     pool.effective(dataset.id(), "canmount").map_or_else(|| "on".into(), |effective| effective.value)
 }
 
-/// What is mounted, for whoever only looks: a change of mounts may wait for somebody, and they do not wait for it.
+/// The mounted datasets, for readers: a change of mounts may wait for somebody, and readers do not wait for it.
 #[derive(Default)]
 pub struct Table(RwLock<BTreeMap<DatasetId, Shown>>);
 
@@ -148,7 +148,7 @@ impl Mounts {
         Self { pool, mount, mounted: BTreeMap::new(), table: Arc::default(), altroot, closed: false }
     }
 
-    /// What is mounted, for whoever only looks.
+    /// The mounted datasets, for readers.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table)
     }
@@ -304,7 +304,7 @@ impl Mounts {
     pub fn unmount(&mut self, id: DatasetId) -> Result<()> {
         self.bury_dead();
         let Some(mounted) = self.mounted.get(&id) else { return Ok(()) };
-        // What lies deeper goes first, whichever dataset it belongs to.
+        // Deeper mounts go first, whichever dataset they belong to.
         let top = mounted.path.clone();
         let mut going: Vec<_> = self
             .mounted
@@ -334,7 +334,7 @@ impl Mounts {
         self.closed = false;
         for id in gone.iter().rev() {
             if let Some(dataset) = self.pool.dataset(*id) {
-                // What cannot be mounted again shows as unmounted.
+                // A dataset that cannot be mounted again shows as unmounted.
                 let _ = self.mount(&dataset);
             }
         }
@@ -367,7 +367,7 @@ impl Mounts {
         }
         self.table.0.write().remove(&id);
         let junction = self.invalidator(mounted.parent);
-        // What cannot be stored now stays in memory, and the next commit tries again and tells.
+        // Data that cannot be stored now stays in memory, and the next commit tries again and reports it.
         let _ = self.mount.detach(id);
         if let Some((invalidator, node)) = junction {
             // A kernel that does not know the name has nothing to forget.
@@ -455,7 +455,7 @@ impl Mounts {
         (names, failed)
     }
 
-    /// What tells the kernel about names in the root folder of `dataset`, and that folder.
+    /// The invalidator for names in the root folder of `dataset`, and that folder.
     fn invalidator(&self, dataset: DatasetId) -> Option<(Invalidator, NodeId)> {
         let mut at = dataset;
         loop {

@@ -50,7 +50,7 @@ pub fn came_as_spare(pool: &Pool, guid: DeviceGuid) -> bool {
     pool.note(&format!("spare:{guid}")).is_some()
 }
 
-/// What people call a device: its path, or its guid where that is not known.
+/// Name of a device for people: its path, or its guid where that is not known.
 pub fn called(pool: &Pool, member: &Member) -> String {
     path(pool, member).unwrap_or_else(|| member.guid.to_string())
 }

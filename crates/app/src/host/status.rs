@@ -1,4 +1,4 @@
-//! How pools are: imported ones, and those on devices that could be imported.
+//! State of pools: imported ones, and those on devices that could be imported.
 
 use super::advice::{Advice, advice};
 use super::devices::{Remembered, file_of};
@@ -70,7 +70,7 @@ impl Host {
     }
 }
 
-/// What is told of a device that waits for what nobody can give it.
+/// Note of a device that waits for data that nobody can give it.
 const WAITING: &str = "(waiting: the old device could not be read whole)";
 
 /// The devices that wait to take the place of others, and those that are doing so.
@@ -108,7 +108,7 @@ fn place(upkeep: &Upkeep, member: &Member, column: usize, group: &GroupUse) -> V
     Vdev { size, allocated, ..sum(&format!("{kind}-{column}"), kind, state, both) }
 }
 
-/// How the dedup index stands, when there is one.
+/// State of the dedup index, when there is one.
 fn dedup(pool: &Pool) -> Option<DedupStatus> {
     let figures = pool.dedup_figures();
     let rebuild = |of: RebuildProgress| Rebuild { extents: of.extents, records: of.records };
@@ -204,7 +204,7 @@ fn device(upkeep: &Upkeep, member: &Member, group: Option<&GroupUse>) -> Vdev {
     }
 }
 
-/// How the trim of a device in use stands.
+/// State of the trim of a device in use.
 fn trim(upkeep: &Upkeep, member: &Member) -> Option<Trim> {
     let known = upkeep.trim.of(member);
     let state = match known.map(|trim| trim.state) {
@@ -223,7 +223,7 @@ fn trim(upkeep: &Upkeep, member: &Member) -> Option<Trim> {
     })
 }
 
-/// How many of a device's slots are out of use.
+/// Note on a device's slots that are out of use.
 fn retired(pool: &Pool, member: &Member) -> Option<String> {
     match pool.store().count_bad_slots(member.guid) {
         0 => None,
@@ -232,7 +232,7 @@ fn retired(pool: &Pool, member: &Member) -> Option<String> {
     }
 }
 
-/// What is, or was, at a path. A device that is not there is called a disk when it was one of `/dev`.
+/// `file` or `disk`, by path. A device that is not there is called a disk when it was one of `/dev`.
 fn kind(path: &str) -> &'static str {
     let path = file_of(path);
     let file = match std::fs::metadata(path) {
@@ -274,7 +274,7 @@ fn group_vdev(index: GroupIndex, rule: &GroupRule, state: State, mut devices: Ve
     group
 }
 
-/// What is made of `children`: space and traffic are theirs together.
+/// A vdev made of `children`, with the sum of their space and traffic.
 fn sum(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
     let total = |field: fn(&Vdev) -> u64| children.iter().map(field).sum();
     Vdev {

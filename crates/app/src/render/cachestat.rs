@@ -5,13 +5,13 @@ use super::date;
 use crate::api::figures::{Lookups, PoolCache};
 use serde_json::{Map, Value, json};
 
-/// What a cache did in some time, and what it holds. Counts are not yet rates.
+/// Counts of a cache over some time, and its contents. Counts are not yet rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The pool; nothing for all together.
     pool: String,
     time: i64,
-    /// How long; nothing for all time since import.
+    /// Length of that time; nothing for all time since import.
     seconds: Option<f64>,
     demand_data: Lookups,
     demand_metadata: Lookups,
@@ -36,7 +36,7 @@ fn minus(now: Lookups, before: Lookups) -> Lookups {
     Lookups { hits: now.hits.saturating_sub(hits), misses: now.misses.saturating_sub(misses) }
 }
 
-/// What came after `earlier`; since import when there is no earlier one of the same import.
+/// Samples of the time after `earlier`; since import when there is no earlier one of the same import.
 pub fn samples(earlier: &[PoolCache], now: &[PoolCache]) -> Vec<Sample> {
     now.iter().map(|now| sample(earlier.iter().find(|before| before.guid == now.guid), now)).collect()
 }
@@ -86,7 +86,7 @@ enum Of {
     Metadata,
 }
 
-/// What a field tells.
+/// The figure that a field shows.
 #[derive(Debug, Clone, Copy)]
 enum Figure {
     Time,
@@ -105,7 +105,7 @@ pub struct Field {
     pub name: &'static str,
     width: usize,
     figure: Figure,
-    /// What it is.
+    /// Its description.
     pub about: &'static str,
 }
 
@@ -234,7 +234,7 @@ fn scaled(mut number: f64, width: usize, scale: f64) -> String {
     if decimal { format!("{number:.1}{unit}") } else { format!("{whole}{unit}") }
 }
 
-/// How samples are shown.
+/// Form in which samples are shown.
 #[derive(Debug, Clone)]
 pub struct Form {
     /// The fields, in this order.

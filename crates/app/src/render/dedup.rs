@@ -5,7 +5,7 @@ use crate::api::pool::PoolStatus;
 use crate::api::trace::{References, TraceStatus};
 use larder_pool::property::{format_count, format_size};
 
-/// What a fingerprint adds to an entry of the block map, bytes.
+/// Bytes that a fingerprint adds to an entry of the block map.
 const BYTES_IN_MAP: u64 = 17;
 
 /// All of it, as `larder pool dedup` prints it.
@@ -62,7 +62,7 @@ pub fn zdb(pool: &PoolStatus, depth: u8) -> String {
     format!("{out}\n{}\n", ratios(&trace.total_references()))
 }
 
-/// What `zpool status -D` adds.
+/// Lines that `zpool status -D` adds.
 pub fn status(pool: &PoolStatus) -> String {
     let index = pool.dedup.unwrap_or_default();
     let Some(trace) = known(pool).filter(|trace| trace.fingerprinted != (0, 0)) else {
@@ -79,7 +79,7 @@ pub fn status(pool: &PoolStatus) -> String {
     )
 }
 
-/// What a trace that ended well has found.
+/// The trace, if it ended well.
 fn known(pool: &PoolStatus) -> Option<&TraceStatus> {
     pool.trace.as_ref().filter(|trace| trace.has_counts())
 }
@@ -138,7 +138,7 @@ fn cost(pool: &PoolStatus, trace: &TraceStatus) -> u64 {
     pool.dedup.map_or(0, |index| index.disk) + (once + more) * BYTES_IN_MAP
 }
 
-/// What is won after the index's own cost.
+/// Savings less the index's own cost.
 fn net(pool: &PoolStatus, trace: &TraceStatus, exact: bool) -> String {
     let size = |bytes: u64| if exact { bytes.to_string() } else { format_size(bytes) };
     let all = trace.total_references();

@@ -4,7 +4,7 @@ use super::date;
 use crate::api::events::{Event, PoolEvents, PoolHistory};
 use std::fmt::Write;
 
-/// How events are shown.
+/// Form in which events are shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Form {
     /// With all that is known of each.
@@ -74,7 +74,7 @@ fn details(out: &mut String, pool: &str, event: &Event) {
     out.push('\n');
 }
 
-/// What changed a pool; with what it did by itself, if there is any.
+/// Commands that changed a pool, with its `internal` events, if any.
 pub fn history(pool: &PoolHistory, internal: &[Event], long: bool) -> String {
     let time = |seconds: i64| date(seconds, "%Y-%m-%d.%H:%M:%S");
     let mut all: Vec<(i64, String)> = Vec::new();

@@ -8,7 +8,7 @@ use larder_device::{Counts, OCTAVES};
 use larder_pool::property::{format_count, format_size};
 use serde_json::{Map, Value, json};
 
-/// How it is shown.
+/// Form of the output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Form {
     /// Groups and devices too.
@@ -39,7 +39,7 @@ const WAITS: &Heads = &[
 const PERCENTILES: &[&str] = &["p50", "p99", "p99.9"];
 const LATENCY: &Heads =
     &[("read_latency", PERCENTILES), ("write_latency", PERCENTILES), ("flush_latency", PERCENTILES)];
-/// What [`PERCENTILES`] are, of a thousand.
+/// [`PERCENTILES`] as parts of a thousand.
 const PER_MILLE: [u64; 3] = [500, 990, 999];
 
 /// Counters a second between two samples of a pool; since import when there is no earlier one.
@@ -62,7 +62,7 @@ pub fn rate(earlier: Option<(&Io, u64)>, now: &Io, uptime_ns: u64) -> Io {
     }
 }
 
-/// What came of waits after the earlier sample, as [`rate`] takes it.
+/// Waits after the earlier sample, taken as by [`rate`].
 pub fn waits(earlier: Option<(&Waits, u64)>, now: &Waits, uptime_ns: u64) -> Waits {
     match earlier {
         Some((before, since)) if since < uptime_ns => now.since(before),
@@ -309,8 +309,8 @@ fn traffic(before: Option<&Vdev>, vdev: &Vdev, clock: (u64, u64), histograms: bo
     value
 }
 
-/// How long requests of one kind took, in nanoseconds; null where there was none. Of the pairs of a
-/// histogram the first is what as many requests as the second says took at most.
+/// Latencies of requests of one kind, in nanoseconds; null where there was none. The pairs of a histogram are upper
+/// bounds of buckets, and the requests in them.
 fn latency(wait: &Wait, histograms: bool) -> Value {
     let mut value = json!({ "requests": wait.total.total() });
     for (name, counts) in [("total_wait", &wait.total), ("disk_wait", &wait.disk)] {

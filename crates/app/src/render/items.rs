@@ -59,7 +59,7 @@ impl SourceKind {
     }
 }
 
-/// How groups and devices are listed.
+/// Form in which groups and devices are listed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VdevForm {
     /// Full paths of devices.

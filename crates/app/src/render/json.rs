@@ -121,7 +121,7 @@ pub fn scans(pools: &[PoolStatus]) -> Map<String, Value> {
     pools.iter().map(|pool| (pool.root.name.clone(), json!({ "scans": pool.scans }))).collect()
 }
 
-/// What is shared, of pools.
+/// Dedup index and trace of pools.
 pub fn sharing(pools: &[PoolStatus]) -> Map<String, Value> {
     let of = |pool: &PoolStatus| json!({ "index": pool.dedup, "trace": pool.trace });
     pools.iter().map(|pool| (pool.root.name.clone(), of(pool))).collect()

@@ -4,7 +4,7 @@ use super::date_to_second;
 use crate::api::pool::{Scan, ScanKind};
 use larder_pool::property::format_size;
 
-/// What of a scan is behind it, percent.
+/// Part of a scan that is done, percent.
 fn percent(scan: &Scan) -> f64 {
     scan.examined.min(scan.total) as f64 * 100.0 / scan.total.max(1) as f64
 }
@@ -38,7 +38,7 @@ pub fn text(scan: &Scan) -> String {
         }
         None => format!("{kind} in progress since {}", date_to_second(scan.started)),
     };
-    // What is looked at is read in the same step: scanned and issued are one for us, and two columns for scripts.
+    // Data is looked at and read in the same step: scanned and issued are one for us, and two columns for scripts.
     let part = format!("{} / {}", format_size(scan.examined), format_size(scan.total));
     let rate = scan.rate.map_or_else(String::new, |rate| format!(" at {}/s", format_size(rate)));
     let mut text = format!(

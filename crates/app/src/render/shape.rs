@@ -1,4 +1,4 @@
-//! What a pool is made of, would be made of, and what that means: for dry runs.
+//! Shape of a pool, as it is and as it would be, with size and risk: for dry runs.
 
 use super::status::risk;
 use crate::api::pool::{Created, Group};
@@ -28,7 +28,7 @@ fn layout(name: &str, groups: &[Group], spares: &[String]) -> String {
     out
 }
 
-/// What `create -n` shows.
+/// Output of `create -n`.
 pub fn created(created: &Created) -> String {
     let mut out = format!("would create '{}' with the following layout:\n\n", created.name);
     out += &layout(&created.name, &created.groups, &created.spares);
@@ -43,7 +43,7 @@ pub fn created(created: &Created) -> String {
     out
 }
 
-/// What `-n` of a verb that changes a pool's devices shows.
+/// Output of `-n` of a verb that changes a pool's devices.
 pub fn plan(reshaped: &Reshaped) -> String {
     let side = |label: &str, shape: &Shape| {
         let (usable, risk) = (format_size(shape.usable), risk(shape.survives).replace("more ", ""));

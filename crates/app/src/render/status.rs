@@ -9,7 +9,7 @@ use larder_pool::property::{format_count, format_size};
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// How `status` is shown.
+/// Form of the output of `status`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Form {
     /// Name damaged files.
@@ -136,7 +136,7 @@ fn errors_line(pool: &PoolStatus) -> String {
     }
 }
 
-/// How many more losses are survived, for people.
+/// Number of further losses survived, as a clause.
 pub fn risk(survives: u32) -> String {
     match survives {
         0 => "no loss of a device is survived".to_owned(),
@@ -164,7 +164,7 @@ fn wrap(text: &str) -> String {
     out
 }
 
-/// How a trace goes on, or what it found.
+/// Progress or findings of a trace.
 pub fn trace_line(trace: &TraceStatus) -> String {
     let took = trace.finished.map_or(0, |finished| finished.saturating_sub(trace.started).max(0));
     let when = date_to_second(trace.finished.unwrap_or(trace.started));
@@ -208,7 +208,7 @@ pub fn trace_line(trace: &TraceStatus) -> String {
     }
 }
 
-/// How the dedup index stands, and what it misses.
+/// State of the dedup index, and the duplicates that it misses.
 fn dedup_line(dedup: &DedupStatus) -> String {
     let (disk, memory) = (format_size(dedup.disk), format_size(dedup.memory));
     let mut text =
@@ -283,7 +283,7 @@ fn config(pool: &PoolStatus, form: Form) -> String {
     out
 }
 
-/// How a trim stands, in zpool's words; of one that goes on, also when it is not asked for.
+/// State of a trim, in zpool's words; one that goes on is shown unasked, too.
 fn trim_note(trim: &Trim, asked: bool) -> Option<String> {
     // All of nothing is all.
     let percent = (trim.trimmed * 100).checked_div(trim.total).unwrap_or(100);

@@ -1,4 +1,4 @@
-//! What tests of the whole stand on: a folder with devices, a run folder and a mount point, and the command. Takes root
+//! Test bed of the end-to-end tests: a folder with devices, a run folder and a mount point, and the command. Takes root
 //! and `/dev/fuse`; elsewhere each test says that it is skipped.
 
 use std::fs::{self, File};

@@ -62,10 +62,10 @@ struct Queue {
     closed: bool,
 }
 
-/// What the control file said when it was last read.
+/// The control file as last read.
 #[derive(Default)]
 struct Script {
-    /// What the file was then: modified (s, ns), size, inode.
+    /// The file then: modified (s, ns), size, inode. None without a file.
     stamp: Option<(i64, i64, u64, u64)>,
     lines: Vec<Line>,
 }
@@ -82,7 +82,7 @@ struct Line {
     then: HashMap<u64, Box<[u8]>>,
 }
 
-/// What becomes of a request.
+/// Effect of all lines on a request.
 #[derive(Default)]
 struct Verdict {
     delay: Duration,
@@ -100,7 +100,7 @@ enum Act {
 }
 
 impl FaultDevice {
-    /// What stands before a path that is to be opened as such a device.
+    /// Prefix of a path that is to be opened as such a device.
     pub const PREFIX: &'static str = "fault:";
 
     /// Opens the file or block device at `path`. `report` is told of lines of its control file that say nothing.
@@ -237,7 +237,7 @@ impl FaultState {
         }
     }
 
-    /// What hangs no more waits for a thread again.
+    /// Requests that no longer hang wait for a thread again.
     fn take_up(&self, queue: &mut Queue) {
         let script = self.script.lock();
         for (request, completion) in std::mem::take(&mut queue.aside) {
@@ -426,7 +426,7 @@ impl Script {
         }
     }
 
-    /// What a read of `span` shows.
+    /// Applies rot and old data to the bytes of a read of `span`.
     fn shown(&self, span: &Range<u64>, bytes: &mut [u8]) {
         for line in &self.lines {
             for (page, bytes) in pages(span).zip(bytes.chunks_mut(ALIGN)) {

@@ -1,4 +1,4 @@
-//! What a control file says: one fault a line.
+//! Rules of a control file: one fault a line.
 //!
 //! ```text
 //! KIND [read|write|flush] [KEY=VALUE ...]     # and why
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     Shrink,
 }
 
-/// What requests are, as far as faults are concerned.
+/// Sort of a request, for faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     Read,

@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Versions that are read; an image of another is refused by name.
 const READ: [u32; 1] = [FORMAT_VERSION];
 
-/// What the tests write begins so.
+/// Prefix of the names that the tests make.
 const NEW: &str = "golden test";
 
 fn import(sim: &SimWorld, seed: u64) -> Bed {
@@ -81,7 +81,7 @@ fn trace(upkeep: &Upkeep, lost: u64) {
     upkeep.pool().commit().unwrap();
 }
 
-/// What the manifest says of the datasets, without what the tests write and the directories that they write to.
+/// Lines of the manifest, without the files that the tests write and the directories that they write to.
 fn old(lines: &[String]) -> Vec<String> {
     lines.iter().filter(|line| !line.contains(NEW) && !line.contains(" / ")).cloned().collect()
 }

@@ -1,4 +1,4 @@
-//! What a pool holds, as text: a line an object, with all that can be seen of it.
+//! Content of a pool as text: a line an object, with all that can be seen of it.
 
 use crate::bed::Bed;
 use larder_files::*;
@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What is read at once where a whole file cannot be.
+/// Bytes read at once where a whole file cannot be.
 const PIECE: u64 = 4096;
 
 /// Shows every dataset, each by itself.
@@ -203,7 +203,7 @@ impl Snapshot {
     }
 }
 
-/// What is not as it should be, or not done yet, when the pool has just been imported.
+/// Faults, and work not done yet, when the pool has just been imported.
 pub fn conditions(bed: &Bed) -> Vec<String> {
     let (pool, upkeep) = (&bed.pool, &bed.upkeep);
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! How the images are made. The same steps make the same bytes, until something changes what is written.
+//! Recipes of the images. The same steps make the same bytes, until a change of the code alters them.
 
 use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use crate::manifest::{self, attach_all, root_of};
@@ -15,7 +15,7 @@ const SIZE: ByteLen = ByteLen::new(64 << 20);
 /// A label area lies at both ends of a device.
 const AREA: u64 = 1 << 20;
 
-/// What a recipe made: the devices, and what they hold.
+/// Result of a recipe: the devices, and the manifest of their content.
 pub struct Made {
     pub images: Vec<DeviceImage>,
     pub holds: Vec<String>,
@@ -61,7 +61,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("clones", "single", 1, clones),
     recipe("snapshots", "single", 1, snapshots),
     recipe("datasets", "mirror", 2, datasets),
-    // What an import has to go on with.
+    // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
     recipe("orphans", "single", 1, orphans),
     recipe("retired", "raidz1", 3, retired),
@@ -220,7 +220,7 @@ fn fill(bed: &Bed, top: NodeId) {
     file(bed, dir, "inherits", b"a list");
     mount.setxattr(sparse, b"system.posix_acl_access", &access_list(), XattrMode::Set).unwrap();
     bed.pool.commit().unwrap();
-    // What is overwritten, cut, renamed and removed.
+    // Files overwritten, cut, renamed and removed.
     let changed = file(bed, top, "changed", &text(7, 150_000));
     bed.pool.commit().unwrap();
     bed.write(changed, 100_001, b"new in the middle");
@@ -403,7 +403,7 @@ fn datasets(bed: Bed) -> Made {
     exported(bed)
 }
 
-/// What was synced since the last commit is in the intent log alone.
+/// Changes synced since the last commit are in the intent log alone.
 fn log(bed: Bed) -> Made {
     fill(&bed, ROOT);
     let before = bed.pool.store().durable_commit();

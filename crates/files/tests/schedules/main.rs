@@ -36,7 +36,7 @@ const WORKERS: u64 = 3;
 /// Power cuts of one schedule, unless `LARDER_SCHEDULE_CUTS` says otherwise.
 const CUTS: u64 = 3;
 
-/// What a pool's devices hold before a schedule: made once for each world.
+/// Device images of a pool before a schedule: made once for each world.
 fn prepared(world: World) -> Vec<DeviceImage> {
     static MADE: Mutex<BTreeMap<World, Vec<DeviceImage>>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -111,7 +111,7 @@ impl Schedule {
         };
         world.large |= world.fills_log;
         world.full &= !world.fills_log;
-        // What a full pool holds is large, and kept for the next schedule.
+        // The images of a full pool are large, and kept for the next schedule.
         world.by_content &= !world.full;
         world.datasets &= !world.full;
         Self { seed, entropy, panics, world }
@@ -133,7 +133,7 @@ impl Schedule {
         Plan { seed: self.seed, switching, panic_at }
     }
 
-    /// What upkeep says; nothing may go wrong unless something was made to.
+    /// Result of an upkeep call; `None` for a failure that this schedule allows.
     fn expect<T, E: std::fmt::Display>(&self, what: &str, done: Result<T, E>) -> Option<T> {
         match done {
             Ok(value) => Some(value),
@@ -268,7 +268,7 @@ fn in_task<'a>(_: Option<Mutant>, body: Box<dyn FnOnce() + Send + 'a>) -> Box<dy
     body
 }
 
-/// What one schedule came to.
+/// Steps and power cuts of one schedule.
 #[derive(Default)]
 struct Done {
     steps: u64,
@@ -397,7 +397,7 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// How many: `LARDER_SCHEDULES`; the first: `LARDER_SEED`.
+/// Number of schedules: `LARDER_SCHEDULES`; the first: `LARDER_SEED`.
 fn explore(panics: bool, default: u64) {
     let (count, first) = (setting("LARDER_SCHEDULES", default), setting("LARDER_SEED", 0));
     let (next, steps, cuts) = (AtomicU64::new(first), AtomicU64::new(0), AtomicU64::new(0));

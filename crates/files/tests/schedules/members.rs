@@ -1,4 +1,4 @@
-//! What was synced is there after a power cut, whatever devices come and go beside it: attached, detached, replaced,
+//! Synced data is there after a power cut, whatever devices come and go beside it: attached, detached, replaced,
 //! added as spares or as groups. It is also on the one device that stays, if that can be imported alone.
 
 use crate::bed::{Bed, ROOT};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 const FILES: u64 = 2;
 const VERSIONS: u64 = 12;
-/// What comes and goes, and which device stays a member all the time.
+/// Changes of devices, each with the device that stays a member all the time.
 const WAYS: [(&str, usize); 4] = [("attach", 0), ("replace", 1), ("spare", 0), ("group", 0)];
 
 fn changing<'a>(bed: &'a Bed, way: &'a str) -> Task<'a> {
@@ -148,8 +148,8 @@ fn an_fsync_is_kept_beside_devices_that_come_and_go() {
     assert!(count < 8 || alone > cuts / 4, "{alone} of {cuts} cuts left a device that is a pool alone");
 }
 
-/// How far a device is rebuilt becomes durable by a commit; one on its way must not tell it of a device that begins
-/// anew meanwhile, or what could not be had is never tried again.
+/// A device's resilver progress becomes durable by a commit; a commit on its way must not store it for a device that
+/// begins anew meanwhile, or segments that could not be rebuilt are never tried again.
 #[test]
 fn a_resilver_that_begins_anew_beside_a_commit_goes_through_everything() {
     let made = Bed::with_layout("mirror", &[SIZE; 2], &[("compression", "off")]);

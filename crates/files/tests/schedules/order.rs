@@ -1,5 +1,5 @@
-//! Who writes a file anew and then takes the old one away has one of them after a power cut, in whatever way either was
-//! done, and whatever goes on beside.
+//! A file is written anew and then the old one removed: after a power cut one of them is there, in whatever way either
+//! was done, and whatever goes on beside.
 
 use crate::bed::{Bed, READ_WRITE, ROOT};
 use crate::cuts::{Tasks, attach, committing, explore, flushing, rest, task};

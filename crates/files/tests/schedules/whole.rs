@@ -1,5 +1,5 @@
-//! What one write brought is found after a power cut as a whole, or not at all, whatever was written over it and
-//! however it lies to the ends of records, whoever stores and commits beside it.
+//! Data of one write is found after a power cut as a whole, or not at all, whatever was written over it, however it
+//! lies to the ends of records, and whatever is stored and committed beside it.
 
 use crate::bed::{Bed, ROOT};
 use crate::cuts::{Tasks, committing, explore, flushing, rest, task};

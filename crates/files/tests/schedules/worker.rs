@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 /// Letters that all workers write, at the same offsets: duplicates of one another.
 const SHARED_LETTERS: u64 = 3;
 
-/// What a file holds.
+/// Content of a file.
 type Content = Arc<Vec<u8>>;
 
 /// Content made of a letter.
@@ -37,14 +37,14 @@ struct Promise {
     versions: Vec<(File, usize)>,
 }
 
-/// What a file held since some moment.
+/// Content of a file since some moment.
 struct Version {
     content: Content,
     /// The place of that moment in the order of all that was entered.
     at: u64,
 }
 
-/// What took something away.
+/// A change that took something away.
 #[derive(Clone, Copy)]
 enum Removal {
     /// A change of names, by its number.
@@ -53,16 +53,16 @@ enum Removal {
     Content(File, usize),
 }
 
-/// What a worker did. Everything is entered before it is done, for it may be durable before the call returns.
+/// Changes by a worker. Each is entered before it is made, for it may be durable before the call returns.
 #[derive(Default)]
 pub struct Diary {
     /// The names after each change.
     names: Vec<Names>,
-    /// What each file was made to hold, in order; empty first.
+    /// Versions of each file, in order; the first is empty.
     versions: Vec<Vec<Version>>,
-    /// How much was entered so far.
+    /// Number of entries so far.
     entered: u64,
-    /// What took something away, with its place in the order of all that was entered.
+    /// Removals, each with its place in the order of all entries.
     removals: Vec<(Removal, u64)>,
     promises: Vec<Promise>,
     /// The pool failed it; the last change may be there or not.
@@ -78,7 +78,7 @@ fn is_mixed(found: &[u8], versions: &[Version]) -> bool {
     found.iter().enumerate().all(|(at, byte)| versions.iter().any(|version| held(version, at) == *byte))
 }
 
-/// What stands in a worker's folders.
+/// Content of the files in a worker's folders, by name.
 pub type Found = BTreeMap<String, Vec<u8>>;
 
 impl Diary {
@@ -133,7 +133,7 @@ impl Diary {
             };
             oldest.insert(file, least + which);
         }
-        // What took something away is durable only with what was written before.
+        // A removal is durable only with the data written before it.
         let is_durable = |removal: Removal| match removal {
             Removal::Names(change) => change <= number,
             Removal::Content(file, version) => oldest.get(&file).is_some_and(|&oldest| oldest >= version),
@@ -154,7 +154,7 @@ impl Diary {
         Ok(())
     }
 
-    /// What it finds as long as nothing failed.
+    /// The state to be found as long as nothing failed.
     pub fn last(&self) -> Found {
         let content = |file: &File| self.versions[*file].last().expect("the first is empty").content.to_vec();
         self.names
@@ -180,7 +180,7 @@ impl Diary {
     }
 }
 
-/// What there is of a worker's files.
+/// Reads a worker's files from the pool.
 pub fn found(bed: &Bed, worker: u64) -> Found {
     let mut found = Found::new();
     for folder in ["a", "b"] {
@@ -475,7 +475,7 @@ impl<'a> Worker<'a> {
         if content.is_empty() {
             return Ok(());
         }
-        // What lies behind stays.
+        // The bytes behind stay.
         let mut whole = content.to_vec();
         whole.extend_from_slice(self.last(file).get(content.len()..).unwrap_or_default());
         let write = |node| self.bed.mount.write(node, Handle(0), 0, &content, false);
@@ -577,7 +577,7 @@ impl<'a> Worker<'a> {
             while done < content.len() as u64 {
                 let (from, to) = ((self.nodes[file], Handle(0), done), (node, Handle(0), done));
                 let copied = self.bed.mount.copy_file_range(from, to, content.len() as u64 - done);
-                // What was copied is there; the rest is not.
+                // The bytes copied are there; the rest is not.
                 let copied = match copied {
                     Err(FsError::NoSpace) if done > 0 => break,
                     copied => copied?,

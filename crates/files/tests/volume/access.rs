@@ -38,7 +38,7 @@ fn list_and_mode_stay_in_step() {
     let changed = pack(&[(1, 6, nobody), (2, 6, 7), (4, 5, nobody), (16, 4, nobody), (32, 1, nobody)]);
     assert_eq!(bed.mount.getxattr(node, ACCESS).unwrap(), changed);
 
-    // What nine bits say needs no list; the bits above them stay.
+    // A list that nine bits can express is not kept; the bits above them stay.
     set(&bed, node, ACCESS, &plain(0o640)).unwrap();
     assert_eq!((perm(&bed, node), bed.mount.getxattr(node, ACCESS)), (0o4640, Err(FsError::NoAttr)));
     set(&bed, node, ACCESS, &named()).unwrap();

@@ -82,7 +82,7 @@ fn names_change_the_times_of_directory_and_inode_and_no_others() {
     let rename = |bed: &Bed, a: NodeId, from: &[u8], b: NodeId, to: &[u8], exchange| {
         bed.mount.rename(a, from, b, to, RenameFlags { noreplace: false, exchange })
     };
-    // What happens, whose content changes by it, and of whom more than nothing.
+    // The step, the nodes whose content it changes, and all nodes that it changes.
     let steps: [Step<'_>; 7] = [
         (&|bed| bed.mount.link(file, to, b"l").map(drop), &[to], &[to, file]),
         (&|bed| bed.mount.unlink(to, b"l"), &[to], &[to, file]),

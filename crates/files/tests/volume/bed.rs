@@ -63,7 +63,7 @@ impl Bed {
         Self::with_workers(Arc::new(Inline), word, devices, properties)
     }
 
-    /// The same, whose work these do.
+    /// The same, with these workers.
     pub fn with_workers(
         workers: Arc<dyn Workers>,
         word: &str,
@@ -84,19 +84,19 @@ impl Bed {
         Self { sim, clock, upkeep: Upkeep::new(&pool), pool, mount }
     }
 
-    /// What a world's devices hold, imported and mounted.
+    /// The pool on a world's devices, imported and mounted.
     pub fn import(sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
         Self::import_with(Arc::new(Inline), sim, clock, seed)
     }
 
-    /// The same, whose work these do.
+    /// The same, with these workers.
     pub fn import_with(workers: Arc<dyn Workers>, sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
         let pool = Self::import_pool(workers, &sim, &clock, seed);
         let mount = mount(&pool);
         Self { sim, clock, upkeep: Upkeep::new(&pool), pool, mount }
     }
 
-    /// What a world's devices hold, imported, with its log not replayed yet.
+    /// The pool on a world's devices, imported, with its log not replayed yet.
     pub fn import_pool(
         workers: Arc<dyn Workers>,
         sim: &SimWorld,

@@ -25,7 +25,7 @@ const LAYOUTS: [(&str, usize); 8] = [
 /// Operations of one seed.
 const STEPS: usize = 250;
 
-/// How often each operation ran, by layout.
+/// Runs of each operation, by layout.
 type Coverage = BTreeMap<&'static str, BTreeMap<String, u64>>;
 
 fn setting(name: &str, default: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! What is rotten beyond repair: exactly that gives errors and is named, all else is served and can be written.
+//! Damage beyond repair: exactly that gives errors and is named, all else is served and can be written.
 
 use crate::bed::*;
 use larder_device::{Inline, Workers};
@@ -263,7 +263,7 @@ fn what_was_removed_is_named_no_more_however_long_that_takes() {
     assert_eq!(named(&bed), set(&[]));
     settle(&bed);
     assert_eq!(bed.upkeep.damage.known(), []);
-    // Whoever was reading it all the while finds it only now.
+    // A reader that began before finds the damage only now.
     bed.pool.damage().note_unreadable(dataset, inode.get(), entry.offset, entry.len, entry.block);
     assert_eq!(bed.upkeep.damage.known(), []);
     check(&bed);
@@ -312,7 +312,7 @@ fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
     }
     name_lost(&bed);
     assert_eq!(named(&bed), ["/f30".to_owned(), "/f7".to_owned()].into());
-    // What was told wrongly, or was reconstructed since, is forgotten when all is looked at again.
+    // Damage noted wrongly, or reconstructed since, is forgotten when all is looked at again.
     let bed = bed.reopen(3);
     bed.pool.damage().recheck();
     name_lost(&bed);
@@ -357,7 +357,7 @@ fn what_only_a_snapshot_holds_is_named_with_the_snapshot() {
     let damaged = bed.mount.damaged(&bed.upkeep.damage.known());
     assert_eq!(damaged[0].ranges.first(), Some(&(RECORD..2 * RECORD)));
     assert_eq!(bed.read(a, RECORD, 4096), content(3, 1), "what the head has is sound");
-    // What both hold is named in both, and is kept.
+    // A block that both hold is named in both, and is kept.
     rot_record(&bed, a, 5 * RECORD);
     scrub(&bed);
     let all = set(&["/post/a", "@monday:/letters/a", "@monday:/letters/b"]);
@@ -544,7 +544,7 @@ fn a_lost_leaf_of_a_directory_leaves_the_other_names() {
     assert!(is_eio(ended) && told == sound + 2 && at > high, "{told} {at} {low}");
     name_lost(&bed);
     assert_eq!(named(&bed), ["/names".to_owned(), "<metadata>".to_owned()].into());
-    // What is made where names can be read is made.
+    // A name can be made in a leaf that can be read.
     let free = (0..).find(|i| !lost(&(count + i))).unwrap() + count;
     bed.file(dir, &format!("a name that is rather long, so that there are several leaves {free}"));
     bed.pool.commit().unwrap();

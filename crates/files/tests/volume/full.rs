@@ -15,7 +15,7 @@ const REFUSALS: usize = 8;
 /// Layouts, with numbers of devices.
 pub const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raidz2", 6)];
 
-/// What fills a pool.
+/// Kind of content that fills a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fill {
     /// One file, from its beginning to its end.
@@ -175,7 +175,7 @@ impl Full {
     /// Fills until nothing more is taken.
     fn fill(&mut self, fill: Fill) {
         let (mut refusals, mut steps) = (0, 0);
-        // What is little takes long: most of the pool is filled otherwise, unless there is time.
+        // Small objects take long: most of the pool is filled otherwise, unless there is time.
         let mut most = usize::MAX;
         if matches!(fill, Tiny | Names | Links | Attributes) && setting("LARDER_LIVES", 0) == 0 {
             most = 10_000;
@@ -240,7 +240,7 @@ impl Full {
         self.nodes.remove(name);
     }
 
-    /// What must work in a full pool, and what must work or be refused.
+    /// Operations that must work in a full pool, and others that must work or be refused.
     fn exercise(&mut self) {
         let (mount, pool) = (self.bed.mount.clone(), self.bed.pool.clone());
         let names: BTreeSet<String> = (0..40).filter_map(|_| self.pick()).collect();
@@ -358,7 +358,7 @@ impl Full {
     }
 }
 
-/// What came of it, or `None` when there was no space.
+/// The value, or `None` when there was no space.
 fn refused<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
@@ -485,7 +485,7 @@ fn rounds(layout: (&str, usize), mib: u64, record: u64, fills: &[Fill]) {
                 .sum::<u64>(),
         );
         if round % 3 == 2 {
-            // What the devices' history holds would be much by and by.
+            // The history of the simulated devices would grow large.
             full.bed.pool.commit().unwrap();
             let sim = larder_sim::SimWorld::from_images(full.bed.sim.images());
             let clock = std::sync::Arc::clone(&full.bed.clock);
@@ -493,7 +493,7 @@ fn rounds(layout: (&str, usize), mib: u64, record: u64, fills: &[Fill]) {
         }
     }
     println!("  {taken:?} bytes, then {in_use:?} slots in use");
-    // How much room is left in segments that are open differs, and counts for something where there are few.
+    // The room left in open segments differs, and counts for something where there are few.
     let slack = (taken[0] / 50).max(2 * full.segment());
     for round in fills.len()..10 {
         let (first, now) = (taken[round % fills.len()], taken[round]);

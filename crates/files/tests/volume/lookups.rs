@@ -1,4 +1,4 @@
-//! What a kernel has looked up stays until it has forgotten it, with or without a name.
+//! An inode that a kernel has looked up stays until the kernel has forgotten it, with or without a name.
 
 use crate::bed::*;
 use larder_files::*;
@@ -83,7 +83,7 @@ fn a_descriptor_outlives_the_last_look_up_and_the_other_way_round() {
     assert_eq!(view.read(node, handle, 0, 4).unwrap().to_vec(), b"file");
     view.release(node, handle).unwrap();
     assert!(is_gone(&view, node));
-    // What was made without a name is known to the kernel as well.
+    // A file made without a name is known to the kernel as well.
     let (attr, handle) = view.tmpfile(ROOT, 0o600, READ_WRITE, &USER).unwrap();
     view.release(attr.node, handle).unwrap();
     assert_eq!(view.getattr(attr.node).unwrap().nlink, 0);

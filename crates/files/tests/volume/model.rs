@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// What is open and has no name goes with the process.
+    /// The process ends: all is closed, and open objects without a name go.
     pub fn close_all(&mut self) {
         self.objects.values_mut().for_each(|object| object.open = 0);
         self.sweep();
@@ -182,10 +182,10 @@ pub struct Run {
     pub model: Model,
     /// The model as everything durable has it.
     pub durable: Model,
-    /// How often something was made durable.
+    /// Number of times that something was made durable.
     pub synced: u64,
     pub nodes: BTreeMap<Id, NodeId>,
-    /// How many operations were refused for want of space; `None` where there has to be enough.
+    /// Operations refused for want of space; `None` where there has to be enough.
     pub refusals: Option<u64>,
     entropy: SeededEntropy,
     next: Id,
@@ -214,7 +214,7 @@ impl Run {
         self.entropy.next_u64() % n
     }
 
-    /// What came of an operation, `None` when a full pool refused it: then nothing has changed.
+    /// Value of an operation, `None` when a full pool refused it: then nothing has changed.
     pub fn allowed<T>(&mut self, result: Result<T>) -> Option<T> {
         match (result, &mut self.refusals) {
             (Err(FsError::NoSpace), Some(refusals)) => {
@@ -756,7 +756,7 @@ impl Run {
     /// Goes on from the state that a crash left.
     pub fn go_on_from(&mut self, model: Model, nodes: BTreeMap<Id, NodeId>) {
         (self.model, self.nodes) = (model, nodes);
-        // What was not synced is whatever it is now.
+        // Content that was not synced is whatever it is now.
         for (id, node) in &self.nodes {
             let object = self.model.objects.get_mut(id).unwrap();
             if object.kind == FileKind::Regular && !object.exact {

@@ -24,7 +24,7 @@ struct Life {
     record: u32,
     /// AVAIL of the empty pool.
     empty: u64,
-    /// What the devices may hold after a cut: the states since the first that is promised, the first with its number.
+    /// States that a cut may find: those since the first that is promised, which has the number `first`.
     states: VecDeque<Model>,
     first: u64,
     /// Events of the world when `states` began.
@@ -76,7 +76,7 @@ impl Life {
         words.take(len as usize).collect()
     }
 
-    /// What is durable is what the model says, and nothing else.
+    /// The durable state is the model's, and no other.
     fn start_states(&mut self) {
         self.states = [self.run.model.clone()].into();
         self.first = 0;
@@ -84,8 +84,8 @@ impl Life {
         self.since = self.run.bed.sim.trace().len();
     }
 
-    /// After a step: the states that a cut may find. What commits by itself, to win space, keeps the names of before or
-    /// after the step and of data what had room.
+    /// After a step: the states that a cut may find. A commit in the step, to win space, keeps the names of before or
+    /// after the step, and the data that had room.
     fn keep_state(&mut self, before: Model, synced: bool, committed: bool) {
         if committed {
             self.states.push_back(before);
@@ -187,7 +187,7 @@ impl Life {
         "overwrite"
     }
 
-    /// What frees space, which is never refused.
+    /// A step that frees space, which is never refused.
     fn shrink(&mut self) -> &'static str {
         let Some(id) = self.ballast() else { return "shrink" };
         let (node, size) = (self.run.node(id), self.run.model.objects[&id].content.len() as u64);
@@ -248,7 +248,7 @@ impl Life {
         "snapshot"
     }
 
-    /// What the daemon's threads do.
+    /// A step of the daemon's threads.
     fn tick(&mut self) -> &'static str {
         let bed = &self.run.bed;
         bed.mount.reap_step(1000).unwrap();
@@ -264,7 +264,7 @@ impl Life {
         let back = if self.below(2) == 0 { 0 } else { self.below(400) as usize };
         let cut = trace.len().saturating_sub(back).max(self.since);
         let promised = trace.marks_before(cut).last().unwrap_or(0);
-        // What was promised then may be forgotten by now: so much happened since.
+        // The state promised then may be forgotten by now: so much happened since.
         let (cut, promised) = if promised < self.first {
             (trace.len(), trace.marks_before(trace.len()).last().unwrap())
         } else {
@@ -369,7 +369,7 @@ fn live(layout: (&str, usize), record: u32, seed: u64, steps: u64) {
     life.end();
 }
 
-/// How many lives: `LARDER_LIVES`; where to start: `LARDER_SEED`.
+/// Number of lives: `LARDER_LIVES`; the first: `LARDER_SEED`.
 #[test]
 fn a_pool_that_stays_nearly_full_refuses_whole_operations_and_nothing_else() {
     let first = setting("LARDER_SEED", 0);

@@ -30,7 +30,7 @@ pub fn show(bed: &Bed, dataset: &Arc<Dataset>) -> NodeId {
     NodeId::pack(dataset.id(), larder_format::items::ROOT_INODE)
 }
 
-/// What was done is committed, and the pool's own check finds nothing.
+/// Commits; the pool's own check must find nothing.
 fn whole(bed: &Bed) {
     bed.pool.commit().unwrap();
     bed.check();
@@ -76,7 +76,7 @@ fn a_write_meets_the_quota_and_a_removal_gives_it_back() {
         bed.resize(file, 2 * MIB);
         let (again, refusal) = fill(&bed, file, 64 << 10, 3);
         assert_eq!((again, refusal), (written, FsError::Quota));
-        // What is removed in steps (here of 64 records at once) can be written at once as well.
+        // Space freed in steps (here of 64 records) can be written at once as well.
         bed.mount.unlink(root, b"file").unwrap();
         let (fresh, _) = fill(&bed, bed.file(root, "fresh"), 64 << 10, 4);
         assert_eq!(fresh, written);
@@ -267,7 +267,7 @@ fn accounts_are_what_was_committed_and_replayed() {
 
 /// Bytes of a record in the simulation.
 const RECORD: u64 = 16 * KIB;
-/// How far `used` may pass a quota: the rest of records that were stored shorter than they are now.
+/// Bytes by which `used` may pass a quota: the rest of records that were stored shorter than they are now.
 const SLACK: u64 = 24 * RECORD;
 
 #[test]
@@ -396,7 +396,7 @@ fn quota_is_near(bed: &Bed, dataset: &Arc<Dataset>, bytes: u64) -> bool {
     }
 }
 
-/// What is kept for a dataset, and for it and others below the same ancestors.
+/// Bytes kept for a dataset, and for it and others below the same ancestors.
 fn promises_to(bed: &Bed, dataset: &Arc<Dataset>) -> u64 {
     let mut kept = bed.pool.share(dataset.id()).refreservation;
     let mut at = Arc::clone(dataset);
@@ -408,7 +408,7 @@ fn promises_to(bed: &Bed, dataset: &Arc<Dataset>) -> u64 {
     kept
 }
 
-/// What a dataset's reservations keep beyond what is used.
+/// Bytes that a dataset's reservations keep beyond its use.
 fn kept_unused(bed: &Bed, name: &str) -> u64 {
     let dataset = bed.pool.dataset_by_name(name).unwrap();
     let share = bed.pool.share(dataset.id());

@@ -22,7 +22,7 @@ fn noise(entropy: &SeededEntropy, len: u64) -> Vec<u8> {
 /// Files with their content, all of it synced.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// What the devices held after event `cut`, imported with so much memory.
+/// The pool as the devices had it after event `cut`, imported with so much memory.
 fn import(bed: &Bed, cut: usize, memory: u64) -> Result<Bed> {
     let sim = SimWorld::from_images(bed.sim.trace().crash_images(cut, Survival::DropAll));
     let clock = Arc::clone(&bed.clock);
@@ -195,7 +195,7 @@ fn change(bed: &Bed, files: &mut Files, entropy: &SeededEntropy) {
     bed.fsync(node);
 }
 
-/// How many pools: `LARDER_LIVES`; where to start: `LARDER_SEED`.
+/// Number of pools: `LARDER_LIVES`; the first: `LARDER_SEED`.
 #[test]
 fn a_log_that_is_full_is_replayed_into_a_pool_that_is_full() {
     let first = setting("LARDER_SEED", 0);

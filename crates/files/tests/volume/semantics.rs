@@ -1,4 +1,4 @@
-//! What POSIX and Linux say of single operations.
+//! Semantics of single operations, by POSIX and Linux.
 
 use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use crate::quota::dataset;

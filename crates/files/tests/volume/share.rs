@@ -130,7 +130,7 @@ fn the_last_record_is_shared_when_the_copy_ends_with_it() {
     let len = 2 * RECORD + 10;
     assert_eq!(copy(&bed, (from, 0), (to, 0), len), Copied { bytes: len, shared: len });
     assert!(bed.content(to) == noise(1, len));
-    // What the block holds beyond does not show when the file grows.
+    // The rest of the block does not show when the file grows.
     bed.resize(to, 3 * RECORD);
     let mut wanted = noise(1, len);
     wanted.resize(3 * RECORD as usize, 0);

@@ -1,4 +1,4 @@
-//! What fsync says when devices refuse, and when it is asked again.
+//! Results of fsync when devices refuse, and when it is called again.
 
 use crate::bed::{Bed, ROOT};
 use larder_files::*;

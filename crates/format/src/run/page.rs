@@ -83,7 +83,7 @@ impl Source<'_> {
     }
 }
 
-/// What is expected of the next place; one for each place that a block may have.
+/// Prediction of the next place; one lane for each place that a block may have.
 #[derive(Debug, Clone)]
 struct Lane {
     segment: u64,
@@ -389,7 +389,7 @@ impl<'a> LazyPage<'a> {
         self.first
     }
 
-    /// What the page says of `id`.
+    /// The page's entry for `id`.
     pub fn find(&self, id: BlockId) -> Result<Option<Delta>, Corrupt> {
         if id < self.first {
             return Ok(None);
@@ -465,7 +465,7 @@ impl RunPage {
         &self.bytes
     }
 
-    /// What the page says of `id`.
+    /// The page's entry for `id`.
     pub fn find(&self, id: BlockId) -> Option<Delta> {
         self.verified().find(id).expect("the page was verified")
     }

@@ -57,7 +57,7 @@ pub(crate) mod opcode {
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// What both sides can do: `flags` in the lower half, `flags2` in the upper.
+/// Capabilities of both sides: `flags` in the lower half, `flags2` in the upper.
 pub(crate) mod init {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
@@ -136,7 +136,7 @@ structures! {
     OutHeader { len: u32, error: i32, unique: u64 }
 
     InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32 }
-    /// What follows [`InitIn`] where the kernel has INIT_EXT.
+    /// Follows [`InitIn`] where the kernel has INIT_EXT.
     InitInExt { flags2: u32, unused: [u32; 11] }
     InitOut {
         major: u32, minor: u32, max_readahead: u32, flags: u32,
@@ -217,7 +217,7 @@ structures! {
     NotifyInvalInodeOut { ino: u64, off: i64, len: i64 }
     NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32 }
 
-    /// What a command by io_uring carries in its own 80 bytes.
+    /// Carried by an io_uring command in its own 80 bytes.
     UringCmdReq { flags: u64, commit_id: u64, qid: u16, padding: [u16; 3] }
     UringEntInOut { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
 }

@@ -1,19 +1,19 @@
-//! What the kernel asks.
+//! Requests of the kernel.
 
 use super::abi::{self, fattr, opcode};
 use larder_posix::{SetAttr, SetTime, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How often the kernel forgets a node.
+/// Look-ups of a node that the kernel forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forget {
     /// The node.
     pub node: u64,
-    /// How many of its look-ups no longer count.
+    /// Number of its look-ups that no longer count.
     pub lookups: u64,
 }
 
-/// What one request forgets.
+/// Nodes that one request forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(&'a [u8]);
 
@@ -32,7 +32,7 @@ impl<'a> Forgets<'a> {
 pub struct Request<'a> {
     /// Its number, which the answer repeats.
     pub unique: u64,
-    /// What it is about: for most a node, for what has a name in it the directory.
+    /// The node; for operations on a name in a directory, the directory.
     pub node: u64,
     /// User on whose behalf. Not told for what the kernel does by itself.
     pub uid: u32,
@@ -42,11 +42,11 @@ pub struct Request<'a> {
     pub pid: u32,
     /// The number of its kind.
     pub opcode: u32,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// What is asked. Names are not empty and hold no NUL; `flags` and modes are those of system calls.
+/// The operation of a request. Names are not empty and hold no NUL; `flags` and modes are those of system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[rustfmt::skip] // one line each
 #[allow(missing_docs, reason = "as the system calls have them")]
@@ -105,7 +105,7 @@ pub enum Operation<'a> {
     Interrupt { unique: u64 },
     /// The mount is going; only some mounts hear of it.
     Destroy,
-    /// What this version does not know.
+    /// Not known to this version.
     Unknown,
 }
 
@@ -129,7 +129,7 @@ pub(crate) enum Layout<'a> {
     Split { header: &'a [u8], structure: &'a [u8], rest: &'a [u8] },
 }
 
-/// What the kernel says first.
+/// FUSE_INIT, the kernel's first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Init {
     pub(crate) unique: u64,
@@ -192,7 +192,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What has not been read yet.
+/// Parts of a request not decoded yet.
 struct Parts<'a> {
     /// Where the structure is when it is not at the beginning of `rest`.
     structure: Option<&'a [u8]>,
@@ -306,7 +306,7 @@ fn operation<'a>(code: u32, parts: &mut Parts<'a>) -> Option<Operation<'a>> {
             let kill_suidgid = open_flags & abi::OPEN_KILL_SUIDGID != 0;
             Op::Create { name: parts.name()?, flags, mode, umask, kill_suidgid }
         }
-        // What stands for a name here means nothing.
+        // The name in this request means nothing.
         opcode::TMPFILE => {
             let abi::CreateIn { flags, mode, umask, .. } = parts.take()?;
             Op::TmpFile { flags, mode, umask }

@@ -1,4 +1,4 @@
-//! What is answered.
+//! Answers to requests.
 
 use super::abi::{self, fopen, opcode};
 use larder_posix::{StatFs, Timestamp};
@@ -13,7 +13,7 @@ pub struct Attr {
     pub node: u64,
     /// Bytes.
     pub size: u64,
-    /// What it takes, in units of 512 bytes.
+    /// Space taken, in units of 512 bytes.
     pub blocks: u64,
     /// Last read.
     pub atime: Timestamp,
@@ -44,16 +44,16 @@ pub struct Entry {
     pub attr: Attr,
     /// Tells a number that is used again from what it was before.
     pub generation: u64,
-    /// How long the kernel may answer from the name by itself.
+    /// Time for which the kernel may use the name without asking.
     pub ttl: Duration,
-    /// The same from the attributes.
+    /// The same for the attributes.
     pub attr_ttl: Duration,
 }
 
 /// A file or directory that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Opened {
-    /// How it is called in later requests.
+    /// File handle, which later requests carry.
     pub handle: u64,
     /// Pages of it that are in memory stay valid.
     pub keep_cache: bool,
@@ -66,7 +66,7 @@ pub struct Opened {
 
 /// Bytes that go out in pieces, as they lie.
 pub trait Data {
-    /// How many in all.
+    /// Bytes in all.
     fn len(&self) -> usize;
     /// The pieces in their order; they make up [`Data::len`].
     fn slices(&self) -> impl Iterator<Item = &[u8]>;
@@ -86,7 +86,7 @@ impl Data for Vec<u8> {
     }
 }
 
-/// What is answered. [`Operation`](super::Operation) says what takes which.
+/// An answer. [`Operation`](super::Operation) says which request takes which.
 #[derive(Debug)]
 pub enum Response<D = Vec<u8>> {
     /// Done, and nothing to say.
@@ -119,7 +119,7 @@ pub enum Response<D = Vec<u8>> {
     Bytes(Vec<u8>),
     /// Names of a directory.
     Listing(Listing),
-    /// What was read.
+    /// Data of a read.
     Data(D),
 }
 

@@ -22,7 +22,7 @@ fn used(accounts: &Accounts, number: u64) -> i64 {
     accounts.by_dataset.read()[&id(number)].used.load(Relaxed)
 }
 
-/// What the climbing kept up to date is what counting gives.
+/// The sums kept up to date by climbing are those of a full count.
 fn assert_balanced(accounts: &Accounts, case: &str) {
     let by_dataset = accounts.by_dataset.read();
     let seen = |by_dataset: &AccountMap| {
@@ -73,7 +73,7 @@ fn a_claim_is_refused_by_the_limit_that_it_would_pass_and_leaves_nothing() {
     refused(accounts.claim(id(2), 1), 1);
     assert_eq!(used(&accounts, 1), 1000);
     assert_eq!(accounts.claimants(id(3)), BTreeSet::from([id(3), id(4)]));
-    // What is stored is not asked; freeing always goes.
+    // Posting is not checked against limits; freeing always works.
     accounts.post(id(4), 100);
     accounts.adjust_claim(id(4), -400);
     accounts.claim(id(2), 300).unwrap();
@@ -147,7 +147,7 @@ fn a_dataset_takes_what_it_uses_along_unless_a_quota_there_is_passed() {
     accounts.set(id(3), "quota", 3000, FREE).unwrap();
     accounts.transfer(id(4), id(3), FREE).unwrap();
     assert_eq!((used(&accounts, 1), used(&accounts, 2), used(&accounts, 3)), (3000, 0, 3000));
-    // What it leaves behind was inside of a reservation, which is a promise again.
+    // The space it leaves behind was inside of a reservation, which is a promise again.
     accounts.set(id(3), "reservation", 3000, FREE).unwrap();
     assert!(accounts.transfer(id(4), id(2), 2999).is_err());
     accounts.transfer(id(4), id(2), 3000).unwrap();

@@ -132,7 +132,7 @@ impl Pool {
     /// likely to be new.
     fn fingerprint_all<'r>(&self, records: &'r [NewRecord]) -> Search<'r> {
         let wanted: Vec<usize> = (0..records.len()).filter(|&i| records[i].dedup != Dedup::Off).collect();
-        // What was just hashed is in the processor's cache.
+        // A record that was just hashed is in the processor's cache.
         let drafts_too = self.shared.duplicates.expects_new.load(Ordering::Relaxed);
         let hashed = self.shared.store.world.workers.map(wanted.len(), |n| {
             let record = &records[wanted[n]];

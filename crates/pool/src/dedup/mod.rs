@@ -28,9 +28,9 @@
 //! differ, the mark was for nothing, and GC takes it away.
 //!
 //! # Index and commit
-//! What is stored goes into the index's table in memory. When that is full it is written beside the commits
+//! Stored records go into the index's table in memory. When that is full it is written beside the commits
 //! ([`Pool::tick_index`]), with the id below which all is in it; import walks the map from there on.
-//! What the map forgets leaves the index by tombstones; what a crash keeps from it is found stale when it is met.
+//! Ids that the map forgets leave the index by tombstones; an id whose tombstone a crash lost is found stale when met.
 //!
 //! # Asleep
 //! While no dataset has `dedup` on, there is no index in memory, and nothing is read or written for it.

@@ -1,8 +1,8 @@
 //! Rebuilding the index from the blocks alone.
 //!
-//! What there is of it goes; the map is walked from the beginning, as at import; then the files of all datasets with
-//! `dedup` on are gone through for records without a fingerprint, which were stored before it was on: those are read.
-//! In bounded steps beside traffic. A crash leaves an index of what was taken up so far.
+//! The old index goes; the map is walked from the beginning, as at import; then the files of all datasets with `dedup`
+//! on are gone through for records without a fingerprint, which were stored before it was on: those are read.
+//! In bounded steps beside traffic. After a crash the index has the entries that were taken up so far.
 
 use crate::dataset::Look;
 use crate::duplicates::{Indexed, Rebuild, RebuildProgress};
@@ -121,7 +121,7 @@ impl Pool {
             }
         }
         self.shared.store.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
-        // What cannot be read stays without.
+        // Records that cannot be read stay without.
         let print = |i: usize| Some(self.fingerprint(&self.shared.store.read(without[i].0).ok()?));
         let prints = self.shared.store.world.workers.map(without.len(), print);
         let mut taken = Vec::new();

@@ -27,7 +27,7 @@ impl Pool {
             (true, false) => self.wake(&mut indexed),
             (false, true) => {
                 let Some(mut index) = indexed.index.take() else { return };
-                // What was completed and not told yet.
+                // Changes that were completed and not reported yet.
                 self.install_parts_or_suspend(index.progress().changes);
                 let parts = index.descriptors().cloned().collect();
                 *indexed = Indexed { parts, turn: indexed.turn + 1, ..Indexed::default() };
@@ -79,7 +79,7 @@ impl Pool {
     /// merges; about `pages` pages of each. The commit lock is held, the index's only for moments. Whether there is
     /// more to do.
     pub(crate) fn tick_index(&self, pages: usize) -> Result<bool> {
-        // What has this id or a later one may not be in the map yet.
+        // Blocks with this id or a later one may not be in the map yet.
         let next = {
             let core = self.shared.store.core.lock();
             self.shared.duplicates.first_storing().unwrap_or(core.next_block)
@@ -113,7 +113,7 @@ impl Pool {
                 Err(error @ (PoolError::Suspended(_) | PoolError::HostFull(_) | PoolError::ReadOnly)) => {
                     return Err(error);
                 }
-                // What has no room is tried again; what cannot be read costs duplicates.
+                // Work that found no room is tried again; pages that cannot be read cost duplicates.
                 Err(_) => break,
                 Ok(()) => {}
             }

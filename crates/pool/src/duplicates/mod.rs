@@ -138,7 +138,7 @@ pub(crate) struct Indexed {
     /// From this id on the map has to be walked for what the index lacks.
     pub(crate) refill: Option<BlockId>,
     pub(crate) rebuild: Option<Rebuild>,
-    /// How often the index was made or opened: work that was taken out belongs to one of them.
+    /// Number of times that the index was made or opened: work that was taken out belongs to one of them.
     pub(crate) turn: u64,
 }
 
@@ -223,7 +223,7 @@ impl Duplicates {
         self.storing.lock().first().copied()
     }
 
-    /// What the tables say of the index, while nobody needs it.
+    /// Keeps the parts of the index that the tables name, while nobody needs it.
     pub(crate) fn lay_down(&self, parts: Vec<PartDescriptor>) {
         self.indexed.lock().parts = parts;
     }

@@ -1,7 +1,7 @@
-//! How much may be read in search of duplicates.
+//! Budget of reads in search of duplicates.
 //!
-//! Reading may take an eighth of the time, and as long as writing what it found would have taken. What a page takes is
-//! measured. Who has no token stores a record as new.
+//! Reading may take an eighth of the time, and as long as writing what it found would have taken. The time for a page
+//! is measured. Without a token a record is stored as new.
 
 use larder_sync::Mutex;
 use std::time::Duration;

@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What `SPEC.md` says of a filter's bytes, word by word.
+    /// Look-up in a filter's bytes as `SPEC.md` defines it, word by word.
     fn says(shape: FilterShape, bytes: &[u8], key: u64) -> bool {
         let scaled = |h: u64, n: u32| ((u128::from(h) * u128::from(n)) >> 64) as usize;
         match shape {

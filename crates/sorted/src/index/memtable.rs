@@ -1,5 +1,5 @@
-//! What is not written yet: the newest entries, in hash tables by range of fingerprints, so that they grow one after
-//! the other, and are sorted one after the other when they are written.
+//! The memtable: the newest entries, not written yet, in hash tables by range of fingerprints, so that they grow one
+//! after the other, and are sorted one after the other when they are written.
 
 use larder_format::BlockId;
 use larder_format::index::PrintEntry;

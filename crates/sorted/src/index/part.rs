@@ -78,7 +78,7 @@ impl Part {
         at
     }
 
-    /// How many entries lie from `from` to `to`, about: fingerprints are spread evenly over a page.
+    /// Estimated number of entries from `from` to `to`: fingerprints are spread evenly over a page.
     pub(super) fn entries_within(&self, from: u64, to: u64) -> u64 {
         if from > self.last() || to < self.first() {
             return 0;
@@ -246,8 +246,8 @@ pub(super) struct IndexRun {
     /// Data of each part that look-ups need, side by side.
     firsts: Vec<u64>,
     filters: Vec<Option<Filter>>,
-    /// How many of `firsts` are below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none
-    /// remains where a bisection would take a dozen, each of which waits for memory.
+    /// Number of `firsts` below each multiple of 2^`shift`: fingerprints are spread evenly, so a step or none remains
+    /// where a bisection would take a dozen, each of which waits for memory.
     jumps: Vec<u32>,
     shift: u32,
     /// For [`IndexRun::taken_to`]: the upper runs that parts have taken in, newest first, each with the last upper half
@@ -267,7 +267,7 @@ impl IndexRun {
         for part in &parts {
             let taken = part.descriptor.run.newest;
             match steps.last_mut() {
-                // What comes behind a part that has taken in less counts for no more than that one.
+                // A part behind one that has taken in less counts for no more than that one.
                 Some((before, to)) if *before <= taken => *to = part.last(),
                 _ => steps.push((taken, part.last())),
             }

@@ -104,7 +104,7 @@ impl Probe {
         for (age, run) in self.runs.newest_first().enumerate() {
             let is_above_base = age < self.runs.uppers.len();
             let is_recent = is_above_base && self.recent_from.is_some_and(|from| from <= run.oldest);
-            // What is left of a run where it was folded is older than what the base says.
+            // Where a run was folded, its entries are older than those of the base.
             let folded_to = if is_above_base { self.runs.base.taken_to(run.newest) } else { None };
             for &ask in if is_recent { &recent } else { &open } {
                 let high = asks[ask].high;

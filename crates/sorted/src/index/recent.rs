@@ -70,7 +70,7 @@ impl Recent {
         new.most = (new.most + new.most / 4).max(2 * new.keys);
         // One of which no run was written yet: all its keys are here.
         self.generations.pop_if(|last| last.from == from);
-        // What is older than two generations is asked as if it were of an earlier import.
+        // Runs older than two generations are asked as if they were of an earlier import.
         if self.generations.len() == MOST {
             self.generations.remove(0);
         }

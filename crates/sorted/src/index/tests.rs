@@ -602,7 +602,7 @@ fn evacuation_leaves_nothing_in_the_segments_named() {
     let mut bench = filled(LIMITS, 60_000, 4_000);
     let newest = bench.blocks.bytes_written >> 18;
     let leaves = |segment: SegmentId| segment.get() <= newest && segment.get().is_multiple_of(2);
-    // What a merge under way has written there is met when it is complete.
+    // Parts that a merge under way has written there are found when it is complete.
     let mut rounds = 0;
     while bench.index.evacuate(leaves) > 0 {
         bench.settle();

@@ -146,7 +146,7 @@ impl RunWriter {
 
     pub(super) fn write_page<W: PageWriter>(&mut self, io: &mut W) -> Result<(), W::Error> {
         let payload = self.builder.finish();
-        // What goes out is what will be accepted when it comes back.
+        // Decoding proves that the page will be accepted when it is read back.
         let page = RunPage::decode(payload.into(), self.out.run, self.index.len() as u32)
             .expect("the builder's pages decode");
         let ptr = self.out.write(page.bytes(), io)?;

@@ -378,7 +378,7 @@ fn what_is_born_and_dies_leaves_nothing_behind() {
     }
     let entries: u64 = bench.map.descriptors().map(|d| d.entries).sum();
     assert!(entries < 20 * window, "{entries} entries for {window} blocks");
-    // What died long after it was written goes too.
+    // Blocks that died long after they were written go too.
     for n in blocks - window + 1..=blocks {
         bench.map.apply(Update::Delete { id: BlockId::new(n) });
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const MERGE_BELOW: usize = NODE_MAX / 3;
 /// and does if both together are not larger than this.
 const MERGE_UP_TO: usize = NODE_MAX / 4 * 3;
-/// How full a split at the end leaves the left node: room for a few values to grow.
+/// Bytes that a split at the end leaves in the left node at most: room for a few values to grow.
 const APPENDED_FILL: usize = NODE_MAX / 16 * 15;
 
 /// The clean nodes on the path to a leaf, from the top.

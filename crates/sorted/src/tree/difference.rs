@@ -1,11 +1,11 @@
-//! What two committed trees differ in.
+//! Differences between two committed trees.
 //!
-//! Both are gone through side by side in the order of their keys. A node that both name is passed over unread, with
-//! all below it: what this costs is what changed since one grew out of the other, not what they hold. The age of a
+//! Both are walked side by side in the order of their keys. A node that both name is passed over unread, with all
+//! below it: the cost depends on what changed since one grew out of the other, not on what they hold. The age of a
 //! block says nothing here: a copy that names blocks older than both trees is in the difference as any other entry.
 //!
 //! # Nodes
-//! A node is told of when one of the trees reaches it and the other does not. Nodes at the same height are met in the
+//! A node is reported when one of the trees reaches it and the other does not. Nodes at the same height are met in the
 //! same order on both sides, and so is one that both have; but where one tree grew or lost a level, one side may have
 //! gone into a node before the other meets it. So nodes that were gone into wait until the other side is past them.
 
@@ -54,7 +54,7 @@ struct Unmet {
     high: Option<Key>,
 }
 
-/// How far one side is.
+/// Position of one side.
 struct Course {
     /// The way down from the root, with the place in each node: what is there, is next.
     way: Vec<Frame>,
@@ -68,7 +68,7 @@ struct Frame {
     at: usize,
 }
 
-/// What is next on one side.
+/// Next item of one side.
 enum Next {
     Subtree { ptr: BlockPtr, fence: Fence },
     Entry(Key),
@@ -132,7 +132,7 @@ impl Course {
         self.way.last().and_then(Frame::leaf).map_or(&[], |(leaf, at)| leaf.value(at))
     }
 
-    /// What was next is done.
+    /// Steps past the next item.
     fn pass(&mut self) {
         if self.root.take().is_some() {
             return;

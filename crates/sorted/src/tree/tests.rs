@@ -647,7 +647,7 @@ fn nodes_of(shelf: &Shelf, root: BlockPtr) -> HashSet<BlockId> {
     all
 }
 
-/// What was found, and how many nodes were read for it.
+/// Entries that differ, nodes of only the old and only the new tree, and the number of nodes read.
 type Compared = (Vec<Changed>, [HashSet<BlockId>; 2], usize);
 
 /// A key with its values in the old and in the new tree.

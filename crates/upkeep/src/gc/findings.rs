@@ -1,4 +1,4 @@
-//! What a collection found, and how it is kept with the pool.
+//! Findings of a collection, and their form as a note of the pool.
 
 use larder_format::node::MAX_VALUE;
 use larder_format::{BlockId, CommitId, DatasetId, Timestamp};
@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Blocks, and bytes that they take before replication and parity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their footprints.
     pub bytes: u64,

@@ -75,7 +75,7 @@ pub(crate) struct TreeWalk {
     /// Nodes above the leaves that are read together: their children find room.
     inner: usize,
     leaves: usize,
-    /// What names only ids below is not entered.
+    /// Nodes that name only ids below are not entered.
     from: BlockId,
     /// Everything is entered, not only what is fresh, and nothing is taken from the cache.
     deep: bool,

@@ -1,9 +1,9 @@
 //! Garbage collection: finds out what is live, by walking all trees, and frees the rest.
 //!
-//! No counts of references are kept on disk. Most blocks are freed by the commit that drops them; what may be
-//! shared, or held by a snapshot, stays when it is dropped, and the collection finds it. It is the checker, too:
-//! what the block map knows and no tree refers to has leaked, what trees refer to and the map does not know is
-//! lost.
+//! No counts of references are kept on disk. Most blocks are freed by the commit that drops them; those that may be
+//! shared, or held by a snapshot, stay when they are dropped, and the collection finds them. It is the checker, too:
+//! blocks that the block map knows and no tree refers to have leaked, those that trees refer to and the map does not
+//! know are lost.
 //!
 //! # Life
 //! 1. **Pin.** A commit that is asked to, when everything it writes has its id and nobody is inside, notes the
@@ -11,10 +11,10 @@
 //!    business.
 //! 2. **Mark** ([`mark`]): every node below the pinned roots is read once; the ids of nodes and records go into
 //!    a set that spills ([`spill`]).
-//! 3. **Sweep** ([`sweep`]): that set and the block map are read side by side, in order of id. What the map knows
-//!    and nobody refers to dies; marks of second references that are gone are cleared.
+//! 3. **Sweep** ([`sweep`]): that set and the block map are read side by side, in order of id. Blocks that the map
+//!    knows and nobody refers to die; marks of second references that are gone are cleared.
 //! 4. Ids that are live and have no entry are *missing*, unless they were freed since the pin. Files that name some of
-//!    them are looked for, to be told of as damaged.
+//!    them are looked for, to be reported as damaged.
 //!
 //! # Live traffic
 //! Each step is short, and between steps everything goes on. What happens since the pin cannot make a block of
@@ -29,7 +29,7 @@
 //! [`Pins::freed`]: larder_pool::pins::Pins::freed
 //! [`Pins::touched`]: larder_pool::pins::Pins::touched
 //!
-//! What waits in the free queue is left to it; what the sweep finds dead joins it, and is freed by it
+//! Ids in the free queue are left to it; those that the sweep finds dead join it, and are freed by it
 //! (`larder_pool::freeing`).
 //!
 //! # Locks
@@ -38,13 +38,13 @@
 //! only for a moment. What the outside tells goes to a list behind a lock of its own, innermost of all.
 //!
 //! # Crash
-//! What the walk found is in memory and in pages that no descriptor names: a crash or an export leaves nothing of it
-//! but segments without live blocks, which the next commit frees, and a note ([`Collector::was_cut`]), so that it
-//! begins anew. What the sweep freed or unmarked is an update of the map like any other, and the same commit keeps
-//! the id through which it has judged. The next collection takes up from there: it pins anew, with a horizon of its
-//! own, and leaves alone all ids below. No tree needs to be walked for those: what a node names was there before it, so
-//! that nodes below that id name nothing above it. What was found before is kept with it, but for missing blocks: what
-//! it finds says from which id on it looked ([`Findings::from`]). One that failed is taken up in the same way.
+//! The sets of the walk are in memory and in pages that no descriptor names: a crash or an export leaves nothing of
+//! them but segments without live blocks, which the next commit frees, and a note ([`Collector::was_cut`]), so that it
+//! begins anew. Blocks that the sweep freed or unmarked are updates of the map like any other, and the same commit
+//! keeps the id through which it has judged. The next collection takes up from there: it pins anew, with a horizon of
+//! its own, and leaves alone all ids below. No tree needs to be walked for those: a node is newer than the blocks it
+//! names, so that nodes below that id name nothing above it. Earlier findings are kept with it, but for missing blocks:
+//! the findings say from which id on it looked ([`Findings::from`]). One that failed is taken up in the same way.
 //!
 //! # Memory
 //! [`larder_store::cache::GC_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what
@@ -227,7 +227,7 @@ impl Collection {
     fn progress(&self) -> Progress {
         let phase = if matches!(self.stage, Stage::Mark) { Phase::Mark } else { Phase::Sweep };
         let blocks = self.pinned.blocks;
-        // What is left of the walk is an estimate: after it, the sweep's half is known better.
+        // The rest of the walk is an estimate: after it, the sweep's half is known better.
         let examined =
             if phase == Phase::Mark { self.walked.min(blocks) } else { blocks + self.swept.min(blocks) };
         Progress { started: self.pinned.started, phase, examined, total: 2 * blocks.max(1) }
@@ -279,7 +279,7 @@ impl Collection {
                 };
                 let entries = (effort * ENTRIES_PER_NODE).min(pool.freeing().queue_room());
                 let more = sweep.step(pool, io, entries, &mut self.sets.suspects, judge_one)?;
-                // What is below a node that cannot be read may be needed.
+                // Blocks below a node that cannot be read may be needed.
                 if self.findings.lost == 0 {
                     let unshared = collector.act(&judged);
                     self.findings.unshared += unshared;
@@ -506,7 +506,7 @@ impl Collector {
             && self.pool.freeing().queue_room() < effort * ENTRIES_PER_NODE
         {
             self.pool.free_some(turn, effort * PAGES_PER_NODE)?;
-            // What finds no room in it is looked for in the map's runs, where it is not before the next commit.
+            // Ids that find no room in it are looked for in the map's runs, where they are not before the next commit.
             if self.pool.freeing().queue_room() == 0 {
                 return Ok(true);
             }
@@ -539,7 +539,7 @@ impl Collector {
     fn act(&self, judged: &[(BlockId, Act)]) -> u64 {
         let map = &mut *self.store.map.lock();
         let untouched = self.pool.pins().untouched(judged);
-        // Who touches one of them from now on waits for the map to set the mark.
+        // A touch of one of them from now on waits for the map to set the mark.
         let mut unshared = 0;
         for &(id, act) in &untouched {
             match act {

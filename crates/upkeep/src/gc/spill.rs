@@ -1,7 +1,7 @@
 //! A set of block ids that grows past memory: pushed in any order, read back once, ascending.
 //!
-//! With each id goes a [`Tag`]: the plain length of its record (0 for whatever is no record) and who refers to it.
-//! What comes back is each pair of id and tag once, with the number of times that it was pushed.
+//! With each id goes a [`Tag`]: the plain length of its record (0 if it is no record) and who refers to it.
+//! Each pair of id and tag is read back once, with the number of times that it was pushed.
 //!
 //! They are collected in a buffer; when it is full it is sorted, duplicates are counted, and it is written
 //! as a *run*: pages of ascending ids. Reading merges all runs, a page of each in memory. When there are
@@ -210,7 +210,7 @@ impl PageStream {
 /// Several sources as one ascending stream, each pair of id and tag once.
 pub(crate) struct Merged {
     cursors: Vec<Cursor>,
-    /// What was not worth writing.
+    /// Pushed ids that were not worth a run.
     rest: Counting<std::vec::IntoIter<Pushed>>,
     heads: BinaryHeap<Reverse<(Counted, usize)>>,
 }

@@ -26,7 +26,7 @@ pub(crate) enum Verdict<'a> {
 /// The sweep's state.
 pub(crate) struct Sweep {
     live: Merged,
-    /// What somebody came to need since the pin; none while more is added to it.
+    /// Blocks touched since the pin; `None` while more are added.
     retained: Option<Merged>,
     /// It went on since that was last added to.
     went_on: bool,

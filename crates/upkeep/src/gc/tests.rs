@@ -199,7 +199,7 @@ fn steady_second_references_keep_no_sweep_from_freeing() {
     let pool = pool_of(6000);
     let all = pool.store().core.lock().next_block.get();
     let touched = pool.store().core.lock().take_ids(100_000);
-    // What is dead comes last in the order of ids, and one of it is needed again during the sweep.
+    // Dead blocks come last in the order of ids, and one of them is needed again during the sweep.
     let dead: Vec<BlockId> = (0..20).map(|_| pool.store().core.lock().take_ids(1)).collect();
     for id in (1..all).map(BlockId::new).chain(dead.iter().copied()) {
         let places = larder_format::run::Places::new(&[NOWHERE]).unwrap();

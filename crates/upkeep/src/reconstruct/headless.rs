@@ -1,11 +1,11 @@
 //! Stripes whose header is lost in every copy: rebuilt from the blocks in them, which prove themselves.
 //!
-//! What lies between a stripe that is known and the next one is one stripe when each data column, in one of its copies,
-//! is sound blocks one behind the other from where blocks begin, then zeros; the longest column fills it but for the
-//! rounding. A block counts when the map has it here. One that the map does not have here any more counts as well
-//! when it was born in the segment's time: of what a slot held before, left by a write that got lost, neither is
-//! true. Then sums and parity follow, and the stripe is written anew, as it was but for its commit, which is the next
-//! known one's: a device that lacks stripes up to there gets it once more.
+//! The range between a known stripe and the next one is one stripe when each data column, in one of its copies, is
+//! sound blocks one behind the other from where blocks begin, then zeros; the longest column fills it but for the
+//! rounding. A block counts when the map has it here. One that the map does not have here any more counts as well when
+//! it was born in the segment's time: of older blocks in the slot, left by a write that got lost, neither is true. Then
+//! sums and parity follow, and the stripe is written anew, as it was but for its commit, which is the next known one's:
+//! a device that lacks stripes up to there gets it once more.
 
 use super::{LARGEST_STRIPE, Reconstruction, stripe};
 use bytes::Bytes;

@@ -66,7 +66,7 @@ const CHUNK: Range<u32> = 64 << 10..2 << 20;
 const LARGEST_WRITE: u32 = 4 << 20;
 /// Stripes that are treated together at most.
 const BATCH_STRIPES: usize = 64;
-/// How far behind a stripe without headers the log is searched for the next, bytes: more than any record of it takes.
+/// Range behind a stripe without headers in which the log is searched for the next, bytes: more than any record takes.
 const LOG_GAP: u32 = 2 << 20;
 /// Bytes of a column that a stripe has at most.
 const LARGEST_STRIPE: u32 = STRIPE_TARGET + MAX_SLOT / 4;
@@ -123,7 +123,7 @@ pub(crate) struct Reconstruction {
     /// The next stripe begins here, and nothing is looked at from `end` on.
     offset: u32,
     end: u32,
-    /// What it began with of both, and [`Segment::moves`] then.
+    /// Both as it began, and [`Segment::moves`] then.
     begun: (Range<u32>, u64),
     /// That stripes end at `end` is certain: what is missing before is lost.
     end_is_known: bool,
@@ -256,7 +256,7 @@ impl Reconstruction {
     /// As [`Reconstruction::step`].
     pub(crate) fn finish(&mut self, pool: &Pool) -> Result<()> {
         self.look_back(pool, 0)?;
-        // What was written before a column was copied elsewhere may not have been copied.
+        // Writes made before a column was copied elsewhere may not have been copied.
         while self.readahead.is_some() && !self.is_unmoved() {
             self.begin_again();
             while !self.advance(pool, u64::MAX)? {}
@@ -290,7 +290,7 @@ impl Reconstruction {
                 // It is gone through once more.
                 Retired::Moved => self.tally.refused -= refusal.stripes,
                 Retired::Noted => {}
-                // What is right on it can be read.
+                // It is not faulted: its sound columns can still be read.
                 Retired::Failed if refusal.repairs => {}
                 Retired::Failed => member.refuse(&refusal.error),
             }
@@ -369,7 +369,7 @@ impl Reconstruction {
     /// Where stripes end, and whether all of them are durable.
     fn find_end(&mut self, pool: &Pool) {
         if self.segment.kind == SegmentKind::Log {
-            // Whoever appends holds the lock: what is below the end is complete, whatever its commit.
+            // Appends hold the lock: everything below the end is complete, whatever its commit.
             let end = pool.log_end_in(self.segment.id);
             self.end_is_known = end.is_some();
             let whole = || pool.store().members.get(self.segment.slots[0].device).slot_size;
@@ -580,7 +580,7 @@ impl Reconstruction {
                 self.offset = header.offset
             }
             None if self.end_is_known => self.offset = self.end,
-            // What is missing may be under way.
+            // The missing stripe may be in flight.
             _ => {
                 self.unclear = (!is_log).then_some(self.end);
                 return self.end = from;
@@ -645,7 +645,7 @@ impl Reconstruction {
             wanted.push(self.wanted(pool, stripe));
         }
         let segment = Arc::clone(&self.segment);
-        // What repairs is proven by itself.
+        // Repairs are read back and proven one by one, so runs are not joined.
         let longest = if matches!(self.targets, Targets::All) { 0 } else { LARGEST_WRITE };
         let mut runs = Run::plan(&stripes, &wanted, longest);
         let places = Run::places(&mut runs, stripes.len());

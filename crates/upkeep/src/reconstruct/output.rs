@@ -1,7 +1,7 @@
-//! What a batch of stripes gives to be written, and what is being written.
+//! Writes of a batch of stripes: those that it gives, and those in flight.
 //!
-//! Stripes lie one behind the other, so what a device lacks does as well: columns of several stripes are put next to
-//! each other where they are copied or computed, and go out as one write.
+//! Stripes lie one behind the other, so the columns that a device lacks do as well: those of several stripes are put
+//! next to each other where they are copied or computed, and go out as one write.
 
 use crate::reconstruct::Tally;
 use crate::reconstruct::stripe::Stripe;
@@ -67,7 +67,7 @@ impl Run {
         places.into_iter().map(Mutex::new).collect()
     }
 
-    /// What is to be written, by what is `given` of each stripe: offsets, bytes, and of how many stripes they are.
+    /// Pieces to be written, by the columns `given` of each stripe: offset, bytes, and number of stripes of each.
     pub(super) fn given(self, given: &[BTreeSet<usize>]) -> Vec<(u32, AlignedBuf, u64)> {
         if self.stripes.iter().all(|(stripe, _)| given[*stripe].contains(&self.column)) {
             return vec![(self.offset, self.buffer, self.stripes.len() as u64)];

@@ -53,7 +53,7 @@ impl Reconstruction {
         }
     }
 
-    /// What the device that is to stand for a column's own has there by now.
+    /// Bytes that the stand-in for a column's own device has there by now.
     pub(super) fn read_stand_in(&self, column: usize, range: &Range<u32>) -> Option<AlignedBuf> {
         let Targets::Missing(missing) = &self.targets else { return None };
         let mut members =
@@ -81,7 +81,7 @@ impl Reconstruction {
                 bytes.copy_from_slice(&found);
                 true
             }
-            // Who does not answer is not asked for the pieces.
+            // A device that does not answer is not asked for the pieces.
             None | Some(Err(DeviceError::Overdue | DeviceError::Gone)) => false,
             Some(Err(_)) if stored <= ALIGN as u32 => false,
             Some(Err(_)) => {

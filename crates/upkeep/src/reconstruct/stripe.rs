@@ -193,7 +193,7 @@ impl Stripe {
     pub(super) fn salvage(&mut self, pool: &Pool, segment: &Segment) -> Vec<Lost> {
         let layout = segment.layout;
         let mut lost = Vec::new();
-        // What is put together helps with what is left.
+        // Columns that are put together help with the rest.
         for _ in 0..layout.k() {
             lost.clear();
             let mut progress = false;
@@ -221,8 +221,8 @@ impl Stripe {
         lost
     }
 
-    /// What is left of a column that nothing gives whole, after [`Stripe::salvage`]: its header, what its device gave,
-    /// and over that the blocks that were found.
+    /// Remains of a column that nothing gives whole, after [`Stripe::salvage`]: its header, the bytes of its device,
+    /// and over them the blocks that were found.
     pub(super) fn remains(&self, sums: &Sums, segment: &Segment, column: usize) -> Option<AlignedBuf> {
         let (layout, head) = (segment.layout, self.head_len());
         let height = self.header.height as usize;
@@ -290,7 +290,7 @@ impl Stripe {
             });
             let parities = (0..layout.m()).map(|p| body(layout.parity(p)).into_iter().collect());
             let versions: Vec<Vec<Bytes>> = data.chain(parities).collect();
-            // What its sum proves is not doubted.
+            // A column that its sum proves is not doubted.
             let is_proven = |number: &usize| match number.checked_sub(layout.k()) {
                 None => self.data(segment, *number).is_some(),
                 Some(p) => self.right(layout.parity(p)).is_some(),
@@ -392,8 +392,8 @@ impl Salvage {
         (fast128(sums, &self.bytes) == sum).then(|| Bytes::copy_from_slice(&self.bytes))
     }
 
-    /// What is lost of data column `i`, of which this begins at `start` of its slot: what is open, and blocks that
-    /// the map does not place there. Those are sound, but left over from another segment.
+    /// Losses of data column `i`, of which this begins at `start` of its slot: open ranges, and blocks that the map
+    /// does not place there. Those are sound, but left over from another segment.
     pub(super) fn lost(&self, pool: &Pool, segment: &Segment, i: usize, start: u32) -> Vec<Lost> {
         let column = i as u8;
         let foreign = |(id, kind, range): &(BlockId, BlockKind, Range<usize>)| {

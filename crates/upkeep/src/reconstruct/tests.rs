@@ -1,4 +1,4 @@
-//! What a device lacks is written to a blank one, from as few others as can give it.
+//! The columns of a missing device are written to a blank one, from as few others as can give them.
 
 use super::*;
 use crate::bed;

@@ -4,15 +4,15 @@
 //! tables and the log as well: every column of every stripe, with parity and spare copies that reads never touch, and
 //! the descriptors ([`Reconstruction`]). Blocks need no check of their own: the sums of stripes prove every byte.
 //!
-//! A scrub goes through what there is when it begins; segments that are freed before it comes to them are left out.
-//! What is not durable yet is left alone. A segment that was wholly read, and is sound now, gets the time of the
-//! scrub; [`ScrubSince::Before`] passes over those with a later one.
+//! A scrub goes through the segments of its beginning; those that are freed before it comes to them are left out.
+//! Stripes that are not durable yet are left alone. A segment that was wholly read, and is sound now, gets the time of
+//! the scrub; [`ScrubSince::Before`] passes over those with a later one.
 //!
-//! How far it is, and what came of the last few, are notes of the pool: a scrub goes on after an export, or after a
+//! Its progress, and the results of the last few, are notes of the pool: a scrub goes on after an export, or after a
 //! crash from where the last commit with such a note left it. Reconstructing twice does no harm.
 //!
 //! # Locks
-//! That of the work, held for a step, outermost of all; what others ask for is behind a short one of its own.
+//! That of the work, held for a step, outermost of all; state that others ask for is behind a short one of its own.
 
 mod labels;
 
@@ -36,7 +36,7 @@ const COURSE: &str = "scrub";
 const RESULTS: &str = "scrubs";
 /// Results that are kept.
 const KEPT: usize = 10;
-/// How far it is becomes a note after so many segments, or so much time.
+/// The progress becomes a note after so many segments, or after [`TIME_PER_NOTE`].
 const SEGMENTS_PER_NOTE: u64 = 64;
 /// Bytes of a segment that are gone through between two looks at whether the next one can be started.
 const PIECE: u64 = 8 << 20;
@@ -256,7 +256,7 @@ impl Scrub {
         if let Some(course) = &mut self.shown.lock().course {
             course.paused = true;
         }
-        // Who knows for how long: the segment under way is let go, and begun anew.
+        // It may be for long: the segment under way is let go, and begun anew.
         self.uncount(&work);
         work.let_go();
         self.note_course(&mut work)
@@ -436,7 +436,7 @@ impl Scrub {
         results.push(result);
         let kept = results.len().saturating_sub(KEPT);
         let note: Vec<String> = results[kept..].iter().map(ScrubResult::encode).collect();
-        // What was lost may have come back with a device.
+        // Losses may have come back with a device.
         self.pool.damage().recheck();
         let text = format!("{repaired} bytes repaired, {lost} ranges lost");
         self.store.event(Event::new(Class::ScrubFinish).text(text));

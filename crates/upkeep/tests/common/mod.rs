@@ -1,4 +1,4 @@
-//! What engine tests share: pools on simulated devices, and "files" that are one extent each.
+//! Common to engine tests: pools on simulated devices, and "files" that are one extent each.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use larder_device::{Device, Inline, SeededEntropy};
@@ -81,7 +81,7 @@ pub fn import_from(devices: Vec<Arc<dyn Device>>, seed: u64) -> Result<Kept, Poo
     Kept::import(world(seed), plan(devices), &ImportOptions::default())
 }
 
-/// What would be imported from these devices.
+/// The one pool that can be imported from these devices.
 pub fn plan(devices: Vec<Arc<dyn Device>>) -> Importable {
     let mut plans = plans(devices);
     assert_eq!(plans.len(), 1, "one pool is there");
@@ -258,7 +258,7 @@ pub fn logged(file: (u64, u64, usize)) -> Vec<u8> {
     [file.0, file.1, file.2 as u64].iter().flat_map(|n| n.to_le_bytes()).collect()
 }
 
-/// What each file must hold: version and length.
+/// Expected contents of each file: version and length.
 pub type Model = BTreeMap<u64, (u64, usize)>;
 
 /// Every layout, or two of them unless `LARDER_FULL` is set: for tests that move much data.

@@ -1,4 +1,4 @@
-//! What a pool must hold: every extent of every dataset and snapshot, and so exactly which blocks are live.
+//! Expected contents of a pool: every extent of every dataset and snapshot, and so exactly which blocks are live.
 
 use larder_format::{BlockId, BlockPtr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A block by number, in the order in which blocks were stored.
 pub type Version = usize;
 
-/// What an extent says: the part of a block that it shows.
+/// Content of an extent: the part of a block that it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub version: Version,
@@ -41,7 +41,7 @@ pub type Trees = BTreeMap<String, Tree>;
 #[derive(Debug, Default)]
 pub struct Blocks {
     pub all: Vec<(BlockPtr, u32)>,
-    /// What each repeats.
+    /// The letter that each repeats.
     pub letters: Vec<u64>,
     pub by_id: BTreeMap<BlockId, Version>,
 }

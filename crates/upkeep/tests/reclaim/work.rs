@@ -21,7 +21,7 @@ const INODES: u64 = 6;
 /// The key of the number of the state that a pool is in.
 const STAMP: Key = Key::new(1, 60, 0);
 
-/// How often each step ran.
+/// Number of times that each step ran.
 pub type Coverage = BTreeMap<&'static str, u64>;
 
 /// A pool at work, and all that is known of it.
@@ -44,10 +44,10 @@ struct Bed {
 
 /// Letters that come again and again; others are those of one block.
 const ALPHABET: u64 = 7;
-/// How long what has such a letter is.
+/// Lengths of blocks with such a letter, bytes.
 const LENGTHS: [u32; 3] = [90, 20_000, 110_000];
 
-/// What a block repeats.
+/// The bytes that a block of this letter repeats.
 fn word(letter: u64) -> [u8; 8] {
     (letter + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }

@@ -87,7 +87,7 @@ fn a_device_that_was_away_gets_what_it_missed_and_counts_again() {
             commit(&pool, &mut model, &files(40, 2, 3));
             assert_eq!(sim.device(away).counters().bytes_written, before, "{case}: written while offline");
             pool.upkeep.devices.online(device(away), None).unwrap();
-            // What is written from now on needs no resilver.
+            // Writes from now on need no resilver.
             commit(&pool, &mut model, &files(50, 2, 4));
             resilver(&pool);
             commit(&pool, &mut model, &files(10, 2, 5));

@@ -42,7 +42,7 @@ fn a_write_that_fails_on_a_stand_in_at_any_time_costs_no_stripe_and_no_copy() {
             let _ = pool.commit();
             pool.store().drop_caches();
             verify(&pool, &model);
-            // Whoever counts has everything.
+            // Members that count have everything.
             let goes_on = (0..3).any(|_| {
                 pool.upkeep.devices.clear(None).and_then(|()| pool.commit()).is_ok()
                     && pool.store().suspended().is_none()
@@ -156,7 +156,7 @@ fn a_slot_that_is_retired_as_its_device_is_replaced_holds_what_the_last_root_nam
     };
     let new = Interrupted { inner: sim.add_device(SIZE), at_flush: Arc::new(at_flush) };
     let index = pool.upkeep.devices.replace(device(0), Arc::new(new)).unwrap();
-    // What nodes lie in is done, and a root says so.
+    // The segment of nodes is resilvered, and a root says so.
     let nodes =
         pool.store().segments().into_iter().find(|record| record.kind == SegmentKind::Node).unwrap().id;
     while pool.store().members().get(index).cursor() < nodes {

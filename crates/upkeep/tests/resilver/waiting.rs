@@ -248,7 +248,7 @@ fn what_was_read_once_is_kept_when_it_cannot_be_read_another_day() {
     let other = sector_of(&pool, 30);
     sim.device(0).clear_faults();
     sim.device(0).inject(Fault::FailReads(other));
-    // What lies in the same stripe was read before, what could not be is read now.
+    // Blocks in the same stripe were read before, the one that could not be is read now.
     pool.upkeep.resilver.restart().unwrap();
     assert_eq!(pool.upkeep.resilver.progress().unwrap().devices, [new]);
     resilver(&pool);

@@ -8,7 +8,7 @@ use larder_sim::{SimWorld, Survival};
 
 /// Datasets below the root, with their compression.
 type Datasets = std::collections::BTreeMap<String, String>;
-/// What a pool holds.
+/// Contents of a pool.
 type State = (Model, Datasets);
 
 /// Puts, commits and syncs by seed, now and then a change of datasets with a commit of its own. Notes each state that
@@ -107,8 +107,8 @@ fn whole(pool: &Kept) -> Result<(), String> {
     }
 }
 
-/// What must hold after any cut: import, whole check, replay, every promise, whole check again, and a
-/// device that rots within what the layout survives.
+/// Checks after any cut: import, whole check, replay, every promise, whole check again, and a device that rots within
+/// what the layout survives.
 fn after_cut(
     after: &SimWorld,
     states: &[State],

@@ -30,7 +30,7 @@ const STAMP: Key = Key::new(1, 60, 0);
 /// Inodes from here on hold what others hold as well.
 const TWINS: u64 = 1000;
 
-/// How often each step ran.
+/// Number of times that each step ran.
 pub type Coverage = BTreeMap<String, u64>;
 
 /// One operation: files that come, with version and length, and files that go.
@@ -57,7 +57,7 @@ impl Change {
     }
 }
 
-/// What a file of some version holds.
+/// Contents of a file of some version.
 pub fn bytes_of(inode: u64, version: u64, len: usize) -> Vec<u8> {
     if inode < TWINS { content(inode, version, len) } else { content(TWINS, version % 3, len) }
 }
@@ -69,7 +69,7 @@ pub struct Seat {
     pub device: usize,
     /// Something may be wrong with what it holds or answers.
     pub harmed: bool,
-    /// What it held some time ago.
+    /// Its contents at earlier times.
     pub past: Vec<DeviceImage>,
 }
 
@@ -305,7 +305,7 @@ impl Bed {
         self.commit();
     }
 
-    /// What is on the devices is whole.
+    /// The contents of the devices are whole.
     pub fn assert_whole(&self, when: &str) {
         assert_whole(&self.pool(), when);
     }
@@ -325,7 +325,7 @@ fn stamp(pool: &Pool) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// What the tree says of a file.
+/// The extent of a file in the tree.
 pub fn extent(pool: &Pool, inode: u64) -> Result<Extent, PoolError> {
     let value = pool.dataset(ROOT_DATASET).unwrap().view()?.get(&Key::new(inode, EXTENT, 0))?;
     Ok(Extent::decode(&value.ok_or(PoolError::NotFound(format!("file {inode}")))?)?)

@@ -220,7 +220,7 @@ fn replace_the_last(seed: u64, coverage: &mut Coverage) {
         if bed.next(4) == 0 && cuts > 0 && new.is_some() {
             cuts -= 1;
             drop((pool, new));
-            // What cannot be read now may not have to be, when it is over.
+            // Readable over the cut: blocks on bad sectors may not be needed when it is over.
             bed.sim.device(device).clear_faults();
             bed.cut(since);
             since = bed.sim.trace().len();
@@ -247,7 +247,7 @@ fn replace_the_last(seed: u64, coverage: &mut Coverage) {
         }
     }
     assert!(pool.store().members().stand_in(old).is_none());
-    // What was overwritten meanwhile is well; a duplicate of what is lost is not.
+    // Files overwritten meanwhile are well; a duplicate of a lost block is not.
     let hit = unreadable(&bed);
     assert!(blocks(&bed, &hit).is_subset(&before), "{hit:?} cannot be read, {before:?} could not before");
     while pool.upkeep.damage.step(64).unwrap() {}

@@ -37,7 +37,7 @@ impl Written {
 /// Of the subsets of a size: how many were survived, how many there were.
 type Shares = BTreeMap<usize, (usize, usize)>;
 
-/// What came of each shape.
+/// Results by shape.
 #[derive(Default)]
 struct Tally(BTreeMap<String, Shares>);
 
@@ -241,7 +241,7 @@ fn devices_that_vanish_while_the_pool_works_cost_what_the_layout_says() {
                 sim.device(device).inject_window(Fault::Gone, spare, u64::MAX);
             }
         });
-        // Whoever has not been asked enough to vanish does now.
+        // Devices that have not had enough requests to vanish do now.
         numbers(lost).into_iter().for_each(|device| sim.device(device).inject(Fault::Gone));
         let went_on = went_on && pool.commit().is_ok();
         let case = format!("{} without {:?}", written.shape, numbers(lost));

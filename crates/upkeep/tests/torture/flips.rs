@@ -28,7 +28,7 @@ const SHAPES: [Shape; 8] = [
 /// Bits flipped, and things that they flipped in, by structure.
 type Flips = BTreeMap<Structure, (u64, u64)>;
 
-/// How bits of a piece are chosen.
+/// Choice of bits of a piece.
 #[derive(Debug, Clone, Copy)]
 pub enum Pattern {
     /// A single one.

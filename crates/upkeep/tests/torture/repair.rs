@@ -1,4 +1,4 @@
-//! How a tortured pool gets well: devices come back as they are, or others take their places, what they lack is
+//! Repair of a tortured pool: devices come back as they are, or others take their places, what they lack is
 //! resilvered, and everything is scrubbed; beside traffic, and with the power failing now and then.
 
 use crate::bed::{Bed, verify};
@@ -55,7 +55,7 @@ impl Bed {
         if let Some(other) = pool.store().members().stand_in(index) {
             match other.state() {
                 MemberState::Rebuilding => return,
-                // What the old one did not give the others do, in the end.
+                // Data that the old one did not give the others do, in the end.
                 MemberState::Waiting if self.harmed(index) && self.next(2) == 0 => {
                     pool.upkeep.devices.accept_loss(index).unwrap();
                     self.settle_in();
@@ -141,7 +141,7 @@ impl Bed {
 
     /// Proves and reconstructs everything; false when it has to be done again.
     fn scrub(&mut self, calm: bool) -> bool {
-        // What was written while devices lied is not looked at before it is durable.
+        // Stripes written while devices lied are not looked at before they are durable.
         self.commit();
         self.pool().upkeep.scrub.start(ScrubSince::All).unwrap();
         let mut since = self.sim.trace().len();
@@ -184,7 +184,7 @@ impl Bed {
         }
     }
 
-    /// What happens beside a repair; false when something was harmed.
+    /// A step of traffic or harm beside a repair; false when something was harmed.
     pub fn beside(&mut self, calm: bool, since: &mut usize) -> bool {
         match self.next(20) {
             0..=2 => self.put(),

@@ -124,7 +124,7 @@ impl Bed {
         self.reshape_and_cut(since);
     }
 
-    /// What does not fit is moved, some of it.
+    /// Moves some of the segments that do not fit.
     pub fn reshape_some(&mut self) {
         let since = self.sim.trace().len();
         self.count("reshape");

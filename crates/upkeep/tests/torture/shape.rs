@@ -95,8 +95,8 @@ impl Shape {
         (1..1u32 << self.devices()).filter(|lost| lost.count_ones() <= 3).collect()
     }
 
-    /// How many of the ways to lose `losses` devices are fatal to one group, counted by what each word means and not
-    /// by the formula of layouts.
+    /// Number of the ways to lose `losses` devices that are fatal to one group, counted by the meaning of each word and
+    /// not by the formula of layouts.
     fn fatal_to_group(self, losses: usize) -> usize {
         let n = self.width;
         let all = choose(n, losses);
@@ -137,7 +137,7 @@ impl Shape {
         }
     }
 
-    /// How many of the ways to lose `losses` devices, of how many, are survived.
+    /// Number of the ways to lose `losses` devices that are survived, and of all of them.
     pub fn theory(self, losses: usize) -> (usize, usize) {
         // Ways to spread the losses over the groups so that each survives.
         let mut ways = vec![0; losses + 1];

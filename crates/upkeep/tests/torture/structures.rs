@@ -1,4 +1,4 @@
-//! What lies where on the devices of a pool, by structure.
+//! Places of the structures on the devices of a pool.
 
 use larder_format::label::{HEARTBEAT_OFFSET, LABEL_LEN, RING_SLOT, RING_SLOTS};
 use larder_format::root::{Root, ring_slot};
@@ -119,7 +119,7 @@ pub fn structures(pool: &Pool, sim: &SimWorld) -> Vec<Piece> {
                 stripe: None,
             });
         }
-        // What the log holds is not told by its segments' heights.
+        // The heights of log segments do not tell where their stripes end.
         let end = if segment.kind == SegmentKind::Log { slot_size } else { segment.height };
         let mut offset = DESCRIPTOR_LEN;
         while offset < end {

@@ -138,7 +138,7 @@ impl Bed {
         self.count("calm");
     }
 
-    /// What a device holds now may come back later.
+    /// Keeps the contents of a device, which may come back later.
     fn remember(&mut self) {
         let seat = self.some_place(|_| true).expect("a pool has devices");
         let image = self.sim_of(seat).image();

@@ -1,4 +1,4 @@
-//! What happens while slots are held, and of discards that no flush followed.
+//! Traffic while slots are held, and discards that no flush followed.
 
 use super::{SIZE, all, common, first};
 use crate::common::Kept;

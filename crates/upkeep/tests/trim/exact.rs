@@ -81,7 +81,7 @@ pub fn run(seed: u64) -> Result<usize, String> {
         }
         freed.retain(|slot| !before.contains(slot));
         freed.extend(before.difference(&used(&pool)).copied());
-        // What is given back by the commits of other steps is met there.
+        // Slots given back by the commits of other steps are met there.
         let all = below(2) == 0;
         while pool.upkeep.trim.step().unwrap().is_some() {
             let used = used(&pool);

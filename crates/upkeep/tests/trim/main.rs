@@ -168,7 +168,7 @@ fn a_trim_is_suspended_goes_on_where_it_was_also_after_an_export_and_is_cancelle
         (sim.device(0).counters().bytes_discarded, free(&pool).difference(&before).count() as u64);
     while pool.upkeep.trim.step().unwrap().is_some() {}
     let asked = sim.device(0).counters().bytes_discarded - asked;
-    // What the import took or gave back before the place where it goes on is not gone through again.
+    // Slots that the import took or gave back before the place where it goes on are not gone through again.
     assert!(asked.abs_diff(free << 20) <= 4 << 20, "{asked} of {free} MiB");
     assert_eq!(first(&pool).unwrap().state, TrimState::Done);
     let done = first(&pool);

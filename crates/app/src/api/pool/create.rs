@@ -43,7 +43,7 @@ impl Create {
     }
 }
 
-/// What a new pool is.
+/// A new pool, as made or, in a dry run, as it would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
     /// Its name.
@@ -56,7 +56,7 @@ pub struct Created {
     pub size: u64,
     /// Bytes that files can take, before compression.
     pub usable: u64,
-    /// How many losses are survived whichever devices they hit.
+    /// Device losses survived, whichever devices they hit.
     pub survives: u32,
     /// Where its top dataset is mounted, if it is.
     pub mountpoint: Option<String>,

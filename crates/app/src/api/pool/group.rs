@@ -7,7 +7,7 @@ use larder_pool::property;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How a group keeps its data.
+/// Redundancy of a group, by its word on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Word {
@@ -62,7 +62,7 @@ impl Word {
         (self.least()..=MAX_COLUMNS).rev().find(|&count| self.rule(count).is_some()).unwrap_or(self.least())
     }
 
-    /// How many devices it takes, for people.
+    /// Number of devices that it takes, as a phrase for errors.
     fn takes(self) -> String {
         let parity = match self {
             Self::Raid10 => "an even number of devices, ",
@@ -92,7 +92,7 @@ impl fmt::Display for Word {
 /// A group that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// How it keeps its data.
+    /// Its redundancy.
     pub word: Word,
     /// Absolute paths of its devices: block devices or files.
     pub devices: Vec<String>,

@@ -60,14 +60,14 @@ impl Import {
     }
 }
 
-/// What importing came to.
+/// Result of an import.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {
     /// Names of the pools that are imported now.
     pub names: Vec<String>,
-    /// What people should know: devices that are missing, datasets that could not be mounted.
+    /// Notes for people: devices that are missing, datasets that could not be mounted.
     pub notes: Vec<String>,
-    /// What went wrong with other pools.
+    /// Errors of other pools.
     pub failed: Vec<ApiError>,
 }
 

@@ -1,4 +1,4 @@
-//! What `pool status` and other verbs tell of pools.
+//! State of pools, as `pool status` and other verbs show it.
 
 use crate::api::dedup::DedupStatus;
 use crate::api::figures::Waits;
@@ -67,9 +67,9 @@ pub struct PoolStatus {
     pub root: Vdev,
     /// The newest durable commit.
     pub commit: u64,
-    /// What is wrong, in a sentence.
+    /// The problem, in a sentence.
     pub status: Option<String>,
-    /// What to do about it: a command to paste.
+    /// Its remedy: a command to paste.
     pub action: Option<String>,
     /// Where to read on.
     pub see: Option<String>,
@@ -89,7 +89,7 @@ pub struct PoolStatus {
     pub dedup: Option<DedupStatus>,
     /// Bytes, one copy of them, that still have to move since groups changed their shape.
     pub reshaping: u64,
-    /// How many more losses are survived whichever devices they hit.
+    /// Further device losses survived, whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.
     pub damaged: Vec<String>,
@@ -112,7 +112,7 @@ pub struct Vdev {
     pub path: Option<String>,
     /// Its state.
     pub state: State,
-    /// What else there is to say: `was /dev/sdb`, `resilvering`.
+    /// A remark: `was /dev/sdb`, `resilvering`.
     pub note: Option<String>,
     /// Reads that failed.
     pub read_errors: u64,
@@ -126,17 +126,17 @@ pub struct Vdev {
     pub allocated: u64,
     /// Per cent of the free space that lies in segments in use.
     pub fragmentation: u8,
-    /// What has been read and written since import.
+    /// Reads and writes since import.
     pub io: Io,
-    /// How long requests took since import; told only when [`crate::api::figures::Iostat`] asks.
+    /// Latencies since import; filled in only for [`crate::api::figures::Iostat`].
     pub waits: Waits,
-    /// How its last trim stands; nothing of groups, spares and what is not in use.
+    /// Its last trim; nothing for groups, spares and devices not in use.
     pub trim: Option<Trim>,
-    /// What it is made of.
+    /// Its parts; empty for a device.
     pub children: Vec<Vdev>,
 }
 
-/// How the trim of a device stands.
+/// State of a device's trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrimState {
@@ -155,7 +155,7 @@ pub enum TrimState {
 /// The last trim of a device that somebody asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trim {
-    /// How it stands.
+    /// Its state.
     pub state: TrimState,
     /// When it began; of one that is complete, when it ended. Seconds since 1970.
     pub time: Option<i64>,
@@ -178,7 +178,7 @@ pub struct Io {
     pub written_bytes: u64,
 }
 
-/// What a scan is for.
+/// Kind of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScanKind {
@@ -191,7 +191,7 @@ pub enum ScanKind {
 /// A scrub or resilver, running or done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
-    /// What it is for.
+    /// Scrub or resilver.
     pub kind: ScanKind,
     /// Seconds since 1970.
     pub started: i64,
@@ -213,6 +213,6 @@ pub struct Scan {
     pub rate: Option<u64>,
     /// Seconds that are left, where the rate tells.
     pub left: Option<u64>,
-    /// What it waits for, when it does not move: a resilver, its window.
+    /// Reason for a wait: a resilver, its window.
     pub waits_for: Option<String>,
 }

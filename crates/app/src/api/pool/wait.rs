@@ -9,7 +9,7 @@ pub struct Sync {
     pub names: Vec<String>,
 }
 
-/// What [`Wait`] waits for.
+/// An activity whose end [`Wait`] waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activity {

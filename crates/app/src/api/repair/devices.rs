@@ -22,7 +22,7 @@ pub struct Online {
     pub devices: Vec<String>,
 }
 
-/// What people should know of what was done, a sentence each.
+/// Notes for people on a change that was made, a sentence each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// The sentences.

@@ -11,13 +11,13 @@ use std::collections::HashSet;
 pub struct Reshape {
     /// The pool.
     pub name: String,
-    /// How.
+    /// The change.
     pub change: Change,
     /// Only tell. Devices are looked at, nothing is written.
     pub dry_run: bool,
 }
 
-/// How a pool's devices change.
+/// A change of a pool's devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
@@ -80,7 +80,7 @@ impl Reshape {
     }
 }
 
-/// What a pool is made of.
+/// Groups, spares and capacity of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Its groups.
@@ -89,22 +89,22 @@ pub struct Shape {
     pub spares: Vec<String>,
     /// Bytes that files can take, before compression.
     pub usable: u64,
-    /// How many losses are survived whichever devices they hit, once all is resilvered.
+    /// Device losses survived, whichever devices they hit, once all is resilvered.
     pub survives: u32,
 }
 
-/// What a [`Reshape`] comes to.
+/// Result of a [`Reshape`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshaped {
     /// The pool.
     pub name: String,
     /// Whether anything was changed.
     pub done: bool,
-    /// What it was made of.
+    /// Its shape before.
     pub before: Shape,
-    /// What it is made of, or would be.
+    /// Its shape after; in a dry run, as it would be.
     pub after: Shape,
-    /// What people should know: what goes on now, and what is lost of the guarantee.
+    /// Notes for people: work that goes on now, and losses of redundancy.
     pub notes: Vec<String>,
 }
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 pub struct Scrub {
     /// Which pools.
     pub names: Vec<String>,
-    /// What to do.
+    /// The action.
     pub action: ScrubAction,
     /// Seconds since 1970: only what was last verified before that, or never.
     pub since: Option<i64>,
 }
 
-/// What to do about a scrub.
+/// Action on scrubs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScrubAction {
@@ -39,13 +39,13 @@ pub struct Trim {
     pub name: String,
     /// Its devices; none for all to which it applies.
     pub devices: Vec<String>,
-    /// What to do.
+    /// The action.
     pub action: TrimAction,
     /// The most of each device that is gone through in a second, bytes; 0 for no limit.
     pub rate: u64,
 }
 
-/// What to do about trims.
+/// Action on trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrimAction {

@@ -422,7 +422,7 @@ impl Ops for Memory {
         Ok(())
     }
 
-    /// What is zero counts as a hole, byte by byte.
+    /// Zeros count as holes, byte by byte.
     fn lseek(&self, node: NodeId, _handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
         let content = self.content(node)?;
         let content = content.read();

@@ -171,7 +171,7 @@ fn mount_line(path: &Path) -> Option<String> {
     table.lines().find(|line| line.contains(path.to_str().unwrap())).map(str::to_owned)
 }
 
-/// What a system call has failed with.
+/// Errno of a failed system call.
 fn errno_of<T: std::fmt::Debug>(result: io::Result<T>) -> Errno {
     Errno::from_io_error(&result.unwrap_err()).unwrap()
 }
@@ -462,7 +462,7 @@ fn a_new_file_is_written_around_the_pages(over: Transport) {
     assert_eq!(reads > 0, larder_fuse::keeps_pages_true(), "{reads} reads");
 }
 
-/// What may not be mapped is not read from pages either.
+/// A handle that may not map does not read from pages either.
 fn nobody_maps_what_is_written_around_the_pages(over: Transport) {
     let Some(m) = mounted(over, "nobody_maps_what_is_written_around_the_pages") else { return };
     let reads_twice = || {

@@ -52,7 +52,7 @@ fn user_properties(live: &Live, dataset: &Dataset) -> BTreeSet<String> {
     names
 }
 
-/// What a dataset and all below it amount to.
+/// Usage of a dataset and all below it.
 fn total(live: &Live, dataset: &Dataset) -> Usage {
     family(live, dataset.id()).iter().map(|dataset| dataset.usage()).fold(Usage::default(), |sum, one| {
         Usage {
@@ -116,7 +116,7 @@ fn value(live: &Live, dataset: &Dataset, name: &str) -> Option<PropertyValue> {
     Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
 }
 
-/// What compression saves, as `1.50`; nothing is never worse than 1.00.
+/// Compression ratio, as `1.50`; at least 1.00.
 fn ratio(logical: u64, stored: u64) -> String {
     if stored == 0 {
         return "1.00".to_owned();

@@ -17,7 +17,7 @@ use larder_pool::open::{Scan, scan};
 use larder_upkeep::Upkeep;
 use std::sync::Arc;
 
-/// What is to be done, once everything has been looked at; gives the devices that are new.
+/// The change itself, made once everything has been looked at; gives the new devices.
 pub type Act<'a> = Box<dyn FnOnce() -> Result<Vec<DeviceIndex>> + 'a>;
 
 /// See the module's text.
@@ -26,7 +26,7 @@ pub struct Draft<'a> {
     pub live: &'a Live,
     pub pool: &'a Pool,
     pub upkeep: &'a Upkeep,
-    /// How new devices are opened.
+    /// Mode in which new devices are opened.
     mode: OpenMode,
     pub before: Plan,
     pub after: Plan,

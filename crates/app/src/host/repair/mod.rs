@@ -31,7 +31,7 @@ use larder_pool::{Pool, PoolError};
 use larder_upkeep::Upkeep;
 use std::sync::Arc;
 
-/// What the pool refuses.
+/// An error of a refused change: nothing was changed, unless the error says otherwise.
 fn refused(error: PoolError) -> ApiError {
     let error = ApiError::from(error);
     match error.safe {
@@ -86,7 +86,7 @@ impl Host {
     }
 }
 
-/// What could not be read of a device that is being replaced.
+/// Phrase for the data that could not be read of a device that is being replaced.
 pub fn lost_text(upkeep: &Upkeep) -> String {
     match upkeep.resilver.result().filter(|result| result.lost > 0) {
         Some(result) => format!("{} that could not be read", format_size(result.lost_bytes)),

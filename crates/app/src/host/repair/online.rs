@@ -59,7 +59,7 @@ impl Host {
         let path = if named { Some(text.to_owned()) } else { roster::path(pool, &member).filter(known) };
         let found = match path.as_deref().map(|path| open_again(pool, &member, path)) {
             Some(Ok(found)) => found,
-            // Who is not there cannot be done without.
+            // A device that is missing or given up must be opened anew.
             Some(Err(error)) if member.size().is_none() || member.is_given_up() => return Err(error),
             None if member.size().is_none() => {
                 let message = format!("where device {} is now, is not known", member.guid);

@@ -1,4 +1,4 @@
-//! What a pool would look like, for verbs that change which devices it is made of.
+//! Shape of a pool, as it is and would be, for verbs that change which devices it is made of.
 
 use super::super::roster;
 use crate::api::Result;

@@ -215,7 +215,7 @@ fn every_request_is_read_alike_from_one_piece_and_from_a_ring() {
         assert_eq!((request.unique, request.node, request.opcode), (77, 5, code));
         assert_eq!((request.uid, request.gid, request.pid), (1, 2, 3));
 
-        // What lies behind the parts is left of earlier requests.
+        // Bytes behind the parts are left from earlier requests.
         let mut header = bytes[..40].to_vec();
         header.resize(128, 0xee);
         let mut place = structure.clone();
