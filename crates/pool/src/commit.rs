@@ -32,7 +32,7 @@ use larder_store::codec::Codec;
 use larder_store::core::LEASE;
 use larder_store::segments::SegmentEntry;
 use larder_store::space::GroupSpace;
-use larder_store::{Appender, Class, Event, PoolError, Result, RunIo, Store, TableNodes, own_info};
+use larder_store::{Appender, Class, Event, PoolError, Refusal, Result, RunIo, Store, TableNodes, own_info};
 use larder_sync::RwLockWriteGuard;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -133,9 +133,14 @@ impl Pool {
     fn commit_unless(&self, how: How, target: Option<OpSeq>) -> Result<CommitId> {
         let export = how == How::Export;
         let _one_at_a_time = self.commit_turn();
-        self.shared.store.check_writable()?;
-        if target.is_some_and(|target| self.shared.intent.notes.lock().has_logged(target)) {
-            return Ok(self.shared.store.durable_commit());
+        let writable = self.shared.store.check_writable();
+        let is_there = target.is_some_and(|target| self.shared.intent.notes.lock().has_logged(target));
+        match writable {
+            // The export's own commit has it.
+            Ok(()) | Err(PoolError::Refused(Refusal::Exported)) if is_there => {
+                return Ok(self.shared.store.durable_commit());
+            }
+            writable => writable?,
         }
         if target.is_none() {
             self.shared.store.hurried.store(false, Ordering::Relaxed);
@@ -162,6 +167,8 @@ impl Pool {
         };
         let commit = sealed.root.commit;
         self.finish_or_keep(sealed)?;
+        // Others may take it from now on.
+        self.shared.store.exported.fetch_or(export, Ordering::AcqRel);
         if let Some(front) = &front {
             front.committed(commit);
         }
@@ -325,6 +332,7 @@ impl Pool {
         let mut intent = self.shared.intent.lock();
         drop(crossed);
         self.shared.intent.rotate(nobody_enters, &mut intent, commit)?;
+        self.shared.intent.set_closed(&intent, how == How::Export);
         let tables = self.seal_tables(commit)?;
         let time = self.shared.store.world.clock.now();
         let mut core = self.shared.store.core.lock();

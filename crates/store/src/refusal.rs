@@ -94,6 +94,9 @@ pub enum Refusal {
          would be lost"
     )]
     LogUnread(String),
+    /// The pool was exported: others may have it by now.
+    #[error("the pool was exported")]
+    Exported,
     /// A suspended pool cannot go on.
     #[error(
         "the pool is suspended, and what was written since its last commit cannot be completed any more: {0}. What was \

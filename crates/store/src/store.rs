@@ -95,6 +95,8 @@ pub struct Store {
     pub durable: AtomicU64,
     /// Why nothing is written any more.
     pub suspended: Mutex<Option<Suspension>>,
+    /// The newest root says that the pool was exported: nothing may follow it.
+    pub exported: AtomicBool,
     /// Damage that reads found.
     pub suspects: Suspects,
     /// Slots that are out of use.
@@ -151,6 +153,7 @@ impl Store {
             hurried: AtomicBool::new(false),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
+            exported: AtomicBool::new(false),
             suspects: Suspects::default(),
             bad_slots: BadSlots::default(),
             misses: Misses::default(),

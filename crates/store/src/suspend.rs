@@ -16,19 +16,24 @@
 use crate::error::{PoolError, Result};
 use crate::events::{Class, Event};
 use crate::member::Member;
+use crate::refusal::Refusal;
 use crate::store::Store;
 use crate::suspension::Suspension;
 use larder_format::GroupIndex;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// Refuses when nothing may be written.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`], [`PoolError::Suspended`] or [`PoolError::HostFull`].
+    /// [`PoolError::ReadOnly`], [`Refusal::Exported`], [`PoolError::Suspended`] or [`PoolError::HostFull`].
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
+        }
+        if self.exported.load(Ordering::Acquire) {
+            return Err(Refusal::Exported.into());
         }
         self.suspended.lock().as_ref().map_or(Ok(()), |suspension| Err(suspension.error()))
     }

@@ -37,6 +37,7 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
             "attach them and import again; to read the rest: larder pool import -o readonly=on POOL"
         }
         Refusal::OutOfIds(_) => "to read it: larder pool import -o readonly=on POOL",
+        Refusal::Exported => "larder pool import POOL",
         Refusal::CannotComplete(_) => "larder pool export -f POOL; larder pool import POOL",
         Refusal::NoDeviceNumbers | Refusal::NoGroupNumbers | Refusal::NoDatasetNumbers(_) => {
             "copy what it holds to a new pool"
