@@ -351,7 +351,10 @@ impl Volume {
                 for one in taken.chunks(1).filter(|one| !one[0].is_stored()) {
                     match self.store_taken(op, one) {
                         Ok(mut not_stored) => rest.append(&mut not_stored),
-                        Err(error @ FsError::Damaged(_)) => self.give_up(&one[0], error),
+                        Err(error @ FsError::Damaged(_)) => {
+                            self.check_silence()?;
+                            self.give_up(&one[0], error);
+                        }
                         failed => return failed.map(drop),
                     }
                 }
@@ -553,6 +556,11 @@ impl Volume {
         Ok(())
     }
 
+    /// Fails where data is not damaged but a device does not answer: the flush can be tried again, nothing is given up.
+    pub(crate) fn check_silence(&self) -> Result<()> {
+        self.pool.store().silence().map_or(Ok(()), |error| Err(FsError::Io(error.to_string())))
+    }
+
     /// The whole content of a record; `None` when the part that was not written cannot be read.
     fn complete(
         &self,
@@ -571,6 +579,7 @@ impl Volume {
             match self.plain_among(&extent, bases) {
                 Ok(base) => plain[..base.len()].copy_from_slice(&base),
                 Err(error) => {
+                    self.check_silence()?;
                     self.note_damage(from.inode.id, &(offset, extent));
                     from.inode.state.lock().failures.note(error);
                     return Ok(None);

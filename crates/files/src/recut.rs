@@ -375,6 +375,7 @@ impl Cutting<'_> {
         let base = match self.olds.volume.plain_among(&extent, &self.bases) {
             Ok(base) => base,
             Err(error) => {
+                self.olds.volume.check_silence()?;
                 self.olds.volume.note_damage(self.written.id, &(offset, extent));
                 if busy {
                     self.recut.lost = Some(error);

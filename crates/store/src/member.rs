@@ -441,6 +441,13 @@ impl Member {
             .map(|read| self.wait(read))
     }
 
+    /// Whether it gives anything: the beginning of one of its labels.
+    pub fn answers(&self) -> bool {
+        self.label_areas()
+            .into_iter()
+            .any(|at| matches!(self.read_back(at, larder_device::ALIGN), Some(Ok(_))))
+    }
+
     /// Whether it has a heartbeat of this import.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)

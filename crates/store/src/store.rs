@@ -20,7 +20,7 @@ use larder_format::root::RootImport;
 use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid};
 use larder_sorted::map::BlockMap;
 use larder_sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The world outside, handed in.
@@ -95,6 +95,8 @@ pub struct Store {
     pub durable: AtomicU64,
     /// Why nothing is written any more.
     pub suspended: Mutex<Option<Suspension>>,
+    /// Times in a row that a device in use did not answer where data could not be read.
+    pub silences: AtomicU32,
     /// The newest root says that the pool was exported: nothing may follow it.
     pub exported: AtomicBool,
     /// Damage that reads found.
@@ -153,6 +155,7 @@ impl Store {
             hurried: AtomicBool::new(false),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
+            silences: AtomicU32::new(0),
             exported: AtomicBool::new(false),
             suspects: Suspects::default(),
             bad_slots: BadSlots::default(),

@@ -23,6 +23,9 @@ use larder_format::GroupIndex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Times that a device may not answer a flush before the pool is suspended: half a minute of commits.
+const SILENCES: u32 = 6;
+
 impl Store {
     /// Refuses when nothing may be written.
     ///
@@ -63,6 +66,23 @@ impl Store {
             false => format!("the file system under {} is full", full.join(", ")),
         };
         self.suspend_as(Suspension { reason, lasting: false, full: !full.is_empty() })
+    }
+
+    /// The error of a device in use that gives not even its own label: data that cannot be read meanwhile is not
+    /// damaged, and nothing may be given up for it. If that lasts, the pool is suspended until the device is there
+    /// again; its `resume` goes on with all that was accepted.
+    pub fn silence(&self) -> Option<PoolError> {
+        let silent = self.members.iter().find(|member| member.is_online() && !member.answers());
+        let Some(member) = silent else {
+            self.silences.store(0, Ordering::Relaxed);
+            return None;
+        };
+        let why = format!("{} does not answer", member.name());
+        if self.silences.fetch_add(1, Ordering::Relaxed) < SILENCES {
+            return Some(PoolError::Invalid(why));
+        }
+        self.silences.store(0, Ordering::Relaxed);
+        Some(self.suspend_without(&[member], &why))
     }
 
     /// Suspends the pool when a group has lost more devices than its layout survives.

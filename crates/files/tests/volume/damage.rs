@@ -10,6 +10,7 @@ use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, ByteLen, DeviceOffset};
 use larder_pool::codec::Codec;
 use larder_pool::{Dedup, Look, NewRecord, Pool, PoolError, ROOT_DATASET};
+use larder_sim::Fault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -287,6 +288,38 @@ fn a_part_written_before_the_damage_was_known_is_told_by_fsync_and_stops_nobody_
     assert_eq!(bed.read(other, 0, 4), b"fine");
     assert!(is_eio(bed.mount.read(node, Handle(0), RECORD, 10)), "it is not half old, half new");
     assert_eq!(named(&bed), ["/a".to_owned()].into());
+}
+
+#[test]
+fn synced_parts_of_records_outlive_a_device_that_does_not_answer_for_a_while() {
+    for (chunking, lasts) in [("fixed", 2), ("fixed", 9), ("content", 2), ("content", 9)] {
+        let properties = [("recordsize", "4096"), ("chunking", chunking)];
+        let bed = Bed::with_layout("single", &[SIZE], &properties);
+        let node = bed.file(ROOT, "a");
+        let old = content(1, 16);
+        bed.write(node, 0, &old);
+        let bed = bed.reopen(2);
+        bed.write(node, RECORD + 1, b"accepted");
+        bed.fsync(node);
+        // The link is reset, say: reads give errors, and nothing is written meanwhile.
+        bed.pool.store().drop_caches();
+        bed.sim.device(0).inject(Fault::FailReads(0..u64::MAX));
+        for _ in 0..lasts {
+            bed.pool.commit().unwrap_err();
+        }
+        assert_eq!(bed.pool.store().suspended().is_some(), lasts > 6, "{chunking}, {lasts}");
+        bed.sim.device(0).clear_faults();
+        bed.upkeep.devices.clear(None).unwrap();
+        bed.pool.commit().unwrap();
+        bed.pool.store().drop_caches();
+        let mut wanted = old.clone();
+        wanted[RECORD as usize + 1..][..8].copy_from_slice(b"accepted");
+        assert!(bed.read(node, 0, wanted.len() as u32) == wanted, "{chunking}, {lasts}");
+        bed.fsync(node);
+        assert_eq!(named(&bed), BTreeSet::new(), "nothing is damaged");
+        let bed = bed.reopen(3);
+        assert!(bed.read(node, 0, wanted.len() as u32) == wanted, "{chunking}, {lasts}");
+    }
 }
 
 #[test]
