@@ -6,14 +6,14 @@
 //! root or the one before it, since its predecessor was flushed to it before; if not, it is an old
 //! image. Devices whose histories do not contain each other were written apart: import refuses.
 
-use larder_device::{AlignedBuf, Device, DeviceError, Request, TIMEOUT};
+use larder_device::{ALIGN, AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
     FORMAT_VERSION, Features, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET,
     RING_SLOT, RING_SLOTS, label_areas,
 };
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
-use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, Incarnation, PoolGuid, Reason};
+use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, PoolGuid, Reason};
 use larder_mutants::{Mutant, mutated};
 use larder_store::Refusal;
 use std::collections::BTreeMap;
@@ -102,6 +102,77 @@ pub struct Unsupported {
     pub why: String,
 }
 
+/// Bytes of a label area that are read at once where it cannot be read whole.
+const PIECE: usize = RING_SLOT;
+/// Pieces that fail before the others are left alone: each may take a dying disk seconds.
+const VAIN: usize = 3;
+
+/// A label area, as far as it can be read.
+struct LabelArea {
+    /// With zeros for sectors that cannot be read.
+    bytes: AlignedBuf,
+    /// Offsets of these.
+    unread: Vec<usize>,
+    /// Error of the last of them.
+    failed: Option<DeviceError>,
+}
+
+impl LabelArea {
+    /// Reads it at once, or, where a sector fails, sector by sector: the others may have label and roots.
+    ///
+    /// # Errors
+    /// When the device gives none of it.
+    fn read(device: &Arc<dyn Device>, at: DeviceOffset) -> Result<Self, DeviceError> {
+        let read = |from: usize, len: usize| {
+            let (offset, len) = (DeviceOffset::new(at.get() + from as u64), ByteLen::new(len as u64));
+            // One that hangs must not hold up whoever lets go of it, either.
+            device.submit(Request::Read { offset, len }).within(TIMEOUT).inspect_err(|error| {
+                if *error == DeviceError::Overdue {
+                    device.abandon();
+                }
+            })
+        };
+        let whole = LABEL_AREA as usize;
+        let failed = match read(0, whole) {
+            Ok(bytes) => return Ok(Self { bytes, unread: Vec::new(), failed: None }),
+            Err(error @ DeviceError::Io { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let mut area =
+            Self { bytes: AlignedBuf::zeroed(whole), unread: Vec::new(), failed: Some(failed.clone()) };
+        for start in (0..whole).step_by(PIECE) {
+            match read(start, PIECE) {
+                Ok(bytes) => area.bytes[start..start + PIECE].copy_from_slice(&bytes),
+                Err(DeviceError::Io { .. }) => area.unread.extend((start..start + PIECE).step_by(ALIGN)),
+                Err(error) => return Err(error),
+            }
+            if start == (VAIN - 1) * PIECE && area.unread.len() == VAIN * PIECE / ALIGN {
+                return Err(failed);
+            }
+        }
+        let retried = std::mem::take(&mut area.unread);
+        for start in retried {
+            match read(start, ALIGN) {
+                Ok(bytes) => area.bytes[start..start + ALIGN].copy_from_slice(&bytes),
+                Err(DeviceError::Io { .. }) => area.unread.push(start),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(area)
+    }
+
+    /// Whether some of a range could not be read.
+    fn lacks(&self, range: std::ops::Range<usize>) -> bool {
+        self.unread.iter().any(|at| range.contains(at))
+    }
+}
+
+/// Bytes of a place of the ring in a label area.
+fn ring_place(place: usize) -> std::ops::Range<usize> {
+    let start = RING_OFFSET as usize + place * RING_SLOT;
+    start..start + RING_SLOT
+}
+
 /// Looks at a device.
 pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let size = device.size();
@@ -111,23 +182,17 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let mut label: Option<Label> = None;
     let mut damage = None;
     let mut failure = None;
-    let read_area = |offset| {
-        let request = Request::Read { offset, len: ByteLen::new(LABEL_AREA) };
-        // One that hangs must not hold up whoever lets go of it, either.
-        device.submit(request).within(TIMEOUT).inspect_err(|error| {
-            if *error == DeviceError::Overdue {
-                device.abandon();
-            }
-        })
-    };
-    let mut areas = label_areas(size).map(|area| match read_area(area) {
-        Ok(bytes) => Some(bytes),
+    let mut areas = label_areas(size).map(|area| match LabelArea::read(device, area) {
+        Ok(area) => {
+            failure = area.failed.clone().or(failure.take());
+            Some(area)
+        }
         Err(error) => {
             failure = Some(error);
             None
         }
     });
-    for bytes in areas.iter().flatten() {
+    for LabelArea { bytes, .. } in areas.iter().flatten() {
         match Label::check(bytes) {
             Ok(found) if label.as_ref().is_none_or(|label| label.sequence < found.sequence) => {
                 label = Some(found)
@@ -152,23 +217,21 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     let sums = Sums::new(label.pool, label.key);
     // A device that grew has its second area where it ended when it was labelled.
     if label.device_size < size {
-        areas[1] = read_area(label_areas(label.device_size)[1]).ok();
+        areas[1] = LabelArea::read(device, label_areas(label.device_size)[1]).ok();
     }
-    let ring_place = |area: &AlignedBuf, i: usize| -> std::ops::Range<usize> {
-        let start = RING_OFFSET as usize + i * RING_SLOT;
-        debug_assert!(start + RING_SLOT <= area.len());
-        start..start + RING_SLOT
-    };
     let ring = (0..RING_SLOTS as usize).map(|i| {
         areas.each_ref().map(|area| match area {
-            Some(area) => RingPlace::of(&sums, &area[ring_place(area, i)]),
+            Some(area) => match RingPlace::of(&sums, &area.bytes[ring_place(i)]) {
+                RingPlace::Blank | RingPlace::Damaged if area.lacks(ring_place(i)) => RingPlace::Unread,
+                place => place,
+            },
             None => RingPlace::Unread,
         })
     });
     let ring = ring.collect();
     let places = areas.iter().flatten().flat_map(|area| {
         (0..RING_SLOTS as usize).map(|i| {
-            let bytes = &area[ring_place(area, i)];
+            let bytes = &area.bytes[ring_place(i)];
             (bytes, Root::check(&sums, bytes))
         })
     });
@@ -193,7 +256,8 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
         roots.max_by_key(|root| root.commit)
     };
     // Beats go to the first area only; one of a pool that the device was part of before is none.
-    let beat = areas[0].as_ref().and_then(|area| Heartbeat::check(&area[HEARTBEAT_OFFSET as usize..]).ok());
+    let beat =
+        areas[0].as_ref().and_then(|area| Heartbeat::check(&area.bytes[HEARTBEAT_OFFSET as usize..]).ok());
     let heartbeat = beat.filter(|beat| beat.pool == label.pool);
     Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat, ring }))
 }

@@ -730,3 +730,42 @@ fn features_of_a_root_count_as_those_of_labels_do() {
     }
     assert!(matches!(scan(&SimWorld::from_images(images).devices()[1]), Scan::Member(_)));
 }
+
+#[test]
+fn a_bad_sector_in_a_label_area_costs_nothing_but_what_lies_there() {
+    for word in ["single", "mirror"] {
+        let count = if word == "single" { 1 } else { 2 };
+        let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
+        let pool = create(&sim, word);
+        let mut model = Model::new();
+        for version in 0..5 {
+            commit(&pool, &mut model, &files(10, 5, version));
+        }
+        let newest = pool.store().durable_commit();
+        drop(pool);
+        // Behind a root, in a place that none uses, and the heartbeat's.
+        let ring = |place: u64, at: u64| RING_OFFSET + place * RING_SLOT as u64 + at;
+        let last = RING_SLOT as u64 - 4096;
+        for at in [ring(newest.get() % RING_SLOTS, last), ring(13, 0), HEARTBEAT_OFFSET] {
+            let broken = SimWorld::from_images(sim.images());
+            for device in 0..count {
+                for area in label_areas(ByteLen::new(64 << 20)) {
+                    let from = area.get() + at;
+                    broken.device(device).inject(Fault::FailReads(from..from + 4096));
+                }
+            }
+            let found = plan(broken.devices());
+            assert_eq!((found.root.commit, found.complete), (newest, true), "{word}, {at}");
+            verify(&open(&broken, 2), &model);
+        }
+        // The newest root's first place: the second has it.
+        let broken = SimWorld::from_images(sim.images());
+        let from = ring(newest.get() % RING_SLOTS, 0);
+        (0..count).for_each(|device| broken.device(device).inject(Fault::FailReads(from..from + 4096)));
+        assert_eq!(plan(broken.devices()).root.commit, newest, "{word}");
+        // Nothing of one area.
+        let broken = SimWorld::from_images(sim.images());
+        broken.device(0).inject(Fault::FailReads(0..LABEL_AREA));
+        verify(&open(&broken, 2), &model);
+    }
+}
