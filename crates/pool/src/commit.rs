@@ -563,10 +563,13 @@ impl Pool {
     /// after next would make devices look stale that lack two.
     fn finish_or_keep(&self, mut sealed: Sealed) -> Result<()> {
         let finished = self.finish(&mut sealed);
-        if finished.is_err() {
-            self.sealing.keep(sealed);
+        let Err(error) = finished else { return Ok(()) };
+        self.sealing.keep(sealed);
+        // Whatever it was: no other commit may come before this one.
+        if self.shared.store.suspended().is_none() {
+            return Err(self.shared.store.suspend_sealing(&error));
         }
-        finished
+        Err(error)
     }
 
     /// Finishes the commit that was kept, if there is one.
