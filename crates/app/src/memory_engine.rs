@@ -53,7 +53,8 @@ impl Engine for MemoryEngine {
         }
         let mountpoint = Some(format!("/{}", request.name));
         let (name, groups, spares) = (request.name, request.groups, request.spares);
-        Ok(pool::Created { name, groups, spares, size: 2 << 30, usable: 1 << 30, survives: 1, mountpoint })
+        let (size, usable, survives, notes) = (2 << 30, 1 << 30, 1, Vec::new());
+        Ok(pool::Created { name, groups, spares, size, usable, survives, mountpoint, notes })
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {

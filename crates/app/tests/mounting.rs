@@ -77,6 +77,44 @@ fn nothing_is_mounted_over_what_is_there() {
     assert!(!is_mounted(&below));
 }
 
+/// Those of these datasets that are mounted.
+fn mounted(bed: &Bed, names: &[&str]) -> Vec<String> {
+    let is = |name: &&&str| bed.ok(&format!("fs get -H -o value mounted {name}")) == "yes\n";
+    names.iter().filter(is).map(|&name| name.to_owned()).collect()
+}
+
+#[test]
+fn what_is_refused_half_way_leaves_all_mounted() {
+    let _alone = alone();
+    let Some(bed) = Bed::new("what_is_refused_half_way_leaves_all_mounted") else { return };
+    let devices = bed.devices("disks", 1, 64);
+    bed.create("tank", "", &devices);
+    bed.ok("fs create tank/a");
+    bed.ok("fs create -o mountpoint=DIR/x tank/a/x");
+    bed.ok("fs create -o mountpoint=DIR/mnt/a/b tank/b");
+    let all = ["tank", "tank/a", "tank/a/x", "tank/b"];
+    assert_eq!(mounted(&bed, &all), all);
+
+    let held = File::create(bed.path("x/held")).unwrap();
+    for line in ["fs rename tank/a tank/c", "fs set canmount=noauto tank/a"] {
+        let error = bed.fails(1, line);
+        assert!(error.contains("cannot unmount 'tank/a/x'"), "{error}");
+        assert_eq!(mounted(&bed, &all), all, "{line}");
+    }
+    drop(held);
+    let held = File::create(bed.path("mnt/a/held")).unwrap();
+    let error = bed.fails(1, "fs destroy -r tank/a");
+    assert!(error.contains("cannot unmount 'tank/a'"), "{error}");
+    assert_eq!(mounted(&bed, &all), all);
+    drop(held);
+
+    // A dataset that hangs on the mount of another is mounted again with it, and when that has gone.
+    bed.ok("fs set canmount=on tank/a");
+    assert_eq!(mounted(&bed, &all), all);
+    bed.ok("fs destroy -r tank/a");
+    assert_eq!(mounted(&bed, &["tank", "tank/b"]), ["tank", "tank/b"]);
+}
+
 #[test]
 fn a_pool_that_hangs_holds_up_no_command_about_another() {
     let _alone = alone();

@@ -70,5 +70,8 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     } else if args.dry_run {
         out::print(&render::shape::created(&created));
     }
+    for note in &created.notes {
+        out::complain(note);
+    }
     Ok(0)
 }

@@ -72,11 +72,23 @@ fn is_due(upkeep: &Upkeep) -> bool {
         return true;
     }
     let last = upkeep.gc.findings().map_or(pool.created(), |found| found.finished).secs;
-    let since = pool.store().clock().now().secs.saturating_sub(last);
+    let now = pool.store().clock().now().secs;
     let space = pool.store().space(128 << 10);
     let left = pool.freeing().left_bytes();
     let needed = left > space.size / NEED_PART || left > 0 && space.available < space.size / NEED_PART;
-    needed && since >= NEED_INTERVAL_SECS || period_secs(pool).is_some_and(|period| since >= period)
+    is_time(needed, period_secs(pool), last, now)
+}
+
+/// Whether so much has passed since the last trace that another may begin: less where it is needed.
+fn is_time(needed: bool, period: Option<i64>, last: i64, now: i64) -> bool {
+    needed && has_passed(NEED_INTERVAL_SECS, last, now)
+        || period.is_some_and(|period| has_passed(period, last, now))
+}
+
+/// Whether so many seconds have passed. When the last trace or scrub ended later than it is now, the clock was wrong
+/// then, or is: rather one too many than none for years.
+pub fn has_passed(period: i64, last: i64, now: i64) -> bool {
+    now < last || now.saturating_sub(last) >= period
 }
 
 /// Seconds from one trace to the next.
@@ -172,5 +184,38 @@ fn told(pool: &Pool, found: Findings) -> TraceStatus {
         references: references.collect(),
         fingerprinted: found.fingerprinted,
         sharing: sharing.filter(|of| !of.dataset.is_empty()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    #[test]
+    fn time_has_passed_also_when_the_clock_was_wrong() {
+        let week = 7 * 86_400;
+        assert!(!has_passed(week, 1_000_000, 1_000_000 + week - 1));
+        assert!(has_passed(week, 1_000_000, 1_000_000 + week));
+        assert!(has_passed(week, 4_200_000_000, 1_800_000_000), "it ended in a time to come");
+    }
+
+    #[test]
+    fn a_trace_is_due_by_its_schedule_and_sooner_where_it_is_needed() {
+        let week = 7 * 86_400;
+        assert!(!is_time(true, None, NOW - NEED_INTERVAL_SECS + 1, NOW));
+        assert!(is_time(true, None, NOW - NEED_INTERVAL_SECS, NOW));
+        assert!(!is_time(false, Some(week), NOW - week + 1, NOW));
+        assert!(is_time(false, Some(week), NOW - week, NOW));
+        assert!(!is_time(false, None, 0, NOW));
+    }
+
+    #[test]
+    fn a_trace_that_ended_in_a_time_to_come_puts_off_no_other() {
+        let ten_years = 10 * 365 * 86_400;
+        assert!(is_time(true, None, NOW + ten_years, NOW));
+        assert!(is_time(false, Some(7 * 86_400), NOW + ten_years, NOW));
+        assert!(!is_time(false, None, NOW + ten_years, NOW), "nothing asks for one");
     }
 }

@@ -5,12 +5,13 @@ use super::devices::{self, Scope, beneath, file_of, identity};
 use super::import::Force;
 use super::{Host, Live, internal, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
-use crate::api::{ApiError, Done, ErrorKind, Result};
+use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
 use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request, TIMEOUT};
 use larder_format::ByteLen;
 use larder_format::label::{LABEL_AREA, label_areas};
 use larder_pool::foreign;
 use larder_pool::open::{Scan, scan};
+use larder_pool::property::format_size;
 use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
 use larder_upkeep::Upkeep;
 use std::collections::HashMap;
@@ -29,7 +30,7 @@ impl Host {
         self.prepare(request).map_err(|error| error.within(doing))
     }
 
-    fn prepare(&self, request: Create) -> Result<Created> {
+    pub(super) fn prepare(&self, request: Create) -> Result<Created> {
         let survives = redundancy(&request.groups)?;
         no_device_twice(&request.groups, &request.spares)?;
         let paths = request.groups.iter().flat_map(|group| &group.devices).chain(&request.spares);
@@ -46,33 +47,50 @@ impl Host {
             check_mountpoint(Path::new(path))?;
         }
         let mode = if request.dry_run { OpenMode::Probe } else { OpenMode::Exclusive };
-        let mut groups = Vec::new();
-        for group in &request.groups {
-            let rule =
-                group.word.rule(group.devices.len()).expect("requests are checked before they come here");
-            let devices = group.devices.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
-            groups.push(GroupSpec { rule, devices });
-        }
-        let spares: Vec<_> =
-            request.spares.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
-        let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
-        let spec = PoolSpec { name: request.name.clone(), groups, ashift };
-        request.fs_properties.iter().try_for_each(|(name, value)| spec.check_property(name, value))?;
+        let (spec, spares) = plan(&request, mode)?;
         let record_size =
             request.fs_properties.get("recordsize").and_then(|text| text.parse().ok()).unwrap_or(128 << 10);
+        let usable = spec.available(record_size);
+        check_limits(&request.fs_properties, usable)?;
         let sizes = spec.groups.iter().flat_map(|group| &group.devices).map(|device| device.size().get());
         let mut created = Created {
             name: request.name.clone(),
             size: sizes.sum(),
-            usable: spec.available(record_size),
-            groups: request.groups,
-            spares: request.spares,
+            usable,
+            groups: request.groups.clone(),
+            spares: request.spares.clone(),
             survives,
             mountpoint,
+            notes: Vec::new(),
         };
         if request.dry_run {
             return Ok(created);
         }
+        let all: Vec<_> =
+            spec.groups.iter().flat_map(|group| &group.devices).chain(&spares).map(Arc::clone).collect();
+        let made = self.make(spec, spares, &request).and_then(|live| {
+            let flaws = self.bring_in(&live, true)?;
+            Ok((live, flaws))
+        });
+        let (live, flaws) = made.map_err(|error| unlabelled(&all, &created.name, error))?;
+        if mounts::can_mount(&live.pool, &live.pool.dataset(ROOT_DATASET).expect("it was just made")) != "on"
+        {
+            created.mountpoint = None;
+        }
+        created.notes.extend(flaws.uncommitted.map(|error| error.to_string()));
+        match flaws.unmounted.into_iter().next() {
+            Some(error) => Err(error.safe("the pool: it was made and is imported, only not mounted")),
+            None => Ok(created),
+        }
+    }
+
+    /// Makes a pool and brings it to life; nobody knows it yet.
+    pub(super) fn make(
+        &self,
+        spec: PoolSpec,
+        spares: Vec<Arc<dyn Device>>,
+        request: &Create,
+    ) -> Result<Arc<Live>> {
         let pool = Pool::create(self.world.clone(), spec)?;
         for (name, value) in &request.properties {
             pool.set_pool_property(name, value)?;
@@ -90,16 +108,7 @@ impl Host {
         }
         drop(upkeep);
         // All of its devices are there.
-        let live = Live::start(pool, Scope::default(), request.altroot.map(PathBuf::from))?;
-        let failed = self.bring_in(&live, true)?;
-        if mounts::can_mount(&live.pool, &live.pool.dataset(ROOT_DATASET).expect("it was just made")) != "on"
-        {
-            created.mountpoint = None;
-        }
-        match failed.into_iter().next() {
-            Some(error) => Err(error.safe("the pool: it was made and is imported, only not mounted")),
-            None => Ok(created),
-        }
+        Live::start(pool, Scope::default(), request.altroot.clone().map(PathBuf::from))
     }
 
     /// Refuses devices of imported pools, which their locks would refuse with less to say.
@@ -125,7 +134,10 @@ impl Host {
     }
 
     /// Puts a pool among the imported ones, notes where its devices are, mounts what mounts by itself.
-    pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Vec<ApiError>> {
+    ///
+    /// # Errors
+    /// Only when it is not among them.
+    pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Flaws> {
         let paths = live.device_paths();
         self.remembered.lock().note(&self.run_dir, live.pool.store().guid(), paths);
         if !live.pool.store().is_read_only() {
@@ -133,11 +145,18 @@ impl Host {
             live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
-        let failed = if mount { live.mounts.lock().mount_all().1 } else { Vec::new() };
-        if !live.pool.store().is_read_only() {
-            live.pool.commit()?;
+        let mut flaws = Flaws::default();
+        if mount {
+            flaws.unmounted = live.mounts.lock().mount_all().1;
         }
-        Ok(failed)
+        if !live.pool.store().is_read_only()
+            && let Err(error) = live.pool.commit()
+        {
+            let name = live.pool.name();
+            let but = format!("'{name}' is imported, but its first commit failed");
+            flaws.uncommitted = Some(ApiError::from(error).within(but).of_pool(&name));
+        }
+        Ok(flaws)
     }
 
     /// Destroys an imported pool: exports it and wipes the labels of its devices.
@@ -169,6 +188,74 @@ impl Host {
         })?;
         Ok(Done {})
     }
+}
+
+/// Faults of a pool that is imported all the same.
+#[derive(Default)]
+pub(super) struct Flaws {
+    /// Datasets that could not be mounted.
+    pub unmounted: Vec<ApiError>,
+    /// Its first commit failed.
+    pub uncommitted: Option<ApiError>,
+}
+
+/// The pool that is asked for, and its spares: devices that nobody has a claim on, opened.
+pub(super) fn plan(request: &Create, mode: OpenMode) -> Result<(PoolSpec, Vec<Arc<dyn Device>>)> {
+    let mut groups = Vec::new();
+    for group in &request.groups {
+        let rule = group.word.rule(group.devices.len()).expect("requests are checked before they come here");
+        let devices = group.devices.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
+        groups.push(GroupSpec { rule, devices });
+    }
+    let spares = request.spares.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
+    let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
+    let spec = PoolSpec { name: request.name.clone(), groups, ashift };
+    request.fs_properties.iter().try_for_each(|(name, value)| spec.check_property(name, value))?;
+    Ok((spec, spares))
+}
+
+/// Refuses limits of the top dataset that the pool would refuse when it is made, with `available` bytes.
+///
+/// # Errors
+/// Usage, naming the limit and what bounds it.
+fn check_limits(properties: &Properties, available: u64) -> Result<()> {
+    let limit = |name: &str| properties.get(name).and_then(|text| text.parse::<u64>().ok());
+    for (name, bounds) in [("reservation", &["quota"][..]), ("refreservation", &["refquota", "quota"])] {
+        let Some(value) = limit(name) else { continue };
+        let refuse = |why: String| {
+            let error = ApiError::usage(format!("{name}={} is more than the {why}", format_size(value)));
+            Err(error.safe("everything on the devices; nothing was written"))
+        };
+        for &bound in bounds {
+            if let Some(most) = limit(bound).filter(|&most| most > 0 && value > most) {
+                return refuse(format!("{bound} of {}", format_size(most)));
+            }
+        }
+        if value > available {
+            return refuse(format!("{} that are available", format_size(available)));
+        }
+    }
+    Ok(())
+}
+
+/// Wipes the labels of the pool `name`, which could not be made, off its devices, which had none before; gives the
+/// error, which tells of those where that failed.
+fn unlabelled(devices: &[Arc<dyn Device>], name: &str, mut error: ApiError) -> ApiError {
+    for device in devices {
+        let wiped = match scan(device) {
+            Scan::NotOurs | Scan::Failed(_) => Ok(()),
+            Scan::Member(found) if found.label.name == name => wipe(&**device, Some(found.label.device_size)),
+            // Another host was there at the same time.
+            Scan::Member(_) | Scan::Unsupported(_) => Ok(()),
+            Scan::Damaged(_) => wipe(&**device, None),
+        };
+        if let Err(also) = wiped {
+            let path = device.name();
+            error.message += &format!("; the label that {path} was given is still there: {}", also.message);
+            error = error.hint(format!("larder pool labelclear {path} takes it away"));
+        }
+    }
+    error
 }
 
 /// Device losses that every group survives.

@@ -99,8 +99,9 @@ impl Host {
 
     fn import_one(&self, mut plan: Importable, request: &Import, imported: &mut Imported) -> Result<()> {
         let name = request.new_name.clone().unwrap_or_else(|| plan.name.clone());
-        let another = |error: ApiError| {
-            error.hint(format!("give it another: larder pool import {} NEWNAME", plan.guid))
+        let another = |error: ApiError| match error.hint {
+            None => error.hint(format!("give it another: larder pool import {} NEWNAME", plan.guid)),
+            Some(_) => error,
         };
         let _coming = self.coming(&name).map_err(another)?;
         let is_foreign = plan.root.host != self.world.host;
@@ -142,9 +143,8 @@ impl Host {
         let live = Live::start(pool, scope, request.altroot.clone().map(Into::into))?;
         // Its mount points were chosen for another machine.
         let held_back = is_foreign && request.altroot.is_none() && !request.no_mount;
-        for error in self.bring_in(&live, !request.no_mount && !held_back)? {
-            notes.push(error.to_string());
-        }
+        let flaws = self.bring_in(&live, !request.no_mount && !held_back)?;
+        notes.extend(flaws.unmounted.iter().chain(&flaws.uncommitted).map(ApiError::to_string));
         if held_back {
             notes.push(format!(
                 "{name}: it comes from another host, so nothing is mounted yet. larder fs mount -a mounts it where it \
@@ -282,7 +282,9 @@ impl Host {
                     Some(_) => refuse_to_drop(),
                 };
                 if refused.is_err() {
-                    live.mounts.lock().mount_again(&gone);
+                    let mut mounts = live.mounts.lock();
+                    mounts.open();
+                    mounts.mount_again(&gone);
                     return refused;
                 }
             }

@@ -215,15 +215,26 @@ impl Live {
         u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Returns when freed space can be written again.
+    /// Returns when freed space can be written again, or the pool is exported.
     ///
     /// # Errors
     /// When a commit fails.
     pub fn wait_for_free_space(&self) -> Result<()> {
+        match self.free_all() {
+            // Nothing is written any more, which is no failure of those who wait.
+            Err(_) if self.is_ending() => Ok(()),
+            freed => freed,
+        }
+    }
+
+    fn free_all(&self) -> Result<()> {
         let (mut least, mut in_vain) = (u64::MAX, 0);
         while in_vain < PATIENCE {
             // Again each time: what somebody held when its turn came was left.
-            while free_some(&self.pool, &self.mount)? {}
+            while !self.is_ending() && free_some(&self.pool, &self.mount)? {}
+            if self.is_ending() {
+                break;
+            }
             self.pool.commit()?;
             let left = self.pool.freeing_bytes();
             if left == 0 && !self.pool.is_freeing() {

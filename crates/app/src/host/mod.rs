@@ -29,6 +29,8 @@ mod pools;
 mod repair;
 mod roster;
 mod status;
+#[cfg(test)]
+mod tests;
 mod world;
 
 pub use create::clear_label;
@@ -56,26 +58,43 @@ use std::time::Duration;
 /// When threads cannot be made.
 pub fn start(run_dir: &Path) -> Result<Arc<dyn Engine>> {
     larder_pool::note_panics();
-    let world = world::system().map_err(|error| internal("start worker threads", &error))?;
-    Ok(Arc::new(Host {
-        run_dir: run_dir.to_owned(),
-        world,
-        coming: Mutex::default(),
-        live: RwLock::default(),
-        remembered: Mutex::new(Remembered::load(run_dir)),
-    }))
+    Ok(Arc::new(Host::new(run_dir)?))
 }
+
+/// Time that pools on their way in are given before the daemon ends.
+const ARRIVAL: Duration = Duration::from_secs(60);
+/// Interval of looks for them.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// See the module's text.
 struct Host {
     run_dir: PathBuf,
     world: World,
-    coming: Mutex<BTreeSet<String>>,
+    coming: Mutex<Arrivals>,
     live: RwLock<BTreeMap<String, Arc<Live>>>,
     remembered: Mutex<Remembered>,
 }
 
+/// Pools on their way in.
+#[derive(Default)]
+struct Arrivals {
+    names: BTreeSet<String>,
+    /// Stops of the daemon that are under way or have succeeded: nobody comes in any more.
+    closed: u32,
+}
+
 impl Host {
+    fn new(run_dir: &Path) -> Result<Self> {
+        let world = world::system().map_err(|error| internal("start worker threads", &error))?;
+        Ok(Self {
+            run_dir: run_dir.to_owned(),
+            world,
+            coming: Mutex::default(),
+            live: RwLock::default(),
+            remembered: Mutex::new(Remembered::load(run_dir)),
+        })
+    }
+
     /// An imported pool.
     fn pool(&self, name: &str) -> Result<Arc<Live>> {
         self.live.read().get(name).cloned().ok_or_else(|| ApiError::no_such_pool(name))
@@ -223,7 +242,7 @@ impl Engine for Host {
         Ok(Done {})
     }
     fn fs_create(&self, request: fs::Create) -> Result<fs::Created> {
-        datasets::create(self, request)
+        datasets::create(self, &request)
     }
     fn fs_destroy(&self, request: fs::Destroy) -> Result<fs::Destroyed> {
         datasets::destroy(self, &request)
@@ -256,18 +275,7 @@ impl Engine for Host {
         self.live.read().keys().cloned().collect()
     }
     fn export_all(&self, force: bool) -> Result<()> {
-        let force = import::Force { mounts: force, suspended: force };
-        // One that hangs holds up no other.
-        let names = self.pools();
-        std::thread::scope(|scope| {
-            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
-            let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
-                export.join().unwrap_or_else(|_| {
-                    Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))
-                })
-            };
-            exports.into_iter().map(ended).fold(Ok(()), Result::and)
-        })
+        self.export_every(force, ARRIVAL)
     }
 }
 
@@ -281,13 +289,70 @@ impl Host {
     /// Keeps others from bringing in a pool of this name at the same time.
     fn coming(&self, name: &str) -> Result<Coming<'_>> {
         let mut coming = self.coming.lock();
+        if coming.closed > 0 {
+            return Err(ApiError::new(ErrorKind::Busy, "the daemon is stopping")
+                .safe("everything: nothing was written")
+                .hint("try again when it has ended; the command starts another"));
+        }
         if self.live.read().contains_key(name) {
             return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported"));
         }
-        if !coming.insert(name.to_owned()) {
+        if !coming.names.insert(name.to_owned()) {
             return Err(ApiError::new(ErrorKind::Busy, "a pool of this name is being imported"));
         }
         Ok(Coming { host: self, name: name.to_owned() })
+    }
+
+    /// Exports all pools, those too that are on their way in, for which it waits so long; no other comes in. When that
+    /// fails, they may again, unless it is forced, as at the end of the daemon.
+    fn export_every(&self, force: bool, wait: Duration) -> Result<()> {
+        self.coming.lock().closed += 1;
+        let outcome = self.export_as_they_come(force, wait);
+        if outcome.is_err() && !force {
+            self.coming.lock().closed -= 1;
+        }
+        outcome
+    }
+
+    fn export_as_they_come(&self, force: bool, wait: Duration) -> Result<()> {
+        let clock = Arc::clone(&self.world.clock);
+        let end = clock.monotonic() + wait;
+        let (mut tried, mut outcome) = (BTreeSet::new(), Ok(()));
+        loop {
+            let (mut here, coming) = self.here_and_coming();
+            here.retain(|name| tried.insert(name.clone()));
+            outcome =
+                outcome.and(self.export_these(&here, import::Force { mounts: force, suspended: force }));
+            let Some(name) = coming.first().filter(|_| force || outcome.is_ok()) else { return outcome };
+            if clock.monotonic() >= end {
+                let late = ApiError::new(ErrorKind::Busy, format!("'{name}' is still being imported"))
+                    .safe("everything: the daemon goes on")
+                    .hint("try again when that is done");
+                return outcome.and(Err(late));
+            }
+            pause(LOOK);
+        }
+    }
+
+    /// The names of the pools that are here, and of those that are on their way in, which are not exported before that
+    /// is over. Once nobody comes in any more, only the second become fewer.
+    fn here_and_coming(&self) -> (Vec<String>, Vec<String>) {
+        let coming = self.coming.lock();
+        let here = self.live.read().keys().filter(|&name| !coming.names.contains(name)).cloned().collect();
+        (here, coming.names.iter().cloned().collect())
+    }
+
+    /// Exports these pools as far as that goes, beside each other: one that hangs holds up no other.
+    fn export_these(&self, names: &[String], force: import::Force) -> Result<()> {
+        std::thread::scope(|scope| {
+            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
+            let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+                export.join().unwrap_or_else(|_| {
+                    Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))
+                })
+            };
+            exports.into_iter().map(ended).fold(Ok(()), Result::and)
+        })
     }
 
     /// Whether a pool is still imported; for whoever has waited for its `admin`.
@@ -302,7 +367,7 @@ impl Host {
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        self.host.coming.lock().remove(&self.name);
+        self.host.coming.lock().names.remove(&self.name);
     }
 }
 

@@ -297,13 +297,13 @@ impl Mounts {
         Ok(handle)
     }
 
-    /// Unmounts a dataset and all that hangs on its mount.
+    /// Unmounts a dataset and all that hangs on its mount; gives what it unmounted, the last at the end.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] when somebody is in it; what hung on it is mounted again then.
-    pub fn unmount(&mut self, id: DatasetId) -> Result<()> {
+    pub fn unmount(&mut self, id: DatasetId) -> Result<Vec<DatasetId>> {
         self.bury_dead();
-        let Some(mounted) = self.mounted.get(&id) else { return Ok(()) };
+        let Some(mounted) = self.mounted.get(&id) else { return Ok(Vec::new()) };
         // Deeper mounts go first, whichever dataset they belong to.
         let top = mounted.path.clone();
         let mut going: Vec<_> = self
@@ -321,17 +321,39 @@ impl Mounts {
             }
             gone.push(id);
         }
-        Ok(())
+        Ok(gone)
     }
 
-    /// Mounts nothing more, until [`Mounts::mount_again`].
+    /// Unmounts several datasets, one after the other; gives all that was unmounted, the last at the end.
+    ///
+    /// # Errors
+    /// As [`Mounts::unmount`]; then all is mounted that was.
+    pub fn unmount_each(&mut self, ids: impl IntoIterator<Item = DatasetId>) -> Result<Vec<DatasetId>> {
+        let mut gone = Vec::new();
+        for id in ids {
+            match self.unmount(id) {
+                Ok(mut more) => gone.append(&mut more),
+                Err(error) => {
+                    self.mount_again(&gone);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Mounts nothing more, until [`Mounts::open`].
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Mounts what was unmounted, the last first.
-    pub fn mount_again(&mut self, gone: &[DatasetId]) {
+    /// Mounts again, after all.
+    pub fn open(&mut self) {
         self.closed = false;
+    }
+
+    /// Mounts what was unmounted and still exists, the last first.
+    pub fn mount_again(&mut self, gone: &[DatasetId]) {
         for id in gone.iter().rev() {
             if let Some(dataset) = self.pool.dataset(*id) {
                 // A dataset that cannot be mounted again shows as unmounted.

@@ -77,6 +77,7 @@ mod tests {
             usable: 1 << 30,
             survives: 1,
             mountpoint: Some("/tank".into()),
+            notes: vec![],
         };
         assert_eq!(
             created(&planned),

@@ -60,6 +60,9 @@ pub struct Created {
     pub survives: u32,
     /// Where its top dataset is mounted, if it is.
     pub mountpoint: Option<String>,
+    /// Remarks for people, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Destroys a pool: its data is gone, its devices are free.

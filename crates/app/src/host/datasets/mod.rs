@@ -15,12 +15,17 @@ pub use properties::{inherit, set};
 pub use rename::rename;
 
 use super::live::Live;
-use super::mounts::{Target, can_mount, target};
-use crate::api::Result;
+use super::mounts::{Mounts, Target, can_mount, target};
+use crate::api::{ApiError, Result};
 use larder_format::DatasetId;
 use larder_pool::Dataset;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// The dataset of a full name, for whoever holds the lock of the mounts: under it names stay what they are.
+fn found(live: &Live, full: &str) -> Result<Arc<Dataset>> {
+    live.pool.dataset_by_name(full).map_err(|_| ApiError::no_such_dataset(full))
+}
 
 /// A dataset and all below it, parents first.
 fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
@@ -34,28 +39,31 @@ fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
     all
 }
 
-/// Does what may move datasets: those of them (and below them) that are mounted are unmounted before and
-/// mounted again after, unless they may not be any more.
-fn moved(live: &Live, tops: &[DatasetId], change: impl FnOnce() -> Result<()>) -> Result<()> {
-    let mut mounts = live.mounts.lock();
-    let all: BTreeSet<_> =
-        tops.iter().flat_map(|&top| family(live, top)).map(|dataset| dataset.id()).collect();
-    let was: BTreeSet<_> = all.iter().copied().filter(|&id| mounts.path(id).is_some()).collect();
-    for &top in tops {
-        for dataset in family(live, top) {
-            mounts.unmount(dataset.id())?;
-        }
+/// Outcome of mounting after a change that stands: the first failure.
+type Remounted = Result<()>;
+
+/// Does what may move datasets, its commit included: those of them (and below them) that are mounted are unmounted
+/// before and mounted again after, unless they may not be any more; so is what hung on their mounts. Gives what
+/// became of mounting. When the change fails, all is mounted that was.
+fn moved(
+    live: &Live,
+    mounts: &mut Mounts,
+    tops: &[DatasetId],
+    change: impl FnOnce() -> Result<()>,
+) -> Result<Remounted> {
+    let family: Vec<_> = tops.iter().flat_map(|&top| family(live, top)).map(|dataset| dataset.id()).collect();
+    let gone = mounts.unmount_each(family.iter().copied())?;
+    if let Err(error) = change() {
+        mounts.mount_again(&gone);
+        return Err(error);
     }
-    let outcome = change();
-    if outcome.is_ok() {
-        live.pool.commit()?;
-    }
+    let all: BTreeSet<_> = family.iter().chain(&gone).copied().collect();
     let mut again: Vec<_> = all
         .into_iter()
         .filter_map(|id| live.pool.dataset(id))
         .filter(|dataset| {
             let wanted = can_mount(&live.pool, dataset);
-            wanted == "on" || (wanted == "noauto" && was.contains(&dataset.id()))
+            wanted == "on" || (wanted == "noauto" && gone.contains(&dataset.id()))
         })
         .filter(|dataset| matches!(target(&live.pool, dataset), Target::Path(_)))
         .map(|dataset| (live.pool.full_name(dataset.id()), dataset))
@@ -67,7 +75,7 @@ fn moved(live: &Live, tops: &[DatasetId], change: impl FnOnce() -> Result<()>) -
             mounted = mounted.and(mounts.mount(&dataset));
         }
     }
-    outcome.and(mounted)
+    Ok(mounted)
 }
 
 /// Whether a property says where datasets are mounted.

@@ -2,6 +2,7 @@
 
 use super::super::Host;
 use super::super::mounts::can_mount;
+use super::found;
 use crate::api::fs::Mounted;
 use crate::api::{ApiError, Result};
 use std::path::Path;
@@ -17,12 +18,15 @@ pub fn mount(host: &Host, name: Option<&str>) -> Result<Mounted> {
         }
         return Ok(all);
     };
-    let (live, dataset) = host.dataset(name)?;
+    let (live, _) = host.dataset(name)?;
+    // Names change under this lock alone.
+    let mut mounts = live.mounts.lock();
+    let dataset = found(&live, name)?;
     if can_mount(&live.pool, &dataset) == "off" {
         return Err(ApiError::usage(format!("cannot mount '{name}': its canmount is off"))
             .hint(format!("larder fs set canmount=on {name}")));
     }
-    live.mounts.lock().mount(&dataset)?;
+    mounts.mount(&dataset)?;
     Ok(Mounted { names: vec![name.to_owned()], failed: Vec::new() })
 }
 

@@ -1,0 +1,290 @@
+//! The engine where verbs, exports and failures meet, on pools in files that are mounted nowhere.
+
+use super::*;
+use crate::api::pool::{Create, Group, Word};
+use std::fs::File;
+use std::thread::{ScopedJoinHandle, scope};
+
+/// A moment in which threads that were just started come to the lock that they wait for.
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// An engine in a folder.
+struct Bed {
+    host: Host,
+    dir: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { host: Host::new(dir.path()).unwrap(), dir }
+    }
+
+    /// A device that takes no space.
+    fn device(&self, name: &str) -> String {
+        let path = self.dir.path().join(name);
+        File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// A request for a pool of one device of the same name.
+    fn request(&self, name: &str) -> Create {
+        Create {
+            name: name.to_owned(),
+            groups: vec![Group { word: Word::Single, devices: vec![self.device(name)] }],
+            spares: Vec::new(),
+            properties: BTreeMap::new(),
+            fs_properties: [("mountpoint".to_owned(), "none".to_owned())].into(),
+            altroot: None,
+            dry_run: false,
+        }
+    }
+
+    /// The pool `tank` with these datasets.
+    fn tank(&self, datasets: &[&str]) -> Arc<Live> {
+        self.host.pool_create(self.request("tank")).unwrap();
+        for name in datasets {
+            self.host.fs_create(dataset(name)).unwrap();
+        }
+        self.host.pool("tank").unwrap()
+    }
+}
+
+fn dataset(name: &str) -> fs::Create {
+    fs::Create { name: name.to_owned(), parents: false, properties: BTreeMap::new(), dry_run: false }
+}
+
+fn names(live: &Live) -> Vec<String> {
+    let mut names: Vec<_> =
+        live.pool.datasets().iter().map(|dataset| live.pool.full_name(dataset.id())).collect();
+    names.sort();
+    names
+}
+
+fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap()
+}
+
+#[test]
+fn what_is_renamed_away_is_not_destroyed_with_where_it_was() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a", "tank/a/x", "tank/a/y"]);
+    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false };
+    let destroyed = scope(|scope| {
+        let mounts = live.mounts.lock();
+        let destroy = scope.spawn(|| bed.host.fs_destroy(request));
+        pause(MOMENT);
+        let x = live.pool.dataset_by_name("tank/a/x").unwrap();
+        live.pool.rename_dataset(x.id(), "tank/x").unwrap();
+        drop(mounts);
+        ended(destroy).unwrap().destroyed
+    });
+    assert_eq!(destroyed, ["tank/a/y", "tank/a"]);
+    assert_eq!(names(&live), ["tank", "tank/x"]);
+}
+
+#[test]
+fn what_took_a_name_meanwhile_is_what_is_renamed() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a", "tank/b"]);
+    let request = fs::Rename { from: "tank/a".into(), to: "tank/c".into(), parents: false };
+    let (a, b) = ["tank/a", "tank/b"].map(|name| live.pool.dataset_by_name(name).unwrap().id()).into();
+    scope(|scope| {
+        let mounts = live.mounts.lock();
+        let rename = scope.spawn(|| bed.host.fs_rename(request));
+        pause(MOMENT);
+        live.pool.rename_dataset(a, "tank/old").unwrap();
+        live.pool.rename_dataset(b, "tank/a").unwrap();
+        drop(mounts);
+        ended(rename).unwrap();
+    });
+    assert_eq!(live.pool.full_name(a), "tank/old");
+    assert_eq!(live.pool.full_name(b), "tank/c");
+}
+
+#[test]
+fn two_datasets_are_made_at_once_with_the_parent_that_both_lack() {
+    let bed = Bed::new();
+    let live = bed.tank(&[]);
+    let requests = ["tank/x/1", "tank/x/2"].map(|name| fs::Create { parents: true, ..dataset(name) });
+    scope(|scope| {
+        let mounts = live.mounts.lock();
+        let host = &bed.host;
+        let create = requests.map(|request| scope.spawn(|| host.fs_create(request)));
+        pause(MOMENT);
+        drop(mounts);
+        create.into_iter().for_each(|create| drop(ended(create).unwrap()));
+    });
+    assert_eq!(names(&live), ["tank", "tank/x", "tank/x/1", "tank/x/2"]);
+}
+
+fn set(names: &[&str], properties: &[(&str, &str)]) -> fs::Set {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    fs::Set {
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        properties: properties.iter().map(own).collect(),
+    }
+}
+
+fn import(name: &str, search: Vec<String>) -> pool::Import {
+    pool::Import {
+        search,
+        pool: Some(name.to_owned()),
+        new_name: None,
+        no_mount: false,
+        readonly: false,
+        accept_loss: false,
+        take_over: false,
+        altroot: None,
+        properties: BTreeMap::new(),
+    }
+}
+
+/// The properties set on a dataset, as `name=value`.
+fn local(live: &Live, name: &str) -> Vec<String> {
+    let local = live.pool.dataset_by_name(name).unwrap().local_properties();
+    local.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+#[test]
+fn all_properties_are_set_or_none() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a", "tank/b"]);
+    bed.host.pool_create(bed.request("other")).unwrap();
+    let other = bed.host.pool("other").unwrap();
+    bed.host.fs_set(set(&["tank/a"], &[("checksum", "blake3")])).unwrap();
+
+    let much = (64u64 << 40).to_string();
+    for moving in [("mountpoint", "legacy"), ("compression", "off")] {
+        let request = set(&["tank/a"], &[("checksum", "sha256"), moving, ("reservation", &much)]);
+        let error = bed.host.fs_set(request).unwrap_err();
+        assert!(error.message.starts_with("cannot set properties of 'tank/a': reservation="), "{error}");
+        assert_eq!(local(&live, "tank/a"), ["checksum=blake3"]);
+    }
+
+    // There is room for one of them.
+    let half = (live.pool.store().space(128 << 10).available / 8 * 5).to_string();
+    let request = set(&["tank/a", "tank/b"], &[("checksum", "sha256"), ("reservation", &half)]);
+    let error = bed.host.fs_set(request).unwrap_err();
+    assert!(error.message.starts_with("cannot set properties of 'tank/b': reservation="), "{error}");
+    assert_eq!(local(&live, "tank/a"), ["checksum=blake3"]);
+    assert_eq!(local(&live, "tank/b"), [""; 0]);
+
+    // Nor in another pool.
+    bed.host.fs_set(set(&["tank/b"], &[("reservation", &half)])).unwrap();
+    let request = set(&["other", "tank/a"], &[("checksum", "sha256"), ("reservation", &half)]);
+    bed.host.fs_set(request).unwrap_err();
+    assert_eq!(local(&other, "other"), ["mountpoint=none"]);
+    assert_eq!(local(&live, "tank/a"), ["checksum=blake3"]);
+
+    // Properties outlive an export.
+    bed.host.fs_set(set(&["tank/a", "tank/b"], &[("compression", "off"), ("atime", "off")])).unwrap();
+    assert_eq!(local(&live, "tank/a"), ["atime=off", "checksum=blake3", "compression=off"]);
+    drop(live);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let search = vec![bed.dir.path().join("tank").to_str().unwrap().to_owned()];
+    bed.host.pool_import(import("tank", search)).unwrap();
+    let live = bed.host.pool("tank").unwrap();
+    assert_eq!(local(&live, "tank/a"), ["atime=off", "checksum=blake3", "compression=off"]);
+}
+
+#[test]
+fn a_pool_on_its_way_in_is_exported_before_the_daemon_stops_and_none_comes_after() {
+    let bed = Bed::new();
+    let coming = bed.host.coming("tank").unwrap();
+    scope(|scope| {
+        let stop = scope.spawn(|| bed.host.export_all(false));
+        while bed.host.coming("late").is_ok() {
+            assert!(!stop.is_finished(), "it waits for the one that is coming");
+            pause(LOOK);
+        }
+        assert_eq!(bed.host.coming("late").map(drop).unwrap_err().message, "the daemon is stopping");
+        bed.host.prepare(bed.request("tank")).unwrap();
+        pause(MOMENT);
+        assert!(!stop.is_finished() && bed.host.pools() == ["tank"], "nor is it exported half-way");
+        drop(coming);
+        ended(stop).unwrap();
+    });
+    assert!(bed.host.pools().is_empty());
+    assert!(bed.host.coming("late").is_err());
+}
+
+#[test]
+fn pools_come_in_again_after_a_stop_that_failed() {
+    let bed = Bed::new();
+    let coming = bed.host.coming("tank").unwrap();
+    let error = bed.host.export_every(false, MOMENT).unwrap_err();
+    assert_eq!(error.message, "'tank' is still being imported");
+    drop(coming);
+    bed.host.coming("late").unwrap();
+}
+
+#[test]
+fn nobody_waits_for_space_of_a_pool_that_was_exported() {
+    let bed = Bed::new();
+    let live = bed.tank(&[]);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let commit = live.pool.store().durable_commit();
+    live.wait_for_free_space().unwrap();
+    assert_eq!(live.pool.store().durable_commit(), commit, "others may have it by now");
+}
+
+#[test]
+fn a_pool_whose_first_commit_fails_is_imported_and_that_is_told() {
+    let bed = Bed::new();
+    let mut request = bed.request("tank");
+    let path = request.groups[0].devices[0].clone();
+    request.groups[0].devices = vec![format!("fault:{path}")];
+    let (spec, spares) = create::plan(&request, larder_device::OpenMode::Exclusive).unwrap();
+    let live = bed.host.make(spec, spares, &request).unwrap();
+    std::fs::write(format!("{path}.faults"), "error write\n").unwrap();
+    let flaws = bed.host.bring_in(&live, true).unwrap();
+    let note = flaws.uncommitted.unwrap().to_string();
+    assert!(note.starts_with("'tank' is imported, but its first commit failed: "), "{note}");
+    assert_eq!(bed.host.pools(), ["tank"]);
+}
+
+#[test]
+fn what_cannot_be_reserved_is_refused_before_anything_is_written() {
+    let bed = Bed::new();
+    let request = bed.request("tank");
+    let path = request.groups[0].devices[0].clone();
+    let refused = |limits: &[(&str, u64)], dry_run| {
+        let own = limits.iter().map(|(name, value)| ((*name).to_owned(), value.to_string()));
+        let fs_properties = request.fs_properties.clone().into_iter().chain(own).collect();
+        bed.host.pool_create(Create { fs_properties, dry_run, ..request.clone() }).unwrap_err().message
+    };
+    for dry_run in [true, false] {
+        for (limits, why) in [
+            (&[("reservation", 10 << 40)][..], "reservation=10T is more than the "),
+            (&[("refreservation", 10 << 40)], "refreservation=10T is more than the "),
+            (&[("quota", 1 << 20), ("reservation", 2 << 20)], "reservation=2M is more than the quota of 1M"),
+            (
+                &[("refquota", 1 << 20), ("refreservation", 2 << 20)],
+                "refreservation=2M is more than the refquota of 1M",
+            ),
+            (
+                &[("quota", 1 << 20), ("refreservation", 2 << 20)],
+                "refreservation=2M is more than the quota of 1M",
+            ),
+        ] {
+            let message = refused(limits, dry_run);
+            assert!(message.starts_with(&format!("cannot create 'tank': {why}")), "{message}");
+            assert!(std::fs::read(&path).unwrap().iter().all(|&byte| byte == 0));
+        }
+    }
+    bed.host.pool_create(request).unwrap();
+}
+
+#[test]
+fn a_pool_that_could_not_be_made_leaves_no_labels() {
+    let bed = Bed::new();
+    let spare = bed.device("spare");
+    let request = Create { spares: vec![format!("fault:{spare}")], ..bed.request("tank") };
+    std::fs::write(format!("{spare}.faults"), "error write\n").unwrap();
+    bed.host.pool_create(request.clone()).unwrap_err();
+    std::fs::remove_file(format!("{spare}.faults")).unwrap();
+    let search = bed.dir.path().to_str().unwrap().to_owned();
+    assert!(bed.host.importable(&[search]).unwrap().pools.is_empty());
+    bed.host.pool_create(request).unwrap();
+}
