@@ -50,6 +50,8 @@ const STEP_MOST: u64 = 512 << 20;
 /// While others are busy: of so many parts of the time, a step takes one.
 const RESILVER_PARTS: u32 = 2;
 const SCRUB_PARTS: u32 = 4;
+/// Time until a device that could not be read is looked at again.
+const AGAIN: Duration = Duration::from_secs(60);
 /// Of the time, a trim takes no more than one of so many parts, whoever is busy: devices do it beside the rest.
 const TRIM_PARTS: u32 = 2;
 /// The stretch over which a rate is told, and the least from which an end can be told.
@@ -119,8 +121,8 @@ struct Maintenance<'a> {
     /// Groups changed their shape, and something may have to move.
     moves: bool,
     wait_for_room: bool,
-    /// The file or device last found where a member should be: not tried again until it changes.
-    vain: HashMap<DeviceIndex, Vain>,
+    /// The file or device last found where a member should be: not tried again until it changes, or until then.
+    vain: HashMap<DeviceIndex, (Vain, Duration)>,
 }
 
 /// A step of a scan.
@@ -246,12 +248,21 @@ impl<'a> Maintenance<'a> {
                     size: meta.size(),
                     changed: (meta.mtime(), meta.mtime_nsec()),
                 };
-                if self.vain.insert(member.index, vain) == Some(vain) {
+                let now = self.pool.store().clock().monotonic();
+                let until =
+                    self.vain.get(&member.index).filter(|(of, _)| *of == vain).map(|(_, until)| *until);
+                if until.is_some_and(|until| now < until) {
                     return Ok(());
                 }
+                // A device may take a while to answer after it is there, and a commit may fail for another reason.
+                self.vain.insert(member.index, (vain, now + AGAIN));
                 match found_again(self.pool, member, &path) {
-                    Some(found) => self.upkeep.devices.online(member.index, Some(found)),
-                    None => Ok(()),
+                    Again::It(found) => self.upkeep.devices.online(member.index, Some(*found)),
+                    Again::Another => {
+                        self.vain.insert(member.index, (vain, Duration::MAX));
+                        Ok(())
+                    }
+                    Again::Unclear => Ok(()),
                 }
             }
             _ => {
@@ -349,16 +360,27 @@ fn next_step(step: u64, took: Duration, target: Duration) -> u64 {
     wanted.clamp(step / 2, step * 2).clamp(STEP_LEAST, STEP_MOST)
 }
 
-/// The device of a missing member, if it is what lies at `path`.
-fn found_again(pool: &Pool, member: &Member, path: &str) -> Option<Found> {
-    let device = devices::open(path, OpenMode::Exclusive).ok()?;
+/// Result of a look at the place of a missing member.
+enum Again {
+    /// Its device is there.
+    It(Box<Found>),
+    /// Something else is there.
+    Another,
+    /// It could not be opened or read.
+    Unclear,
+}
+
+/// Looks whether the device of a missing member lies at `path`.
+fn found_again(pool: &Pool, member: &Member, path: &str) -> Again {
+    let Ok(device) = devices::open(path, OpenMode::Exclusive) else { return Again::Unclear };
     match open::scan(&device) {
         open::Scan::Member(found)
             if found.label.is_of(pool.store().sums()) && found.label.device == member.guid =>
         {
-            Some(*found)
+            Again::It(found)
         }
-        _ => None,
+        open::Scan::Failed(_) => Again::Unclear,
+        _ => Again::Another,
     }
 }
 
