@@ -95,21 +95,29 @@ fn read_log(store: &Arc<Store>, root: &Root, accept_loss: bool) -> Result<Intent
     });
     let Chain { ops, last, unread } = match chain {
         // A read-only import shows the commit, without the log.
-        Err(_) if store.read_only => return Ok(begin(root.applied, Vec::new())),
+        Err(error) if store.read_only => {
+            return Ok(begin(root.applied, Vec::new()).left_for(Some(error.to_string())));
+        }
         chain => chain?,
     };
-    if let Some((segment, offset)) = unread.filter(|_| !store.read_only) {
+    let mut left = None;
+    if let Some((segment, offset)) = unread {
         let of = root.segments.iter().find(|record| record.id == segment);
         let names = of.into_iter().flat_map(|of| &of.slots).map(|slot| store.members.get(slot.device));
         let names: Vec<_> = names.map(|member| member.name()).collect();
-        if !accept_loss {
-            return Err(Refusal::LogUnread(names.join(" or ")).into());
+        let refusal = Refusal::LogUnread(names.join(" or "));
+        if store.read_only {
+            left = Some(refusal.to_string());
+        } else if !accept_loss {
+            return Err(refusal.into());
+        } else {
+            let text = format!(
+                "the intent log goes on unread from {offset} in segment {segment}: its rest is given up"
+            );
+            store.event(Event::new(Class::Data).text(&text));
         }
-        let text =
-            format!("the intent log goes on unread from {offset} in segment {segment}: its rest is given up");
-        store.event(Event::new(Class::Data).text(&text));
     }
-    Ok(begin(last, ops))
+    Ok(begin(last, ops).left_for(left))
 }
 
 /// Takes a segment from the tables or the root into memory, and its slots out of the free ones.

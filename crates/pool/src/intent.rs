@@ -87,6 +87,11 @@ impl Pool {
         self.shared.intent.take_replay()
     }
 
+    /// Why an import for reading only could not read the log, or its rest: what it held is not shown.
+    pub fn log_left(&self) -> Option<String> {
+        self.shared.intent.left()
+    }
+
     /// All that the log held is done again, in the trees or as dirty data of a front end that stores it.
     pub fn replayed(&self) {
         self.shared.intent.replayed();

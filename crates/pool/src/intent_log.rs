@@ -225,6 +225,8 @@ pub(crate) struct IntentLog {
     redoes: AtomicBool,
     /// The newest root says that no log follows it: an fsync takes a commit.
     closed: AtomicBool,
+    /// Why an import for reading only left it, or its rest, unread.
+    left: Option<String>,
 }
 
 impl IntentLog {
@@ -240,7 +242,18 @@ impl IntentLog {
             redoes: AtomicBool::new(!ops.is_empty()),
             replay: Mutex::new(ops),
             closed: AtomicBool::new(false),
+            left: None,
         }
+    }
+
+    /// The same, which was left for this reason, if there is one.
+    pub(crate) fn left_for(self, why: Option<String>) -> Self {
+        Self { left: why, ..self }
+    }
+
+    /// Why it was left.
+    pub(crate) fn left(&self) -> Option<String> {
+        self.left.clone()
     }
 
     /// A commit is sealed whose root says that no log follows it, or one that says the opposite. Nobody appends

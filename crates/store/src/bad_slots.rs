@@ -8,10 +8,11 @@
 //! number in the segment's record.
 //!
 //! # A column that moves
-//! The other slot gets a descriptor and a copy of all that can be read of the old one. Then the number is changed, in
-//! memory; stripes that land later are written again if they went to the old slot ([`crate::write`]), and a
-//! reconstruction that had begun is begun anew ([`Segment::moves`]). What could not be read is reconstructed
-//! afterwards. Who stands for the device has the same numbers, so its column moves along.
+//! The other slot gets a descriptor and a copy of all that can be read of the old one. A device that goes out of use
+//! over this keeps its column where it is. Then the number is changed, in memory; stripes that land later are written
+//! again if they went to the old slot ([`crate::write`]), and a reconstruction that had begun is begun anew
+//! ([`Segment::moves`]). What could not be read is reconstructed afterwards. Who stands for the device has the same
+//! numbers, so its column moves along.
 //!
 //! Columns of the log stay once a root names them: import looks for what was synced there. Their slots are retired
 //! all the same, and the log goes on in other segments with the next commit.
@@ -76,7 +77,8 @@ impl Store {
         if slot.index != refused {
             return Retired::Moved;
         }
-        if !member.may_refuse() {
+        // A device that is out of use by now takes no column elsewhere.
+        if !member.is_written() || !member.may_refuse() {
             return Retired::Failed;
         }
         if segment.kind == SegmentKind::Log && segment.birth <= self.durable_commit() {
@@ -97,6 +99,13 @@ impl Store {
         member: &Member,
         error: &DeviceError,
     ) -> bool {
+        // One that is out of use gets nothing.
+        let (written, others): (Vec<_>, Vec<_>) =
+            self.members.writers(old.device).partition(|writer| writer.is_written());
+        // It would be used again as it is.
+        if others.iter().any(|other| other.is_unharmed()) {
+            return false;
+        }
         let mut tried = Vec::new();
         let mut found = None;
         while tried.len() < TRIES && found.is_none() {
@@ -109,7 +118,7 @@ impl Store {
                 height
             };
             let new = tried[tried.len() - 1];
-            found = self.copy_column(segment, column, new, height).then_some(new);
+            found = self.copy_column(segment, column, new, height, &written).then_some(new);
         }
         {
             let mut core = self.core.lock();
@@ -126,24 +135,34 @@ impl Store {
         true
     }
 
-    /// Brings a column to another slot, as far as it can be read, on its device and on who stands for it; false when
-    /// one of them refuses.
-    fn copy_column(&self, segment: &Segment, column: usize, new: Slot, height: u32) -> bool {
+    /// Brings a column to another slot, as far as it can be read, on all that were `written`; false when one of them
+    /// refuses, or goes out of use meanwhile. It is on stable storage then: the device could go before the
+    /// commit's flush, and come back without what was there for long.
+    fn copy_column(
+        &self,
+        segment: &Segment,
+        column: usize,
+        new: Slot,
+        height: u32,
+        written: &[Arc<Member>],
+    ) -> bool {
         let mut record = segment.as_opened();
         record.slots[column] = new;
         let old = segment.slots[column].index();
         let descriptor = Arc::new(AlignedBuf::padded(&encode_descriptor(&self.sums, &record, column)));
-        for member in self.members.writers(new.device) {
+        for member in written {
             let put = |offset, data| {
                 let write = member.write(member.slot_offset(new.index, offset), data);
-                write.is_none_or(|write| !matches!(member.complete_write(Some(write)), Written::Refused(_)))
+                member.complete_write(write) == Written::Done
             };
+            let copy = Copying { member, old, spares_late: self.has_others(segment, column) };
             let mut unread = false;
             let copied = put(0, Arc::clone(&descriptor))
                 && (DESCRIPTOR_LEN..height).step_by(CHUNK as usize).all(|start| {
                     let range = start..height.min(start + CHUNK);
-                    copy_range(&member, old, range, &mut unread, &put)
-                });
+                    copy.range(range, &mut unread, &put)
+                })
+                && member.complete_flush(member.flush());
             if !copied {
                 return false;
             }
@@ -152,6 +171,12 @@ impl Store {
             }
         }
         true
+    }
+
+    /// Whether all of a column can be had without it.
+    fn has_others(&self, segment: &Segment, column: usize) -> bool {
+        let is_online = |at: usize| self.members.get(segment.slots[at].device).is_online();
+        segment.layout.survives(|at| at == column || !is_online(at))
     }
 
     fn note_bad_slot(
@@ -292,31 +317,43 @@ impl Store {
     }
 }
 
-/// Copies a range of a slot, without the sectors that cannot be read; false when the other slot refuses it.
-fn copy_range(
-    member: &Member,
+/// A slot of a member that is copied.
+struct Copying<'a> {
+    member: &'a Member,
     old: SlotIndex,
-    range: Range<u32>,
-    unread: &mut bool,
-    put: &impl Fn(u32, Arc<AlignedBuf>) -> bool,
-) -> bool {
-    match member.read_back(member.slot_offset(old, range.start), range.len()) {
-        Some(Ok(bytes)) => put(range.start, Arc::new(bytes)),
-        // Nobody waits for its pieces.
-        None | Some(Err(DeviceError::Overdue | DeviceError::Gone)) => {
-            *unread = true;
-            true
-        }
-        Some(Err(_)) if range.len() <= ALIGN => {
-            *unread = true;
-            true
-        }
-        Some(Err(_)) => {
-            let piece = if range.len() as u32 > PIECE { PIECE } else { ALIGN as u32 };
-            range
-                .clone()
-                .step_by(piece as usize)
-                .all(|start| copy_range(member, old, start..range.end.min(start + piece), unread, put))
+    /// Reads that are not answered in time are done without: others have the same.
+    spares_late: bool,
+}
+
+impl Copying<'_> {
+    /// Copies a range, without the sectors that cannot be read; false when the other slot refuses it, or the device
+    /// does not say what is here.
+    fn range(
+        &self,
+        range: Range<u32>,
+        unread: &mut bool,
+        put: &impl Fn(u32, Arc<AlignedBuf>) -> bool,
+    ) -> bool {
+        let member = self.member;
+        match member.read_back(member.slot_offset(self.old, range.start), range.len()) {
+            Some(Ok(bytes)) => put(range.start, Arc::new(bytes)),
+            None | Some(Err(DeviceError::Gone)) => false,
+            // Nobody waits for its pieces.
+            Some(Err(DeviceError::Overdue)) => {
+                *unread = true;
+                self.spares_late
+            }
+            Some(Err(_)) if range.len() <= ALIGN => {
+                *unread = true;
+                true
+            }
+            Some(Err(_)) => {
+                let piece = if range.len() as u32 > PIECE { PIECE } else { ALIGN as u32 };
+                range
+                    .clone()
+                    .step_by(piece as usize)
+                    .all(|start| self.range(start..range.end.min(start + piece), unread, put))
+            }
         }
     }
 }

@@ -89,11 +89,15 @@ impl Devices {
         if member.group == NO_GROUP {
             return Err(Refusal::Spare(member.name()).into());
         }
-        if !self.can_do_without(&member) {
-            return Err(Refusal::Needed(member.name()).into());
-        }
+        let refuse_if_needed = || match self.can_do_without(&member) {
+            true => Ok(()),
+            false => Err(PoolError::from(Refusal::Needed(member.name()))),
+        };
+        refuse_if_needed()?;
         // It holds everything up to this commit; later writes go without it.
         self.pool.commit()?;
+        // The commit may have found another one dead.
+        refuse_if_needed()?;
         member.take_offline(temporary);
         self.pool.commit().map(drop)
     }

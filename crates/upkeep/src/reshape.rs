@@ -113,7 +113,14 @@ impl Reshape {
                     format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
                 }
                 None if member.is_leaving() => "is on its way out already".to_owned(),
-                None if self.is_spare_copy(&member) => return self.narrow(&member),
+                None if self.is_spare_copy(&member) => {
+                    // A commit finds out whether the others live.
+                    self.pool.commit()?;
+                    if self.is_spare_copy(&member) {
+                        return self.narrow(&member);
+                    }
+                    return Err(Refusal::LastCopy(member.name()).into());
+                }
                 None => return Err(Refusal::LastCopy(member.name()).into()),
             };
             return Err(Refusal::CannotDetach { device: member.name(), why }.into());

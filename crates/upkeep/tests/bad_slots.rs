@@ -8,9 +8,10 @@ mod elsewhere;
 use common::*;
 use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, LABEL_AREA, LABEL_LEN};
+use larder_format::segment::SegmentKind;
 use larder_format::{ByteLen, DeviceIndex};
-use larder_pool::Pool;
 use larder_pool::member::MemberState;
+use larder_pool::{Pool, ROOT_DATASET};
 use larder_sim::{Event, Fault, SimWorld};
 use larder_upkeep::ScrubSince;
 use std::ops::Range;
@@ -274,6 +275,76 @@ fn a_column_that_went_elsewhere_after_the_tables_is_found_there_by_every_later_i
             verify(&pool, &model);
             assert_whole(&pool, word);
             pool.commit().unwrap();
+        }
+    }
+}
+
+/// Nothing can be written any more to what is left of the slots that data goes to now, on device 0.
+fn fail_the_rest_of_open_slots(sim: &SimWorld, pool: &Pool) {
+    for record in pool.store().segments().iter().filter(|record| record.kind == SegmentKind::Data) {
+        for slot in record.slots.iter().filter(|slot| slot.device == DeviceIndex::new(0)) {
+            let member = pool.store().members().get(slot.device);
+            let at = |within| member.slot_offset(slot.index, within).get();
+            sim.device(0).inject(Fault::FailWrites(at(record.height)..at(member.slot_size)));
+        }
+    }
+}
+
+/// Faults that take a device out of use.
+fn out_of_use() -> [Fault; 2] {
+    [Fault::Full, Fault::Gone]
+}
+
+#[test]
+fn a_column_stays_where_it_is_when_the_only_device_goes_out_of_use_meanwhile() {
+    for fault in out_of_use() {
+        for spare in 0..30 {
+            let case = format!("{fault:?} after {spare}");
+            let sim = SimWorld::new(&[SIZE]);
+            let pool = create(&sim, "single");
+            let mut model = Model::new();
+            commit(&pool, &mut model, &files(10, 8, 1));
+            fail_the_rest_of_open_slots(&sim, &pool);
+            sim.device(0).inject_window(fault.clone(), spare, u64::MAX);
+            put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(30, 4, 1));
+            let _ = pool.commit();
+            sim.device(0).clear_faults();
+            if pool.store().suspended().is_some() && pool.upkeep.devices.clear(None).is_err() {
+                // It has to be imported again.
+                assert_eq!(fault, Fault::Gone, "{case}");
+            } else {
+                commit(&pool, &mut model, &files(30, 4, 1));
+                commit(&pool, &mut model, &files(50, 4, 1));
+                verify(&pool, &model);
+                assert_whole(&pool, &case);
+            }
+            drop(pool);
+            let pool = open(&SimWorld::from_images(sim.images()), 2);
+            verify(&pool, &model);
+            assert_whole(&pool, &case);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_goes_while_a_column_moves_has_all_of_it_when_it_is_back() {
+    for fault in out_of_use() {
+        for spare in 0..30 {
+            let case = format!("{fault:?} after {spare}");
+            let sim = SimWorld::new(&[SIZE; 2]);
+            let pool = create(&sim, "mirror");
+            let mut model = Model::new();
+            commit(&pool, &mut model, &files(10, 8, 1));
+            fail_the_rest_of_open_slots(&sim, &pool);
+            sim.device(0).inject_window(fault.clone(), spare, u64::MAX);
+            commit(&pool, &mut model, &files(30, 4, 1));
+            commit(&pool, &mut model, &files(50, 4, 1));
+            sim.device(0).clear_faults();
+            pool.upkeep.devices.clear(None).unwrap();
+            while pool.upkeep.resilver.step(u64::MAX).unwrap() {}
+            assert!(all_online(&pool), "{case}");
+            sim.device(1).inject(Fault::FailReads(LABEL_AREA..SIZE.get() - LABEL_AREA));
+            verify(&pool, &model);
         }
     }
 }

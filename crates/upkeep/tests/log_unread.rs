@@ -57,9 +57,13 @@ fn a_place_of_the_log_that_cannot_be_read_is_not_taken_for_its_end() {
         let read_only = ImportOptions { read_only: true, ..ImportOptions::default() };
         let pool = Kept::import(world(4), plan(sim.devices()), &read_only).unwrap();
         assert_eq!(contents(&pool), Ok(committed.clone()), "{word}");
+        assert_eq!(pool.log_left(), Some(refused.to_string()), "{word}: it is told");
         drop(pool);
         // When they answer again, nothing was lost by the try.
         (0..count).for_each(|device| sim.device(device).clear_faults());
+        let pool = Kept::import(world(4), plan(sim.devices()), &read_only).unwrap();
+        assert_eq!(pool.log_left(), None, "{word}");
+        drop(pool);
         let pool = import(&sim, 5).unwrap();
         assert_eq!(replay(&pool), 3, "{word}");
         drop(pool);

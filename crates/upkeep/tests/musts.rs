@@ -416,6 +416,7 @@ fn a_log_that_goes_on_from_a_lost_root_is_never_passed_over_in_silence() {
     let options = ImportOptions { read_only: true, ..ImportOptions::default() };
     let pool = Kept::import(world(4), plan(sim.devices()), &options).unwrap();
     assert!(pool.take_replay().is_empty());
+    assert_eq!(pool.log_left(), Some(text), "it is told");
     verify(&pool, &Model::from([(10, (3, 30_000))]));
 }
 

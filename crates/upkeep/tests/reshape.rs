@@ -9,7 +9,7 @@ use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::{MAX_DEVICES, rule_for};
 use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
-use larder_pool::{GroupSpec, ImportOptions, PoolError, PoolSpec, Refusal};
+use larder_pool::{GroupSpec, ImportOptions, PoolError, PoolSpec, ROOT_DATASET, Refusal};
 use larder_sim::{Fault, SimWorld, Survival};
 use std::sync::Arc;
 
@@ -413,5 +413,42 @@ fn what_names_a_dead_half_is_adopted_by_an_import() {
         commit(&pool, &mut model, &files(10, 5, 4));
         verify(&pool, &model);
         assert_whole(&pool, "imported");
+    }
+}
+
+#[test]
+fn a_copy_is_not_let_go_of_when_the_commit_before_that_finds_the_other_one_dead() {
+    let faults =
+        [("flushes", Fault::FailFlushes), ("writes", Fault::FailWrites(0..SIZE.get())), ("all", Fault::Gone)];
+    for (what, fault) in faults {
+        for detach in [false, true] {
+            let case = format!("no {what}, detach: {detach}");
+            let sim = SimWorld::new(&[SIZE; 2]);
+            let pool = create(&sim, "mirror");
+            let mut model = Model::new();
+            commit(&pool, &mut model, &files(10, 20, 1));
+            put(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &files(40, 5, 1));
+            sim.device(1).inject(fault.clone());
+            let refused = match detach {
+                true => pool.upkeep.reshape.detach(device(0)),
+                false => pool.upkeep.devices.offline(device(0), true),
+            };
+            let refused = refused.err().unwrap_or_else(|| panic!("{case}: the last copy went"));
+            let is_right = match refused {
+                PoolError::Refused(Refusal::Needed(_)) => !detach,
+                PoolError::Refused(Refusal::CannotDetach { .. } | Refusal::LastCopy(_)) => detach,
+                _ => false,
+            };
+            assert!(is_right, "{case}: {refused}");
+            assert_eq!(pool.store().members().get(device(0)).state(), MemberState::Online, "{case}");
+            assert!(!pool.store().members().get(device(0)).is_leaving(), "{case}");
+            commit(&pool, &mut model, &files(40, 5, 1));
+            assert_eq!(pool.store().suspended(), None, "{case}");
+            pool.store().drop_caches();
+            verify(&pool, &model);
+            drop(pool);
+            let pool = open(&SimWorld::from_images(sim.images()), 2);
+            verify(&pool, &model);
+        }
     }
 }

@@ -128,6 +128,8 @@ impl Host {
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;
         if pool.store().is_read_only() {
             // Nothing is written, so nothing can be done again.
+            let unread = pool.log_left().map(|why| format!("{name}: the intent log is not shown: {why}"));
+            notes.extend(unread);
             let skipped = pool.take_replay().len();
             if skipped > 0 {
                 notes.push(format!(

@@ -511,9 +511,12 @@ impl Collector {
                 return Ok(true);
             }
         }
-        let more = collection.step(self, &mut io, effort)?;
+        let stepped = collection.step(self, &mut io, effort);
         let SpillPages { io, locked, .. } = io;
-        io.finish()?;
+        // After an error too: with a segment's first stripe go its descriptors.
+        let finished = io.finish();
+        let more = stepped?;
+        finished?;
         let segments = collection.sets.all();
         let segments = segments.iter().flat_map(|set| set.segments()).collect::<Vec<_>>();
         let has_walked = !matches!(collection.stage, Stage::Mark);

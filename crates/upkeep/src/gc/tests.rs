@@ -2,13 +2,15 @@
 
 use super::spill::{Counted, Merged, PAGE, PUSHED_BYTES, Spill, Tag};
 use super::*;
-use crate::{Upkeep, bed};
+use crate::{ScrubSince, Upkeep, bed};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::EXTENT;
-use larder_format::{ByteLen, Place};
+use larder_format::segment::Slot;
+use larder_format::{ByteLen, DeviceIndex, GroupIndex, Place};
 use larder_pool::ROOT_DATASET;
 use larder_sim::SimWorld;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 /// Pages in memory that counts its bytes.
 #[derive(Default)]
@@ -302,4 +304,43 @@ fn only_what_the_predecessor_lacks_is_walked_and_what_is_carried_on_is_no_refere
     assert_eq!(deep.fresh, after.nodes.len());
     assert_eq!(deep.extents.len(), 40_000);
     assert_eq!(deep.extents.iter().filter(|(.., met)| *met == Met::Reference).count(), 20_001);
+}
+
+#[test]
+fn a_step_that_finds_no_room_leaves_no_segment_without_its_descriptors() {
+    let pool = pool_of(100);
+    pool.set_pool_property("memory", "400000").unwrap();
+    let upkeep = Upkeep::new(&pool);
+    assert!(upkeep.gc.start().unwrap());
+    let mut taken = Vec::new();
+    {
+        let mut slot = upkeep.gc.collection.lock();
+        upkeep.gc.take_pinned(&mut slot);
+        let freed = &mut slot.as_mut().unwrap().sets.freed;
+        // More than a page of them: the first opens a segment, and too few are free for the next one.
+        (0..60_000).for_each(|i| freed.push(BlockId::new(i << 20), Tag::default()));
+        let mut core = pool.store().core.lock();
+        let group = GroupIndex::new(0);
+        core.close_streams(group);
+        let space = core.groups.change(group).unwrap();
+        while space.free_segments() > FREE_SEGMENTS_LEAST {
+            let device = DeviceIndex::new(0);
+            taken.push(Slot { device, index: space.take_any(device).unwrap() });
+        }
+    }
+    let failed = upkeep.gc.step(64);
+    assert!(matches!(failed, Err(PoolError::NoSpace)), "{failed:?}");
+    for slot in taken {
+        pool.store().core.lock().groups.change(GroupIndex::new(0)).unwrap().give_back(slot);
+    }
+    for id in (1..50).map(BlockId::new) {
+        let places = larder_format::run::Places::new(&[NOWHERE]).unwrap();
+        pool.store().map.lock().apply(larder_sorted::map::Update::Put { id, places });
+        pool.commit().unwrap();
+    }
+    upkeep.scrub.start(ScrubSince::All).unwrap();
+    while upkeep.scrub.step(u64::MAX).unwrap() {}
+    let members = pool.store().members();
+    let errors = members.iter().map(|member| member.counters.checksum_errors.load(Ordering::Relaxed));
+    assert_eq!(errors.sum::<u64>(), 0);
 }
