@@ -3,9 +3,11 @@
 mod common;
 
 use common::*;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
 use larder_format::run::PageRef;
-use larder_format::{BlockPtr, ByteLen};
-use larder_pool::Pool;
+use larder_format::{BlockId, BlockPtr, ByteLen};
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Fault, SimWorld};
 use std::ops::Range;
 
@@ -62,4 +64,78 @@ fn commits_go_on_when_a_page_that_a_merge_needs_cannot_be_read() {
     verify(&pool, &model);
     drop(pool);
     verify(&open(&sim, 3), &model);
+}
+
+fn extent_of(pool: &Pool, inode: u64) -> Extent {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let view = dataset.view().unwrap();
+    Extent::decode(&view.get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there")).unwrap()
+}
+
+fn remove(pool: &Pool, inodes: &[u64]) {
+    let extents: Vec<_> = inodes.iter().map(|&inode| extent_of(pool, inode)).collect();
+    let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
+    let update = dataset.update(&op, |tree| {
+        for (&inode, extent) in inodes.iter().zip(&extents) {
+            tree.remove(&Key::new(inode, EXTENT, 0))?;
+            tree.drop_block(extent.ptr, extent.logical.into());
+        }
+        Ok::<_, PoolError>(())
+    });
+    update.unwrap();
+}
+
+/// Names the content of a file once more.
+fn share(pool: &Pool, inode: u64, as_inode: u64) {
+    let extent = extent_of(pool, inode);
+    let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
+    let update = dataset.update(&op, |tree| {
+        tree.insert(Key::new(as_inode, EXTENT, 0), &extent.encode())?;
+        tree.share_block(extent.ptr, extent.logical.into());
+        Ok::<_, PoolError>(())
+    });
+    update.unwrap();
+}
+
+fn is_known(pool: &Pool, id: BlockId) -> bool {
+    pool.store().look_up(id, |look_up, io| look_up.entry(io)).unwrap().is_some()
+}
+
+#[test]
+fn what_is_dropped_is_freed_beside_ids_on_a_lost_page() {
+    let (sim, pool, _) = written();
+    share(&pool, 30, 50);
+    pool.commit_export().unwrap();
+    let runs = entry_pages(&pool);
+    let lost = sector_of(&pool, runs[runs.len() - 2].ptr);
+    drop(pool);
+    sim.device(0).inject(Fault::FailReads(lost));
+    let pool = open(&sim, 2);
+    let ids = |inodes: &[u64]| inodes.iter().map(|&inode| extent_of(&pool, inode).ptr.id).collect::<Vec<_>>();
+    let known = |id: BlockId| pool.store().look_up(id, |look_up, io| look_up.entry(io));
+    let page: Vec<_> = (10..15).chain(20..25).chain(31..35).collect();
+    let (stuck, others): (Vec<u64>, Vec<u64>) =
+        page.into_iter().partition(|inode| known(ids(&[*inode])[0]).is_err());
+    assert!(!stuck.is_empty() && !others.is_empty(), "{stuck:?}, {others:?}");
+    let (stuck_ids, other_ids) = (ids(&stuck), ids(&others));
+    remove(&pool, &stuck[..1]);
+    remove(&pool, &others);
+    pool.commit().unwrap();
+    while pool.free_step(64).unwrap() {}
+    assert!(other_ids.iter().all(|id| !is_known(&pool, *id)), "they are free");
+    pool.commit().unwrap();
+    drop(pool);
+    // Once more, with none in memory: the map is swept.
+    let pool = open(&sim, 3);
+    while pool.free_step(64).unwrap() {}
+    pool.commit().unwrap();
+    drop(pool);
+    let mended = SimWorld::from_images(sim.images());
+    let pool = open(&mended, 4);
+    assert!(is_known(&pool, stuck_ids[0]), "its mark waits");
+    while pool.free_step(64).unwrap() {}
+    assert!(!is_known(&pool, stuck_ids[0]));
+    assert!(stuck_ids[1..].iter().all(|id| is_known(&pool, *id)));
+    pool.commit().unwrap();
+    assert_whole(&pool, "after all");
 }

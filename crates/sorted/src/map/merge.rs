@@ -78,7 +78,11 @@ impl Input {
             } else if spend(reads) {
                 let read = self.run.page(self.next_page, reader);
                 self.next_page += 1;
-                self.unread |= read.is_err();
+                if read.is_err() {
+                    self.unread = true;
+                    // Else a walk over many such pages would come nowhere.
+                    *reads += 1;
+                }
                 let page = read?;
                 let cursor = PageCursor::seek(&page, self.from);
                 self.page = Some((page, cursor));
