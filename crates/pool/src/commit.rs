@@ -21,7 +21,7 @@ use crate::sealing::Sealed;
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
 use larder_format::root::{Root, RootGroup, ring_slot};
-use larder_format::run::RunDescriptor;
+use larder_format::run::{RunDescriptor, RunId};
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::tables::{PIECE_MAX, Table, pieces};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
@@ -225,17 +225,32 @@ impl Pool {
             let Some(mut merging) = self.shared.store.map.lock().take_merge() else { break Ok(()) };
             let gone_on = merging.go_on(&mut budget, &mut io);
             let outcome = gone_on.and_then(|complete| io.submit().map(|()| complete));
-            match self.shared.store.map.lock().put_back(merging, outcome) {
-                Ok(true) => {}
+            let unread = merging.unread();
+            let put_back = self.shared.store.map.lock().put_back(merging, outcome);
+            match (put_back, unread) {
+                (Ok(true), _) => {}
                 // A merge that has no room is abandoned, and planned anew.
-                Ok(false) | Err(PoolError::NoSpace) => break Ok(()),
-                Err(error) => break Err(error),
+                (Ok(false) | Err(PoolError::NoSpace), _) => break Ok(()),
+                // One that meets a lost page is not, and the others go on: the page costs its range alone.
+                (Err(error @ (PoolError::Unreadable { .. } | PoolError::Corrupt(_))), Some(run)) => {
+                    self.set_run_aside(run, &error);
+                }
+                (Err(error), _) => break Err(error),
             }
         };
         io.finish()?;
         let changes = self.shared.store.map.lock().merged().changes;
         self.take_changes(changes)?;
         merged
+    }
+
+    /// No merge needs a run any more of which a page cannot be read.
+    fn set_run_aside(&self, run: RunId, error: &PoolError) {
+        if self.shared.store.map.lock().set_aside(run) {
+            let text =
+                format!("run {} of the block map is not merged until the next import: {error}", run.get());
+            self.shared.store.event(Event::new(Class::Data).text(&text));
+        }
     }
 
     /// Writes changes of a merge or checkpoint of the block map to the tables, and removes what it forgot from the

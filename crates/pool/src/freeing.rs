@@ -21,7 +21,8 @@
 //! # The queue
 //! It is the set of ids with the mark `DEAD`, hence as durable as the commits that set and clear them. In memory
 //! it is a sorted set with a bound. Ids that find no room are found again by sweeping the map, as all are after an
-//! import; the freeing record tells whether there are any.
+//! import; the freeing record tells whether there are any. Ids on a page of the map that cannot be read leave the
+//! queue until the next import, so that they hold up no others.
 //!
 //! # A collection under way
 //! needs the nodes that its roots reach. Nodes that are dropped meanwhile and that it holds get the mark `DEAD` and
@@ -39,7 +40,7 @@ use larder_format::{BlockId, BlockPtr, Place};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use larder_sorted::tree::Tree;
-use larder_store::{Result, RunIo, Store, TableNodes};
+use larder_store::{PoolError, Result, RunIo, Store, TableNodes};
 use larder_sync::{Mutex, RwLockWriteGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ struct Dropped {
     unswept: Option<BlockId>,
     /// Ids with the mark `DEAD` that a collection holds.
     held: BTreeSet<BlockId>,
+    /// Some with the mark `DEAD` are in neither, for a page of the map could not be read: the next import tries again.
+    left_out: bool,
     /// As of now; durable with the next commit.
     record: FreeingRecord,
     changed: bool,
@@ -88,6 +91,11 @@ impl Dropped {
 
     /// Whether nothing carries the mark `DEAD`.
     fn is_idle(&self) -> bool {
+        self.is_waiting_for_nothing() && !self.left_out
+    }
+
+    /// Whether all that carries the mark `DEAD` was left out.
+    fn is_waiting_for_nothing(&self) -> bool {
         self.queue.is_empty() && self.held.is_empty() && self.unswept.is_none()
     }
 
@@ -277,7 +285,14 @@ impl Freeing {
             if rest.is_some_and(|rest| at >= rest) {
                 break;
             }
-            match walk.next(&io)? {
+            let step = match walk.next(&io) {
+                Err(PoolError::Unreadable { .. } | PoolError::Corrupt(_)) => {
+                    self.dropped.lock().left_out = true;
+                    continue;
+                }
+                step => step?,
+            };
+            match step {
                 Step::Entry(id, delta) => {
                     at = id.next();
                     if delta.set.contains(Marks::DEAD) {
@@ -304,14 +319,14 @@ impl Freeing {
     /// Bytes of blocks that wait in the free queue or for the next commit, about.
     pub fn queued_bytes(&self) -> u64 {
         let freeing = self.dropped.lock();
-        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
+        let queued = if freeing.is_waiting_for_nothing() { 0 } else { freeing.record.queued_bytes };
         queued + freeing.dropped_bytes
     }
 
     /// Bytes of records that wait in the free queue or for the next commit, about.
     pub(crate) fn dropped_bytes(&self) -> u64 {
         let freeing = self.dropped.lock();
-        let queued = if freeing.is_idle() { 0 } else { freeing.record.queued_bytes };
+        let queued = if freeing.is_waiting_for_nothing() { 0 } else { freeing.record.queued_bytes };
         queued + freeing.records.iter().map(|ptr| u64::from(ptr.place.stored)).sum::<u64>()
     }
 
@@ -341,6 +356,11 @@ impl Freeing {
     pub fn has_queued(&self) -> bool {
         let freeing = self.dropped.lock();
         !freeing.queue.is_empty() || freeing.unswept.is_some()
+    }
+
+    /// Whether ids with the mark `DEAD` wait for the next import, for the map cannot be read there.
+    pub fn has_left_out(&self) -> bool {
+        self.dropped.lock().left_out
     }
 
     /// A further extent names this block: from now on only GC can say that it is dead.
@@ -462,11 +482,39 @@ impl Freeing {
         }
     }
 
+    /// Ids on a page of the map that cannot be read keep their mark, and hold up no others.
+    fn leave_out(&self, ids: &[BlockId]) {
+        let mut freeing = self.dropped.lock();
+        freeing.left_out = true;
+        for id in ids {
+            freeing.queue.remove(id);
+        }
+    }
+
+    /// What the runs of the map say of ids of the queue, without those that are left out.
+    fn find_batch(&self, mut ids: &[BlockId], finder: &mut Finder) -> Result<Vec<(BlockId, Delta)>> {
+        let (io, mut in_runs) = (RunIo::new(&self.store), Vec::with_capacity(ids.len()));
+        while let Some((&id, rest)) = ids.split_first() {
+            match finder.find(id, &io) {
+                Ok(delta) => {
+                    in_runs.push((id, delta));
+                    ids = rest;
+                }
+                Err(PoolError::Unreadable { .. } | PoolError::Corrupt(_)) => {
+                    let lost = 1 + rest.partition_point(|id| *id <= finder.lost_until());
+                    self.leave_out(&ids[..lost]);
+                    ids = &ids[lost..];
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(in_runs)
+    }
+
     /// Frees the ids of the queue that are not shared; the pages that it read.
     fn decide_batch(&self, ids: &[BlockId], finder: &mut Finder) -> Result<usize> {
-        let (io, before) = (RunIo::new(&self.store), finder.pages());
-        let in_runs: Vec<(BlockId, Delta)> =
-            ids.iter().map(|&id| Ok((id, finder.find(id, &io)?))).collect::<Result<_>>()?;
+        let before = finder.pages();
+        let in_runs = self.find_batch(ids, finder)?;
         let mut freed = Vec::new();
         {
             let mut map = self.store.map.lock();

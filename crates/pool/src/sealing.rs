@@ -21,6 +21,8 @@ pub(crate) struct Sealed {
 pub(crate) struct Sealing {
     /// Changes of the block map's runs that the tables lack. Locked under the tables.
     pub(crate) unnoted: Mutex<Changes>,
+    /// Changes of the dedup index's parts that the tables lack. Likewise.
+    pub(crate) unnoted_parts: Mutex<larder_sorted::index::Changes>,
     /// A commit that devices refused; see [`crate::Pool::resume`].
     unfinished: Mutex<Option<Sealed>>,
     /// Bytes of nodes of datasets that commits have stored since import.

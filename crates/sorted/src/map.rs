@@ -56,7 +56,7 @@ use larder_mutants::point;
 pub use merge::Budget;
 use merge::{Merge, MergedRuns, Outcome};
 use run::SortedRun;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -214,6 +214,8 @@ pub struct BlockMap {
     merges: Vec<Merge>,
     /// The inputs of the merge that is out; see [`BlockMap::take_merge`].
     out: Vec<RunId>,
+    /// Runs with a page that could not be read: no merge is planned that would need it.
+    aside: BTreeSet<RunId>,
     next_run: RunId,
     resident_limit: u64,
     unreported: Changes,
@@ -233,6 +235,7 @@ impl BlockMap {
             runs: Arc::default(),
             merges: Vec::new(),
             out: Vec::new(),
+            aside: BTreeSet::new(),
             next_run: RunId::new(1),
             resident_limit: RESIDENT_BYTES,
             unreported: Changes::default(),
@@ -363,6 +366,12 @@ impl BlockMap {
         Ok(complete)
     }
 
+    /// Leaves a run out of all merges, until the map is opened anew, for a page of it cannot be read. False when it
+    /// was left out already.
+    pub fn set_aside(&mut self, run: RunId) -> bool {
+        self.aside.insert(run)
+    }
+
     /// Changes by completed merges since the last call, and whether there is more to merge.
     pub fn merged(&mut self) -> Progress {
         let changes = std::mem::take(&mut self.unreported);
@@ -386,7 +395,7 @@ impl BlockMap {
         let there = |run: &SortedRun| run.descriptor.footprints.iter().any(|f| leaves(f.segment));
         let at: Vec<_> = (0..self.runs.len()).filter(|at| there(&self.runs[*at])).collect();
         for &at in &at {
-            if !self.is_merging(&self.runs[at]) {
+            if !self.is_bound(&self.runs[at]) {
                 self.start_merge(at..at + 1);
             }
         }
@@ -454,9 +463,14 @@ impl BlockMap {
             || self.merges.iter().any(|merge| merge.inputs().iter().any(|input| input.descriptor.run == id))
     }
 
-    /// The runs' levels, newest first; `None` for those that are being merged.
+    /// Whether no merge may be planned with `run`.
+    fn is_bound(&self, run: &SortedRun) -> bool {
+        self.aside.contains(&run.descriptor.run) || self.is_merging(run)
+    }
+
+    /// The runs' levels, newest first; `None` for those with which no merge may be planned.
     fn levels(&self) -> impl Iterator<Item = Option<u32>> {
-        self.runs.iter().map(|run| (!self.is_merging(run)).then(|| level(run.descriptor.bytes)))
+        self.runs.iter().map(|run| (!self.is_bound(run)).then(|| level(run.descriptor.bytes)))
     }
 
     /// Writes the memtable and the `folded` newest runs as one run.
@@ -489,7 +503,7 @@ impl BlockMap {
             let sum = |of: fn(&RunDescriptor) -> u64| self.descriptors().map(of).sum::<u64>();
             let (entries, shadows) = (sum(|d| d.entries), sum(|d| d.shadows));
             let much_is_dead = shadows >= MIN_SHADOWS && 3 * shadows > entries;
-            let range = if self.merges.is_empty() && much_is_dead {
+            let range = if self.merges.is_empty() && self.aside.is_empty() && much_is_dead {
                 0..self.runs.len()
             } else {
                 let levels: Vec<_> = self.levels().collect();
@@ -566,6 +580,14 @@ enum Stage {
 }
 
 impl Merging {
+    /// The run of which a page could not be read, when that is why it failed.
+    pub fn unread(&self) -> Option<RunId> {
+        match &self.stage {
+            Stage::Merge(merge) => merge.unread(),
+            Stage::Complete { .. } => None,
+        }
+    }
+
     /// Goes on until `budget` is spent; whether it is complete. What it has written then must be readable before the
     /// map gets it back.
     pub fn go_on<W: PageWriter>(&mut self, budget: &mut Budget, io: &mut W) -> Result<bool, W::Error> {

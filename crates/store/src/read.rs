@@ -145,6 +145,14 @@ impl Store {
         Ok((header, plain))
     }
 
+    /// The plain content of a page of a run. The block map knows no such blocks, and may be held: it is not asked.
+    pub(crate) fn read_page(&self, ptr: BlockPtr) -> Result<Bytes> {
+        let gone = || PoolError::Unreadable { id: ptr.id, cause: "its segment is not in the table".into() };
+        let segment = self.readable.get(ptr.place.segment).ok_or_else(gone)?;
+        let (header, bytes) = self.read_stored(&segment, ptr)?;
+        plain_of(&header, &bytes, BlockKind::Run)
+    }
+
     /// Reads a block by its hint, else where the block map has it. A hint may name a segment that was emptied and
     /// waits for the commit that frees it: nobody resilvers that, so it can be unreadable while the block is not.
     fn read_where_it_is<T>(

@@ -44,11 +44,12 @@ impl PageReader for RunIo<'_> {
     fn read_page(&self, ptr: BlockPtr) -> Result<Arc<[u8]>> {
         // It may be a page that was written a moment ago.
         self.pages.lock().submit()?;
-        self.store.read_plain(ptr, BlockKind::Run).map(|(_, plain)| plain.as_ref().into())
+        self.store.read_page(ptr).map(|plain| plain.as_ref().into())
     }
     fn read_pages(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<[u8]>>> {
         let together = if ptrs.len() > 1 && self.pages.lock().submit().is_ok() {
-            self.store.fetch(ptrs.iter().copied())
+            let there = |ptr: &&BlockPtr| self.store.readable.get(ptr.place.segment).is_some();
+            self.store.fetch(ptrs.iter().filter(there).copied())
         } else {
             Vec::new()
         };

@@ -215,7 +215,8 @@ impl Checker<'_> {
         let ids = BlockId::new(0)..=pinned.horizon;
         let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, ids);
         let mut places = LivePlaces::new();
-        let queued = self.pool.freeing().has_queued() || self.pool.pins().progress().is_some();
+        let freeing = self.pool.freeing();
+        let queued = freeing.has_queued() || freeing.has_left_out() || self.pool.pins().progress().is_some();
         let mut judge = |id: BlockId, entry: Entry, verdict: Verdict<'_>| {
             for &place in entry.places() {
                 places.entry(place.segment).or_default().push(place);

@@ -33,9 +33,9 @@ impl Pool {
             return Err(PoolError::Invalid("no dataset has dedup on: there is no index to rebuild".into()));
         };
         self.install_parts(index.progress().changes)?;
-        let removed = index.descriptors().cloned().collect();
-        self.install_parts(Changes { added: Vec::new(), removed })?;
         self.keep_note(super::upkeep::SINCE, "0")?;
+        let removed = index.descriptors().cloned().collect();
+        self.install_parts_or_suspend(Changes { added: Vec::new(), removed });
         let with_dedup = |of: &std::sync::Arc<crate::Dataset>| of.settings().dedup != Dedup::Off;
         let datasets = self.datasets().iter().filter(|of| with_dedup(of)).map(|of| of.id()).collect();
         *indexed = Indexed {

@@ -166,29 +166,36 @@ impl Pool {
     }
 
     /// As [`Pool::install_parts`]: memory and tables must not part.
-    fn install_parts_or_suspend(&self, changes: Changes) {
+    pub(super) fn install_parts_or_suspend(&self, changes: Changes) {
         if let Err(error) = self.install_parts(changes) {
             self.shared.store.suspend(format!("the dedup index could not be noted: {error}"));
         }
     }
 
-    /// Brings changed parts into the tables.
+    /// Brings changed parts into the tables. What cannot be brought there now stays for the next time.
     pub(super) fn install_parts(&self, changes: Changes) -> Result<()> {
-        let Changes { added, removed } = changes;
-        if added.is_empty() && removed.is_empty() {
-            return Ok(());
-        }
         let mut tables = self.tables.lock();
+        let mut unnoted = self.sealing.unnoted_parts.lock();
+        for part in changes.removed {
+            // A part that the tables never had need not be removed from them.
+            match unnoted.added.iter().position(|added| added.run.run == part.run.run) {
+                Some(at) => drop(unnoted.added.remove(at)),
+                None => unnoted.removed.push(part),
+            }
+        }
+        unnoted.added.extend(changes.added);
         let mut value = Vec::new();
-        for part in removed {
+        while let Some(part) = unnoted.removed.last() {
             value.clear();
             part.encode(&mut value);
             self.drop_run(&mut tables, Table::Index, &part.run, value.len())?;
+            unnoted.removed.pop();
         }
-        for part in added {
+        while let Some(part) = unnoted.added.last() {
             value.clear();
             part.encode(&mut value);
             self.keep_run(&mut tables, Table::Index, &part.run, &value)?;
+            unnoted.added.pop();
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ pub struct Finder {
     /// Of each run, the page at hand and its number.
     at: Vec<Option<(usize, RunPage)>>,
     pages: usize,
+    /// Last id of the page that could not be read last.
+    lost_until: BlockId,
 }
 
 impl Finder {
@@ -41,6 +43,8 @@ impl Finder {
                 Some((have, page)) if *have == number => page,
                 _ => {
                     self.pages += 1;
+                    // Unless it is read now.
+                    self.lost_until = run.page_span(number).1;
                     &mut at.insert((number, run.page(number, reader)?)).1
                 }
             };
@@ -54,6 +58,11 @@ impl Finder {
     /// Pages read so far.
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// After an error of [`Finder::find`]: the last id that may be on the page that could not be read.
+    pub fn lost_until(&self) -> BlockId {
+        self.lost_until
     }
 }
 
@@ -69,7 +78,7 @@ impl Walk {
     /// The next id and what the runs say of it.
     ///
     /// # Errors
-    /// When a page cannot be read.
+    /// When a page cannot be read. The next call goes on without it: what it says is missing in what the runs say.
     pub fn next<R: PageReader>(&mut self, reader: &R) -> Result<Step, R::Error> {
         Ok(match self.merged.lowest(&mut self.left, reader)? {
             (Outcome::Paused, _) => Step::Paused,
@@ -171,7 +180,7 @@ impl BlockMap {
     /// Looks for chosen ids.
     pub fn finder(&self) -> Finder {
         let at = self.runs.iter().map(|_| None).collect();
-        Finder { runs: Arc::clone(&self.runs), at, pages: 0 }
+        Finder { runs: Arc::clone(&self.runs), at, pages: 0, lost_until: BlockId::new(0) }
     }
 
     /// Goes through the ids from `from` on; reads at most `pages` pages beyond the first of each run.

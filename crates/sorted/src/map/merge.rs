@@ -53,6 +53,8 @@ struct Input {
     end_page: usize,
     page: Option<(RunPage, PageCursor)>,
     head: Option<(BlockId, Delta)>,
+    /// A page of it could not be read.
+    unread: bool,
 }
 
 impl Input {
@@ -60,10 +62,10 @@ impl Input {
     fn new(run: Arc<SortedRun>, from: BlockId, to: BlockId) -> Self {
         let end_page = if to < run.descriptor.first { 0 } else { run.page_of(to) + 1 };
         let next_page = if from > run.descriptor.last { end_page } else { run.page_of(from).min(end_page) };
-        Self { run, from, next_page, end_page, page: None, head: None }
+        Self { run, from, next_page, end_page, page: None, head: None, unread: false }
     }
 
-    /// Brings the next entry to the head, if there is one.
+    /// Brings the next entry to the head, if there is one. After an error it goes on behind the page.
     fn fill<R: PageReader>(&mut self, reads: &mut usize, reader: &R) -> Result<Outcome, R::Error> {
         while self.head.is_none() {
             if let Some((page, cursor)) = &mut self.page {
@@ -74,9 +76,15 @@ impl Input {
             } else if self.next_page == self.end_page {
                 break;
             } else if spend(reads) {
-                let page = self.run.page(self.next_page, reader)?;
-                let cursor = PageCursor::seek(&page, self.from);
+                let read = self.run.page(self.next_page, reader);
                 self.next_page += 1;
+                if read.is_err() {
+                    self.unread = true;
+                    // Else a walk over many such pages would come nowhere.
+                    *reads += 1;
+                }
+                let page = read?;
+                let cursor = PageCursor::seek(&page, self.from);
                 self.page = Some((page, cursor));
             } else {
                 return Ok(Outcome::Paused);
@@ -192,6 +200,11 @@ impl Merge {
 
     pub(super) fn inputs(&self) -> &[Arc<SortedRun>] {
         &self.inputs
+    }
+
+    /// The input of which a page could not be read.
+    pub(super) fn unread(&self) -> Option<RunId> {
+        self.merged.inputs.iter().find(|input| input.unread).map(|input| input.run.descriptor.run)
     }
 
     /// The newest and the oldest checkpoint in the inputs.

@@ -18,7 +18,8 @@ pub(super) struct SortedRun {
 }
 
 impl SortedRun {
-    /// Reads the index pages of the run and, when it is to be `resident`, all its pages.
+    /// Reads the index pages of the run and, when it is to be `resident`, all its pages: with one of them unreadable
+    /// it has none in memory, and what the others say is read when it is asked for.
     pub(super) fn open<R: PageReader>(
         descriptor: RunDescriptor,
         resident: bool,
@@ -27,7 +28,8 @@ impl SortedRun {
         let index = read_refs(&descriptor, reader)?;
         let mut run = Self { descriptor, index: index.into(), pages: Vec::new() };
         if resident {
-            run.pages = (0..run.index.len()).map(|at| run.page(at, reader)).collect::<Result<_, _>>()?;
+            let pages: Result<Vec<_>, _> = (0..run.index.len()).map(|at| run.page(at, reader)).collect();
+            run.pages = pages.unwrap_or_default();
         }
         Ok(run)
     }

@@ -1,0 +1,141 @@
+//! Pages of the block map that cannot be read: each costs its range of ids, and nothing else.
+
+mod common;
+
+use common::*;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_format::run::PageRef;
+use larder_format::{BlockId, BlockPtr, ByteLen};
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
+use larder_sim::{Fault, SimWorld};
+use std::ops::Range;
+
+/// First sector of a block on the only device.
+fn sector_of(pool: &Pool, ptr: BlockPtr) -> Range<u64> {
+    let segments = pool.store().segments();
+    let segment = segments.iter().find(|segment| segment.id == ptr.place.segment).unwrap();
+    let slot = segment.slots[usize::from(ptr.place.column)];
+    let at = pool.store().members().get(slot.device).slot_offset(slot.index, ptr.place.offset).get();
+    let at = at & !4095;
+    at..at + 4096
+}
+
+/// First entry page of each run, newest first; the runs are so small that their descriptors name all their pages.
+fn entry_pages(pool: &Pool) -> Vec<PageRef> {
+    let map = pool.store().map.lock();
+    map.descriptors()
+        .map(|run| (run.height == 0).then(|| run.refs[0].clone()).expect("a small run"))
+        .collect()
+}
+
+fn written() -> (SimWorld, Kept, Model) {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    for round in 0..3 {
+        commit(&pool, &mut model, &files(10 + 10 * round, 5, 1));
+    }
+    (sim, pool, model)
+}
+
+#[test]
+fn an_import_goes_on_without_a_page_of_the_newest_run() {
+    let (sim, pool, model) = written();
+    pool.commit_export().unwrap();
+    let lost = sector_of(&pool, entry_pages(&pool)[0].ptr);
+    drop(pool);
+    sim.device(0).inject(Fault::FailReads(lost));
+    verify(&open(&sim, 2), &model);
+}
+
+#[test]
+fn commits_go_on_when_a_page_that_a_merge_needs_cannot_be_read() {
+    let (sim, pool, mut model) = written();
+    pool.commit_export().unwrap();
+    let (page, lost) = (entry_pages(&pool)[1].clone(), sector_of(&pool, entry_pages(&pool)[1].ptr));
+    drop(pool);
+    sim.device(0).inject(Fault::FailReads(lost));
+    let pool = open(&sim, 2);
+    for round in 0..80 {
+        commit(&pool, &mut model, &files(100 + 5 * round, 3, 1));
+    }
+    assert!(entry_pages(&pool).iter().any(|other| other.ptr == page.ptr), "its run stays");
+    assert!(entry_pages(&pool).len() < 24, "the others are merged: {}", entry_pages(&pool).len());
+    verify(&pool, &model);
+    drop(pool);
+    verify(&open(&sim, 3), &model);
+}
+
+fn extent_of(pool: &Pool, inode: u64) -> Extent {
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let view = dataset.view().unwrap();
+    Extent::decode(&view.get(&Key::new(inode, EXTENT, 0)).unwrap().expect("the file is there")).unwrap()
+}
+
+fn remove(pool: &Pool, inodes: &[u64]) {
+    let extents: Vec<_> = inodes.iter().map(|&inode| extent_of(pool, inode)).collect();
+    let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
+    let update = dataset.update(&op, |tree| {
+        for (&inode, extent) in inodes.iter().zip(&extents) {
+            tree.remove(&Key::new(inode, EXTENT, 0))?;
+            tree.drop_block(extent.ptr, extent.logical.into());
+        }
+        Ok::<_, PoolError>(())
+    });
+    update.unwrap();
+}
+
+/// Names the content of a file once more.
+fn share(pool: &Pool, inode: u64, as_inode: u64) {
+    let extent = extent_of(pool, inode);
+    let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
+    let update = dataset.update(&op, |tree| {
+        tree.insert(Key::new(as_inode, EXTENT, 0), &extent.encode())?;
+        tree.share_block(extent.ptr, extent.logical.into());
+        Ok::<_, PoolError>(())
+    });
+    update.unwrap();
+}
+
+fn is_known(pool: &Pool, id: BlockId) -> bool {
+    pool.store().look_up(id, |look_up, io| look_up.entry(io)).unwrap().is_some()
+}
+
+#[test]
+fn what_is_dropped_is_freed_beside_ids_on_a_lost_page() {
+    let (sim, pool, _) = written();
+    share(&pool, 30, 50);
+    pool.commit_export().unwrap();
+    let runs = entry_pages(&pool);
+    let lost = sector_of(&pool, runs[runs.len() - 2].ptr);
+    drop(pool);
+    sim.device(0).inject(Fault::FailReads(lost));
+    let pool = open(&sim, 2);
+    let ids = |inodes: &[u64]| inodes.iter().map(|&inode| extent_of(&pool, inode).ptr.id).collect::<Vec<_>>();
+    let known = |id: BlockId| pool.store().look_up(id, |look_up, io| look_up.entry(io));
+    let page: Vec<_> = (10..15).chain(20..25).chain(31..35).collect();
+    let (stuck, others): (Vec<u64>, Vec<u64>) =
+        page.into_iter().partition(|inode| known(ids(&[*inode])[0]).is_err());
+    assert!(!stuck.is_empty() && !others.is_empty(), "{stuck:?}, {others:?}");
+    let (stuck_ids, other_ids) = (ids(&stuck), ids(&others));
+    remove(&pool, &stuck[..1]);
+    remove(&pool, &others);
+    pool.commit().unwrap();
+    while pool.free_step(64).unwrap() {}
+    assert!(other_ids.iter().all(|id| !is_known(&pool, *id)), "they are free");
+    pool.commit().unwrap();
+    drop(pool);
+    // Once more, with none in memory: the map is swept.
+    let pool = open(&sim, 3);
+    while pool.free_step(64).unwrap() {}
+    pool.commit().unwrap();
+    drop(pool);
+    let mended = SimWorld::from_images(sim.images());
+    let pool = open(&mended, 4);
+    assert!(is_known(&pool, stuck_ids[0]), "its mark waits");
+    while pool.free_step(64).unwrap() {}
+    assert!(!is_known(&pool, stuck_ids[0]));
+    assert!(stuck_ids[1..].iter().all(|id| is_known(&pool, *id)));
+    pool.commit().unwrap();
+    assert_whole(&pool, "after all");
+}
