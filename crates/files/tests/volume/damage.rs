@@ -793,3 +793,82 @@ fn what_is_left_of_a_batch_when_space_ends_after_damage_stays_dirty() {
     others.iter().zip(&wanted).for_each(|(node, wanted)| assert!(bed.content(*node) == *wanted, "{node:?}"));
     assert!(is_eio(bed.mount.getattr(lost)));
 }
+
+/// A file of eight records, the first of them rotten and known to be.
+fn with_a_rotten_record(properties: &[(&str, &str)]) -> (Bed, NodeId) {
+    let bed = Bed::with_layout("mirror", &[SIZE; 2], properties);
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &content(1, 8));
+    let bed = bed.reopen(2);
+    rot_record(&bed, node, 0);
+    assert!(is_eio(bed.mount.read(node, Handle(0), 0, RECORD as u32)));
+    (bed, node)
+}
+
+#[test]
+fn a_damaged_file_is_written_over_by_its_backup() {
+    let fixed = [("recordsize", "4096"), ("compression", "off"), ("atime", "off")];
+    let by_content = [fixed[0], fixed[1], fixed[2], ("chunking", "content")];
+    for properties in [&fixed[..], &by_content[..]] {
+        let (bed, node) = with_a_rotten_record(properties);
+        bed.resize(node, 0);
+        let backup = content(1, 8);
+        bed.write(node, 0, &backup);
+        assert_eq!(bed.pool.store().suspended(), None);
+        bed.fsync(node);
+        settle(&bed);
+        assert_eq!(bed.content(node), backup);
+        assert_eq!(named(&bed), BTreeSet::new());
+        let bed = bed.reopen(3);
+        assert_eq!(bed.content(node), backup);
+    }
+}
+
+#[test]
+fn a_file_behind_a_lost_leaf_that_cannot_take_its_first_write_says_so() {
+    let bed = bed();
+    let files: Vec<_> = (0..400).map(|i| bed.file(ROOT, &format!("f{i}"))).collect();
+    let bed = bed.reopen(2);
+    let leaves = nodes(&bed, 0);
+    let keys: Vec<_> = leaves.keys().filter(|key| key.kind == items::INODE && key.object > 1).collect();
+    rot(&bed, &leaves[keys[0]]);
+    let bed = bed.crash(3);
+    let lost = files.iter().find(|node| id_of(&bed, **node).1.get() == keys[0].object).unwrap();
+    assert!(is_eio(bed.mount.getattr(*lost)));
+    let behind = *files.iter().find(|node| id_of(&bed, **node).1.get() == keys[1].object).unwrap();
+    // Where its content would be noted is lost, too.
+    assert!(is_eio(bed.mount.write(behind, Handle(0), 0, b"the first", false)));
+    let next = *files.iter().find(|node| id_of(&bed, **node).1.get() == keys[1].object + 1).unwrap();
+    bed.write(next, 0, b"the first");
+    bed.fsync(next);
+    bed.pool.commit().unwrap();
+    assert_eq!((bed.content(next), bed.pool.store().suspended()), (b"the first".to_vec(), None));
+}
+
+#[test]
+fn an_attribute_with_an_unreadable_piece_is_neither_replaced_nor_removed_and_stops_nobody() {
+    let bed = bed();
+    let (node, other) = (bed.file(ROOT, "a"), bed.file(ROOT, "b"));
+    bed.mount.setxattr(node, b"user.large", &[7; 64 << 10], XattrMode::Set).unwrap();
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, node).1.get();
+    let leaves = nodes(&bed, 0);
+    let pieces: Vec<_> =
+        leaves.iter().filter(|(key, _)| (key.object, key.kind) == (inode, items::XATTR_PIECE)).collect();
+    assert!(pieces.len() > 3, "{pieces:?}");
+    rot(&bed, pieces[pieces.len() / 2].1);
+    bed.pool.store().drop_caches();
+    for value in [&b"small"[..], &[8; 64 << 10]] {
+        assert!(is_eio(bed.mount.setxattr(node, b"user.large", value, XattrMode::Set)));
+        assert_eq!(bed.pool.store().suspended(), None);
+    }
+    assert!(is_eio(bed.mount.removexattr(node, b"user.large")));
+    assert_eq!(bed.pool.store().suspended(), None);
+    assert!(is_eio(bed.mount.getxattr(node, b"user.large")));
+    bed.mount.setxattr(node, b"user.small", b"value", XattrMode::Set).unwrap();
+    bed.write(other, 0, b"goes on");
+    bed.fsync(other);
+    bed.pool.commit().unwrap();
+    assert_eq!(bed.mount.getxattr(node, b"user.small").unwrap(), b"value");
+    assert_eq!(bed.pool.store().suspended(), None);
+}
