@@ -872,3 +872,72 @@ fn an_attribute_with_an_unreadable_piece_is_neither_replaced_nor_removed_and_sto
     assert_eq!(bed.mount.getxattr(node, b"user.small").unwrap(), b"value");
     assert_eq!(bed.pool.store().suspended(), None);
 }
+
+#[test]
+fn a_cut_that_is_refused_for_a_lost_leaf_takes_nothing_away() {
+    let bed = bed();
+    let wanted = content(3, 2000);
+    let big = bed.file(ROOT, "big");
+    bed.write(big, 0, &wanted);
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, big).1.get();
+    let leaves = nodes(&bed, 0);
+    let of_big: Vec<_> =
+        leaves.iter().filter(|(key, _)| (key.object, key.kind) == (inode, items::EXTENT)).collect();
+    let (low, high) = (of_big[2].0.offset / RECORD, of_big[3].0.offset / RECORD);
+    rot(&bed, of_big[2].1);
+    let bed = bed.crash(3);
+    // Not stored yet, behind the new end.
+    let fresh = content(9, 1);
+    bed.write(big, 1990 * RECORD, &fresh);
+    let mut now = wanted.clone();
+    now[1990 * RECORD as usize..][..RECORD as usize].copy_from_slice(&fresh);
+    let cut = |size| bed.mount.setattr(big, &SetAttr { size: Some(size), ..SetAttr::default() }, &USER);
+    let before = bed.mount.getattr(big).unwrap();
+    assert!(is_eio(cut(high * RECORD - 100)));
+    assert_eq!(bed.mount.getattr(big).unwrap(), before);
+    let lost: Vec<u64> = (low..high).collect();
+    assert_served(&bed, big, &now, &lost);
+    settle(&bed);
+    let bed = bed.reopen(4);
+    assert_served(&bed, big, &now, &lost);
+    // Just before the lost leaf it can be cut.
+    bed.resize(big, low * RECORD);
+    assert_served(&bed, big, &now[..(low * RECORD) as usize], &[]);
+    settle(&bed);
+    assert_eq!((bed.mount.getattr(big).unwrap().size, bed.pool.store().suspended()), (low * RECORD, None));
+}
+
+#[test]
+fn a_range_that_cannot_be_made_zero_for_a_lost_leaf_keeps_what_was_written_there() {
+    let properties =
+        [("recordsize", "4096"), ("compression", "off"), ("atime", "off"), ("chunking", "content")];
+    let bed = Bed::with_layout("mirror", &[SIZE; 2], &properties);
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &content(1, 4000));
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, node).1.get();
+    let starts = |bed: &Bed| -> Vec<u64> {
+        let leaves = nodes(bed, 0);
+        let of_file = leaves.keys().filter(|key| (key.object, key.kind) == (inode, items::EXTENT));
+        of_file.map(|key| key.offset).collect()
+    };
+    let punch =
+        |bed: &Bed, from: u64, len: u64| bed.mount.fallocate(node, Handle(0), from, len, Allocate::Punch);
+    let found = starts(&bed);
+    assert!(found.len() > 4, "{found:?}");
+    // A leaf that begins with a hole: where an extent reaches into that, only the leaf before can tell.
+    let hole = found[2];
+    punch(&bed, hole, 64 * RECORD).unwrap();
+    let bed = bed.reopen(3);
+    let lost = nodes(&bed, 0).remove(&Key::new(inode, items::EXTENT, found[1])).unwrap();
+    let fresh = content(7, 40);
+    bed.write(node, hole + 10 * RECORD, &fresh);
+    rot(&bed, &lost);
+    bed.pool.store().drop_caches();
+    let before = bed.mount.getattr(node).unwrap();
+    assert!(is_eio(punch(&bed, hole, 60 * RECORD)));
+    assert_eq!(bed.mount.getattr(node).unwrap(), before, "what was not stored yet is there");
+    bed.fsync(node);
+    assert_eq!(bed.pool.store().suspended(), None);
+}
