@@ -381,7 +381,11 @@ impl FrontEnd for Mount {
     }
 
     fn reap_step(&self, max: usize) -> Result<bool, PoolError> {
-        Ok(Mount::reap_step(self, max)?)
+        match Mount::reap_step(self, max) {
+            // One file, which is on the list no more: there may be others.
+            Err(FsError::Damaged(_)) => Ok(true),
+            reaped => Ok(reaped?),
+        }
     }
 
     fn freeing_bytes(&self) -> u64 {
