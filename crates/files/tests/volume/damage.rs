@@ -941,3 +941,54 @@ fn a_range_that_cannot_be_made_zero_for_a_lost_leaf_keeps_what_was_written_there
     bed.fsync(node);
     assert_eq!(bed.pool.store().suspended(), None);
 }
+
+#[test]
+fn logged_changes_of_what_is_lost_are_lost_with_what_follows_on_them_and_no_others() {
+    let bed = bed();
+    let (dir, empty) = (bed.dir(ROOT, "names"), bed.dir(ROOT, "empty"));
+    let name = |i: u64| format!("a name that is rather long, so that there are several leaves {i}");
+    for i in 0..1500 {
+        bed.file(dir, &name(i));
+    }
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, dir).1.get();
+    let leaves = nodes(&bed, 0);
+    let of_dir: Vec<_> =
+        leaves.iter().filter(|(key, _)| (key.object, key.kind) == (inode, items::ENTRY)).collect();
+    let (low, high) = (of_dir[1].0.offset, of_dir[2].0.offset);
+    let dataset = bed.pool.dataset(ROOT_DATASET).unwrap();
+    let mut within =
+        (1500..).map(name).filter(|name| (low..high).contains(&dataset.name_key().cookie(name.as_bytes())));
+    let (made, below) = (within.next().unwrap(), within.next().unwrap());
+    drop(within);
+    drop(dataset);
+    let wanted = content(4, 2);
+    let (before, node) = (bed.file(ROOT, "before"), bed.file(dir, &made));
+    bed.write(before, 0, &wanted);
+    bed.fsync(before);
+    bed.write(node, 0, &content(5, 1));
+    bed.fsync(node);
+    bed.mount.setxattr(node, b"user.a", b"value", XattrMode::Set).unwrap();
+    // A name of it that can be made, were it there; a directory in one that is not there; names that change.
+    bed.mount.link(node, ROOT, b"linked").unwrap();
+    bed.mount.rename(ROOT, b"linked", ROOT, b"renamed", RenameFlags::default()).unwrap();
+    let inner = bed.dir(dir, &below);
+    bed.file(inner, "inside");
+    let after = bed.file(empty, "after");
+    bed.write(after, 0, &wanted);
+    bed.fsync(after);
+    bed.mount.unlink(ROOT, b"renamed").unwrap();
+    bed.mount.fsyncdir(ROOT, Handle(0), false).unwrap();
+    rot(&bed, of_dir[1].1);
+    let bed = bed.crash(3);
+    for path in ["before", "empty/after"] {
+        assert_eq!(bed.content(bed.find(path).unwrap().node), wanted, "{path}");
+    }
+    assert!(is_eio(bed.mount.lookup(dir, made.as_bytes())));
+    for name in [&b"linked"[..], b"renamed"] {
+        assert!(matches!(bed.mount.lookup(ROOT, name), Err(FsError::NotFound)));
+    }
+    assert_eq!(bed.pool.store().suspended(), None);
+    let bed = bed.reopen(4);
+    assert_eq!(bed.content(bed.find("empty/after").unwrap().node), wanted);
+}
