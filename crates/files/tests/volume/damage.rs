@@ -992,3 +992,29 @@ fn logged_changes_of_what_is_lost_are_lost_with_what_follows_on_them_and_no_othe
     let bed = bed.reopen(4);
     assert_eq!(bed.content(bed.find("empty/after").unwrap().node), wanted);
 }
+
+#[test]
+fn a_dataset_that_cannot_be_opened_loses_its_logged_changes_and_keeps_no_other_out() {
+    let bed = bed();
+    let (home, root) = crate::quota::dataset(&bed, "tank/home", &[("atime", "off")]);
+    let id = home.id();
+    drop(home);
+    bed.pool.commit().unwrap();
+    // The newest node that begins with a root directory is that of the dataset that was changed last.
+    bed.file(root, "old");
+    bed.pool.commit().unwrap();
+    let first = Key::new(items::ROOT_INODE.get(), items::INODE, 0);
+    let lost = nodes(&bed, 0).remove(&first).unwrap();
+    let (a, b) = (bed.file(root, "a"), bed.file(ROOT, "b"));
+    for node in [a, b, a] {
+        bed.write(node, 0, b"content");
+        bed.fsync(node);
+    }
+    rot(&bed, &lost);
+    let bed = bed.crash(3);
+    assert_eq!(bed.content(bed.find("b").unwrap().node), b"content");
+    let home = bed.pool.dataset(id).unwrap();
+    assert!(is_eio(bed.mount.attach(home, Some((ROOT_DATASET, b"home".to_vec())))));
+    assert_eq!(bed.pool.store().suspended(), None);
+    bed.reopen(4);
+}
