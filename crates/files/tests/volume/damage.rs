@@ -1018,3 +1018,29 @@ fn a_dataset_that_cannot_be_opened_loses_its_logged_changes_and_keeps_no_other_o
     assert_eq!(bed.pool.store().suspended(), None);
     bed.reopen(4);
 }
+
+#[test]
+fn a_damaged_orphan_fails_no_writer_at_its_quota() {
+    let bed = bed();
+    let big = bed.file(ROOT, "big");
+    bed.write(big, 0, &content(1, 2000));
+    for i in 0..200 {
+        bed.file(ROOT, &format!("f{i}"));
+    }
+    let writer = bed.file(ROOT, "writer");
+    bed.pool.commit().unwrap();
+    let inode = id_of(&bed, big).1.get();
+    bed.mount.unlink(ROOT, b"big").unwrap();
+    bed.pool.commit().unwrap();
+    // Its last leaf holds others, too, and so stays.
+    let leaves = nodes(&bed, 0);
+    let last = leaves.range(..=Key::new(inode, items::INODE, 0)).next_back().unwrap();
+    rot(&bed, last.1);
+    let bed = bed.crash(3);
+    let used = bed.pool.dataset(ROOT_DATASET).unwrap().usage().referenced;
+    bed.pool.set_property(ROOT_DATASET, "quota", &used.to_string()).unwrap();
+    let refused = bed.mount.write(writer, Handle(0), 0, &content(2, 4000), false);
+    assert_eq!(refused, Err(FsError::Quota));
+    assert!(!bed.mount.reap_step(1000).unwrap(), "it is on the list no more");
+    assert_eq!(bed.pool.store().suspended(), None);
+}
