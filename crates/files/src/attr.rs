@@ -323,7 +323,7 @@ impl Volume {
             } else {
                 [range.clone(), range.end..range.end]
             };
-            // What cannot be read is noticed before anything is changed.
+            // Unreadable nodes are noticed before anything is changed.
             self.dataset.view()?.reach(&inode_key(id))?;
             let written = if state.live.by_content() {
                 self.drop_within(op, id, &mut state, range.clone())?

@@ -218,7 +218,7 @@ impl Volume {
                 (Err(_), None) => return Err(FsError::NoAttr),
             };
             let old = slot.as_ref().map_or(Ok(Vec::new()), |slot| pieces_of(id, &slot.value))?;
-            // What cannot be read is noticed before anything is changed.
+            // Unreadable nodes are noticed before anything is changed.
             let new = piece_keys(id, number, change.value.as_ref().map_or(0, Vec::len));
             for key in [inode_key(id)].into_iter().chain(key).chain(old.iter().copied()).chain(new) {
                 tree.reach(&key)?;
