@@ -12,7 +12,7 @@ use crate::inode::{Inode, State};
 use crate::origin::Origin;
 use crate::orphan::{meets_tail, records_end};
 use crate::posix::{Allocate, Attr, SetAttr, SetTime};
-use crate::volume::{Volume, inode_key};
+use crate::volume::{Volume, inode_key, orphan_key};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
 use larder_format::node::Key;
@@ -173,27 +173,30 @@ impl Volume {
         })
     }
 
-    /// Cuts a file to `size`; the caller has the turn and writes the inode.
+    /// Cuts a file to `size`; the caller has the turn and writes the inode. What cannot be read is noticed before
+    /// anything is changed.
     fn cut(&self, op: &Op<'_>, id: InodeId, state: &mut State, size: u64) -> Result<()> {
-        let record_size = u64::from(state.live.record_size);
-        if record_size > 0 {
+        let across = {
+            let view = self.dataset.view()?;
+            view.reach(&inode_key(id))?;
+            view.reach(&orphan_key(id))?;
+            extent_across(&view, id, &state.live, size)?
+        };
+        if state.live.record_size > 0 {
+            let more =
+                self.drop_some_extents(op, id, state, records_end(&state.live, size)..u64::MAX, CUT_STEP)?;
             let dirty = state.data.bytes;
             state.data.cut(state.live.record_size, size);
             self.meter(dirty, state);
-            if self.drop_some_extents(op, id, state, records_end(&state.live, size)..u64::MAX, CUT_STEP)? {
+            if more {
                 self.note_tail(op, id)?;
                 state.change(|item| item.flags |= items::Inode::HAS_TAIL);
             }
-            self.dataset.update(op, |tree| {
-                match extents_over(tree, id, &state.live, size..size.saturating_add(1), 1)?.pop() {
-                    Some((offset, extent)) if offset < size => {
-                        let len = (size - offset) as u32;
-                        let key = Key::new(id.get(), EXTENT, offset);
-                        Ok::<_, FsError>(tree.insert(key, &Extent { len, ..extent }.encode())?)
-                    }
-                    _ => Ok(()),
-                }
-            })?;
+            if let Some((offset, extent)) = across {
+                let extent = Extent { len: (size - offset) as u32, ..extent };
+                let key = Key::new(id.get(), EXTENT, offset);
+                self.dataset.update(op, |tree| Ok::<_, FsError>(tree.insert(key, &extent.encode())?))?;
+            }
         }
         state.change(|item| {
             item.size = item.size.min(size);
@@ -320,6 +323,18 @@ impl Volume {
             } else {
                 [range.clone(), range.end..range.end]
             };
+            // Unreadable nodes are noticed before anything is changed.
+            self.dataset.view()?.reach(&inode_key(id))?;
+            let written = if state.live.by_content() {
+                self.drop_within(op, id, &mut state, range.clone())?
+            } else {
+                let stored = parts.iter().map(|part| self.stored_within(id, &state, part.clone()));
+                let written = stored.collect::<Result<Vec<_>>>()?.concat();
+                if whole.start < whole.end {
+                    self.drop_extents(op, id, &mut state, whole.clone())?;
+                }
+                written
+            };
             if whole.start < whole.end {
                 let records = state.data.records.range(whole.start / step..whole.end / step);
                 let records = records.map(|(&record, _)| record).collect::<Vec<_>>();
@@ -327,14 +342,10 @@ impl Volume {
             }
             if state.live.by_content() {
                 parts.into_iter().for_each(|part| zero_written(&mut state, part));
-                self.zero_extents(op, id, &mut state, range.clone())?;
-            } else {
-                if whole.start < whole.end {
-                    self.drop_extents(op, id, &mut state, whole)?;
-                }
-                for part in parts {
-                    self.write_zeros(id, &mut state, part)?;
-                }
+            }
+            for part in written {
+                let zeros = vec![0; (part.end - part.start) as usize];
+                state.data.write(record_size, part.start, &zeros);
             }
             // The operation below says all this to the log.
             state.data.unlogged.remove(range);
@@ -355,9 +366,15 @@ impl Volume {
         })
     }
 
-    /// Makes what is stored of a range zero, in a file that is cut by content: extents that lie in it are dropped,
-    /// and zeros are written over those that reach out of it.
-    fn zero_extents(&self, op: &Op<'_>, id: InodeId, state: &mut State, range: Range<u64>) -> Result<()> {
+    /// Drops what is stored within a range, in a file that is cut by content; gives the parts that extents reach
+    /// into from outside it, which zeros have to be written over.
+    fn drop_within(
+        &self,
+        op: &Op<'_>,
+        id: InodeId,
+        state: &mut State,
+        range: Range<u64>,
+    ) -> Result<Vec<Range<u64>>> {
         let reaching_over = |state: &State, at: u64| {
             let found = extents_over(&self.dataset.view()?, id, &state.live, at..at.saturating_add(1), 1)?;
             let found = found.into_iter().find(|(offset, _)| *offset < at);
@@ -368,28 +385,43 @@ impl Volume {
         if range.start < last {
             self.drop_extents(op, id, state, range.start..last)?;
         }
-        for part in [range.start..first.min(range.end), last.max(first).min(range.end)..range.end] {
-            let zeros = vec![0; (part.end - part.start) as usize];
-            state.data.write(state.live.record_size, part.start, &zeros);
-        }
-        Ok(())
+        Ok(vec![range.start..first.min(range.end), last.max(first).min(range.end)..range.end])
     }
 
-    /// Writes zeros to a part of one record, or of two, where there is anything else.
-    fn write_zeros(&self, id: InodeId, state: &mut State, range: Range<u64>) -> Result<()> {
+    /// The parts, by record, of a part of one record, or of two, where there is anything that is not zero.
+    fn stored_within(&self, id: InodeId, state: &State, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let record_size = u64::from(state.live.record_size);
-        let mut at = range.start;
+        let (mut parts, mut at) = (Vec::new(), range.start);
         while at < range.end {
             let record = at / record_size;
             let end = range.end.min((record + 1) * record_size);
             let stored = self.dataset.view()?.get(&Key::new(id.get(), EXTENT, record * record_size))?;
             if stored.is_some() || state.data.records.contains_key(&record) {
-                state.data.write(record_size as u32, at, &vec![0; (end - at) as usize]);
+                parts.push(at..end);
             }
             at = end;
         }
-        Ok(())
+        Ok(parts)
     }
+}
+
+/// The extent that an end at `at` cuts. One that begins there is none: it is dropped, and need not be readable.
+fn extent_across(
+    tree: &impl Look,
+    id: InodeId,
+    item: &items::Inode,
+    at: u64,
+) -> Result<Option<(u64, Extent)>> {
+    let step = u64::from(item.record_size);
+    if at == 0 || step == 0 || !item.by_content() && at.is_multiple_of(step) {
+        return Ok(None);
+    }
+    let begins = || tree.get(&Key::new(id.get(), EXTENT, at));
+    if item.by_content() && matches!(begins(), Ok(Some(_))) {
+        return Ok(None);
+    }
+    let before = extents_over(tree, id, item, at - 1..at, 1)?.pop();
+    Ok(before.filter(|(offset, extent)| extent_end(*offset, extent) > at))
 }
 
 /// Makes zero what was written to a part of one record, or of two, and is not stored.

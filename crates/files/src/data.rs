@@ -17,11 +17,12 @@ use crate::posix::{Seek, SetAttr};
 use crate::ranges::Pieces;
 use crate::read_data::ReadData;
 use crate::volume::Volume;
-use larder_format::items::{self, Extent, FileKind, MAX_FILE};
+use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
+use larder_format::node::Key;
 use larder_format::{BlockId, InodeId, Timestamp};
 use larder_mutants::point;
 use larder_pool::cache::Record;
-use larder_pool::{Atime, Chunking, PoolError, Store};
+use larder_pool::{Atime, Chunking, Look, PoolError, Store};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -236,6 +237,10 @@ impl Volume {
     fn check_whole(&self, id: InodeId, item: &items::Inode, range: Range<u64>) -> Result<()> {
         if !self.pool.damage().is_damaged(self.id(), id.get(), range.clone()) {
             return Ok(());
+        }
+        if item.record_size == 0 {
+            // Nothing is there to be completed, but what is written must find its place.
+            return Ok(self.dataset.view()?.reach(&Key::new(id.get(), EXTENT, range.start))?);
         }
         // Records overwritten since are not damaged any more.
         let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;

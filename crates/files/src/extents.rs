@@ -12,7 +12,7 @@ pub(crate) fn extent_end(offset: u64, extent: &Extent) -> u64 {
     offset.saturating_add(u64::from(extent.len))
 }
 
-/// Up to `max` extents that cover something of `range`, in the file of `item`, which has records.
+/// Up to `max` extents that cover something of `range`, in the file of `item`; none where it has no records yet.
 pub(crate) fn extents_over(
     tree: &impl Look,
     id: InodeId,
@@ -20,6 +20,9 @@ pub(crate) fn extents_over(
     range: Range<u64>,
     max: usize,
 ) -> Result<Vec<(u64, Extent)>> {
+    if item.record_size == 0 {
+        return Ok(Vec::new());
+    }
     let from = if item.by_content() {
         // It may begin anywhere before.
         let before = tree.last_before(&Key::new(id.get(), EXTENT, range.start))?;

@@ -10,6 +10,7 @@ use crate::flush::LOG_AT_MOST;
 use crate::names::{check_name, name_in, path_in};
 use crate::posix;
 use crate::posix::{Handle, NodeId, OpenFlags};
+use crate::replay::Lost;
 use crate::share::Copied;
 use crate::volume::Volume;
 use larder_format::items::ROOT_INODE;
@@ -18,7 +19,7 @@ use larder_format::{CommitId, DatasetId, InodeId};
 use larder_pool::ledger::HEAD;
 use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
 use larder_sync::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -135,24 +136,38 @@ impl Mount {
         let replay = pool.take_replay();
         let replayed = !replay.is_empty();
         let count = replay.len();
+        let (mut lost, mut unreadable) = (BTreeMap::<_, Lost>::new(), BTreeSet::new());
+        let tell = |id, why: String| {
+            let event = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));
+            pool.store().event(event.file(id, 0));
+        };
         for (number, (id, bytes)) in replay.into_iter().enumerate() {
             let volume = match tree.leaving.iter().find(|volume| volume.id() == id) {
                 Some(volume) => Arc::clone(volume),
                 // A call that had begun before it was destroyed.
                 None if pool.destroyed().contains(&id) => continue,
+                // Told already.
+                None if unreadable.contains(&id) => continue,
                 None => {
                     let dataset = pool.dataset(id).ok_or(FsError::Stale)?;
-                    let volume = Volume::open(Arc::clone(&pool), dataset, owner)?;
-                    tree.leaving.push(Arc::clone(&volume));
-                    volume
+                    match Volume::open(Arc::clone(&pool), dataset, owner) {
+                        // All changes of this dataset are lost; the others are there.
+                        Err(FsError::Damaged(why)) => {
+                            unreadable.insert(id);
+                            tell(id, format!("the dataset cannot be opened: {why}"));
+                            continue;
+                        }
+                        opened => {
+                            let volume = opened?;
+                            tree.leaving.push(Arc::clone(&volume));
+                            volume
+                        }
+                    }
                 }
             };
-            match volume.replay(&bytes, count - number - 1) {
+            match volume.replay(&bytes, count - number - 1, lost.entry(id).or_default()) {
                 // The inode concerned is lost, and so is this change of it; the rest is there.
-                Err(FsError::Damaged(why)) => {
-                    let lost = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));
-                    pool.store().event(lost.file(id, 0));
-                }
+                Err(FsError::Damaged(why)) => tell(id, why),
                 replayed => replayed?,
             }
         }
@@ -381,7 +396,11 @@ impl FrontEnd for Mount {
     }
 
     fn reap_step(&self, max: usize) -> Result<bool, PoolError> {
-        Ok(Mount::reap_step(self, max)?)
+        match Mount::reap_step(self, max) {
+            // One file, which is on the list no more: there may be others.
+            Err(FsError::Damaged(_)) => Ok(true),
+            reaped => Ok(reaped?),
+        }
     }
 
     fn freeing_bytes(&self) -> u64 {

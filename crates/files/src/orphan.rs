@@ -98,11 +98,14 @@ impl Volume {
     /// is more to do.
     ///
     /// # Errors
-    /// When the tree cannot be read or written; the orphan is tried again after a restart.
+    /// When the tree cannot be read or written. An orphan that is [`FsError::Damaged`] is tried again after a restart,
+    /// any other the next time.
     pub fn reap_step(&self, max_extents: usize) -> Result<bool> {
         let Some(id) = self.orphans.lock().first_key_value().map(|(&id, _)| id) else { return Ok(false) };
         if let Err(error) = self.reap(id, max_extents, true) {
-            self.orphans.lock().remove(&id);
+            if matches!(error, FsError::Damaged(_)) {
+                self.orphans.lock().remove(&id);
+            }
             return Err(error);
         }
         Ok(!self.orphans.lock().is_empty())

@@ -230,7 +230,11 @@ impl Volume {
             outcome = attempt();
         }
         while matches!(outcome, Err(FsError::Quota)) && !self.orphans.lock().is_empty() {
-            self.reap_step(REAP_STEP)?;
+            match self.reap_step(REAP_STEP) {
+                // Of another file, which is on the list no more.
+                Err(FsError::Damaged(_)) => {}
+                reaped => drop(reaped?),
+            }
             outcome = attempt();
         }
         outcome

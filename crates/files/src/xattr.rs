@@ -16,7 +16,7 @@ use larder_format::items::{
 };
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, SetXattr};
-use larder_pool::{Look, Op, Update};
+use larder_pool::{Look, Op};
 use std::ops::ControlFlow;
 
 /// Where an attribute is.
@@ -80,13 +80,17 @@ fn next_number(tree: &impl Look, id: InodeId) -> Result<u64> {
     })
 }
 
-fn remove_pieces(tree: &mut Update<'_>, id: InodeId, value: &[u8]) -> Result<()> {
-    if let XattrValue::Pieces { number, len } = Xattr::decode(value)?.value {
-        for piece in 0..(len as usize).div_ceil(MAX_VALUE) as u64 {
-            tree.remove(&piece_key(id, number, piece))?;
-        }
-    }
-    Ok(())
+/// The keys of a value of `len` bytes in pieces.
+fn piece_keys(id: InodeId, number: u64, len: usize) -> impl Iterator<Item = Key> {
+    (0..len.div_ceil(MAX_VALUE) as u64).map(move |piece| piece_key(id, number, piece))
+}
+
+/// The keys of an attribute's pieces; none where the value lies next to the name.
+fn pieces_of(id: InodeId, value: &[u8]) -> Result<Vec<Key>> {
+    Ok(match Xattr::decode(value)?.value {
+        XattrValue::Pieces { number, len } => piece_keys(id, number, len as usize).collect(),
+        XattrValue::Inline(_) => Vec::new(),
+    })
 }
 
 impl Volume {
@@ -207,15 +211,20 @@ impl Volume {
             let (id, name) = (change.inode, change.name.as_slice());
             let slot = find(tree, self.dataset.name_key(), id, name)?;
             let number = next_number(tree, id)?;
-            tree.get(&inode_key(id))?;
             let key = match (&slot, &change.value) {
                 (Ok(slot), _) => Some(slot.key),
                 (Err(free), Some(_)) => Some(free.ok_or(FsError::NoSpace)?),
                 (Err(_), None) if change.perm.is_some() => None,
                 (Err(_), None) => return Err(FsError::NoAttr),
             };
-            if let Ok(slot) = &slot {
-                remove_pieces(tree, id, &slot.value)?;
+            let old = slot.as_ref().map_or(Ok(Vec::new()), |slot| pieces_of(id, &slot.value))?;
+            // Unreadable nodes are noticed before anything is changed.
+            let new = piece_keys(id, number, change.value.as_ref().map_or(0, Vec::len));
+            for key in [inode_key(id)].into_iter().chain(key).chain(old.iter().copied()).chain(new) {
+                tree.reach(&key)?;
+            }
+            for piece in &old {
+                tree.remove(piece)?;
             }
             match (key, &change.value) {
                 (None, _) => {}

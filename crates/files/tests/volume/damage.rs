@@ -826,3 +826,254 @@ fn what_is_left_of_a_batch_when_space_ends_after_damage_stays_dirty() {
     others.iter().zip(&wanted).for_each(|(node, wanted)| assert!(bed.content(*node) == *wanted, "{node:?}"));
     assert!(is_eio(bed.mount.getattr(lost)));
 }
+
+/// A file of eight records, the first of them rotten and known to be.
+fn with_a_rotten_record(properties: &[(&str, &str)]) -> (Bed, NodeId) {
+    let bed = Bed::with_layout("mirror", &[SIZE; 2], properties);
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &content(1, 8));
+    let bed = bed.reopen(2);
+    rot_record(&bed, node, 0);
+    assert!(is_eio(bed.mount.read(node, Handle(0), 0, RECORD as u32)));
+    (bed, node)
+}
+
+#[test]
+fn a_damaged_file_is_written_over_by_its_backup() {
+    let fixed = [("recordsize", "4096"), ("compression", "off"), ("atime", "off")];
+    let by_content = [fixed[0], fixed[1], fixed[2], ("chunking", "content")];
+    for properties in [&fixed[..], &by_content[..]] {
+        let (bed, node) = with_a_rotten_record(properties);
+        bed.resize(node, 0);
+        let backup = content(1, 8);
+        bed.write(node, 0, &backup);
+        assert_eq!(bed.pool.store().suspended(), None);
+        bed.fsync(node);
+        settle(&bed);
+        assert_eq!(bed.content(node), backup);
+        assert_eq!(named(&bed), BTreeSet::new());
+        let bed = bed.reopen(3);
+        assert_eq!(bed.content(node), backup);
+    }
+}
+
+#[test]
+fn a_file_behind_a_lost_leaf_that_cannot_take_its_first_write_says_so() {
+    let bed = bed();
+    let files: Vec<_> = (0..400).map(|i| bed.file(ROOT, &format!("f{i}"))).collect();
+    let bed = bed.reopen(2);
+    let leaves = nodes(&bed, 0);
+    let keys: Vec<_> = leaves.keys().filter(|key| key.kind == items::INODE && key.object > 1).collect();
+    rot(&bed, &leaves[keys[0]]);
+    let bed = bed.crash(3);
+    let lost = files.iter().find(|node| id_of(&bed, **node).1.get() == keys[0].object).unwrap();
+    assert!(is_eio(bed.mount.getattr(*lost)));
+    let behind = *files.iter().find(|node| id_of(&bed, **node).1.get() == keys[1].object).unwrap();
+    // Where its content would be noted is lost, too.
+    assert!(is_eio(bed.mount.write(behind, Handle(0), 0, b"the first", false)));
+    let next = *files.iter().find(|node| id_of(&bed, **node).1.get() == keys[1].object + 1).unwrap();
+    bed.write(next, 0, b"the first");
+    bed.fsync(next);
+    bed.pool.commit().unwrap();
+    assert_eq!((bed.content(next), bed.pool.store().suspended()), (b"the first".to_vec(), None));
+}
+
+#[test]
+fn an_attribute_with_an_unreadable_piece_is_neither_replaced_nor_removed_and_stops_nobody() {
+    let bed = bed();
+    let (node, other) = (bed.file(ROOT, "a"), bed.file(ROOT, "b"));
+    bed.mount.setxattr(node, b"user.large", &[7; 64 << 10], XattrMode::Set).unwrap();
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, node).1.get();
+    let leaves = nodes(&bed, 0);
+    let pieces: Vec<_> =
+        leaves.iter().filter(|(key, _)| (key.object, key.kind) == (inode, items::XATTR_PIECE)).collect();
+    assert!(pieces.len() > 3, "{pieces:?}");
+    rot(&bed, pieces[pieces.len() / 2].1);
+    bed.pool.store().drop_caches();
+    for value in [&b"small"[..], &[8; 64 << 10]] {
+        assert!(is_eio(bed.mount.setxattr(node, b"user.large", value, XattrMode::Set)));
+        assert_eq!(bed.pool.store().suspended(), None);
+    }
+    assert!(is_eio(bed.mount.removexattr(node, b"user.large")));
+    assert_eq!(bed.pool.store().suspended(), None);
+    assert!(is_eio(bed.mount.getxattr(node, b"user.large")));
+    bed.mount.setxattr(node, b"user.small", b"value", XattrMode::Set).unwrap();
+    bed.write(other, 0, b"goes on");
+    bed.fsync(other);
+    bed.pool.commit().unwrap();
+    assert_eq!(bed.mount.getxattr(node, b"user.small").unwrap(), b"value");
+    assert_eq!(bed.pool.store().suspended(), None);
+}
+
+#[test]
+fn a_cut_that_is_refused_for_a_lost_leaf_takes_nothing_away() {
+    let bed = bed();
+    let wanted = content(3, 2000);
+    let big = bed.file(ROOT, "big");
+    bed.write(big, 0, &wanted);
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, big).1.get();
+    let leaves = nodes(&bed, 0);
+    let of_big: Vec<_> =
+        leaves.iter().filter(|(key, _)| (key.object, key.kind) == (inode, items::EXTENT)).collect();
+    let (low, high) = (of_big[2].0.offset / RECORD, of_big[3].0.offset / RECORD);
+    rot(&bed, of_big[2].1);
+    let bed = bed.crash(3);
+    // Not stored yet, behind the new end.
+    let fresh = content(9, 1);
+    bed.write(big, 1990 * RECORD, &fresh);
+    let mut now = wanted.clone();
+    now[1990 * RECORD as usize..][..RECORD as usize].copy_from_slice(&fresh);
+    let cut = |size| bed.mount.setattr(big, &SetAttr { size: Some(size), ..SetAttr::default() }, &USER);
+    let before = bed.mount.getattr(big).unwrap();
+    assert!(is_eio(cut(high * RECORD - 100)));
+    assert_eq!(bed.mount.getattr(big).unwrap(), before);
+    let lost: Vec<u64> = (low..high).collect();
+    assert_served(&bed, big, &now, &lost);
+    settle(&bed);
+    let bed = bed.reopen(4);
+    assert_served(&bed, big, &now, &lost);
+    // Just before the lost leaf it can be cut.
+    bed.resize(big, low * RECORD);
+    assert_served(&bed, big, &now[..(low * RECORD) as usize], &[]);
+    settle(&bed);
+    assert_eq!((bed.mount.getattr(big).unwrap().size, bed.pool.store().suspended()), (low * RECORD, None));
+}
+
+#[test]
+fn a_range_that_cannot_be_made_zero_for_a_lost_leaf_keeps_what_was_written_there() {
+    let properties =
+        [("recordsize", "4096"), ("compression", "off"), ("atime", "off"), ("chunking", "content")];
+    let bed = Bed::with_layout("mirror", &[SIZE; 2], &properties);
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &content(1, 4000));
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, node).1.get();
+    let starts = |bed: &Bed| -> Vec<u64> {
+        let leaves = nodes(bed, 0);
+        let of_file = leaves.keys().filter(|key| (key.object, key.kind) == (inode, items::EXTENT));
+        of_file.map(|key| key.offset).collect()
+    };
+    let punch =
+        |bed: &Bed, from: u64, len: u64| bed.mount.fallocate(node, Handle(0), from, len, Allocate::Punch);
+    let found = starts(&bed);
+    assert!(found.len() > 4, "{found:?}");
+    // A leaf that begins with a hole: where an extent reaches into that, only the leaf before can tell.
+    let hole = found[2];
+    punch(&bed, hole, 64 * RECORD).unwrap();
+    let bed = bed.reopen(3);
+    let lost = nodes(&bed, 0).remove(&Key::new(inode, items::EXTENT, found[1])).unwrap();
+    let fresh = content(7, 40);
+    bed.write(node, hole + 10 * RECORD, &fresh);
+    rot(&bed, &lost);
+    bed.pool.store().drop_caches();
+    let before = bed.mount.getattr(node).unwrap();
+    assert!(is_eio(punch(&bed, hole, 60 * RECORD)));
+    assert_eq!(bed.mount.getattr(node).unwrap(), before, "what was not stored yet is there");
+    bed.fsync(node);
+    assert_eq!(bed.pool.store().suspended(), None);
+}
+
+#[test]
+fn logged_changes_of_what_is_lost_are_lost_with_what_follows_on_them_and_no_others() {
+    let bed = bed();
+    let (dir, empty) = (bed.dir(ROOT, "names"), bed.dir(ROOT, "empty"));
+    let name = |i: u64| format!("a name that is rather long, so that there are several leaves {i}");
+    for i in 0..1500 {
+        bed.file(dir, &name(i));
+    }
+    let bed = bed.reopen(2);
+    let inode = id_of(&bed, dir).1.get();
+    let leaves = nodes(&bed, 0);
+    let of_dir: Vec<_> =
+        leaves.iter().filter(|(key, _)| (key.object, key.kind) == (inode, items::ENTRY)).collect();
+    let (low, high) = (of_dir[1].0.offset, of_dir[2].0.offset);
+    let dataset = bed.pool.dataset(ROOT_DATASET).unwrap();
+    let mut within =
+        (1500..).map(name).filter(|name| (low..high).contains(&dataset.name_key().cookie(name.as_bytes())));
+    let (made, below) = (within.next().unwrap(), within.next().unwrap());
+    drop(within);
+    drop(dataset);
+    let wanted = content(4, 2);
+    let (before, node) = (bed.file(ROOT, "before"), bed.file(dir, &made));
+    bed.write(before, 0, &wanted);
+    bed.fsync(before);
+    bed.write(node, 0, &content(5, 1));
+    bed.fsync(node);
+    bed.mount.setxattr(node, b"user.a", b"value", XattrMode::Set).unwrap();
+    // A name of it that can be made, were it there; a directory in one that is not there; names that change.
+    bed.mount.link(node, ROOT, b"linked").unwrap();
+    bed.mount.rename(ROOT, b"linked", ROOT, b"renamed", RenameFlags::default()).unwrap();
+    let inner = bed.dir(dir, &below);
+    bed.file(inner, "inside");
+    let after = bed.file(empty, "after");
+    bed.write(after, 0, &wanted);
+    bed.fsync(after);
+    bed.mount.unlink(ROOT, b"renamed").unwrap();
+    bed.mount.fsyncdir(ROOT, Handle(0), false).unwrap();
+    rot(&bed, of_dir[1].1);
+    let bed = bed.crash(3);
+    for path in ["before", "empty/after"] {
+        assert_eq!(bed.content(bed.find(path).unwrap().node), wanted, "{path}");
+    }
+    assert!(is_eio(bed.mount.lookup(dir, made.as_bytes())));
+    for name in [&b"linked"[..], b"renamed"] {
+        assert!(matches!(bed.mount.lookup(ROOT, name), Err(FsError::NotFound)));
+    }
+    assert_eq!(bed.pool.store().suspended(), None);
+    let bed = bed.reopen(4);
+    assert_eq!(bed.content(bed.find("empty/after").unwrap().node), wanted);
+}
+
+#[test]
+fn a_dataset_that_cannot_be_opened_loses_its_logged_changes_and_keeps_no_other_out() {
+    let bed = bed();
+    let (home, root) = crate::quota::dataset(&bed, "tank/home", &[("atime", "off")]);
+    let id = home.id();
+    drop(home);
+    bed.pool.commit().unwrap();
+    // The newest node that begins with a root directory is that of the dataset that was changed last.
+    bed.file(root, "old");
+    bed.pool.commit().unwrap();
+    let first = Key::new(items::ROOT_INODE.get(), items::INODE, 0);
+    let lost = nodes(&bed, 0).remove(&first).unwrap();
+    let (a, b) = (bed.file(root, "a"), bed.file(ROOT, "b"));
+    for node in [a, b, a] {
+        bed.write(node, 0, b"content");
+        bed.fsync(node);
+    }
+    rot(&bed, &lost);
+    let bed = bed.crash(3);
+    assert_eq!(bed.content(bed.find("b").unwrap().node), b"content");
+    let home = bed.pool.dataset(id).unwrap();
+    assert!(is_eio(bed.mount.attach(home, Some((ROOT_DATASET, b"home".to_vec())))));
+    assert_eq!(bed.pool.store().suspended(), None);
+    bed.reopen(4);
+}
+
+#[test]
+fn a_damaged_orphan_fails_no_writer_at_its_quota() {
+    let bed = bed();
+    let big = bed.file(ROOT, "big");
+    bed.write(big, 0, &content(1, 2000));
+    for i in 0..200 {
+        bed.file(ROOT, &format!("f{i}"));
+    }
+    let writer = bed.file(ROOT, "writer");
+    bed.pool.commit().unwrap();
+    let inode = id_of(&bed, big).1.get();
+    bed.mount.unlink(ROOT, b"big").unwrap();
+    bed.pool.commit().unwrap();
+    // Its last leaf holds others, too, and so stays.
+    let leaves = nodes(&bed, 0);
+    let last = leaves.range(..=Key::new(inode, items::INODE, 0)).next_back().unwrap();
+    rot(&bed, last.1);
+    let bed = bed.crash(3);
+    let used = bed.pool.dataset(ROOT_DATASET).unwrap().usage().referenced;
+    bed.pool.set_property(ROOT_DATASET, "quota", &used.to_string()).unwrap();
+    let refused = bed.mount.write(writer, Handle(0), 0, &content(2, 4000), false);
+    assert_eq!(refused, Err(FsError::Quota));
+    assert!(!bed.mount.reap_step(1000).unwrap(), "it is on the list no more");
+    assert_eq!(bed.pool.store().suspended(), None);
+}

@@ -6,7 +6,7 @@ use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
 use larder_format::ByteLen;
 use larder_pool::PoolError;
-use larder_sim::{SimWorld, Survival};
+use larder_sim::{Fault, SimWorld, Survival};
 use std::sync::Arc;
 
 /// Bytes of a record.
@@ -329,4 +329,35 @@ fn a_large_file_has_the_content_that_it_was_given_whatever_of_it_is_being_freed(
         assert!(bed.content(node) == model, "seed {seed}");
         check_all_free(&bed);
     }
+}
+
+#[test]
+fn what_was_to_be_freed_when_the_pool_was_suspended_is_freed_when_it_goes_on() {
+    let bed = Bed::with_layout("single", &[ByteLen::new(64 << 20)], &[("recordsize", "4096")]);
+    let other = file(&bed, ROOT, "other", 10);
+    bed.pool.commit().unwrap();
+    let root = bed.pool.dataset(larder_pool::ROOT_DATASET).unwrap();
+    let before = root.usage().referenced;
+    file(&bed, ROOT, "file", 2000);
+    bed.pool.commit().unwrap();
+    bed.mount.unlink(ROOT, b"file").unwrap();
+    bed.sim.device(0).inject(Fault::Full);
+    while bed.pool.store().suspended().is_none() {
+        bed.write(other, 0, &records(7, 1));
+        let _ = bed.pool.commit();
+    }
+    for _ in 0..3 {
+        bed.mount.reap_step(50).unwrap_err();
+    }
+    bed.sim.device(0).clear_faults();
+    bed.upkeep.devices.clear(None).unwrap();
+    while bed.mount.reap_step(50).unwrap() {}
+    for _ in 0..3 {
+        bed.pool.commit().unwrap();
+    }
+    let after = root.usage().referenced;
+    assert!(after <= before + 4096, "{after} bytes, {before} before");
+    assert_eq!(bed.pool.freeing_bytes(), 0);
+    drop(root);
+    check_all_free(&bed);
 }
