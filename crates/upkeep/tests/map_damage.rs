@@ -24,9 +24,7 @@ fn sector_of(pool: &Pool, ptr: BlockPtr) -> Range<u64> {
 /// First entry page of each run, newest first; the runs are so small that their descriptors name all their pages.
 fn entry_pages(pool: &Pool) -> Vec<PageRef> {
     let map = pool.store().map.lock();
-    map.descriptors()
-        .map(|run| (run.height == 0).then(|| run.refs[0].clone()).expect("a small run"))
-        .collect()
+    map.descriptors().map(|run| (run.height == 0).then(|| run.refs[0]).expect("a small run")).collect()
 }
 
 fn written() -> (SimWorld, Kept, Model) {
@@ -52,7 +50,7 @@ fn an_import_goes_on_without_a_page_of_the_newest_run() {
 fn commits_go_on_when_a_page_that_a_merge_needs_cannot_be_read() {
     let (sim, pool, mut model) = written();
     pool.commit_export().unwrap();
-    let (page, lost) = (entry_pages(&pool)[1].clone(), sector_of(&pool, entry_pages(&pool)[1].ptr));
+    let (page, lost) = (entry_pages(&pool)[1], sector_of(&pool, entry_pages(&pool)[1].ptr));
     drop(pool);
     sim.device(0).inject(Fault::FailReads(lost));
     let pool = open(&sim, 2);
