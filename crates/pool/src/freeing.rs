@@ -491,7 +491,7 @@ impl Freeing {
         }
     }
 
-    /// What the runs of the map say of ids of the queue, without those that are left out.
+    /// The deltas of the runs for ids of the queue, without those that are left out.
     fn find_batch(&self, mut ids: &[BlockId], finder: &mut Finder) -> Result<Vec<(BlockId, Delta)>> {
         let (io, mut in_runs) = (RunIo::new(&self.store), Vec::with_capacity(ids.len()));
         while let Some((&id, rest)) = ids.split_first() {
