@@ -141,6 +141,9 @@ impl Mount {
             let event = Event::new(Class::Data).text(format!("a logged change is lost: {why}"));
             pool.store().event(event.file(id, 0));
         };
+        // Nothing is lost for a device that does not answer now: the log stays as it is.
+        let check_silence =
+            || pool.store().silence().map_or(Ok(()), |error| Err(FsError::Io(error.to_string())));
         for (number, (id, bytes)) in replay.into_iter().enumerate() {
             let volume = match tree.leaving.iter().find(|volume| volume.id() == id) {
                 Some(volume) => Arc::clone(volume),
@@ -153,6 +156,7 @@ impl Mount {
                     match Volume::open(Arc::clone(&pool), dataset, owner) {
                         // All changes of this dataset are lost; the others are there.
                         Err(FsError::Damaged(why)) => {
+                            check_silence()?;
                             unreadable.insert(id);
                             tell(id, format!("the dataset cannot be opened: {why}"));
                             continue;
@@ -167,7 +171,10 @@ impl Mount {
             };
             match volume.replay(&bytes, count - number - 1, lost.entry(id).or_default()) {
                 // The inode concerned is lost, and so is this change of it; the rest is there.
-                Err(FsError::Damaged(why)) => tell(id, why),
+                Err(FsError::Damaged(why)) => {
+                    check_silence()?;
+                    tell(id, why);
+                }
                 replayed => replayed?,
             }
         }

@@ -323,6 +323,29 @@ fn synced_parts_of_records_outlive_a_device_that_does_not_answer_for_a_while() {
 }
 
 #[test]
+fn a_replay_beside_a_device_that_does_not_answer_fails_and_leaves_the_log() {
+    let bed = Bed::with_layout("single", &[SIZE], &[("recordsize", "4096")]);
+    let node = bed.file(ROOT, "a");
+    bed.write(node, 0, &content(1, 4));
+    let bed = bed.reopen(2);
+    bed.write(node, RECORD + 1, b"accepted");
+    bed.fsync(node);
+    let made = bed.file(ROOT, "b");
+    bed.write(made, 0, b"new");
+    bed.fsync(made);
+    let Bed { sim, clock, pool, upkeep, mount } = bed;
+    drop((mount, upkeep, pool));
+    let pool = Bed::import_pool(Arc::new(Inline), &sim, &clock, 3);
+    pool.store().drop_caches();
+    sim.device(0).inject(Fault::FailReads(0..u64::MAX));
+    assert!(Mount::new(pool, (0, 0)).is_err());
+    sim.device(0).clear_faults();
+    let bed = Bed::import(sim, clock, 4);
+    assert_eq!(bed.read(node, RECORD + 1, 8), b"accepted");
+    assert_eq!(bed.read(made, 0, 3), b"new");
+}
+
+#[test]
 fn a_lost_range_of_a_column_is_named_by_the_files_that_lie_there() {
     let bed = bed();
     let files: Vec<_> = (0..40).map(|i| (bed.file(ROOT, &format!("f{i}")), content(i, 3))).collect();
