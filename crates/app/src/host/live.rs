@@ -159,7 +159,7 @@ impl Live {
                 (Arc::clone(&live.pool), Arc::clone(&live.mount), Arc::clone(&live.stop));
             live.thread("larder-reaper", move || {
                 while stop.pause(POLL_INTERVAL) {
-                    // An orphan that fails is tried again at the next import.
+                    // A damaged orphan is tried again at the next import, any other failure at the next turn.
                     while !*stop.asked.lock() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
                     }
