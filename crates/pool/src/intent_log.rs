@@ -392,7 +392,7 @@ impl IntentLog {
         let footprint = stripe::footprint(block.len());
         let (segment, offset, plan) = loop {
             let Some(&(id, named)) = intent.segments.front() else { return Ok(false) };
-            if named > durable {
+            if named > durable && !mutated(Mutant::LogNotNamed) {
                 return Ok(false);
             }
             let Some(segment) = self.store.readable.get(id) else { return Ok(false) };
