@@ -20,8 +20,9 @@ use larder_format::root::RootImport;
 use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid};
 use larder_sorted::map::BlockMap;
 use larder_sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The world outside, handed in.
 #[derive(Clone)]
@@ -95,8 +96,8 @@ pub struct Store {
     pub durable: AtomicU64,
     /// Why nothing is written any more.
     pub suspended: Mutex<Option<Suspension>>,
-    /// Times in a row that a device in use did not answer where data could not be read.
-    pub silences: AtomicU32,
+    /// Since when a device in use has not answered where data could not be read.
+    pub silent_since: Mutex<Option<Duration>>,
     /// The newest root says that the pool was exported: nothing may follow it.
     pub exported: AtomicBool,
     /// Damage that reads found.
@@ -155,7 +156,7 @@ impl Store {
             hurried: AtomicBool::new(false),
             durable: AtomicU64::new(parts.durable.get()),
             suspended: Mutex::new(None),
-            silences: AtomicU32::new(0),
+            silent_since: Mutex::new(None),
             exported: AtomicBool::new(false),
             suspects: Suspects::default(),
             bad_slots: BadSlots::default(),

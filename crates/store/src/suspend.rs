@@ -22,9 +22,10 @@ use crate::suspension::Suspension;
 use larder_format::GroupIndex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-/// Times that a device may not answer a flush before the pool is suspended: half a minute of commits.
-const SILENCES: u32 = 6;
+/// For how long a device may not answer before the pool is suspended.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Store {
     /// Refuses when nothing may be written.
@@ -73,15 +74,20 @@ impl Store {
     /// again; its `resume` goes on with all that was accepted.
     pub fn silence(&self) -> Option<PoolError> {
         let silent = self.members.iter().find(|member| member.is_online() && !member.answers());
+        let mut since = self.silent_since.lock();
         let Some(member) = silent else {
-            self.silences.store(0, Ordering::Relaxed);
+            *since = None;
             return None;
         };
-        let why = format!("{} does not answer", member.name());
-        if self.silences.fetch_add(1, Ordering::Relaxed) < SILENCES {
+        let (why, now) = (format!("{} does not answer", member.name()), self.world.clock.monotonic());
+        // One of long ago is over: nobody met it meanwhile.
+        let began = since.filter(|began| now.saturating_sub(*began) < 2 * PATIENCE).unwrap_or(now);
+        *since = Some(began);
+        if now.saturating_sub(began) < PATIENCE {
             return Some(PoolError::Invalid(why));
         }
-        self.silences.store(0, Ordering::Relaxed);
+        *since = None;
+        drop(since);
         Some(self.suspend_without(&[member], &why))
     }
 

@@ -14,6 +14,7 @@ use larder_sim::Fault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 const RECORD: u64 = 4096;
@@ -306,6 +307,7 @@ fn synced_parts_of_records_outlive_a_device_that_does_not_answer_for_a_while() {
         bed.sim.device(0).inject(Fault::FailReads(0..u64::MAX));
         for _ in 0..lasts {
             bed.pool.commit().unwrap_err();
+            bed.clock.advance(Duration::from_secs(5));
         }
         assert_eq!(bed.pool.store().suspended().is_some(), lasts > 6, "{chunking}, {lasts}");
         bed.sim.device(0).clear_faults();
