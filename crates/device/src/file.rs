@@ -8,7 +8,8 @@
 //!
 //! **A failed flush is final.** The kernel tells of a failed writeback once and then takes the pages for
 //! clean; a flush tried again would succeed, and nothing would be on the disk. So flushes run one at a
-//! time, and after one failed, all later ones fail until the device is opened anew.
+//! time, and after one failed, all later ones fail until somebody who writes all of it again says so
+//! ([`Device::forgive`]), or the device is opened anew.
 //!
 //! **One daemon a device.** A regular file is locked with `flock`. A block device is claimed with
 //! `O_EXCL`, as file systems, LVM and RAID do, so that none of them has it at the same time; there the
@@ -191,6 +192,10 @@ impl Device for FileDevice {
         self.enqueue(request, true)
     }
 
+    fn forgive(&self) {
+        self.shared.file.forgive();
+    }
+
     /// Queued requests fail as well, and dropping the device will not wait for requests that are stuck in the
     /// kernel. The lock stays until those come back; then the device can be opened anew.
     fn abandon(&self) {
@@ -224,6 +229,11 @@ impl FileDevice {
     pub(crate) fn now(&self, request: Request) -> Outcome {
         self.check(&request)?;
         self.shared.perform(request)
+    }
+
+    /// A flush that fails, as it would on the device.
+    pub(crate) fn fail_flush(&self) -> Outcome {
+        self.shared.file.fail_flush(self.shared.file.error(Errno::IO))
     }
 
     /// The request in a ring of this thread, if it can be done there.
@@ -354,6 +364,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileState, OpenError> {
         size: ByteLen::new(size - size % ALIGN as u64),
         sector_size,
         direct,
+        block,
         discards: !block || block_discards(&stat),
         flush_failed: Mutex::new(None),
     };

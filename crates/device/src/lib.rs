@@ -116,6 +116,9 @@ pub trait Device: Send + Sync {
     fn start(&self, request: Request) -> Pending<Outcome> {
         self.submit(request)
     }
+    /// Forgets that a flush failed, which is final until then: whoever calls this writes all of it again that was
+    /// written since the last one that succeeded, or takes it for lost.
+    fn forgive(&self) {}
     /// Gives up a device that hangs: what comes from now on is [`DeviceError::Gone`], and nobody waits for what it
     /// has under way, which may still reach it until it is opened anew.
     fn abandon(&self) {}

@@ -3,7 +3,7 @@
 use crate::{ALIGN, AlignedBuf, DeviceError, Outcome};
 use larder_format::ByteLen;
 use larder_sync::Mutex;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -17,6 +17,8 @@ pub(crate) struct OpenFile {
     pub(crate) size: ByteLen,
     pub(crate) sector_size: u32,
     pub(crate) direct: bool,
+    /// Whether it is a block device.
+    pub(crate) block: bool,
     /// Whether it gives space back that it is told is not needed.
     pub(crate) discards: bool,
     /// The error of the first flush that failed.
@@ -31,9 +33,9 @@ impl OpenFile {
         while done < bytes.len() {
             let at = offset + done as u64;
             match retry_on_intr(|| rustix::io::pread(&fd, &mut bytes[done..], at)) {
-                Ok(got) if Self::is_cut_short(got) => return Err(DeviceError::Range),
+                Ok(got) if Self::is_cut_short(got) => return Err(self.cut_short()),
                 Ok(got) => done += got,
-                Err(errno) => return Err(device_error(errno)),
+                Err(errno) => return Err(self.error(errno)),
             }
         }
         Ok(bytes)
@@ -45,9 +47,9 @@ impl OpenFile {
         while done < bytes.len() {
             let at = offset + done as u64;
             match retry_on_intr(|| rustix::io::pwrite(&fd, &bytes[done..], at)) {
-                Ok(0) => return Err(device_error(Errno::IO)),
+                Ok(0) => return Err(self.error(Errno::IO)),
                 Ok(put) => done += put,
-                Err(errno) => return Err(device_error(errno)),
+                Err(errno) => return Err(self.error(errno)),
             }
         }
         Ok(AlignedBuf::zeroed(0))
@@ -64,7 +66,7 @@ impl OpenFile {
         match retry_on_intr(|| rustix::fs::fallocate(&fd, how, offset, len)) {
             Ok(()) => Ok(AlignedBuf::zeroed(0)),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(DeviceError::Unsupported),
-            Err(errno) => Err(device_error(errno)),
+            Err(errno) => Err(self.error(errno)),
         }
     }
 
@@ -72,11 +74,27 @@ impl OpenFile {
         let fd = self.fd()?;
         let mut failed = self.flush_failed.lock();
         if failed.is_none() {
-            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(device_error);
+            *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(|errno| self.error(errno));
         }
         match &*failed {
             Some(error) => Err(error.clone()),
             None => Ok(AlignedBuf::zeroed(0)),
+        }
+    }
+
+    /// A flush that fails.
+    pub(crate) fn fail_flush(&self, error: DeviceError) -> Outcome {
+        Err(self.flush_failed.lock().get_or_insert(error).clone())
+    }
+
+    /// Forgets that a flush failed. What the kernel keeps of it as if it were written goes as well: reads are to tell
+    /// what is there.
+    pub(crate) fn forgive(&self) {
+        let mut failed = self.flush_failed.lock();
+        if failed.take().is_some()
+            && let Ok(fd) = self.fd()
+        {
+            let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::DontNeed);
         }
     }
 
@@ -88,11 +106,24 @@ impl OpenFile {
     pub(crate) fn is_cut_short(got: usize) -> bool {
         got == 0 || !got.is_multiple_of(ALIGN)
     }
-}
+    /// The error of a read that met an end which was not there.
+    pub(crate) fn cut_short(&self) -> DeviceError {
+        if self.is_pulled() { DeviceError::Gone } else { DeviceError::Range }
+    }
 
-pub(crate) fn device_error(errno: Errno) -> DeviceError {
-    match errno {
-        Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
-        _ => DeviceError::Io { errno: errno.raw_os_error() },
+    /// The kernel's error as the device's.
+    pub(crate) fn error(&self, errno: Errno) -> DeviceError {
+        match errno {
+            Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM => DeviceError::Gone,
+            _ if self.is_pulled() => DeviceError::Gone,
+            _ => DeviceError::Io { errno: errno.raw_os_error() },
+        }
+    }
+
+    /// Whether it is a disk that was pulled out: what is left of it has no bytes. A write to it has "no space", and a
+    /// read is at its end.
+    fn is_pulled(&self) -> bool {
+        let left = |fd: Arc<OwnedFd>| rustix::fs::seek(&fd, SeekFrom::End(0));
+        self.block && self.fd().is_ok_and(|fd| left(fd) == Ok(0))
     }
 }

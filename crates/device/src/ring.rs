@@ -24,7 +24,7 @@
 //! Where io_uring is not to be had, and when too many requests are late already, [`prepare`] refuses, and the queue's
 //! threads do the work.
 
-use crate::open_file::{OpenFile, device_error};
+use crate::open_file::OpenFile;
 use crate::pending::OtherEnd;
 use crate::{AlignedBuf, Clock, Completion, DeviceError, Outcome, Pending, Request, SystemClock};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -221,9 +221,9 @@ impl Transfer {
                 if unable || matches!(errno, Errno::INTR | Errno::AGAIN | Errno::CANCELED) {
                     return None;
                 }
-                Err(device_error(errno))
+                Err(self.file.error(errno))
             }
-            (Ok(got), Job::Read { .. }) if OpenFile::is_cut_short(got) => Err(DeviceError::Range),
+            (Ok(got), Job::Read { .. }) if OpenFile::is_cut_short(got) => Err(self.file.cut_short()),
             (Ok(got), Job::Read { bytes, .. }) if got < bytes.len() => return None,
             (Ok(_), Job::Read { bytes, .. }) => Ok(mem::replace(bytes, AlignedBuf::zeroed(0))),
             (Ok(put), Job::Write { data, .. }) if put < data.len() => return None,

@@ -101,6 +101,8 @@ fn errors_hit_what_the_line_names_from_when_it_is_there_until_it_is_gone() {
     assert_eq!(bed.submit(Request::Flush).unwrap_err(), EIO);
     bed.well();
     assert_eq!(bed.fill(2), 2, "a write that failed changed nothing");
+    assert_eq!(bed.submit(Request::Flush).unwrap_err(), EIO, "a flush that failed is final");
+    bed.device.forgive();
     assert!(bed.submit(Request::Flush).is_ok());
 }
 

@@ -264,6 +264,29 @@ fn what_is_discarded_on_a_loop_device_goes_from_its_file() {
     gives_back(&eventually(|| open(Path::new(&device.0))), &path);
 }
 
+#[test]
+fn a_disk_that_is_pulled_out_is_gone_and_not_full() {
+    let folder = TempDir::new().unwrap();
+    let path = sparse(&folder, "disk", SIZE);
+    let Some(attached) = Loop::attach(&path) else {
+        eprintln!("SKIPPED a_disk_that_is_pulled_out_is_gone_and_not_full: no root or no losetup");
+        return;
+    };
+    let device = eventually(|| open(&attached.0));
+    exercise(&device, 3);
+    // As the kernel leaves a pulled disk to who has it open: with no bytes.
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    let told = Command::new("losetup").arg("--set-capacity").arg(&attached.0).status();
+    assert!(told.is_ok_and(|status| status.success()));
+    for offset in [0, SIZE / 2] {
+        for request in [|offset| read(offset, 4096), |offset| write(offset, &[7; 4096])] {
+            assert_eq!(device.submit(request(offset)).wait().unwrap_err(), DeviceError::Gone);
+            let performed = device.perform(request(offset), LONG).unwrap_or_else(|_| panic!("ten minutes"));
+            assert_eq!(performed.unwrap_err(), DeviceError::Gone);
+        }
+    }
+}
+
 /// A loop device over a file, detached when dropped.
 struct Loop(PathBuf);
 

@@ -68,6 +68,11 @@ impl<'t> CrashSweep<'t> {
                         !covered
                     });
                 }
+                Event::FlushFailed { device } => {
+                    let unflushed: Vec<_> =
+                        self.unflushed[*device].drain(..).map(|(_, event)| event).collect();
+                    survive(&unflushed, &Rng::new(&[number as u64]), &mut self.durable[*device]);
+                }
                 Event::Swap { device, image } => {
                     self.durable[*device] = image.clone();
                     self.unflushed[*device].clear();
@@ -117,7 +122,7 @@ fn apply(event: &Event, image: &mut DeviceImage) {
         Event::Write { offset, data, .. } => image.write(*offset, data),
         Event::Discard { offset, len, seed, .. } => image.discard(*offset, *len, *seed),
         Event::Rot { offset, len, seed, .. } => image.flip_bits(*offset, *len, *seed),
-        Event::Flush { .. } | Event::Swap { .. } | Event::Mark(_) => {
+        Event::Flush { .. } | Event::FlushFailed { .. } | Event::Swap { .. } | Event::Mark(_) => {
             unreachable!("only writes, discards and rot wait for a flush")
         }
     }

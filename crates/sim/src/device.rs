@@ -9,6 +9,7 @@ use larder_format::{ByteLen, DeviceOffset};
 use larder_sync::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `EIO`, what most broken disks say.
 const EIO: i32 = 5;
@@ -26,7 +27,8 @@ pub enum Fault {
     Full,
     /// Discards that touch this fail with ENOSPC and change nothing: the file system has no room to punch a hole there.
     FullWithin(Range<u64>),
-    /// Flushes fail; what was written stays unflushed.
+    /// Flushes fail, and so do all later ones through the same handle until [`Device::forgive`]. Of what was written
+    /// and not flushed some is there and the rest is lost, though reads go on to show it.
     FailFlushes,
     /// Every request fails with [`DeviceError::Gone`].
     Gone,
@@ -142,11 +144,12 @@ struct State {
 #[derive(Clone)]
 pub struct SimWorld(Arc<Mutex<State>>);
 
-/// One device of a [`SimWorld`]; clones are the same device.
+/// One device of a [`SimWorld`]; clones are the same device, opened once.
 #[derive(Clone)]
 pub struct SimDevice {
     world: SimWorld,
     index: usize,
+    flush_failed: Arc<AtomicBool>,
 }
 
 impl SimWorld {
@@ -172,13 +175,13 @@ impl SimWorld {
         let image = DeviceImage::blank(size);
         state.trace.start.push(image.clone());
         state.media.push(Media::new(image));
-        SimDevice { world: self.clone(), index: state.media.len() - 1 }
+        SimDevice { world: self.clone(), index: state.media.len() - 1, flush_failed: Arc::default() }
     }
 
-    /// A device by its number, from 0.
+    /// A device by its number, from 0, opened anew.
     pub fn device(&self, index: usize) -> SimDevice {
         assert!(index < self.0.lock().media.len(), "this world has no device {index}");
-        SimDevice { world: self.clone(), index }
+        SimDevice { world: self.clone(), index, flush_failed: Arc::default() }
     }
 
     /// All devices, as a pool takes them.
@@ -275,7 +278,9 @@ impl State {
         self.land(device, matches!(request, Request::Flush));
         let image = &self.media[device].image;
         match (request, fault) {
-            (_, Some((Fault::FailReads(_) | Fault::FailWrites(_) | Fault::FailFlushes, _))) => {
+            (_, Some((Fault::FailReads(_) | Fault::FailWrites(_), _))) => Err(DeviceError::Io { errno: EIO }),
+            (_, Some((Fault::FailFlushes, _))) => {
+                self.trace.events.push(Event::FlushFailed { device });
                 Err(DeviceError::Io { errno: EIO })
             }
             (_, Some((Fault::Full | Fault::FullWithin(_), _))) => Err(DeviceError::Io { errno: ENOSPC }),
@@ -456,16 +461,26 @@ impl Device for SimDevice {
         let media = &mut state.media[self.index];
         media.counters.count(&request);
         let fault = media.strike(&request);
-        let pending = if matches!(fault, Some((Fault::Hang, _))) {
+        let is_flush = matches!(request, Request::Flush);
+        let pending = if is_flush && self.flush_failed.load(Ordering::Relaxed) {
+            Pending::done(Err(DeviceError::Io { errno: EIO }))
+        } else if matches!(fault, Some((Fault::Hang, _))) {
             let (completion, pending) = Pending::new();
             completion.hang();
             media.hung.push((ticket, request, completion));
             pending
         } else {
+            if matches!(fault, Some((Fault::FailFlushes, _))) {
+                self.flush_failed.store(true, Ordering::Relaxed);
+            }
             Pending::done(state.perform(self.index, ticket, &request, fault))
         };
         let device = self.clone();
         pending.on_taken(move || device.world.0.lock().taken(device.index, ticket))
+    }
+
+    fn forgive(&self) {
+        self.flush_failed.store(false, Ordering::Relaxed);
     }
 }
 

@@ -40,6 +40,11 @@ pub enum Event {
         /// Earlier writes, by event number, that are not covered either: nobody had taken their outcome.
         in_flight: Arc<[usize]>,
     },
+    /// A device failed to make writes durable: some are, and the rest will never be.
+    FlushFailed {
+        /// The device's number in its world.
+        device: usize,
+    },
     /// Bits flipped on the media; no cut undoes it.
     Rot {
         /// The device's number in its world.
@@ -72,6 +77,7 @@ impl fmt::Debug for Event {
                 write!(f, "discard(device {device}, at {}, {} bytes)", offset.get(), len.get())
             }
             Self::Flush { device, .. } => write!(f, "flush(device {device})"),
+            Self::FlushFailed { device } => write!(f, "flush failed(device {device})"),
             Self::Rot { device, offset, len, seed } => {
                 write!(f, "rot(device {device}, at {}, {len} bytes, seed {seed})", offset.get())
             }

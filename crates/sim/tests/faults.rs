@@ -71,16 +71,24 @@ fn a_failed_write_changes_nothing() {
 }
 
 #[test]
-fn a_failed_flush_leaves_writes_unflushed() {
-    let (world, device) = device();
-    write(&device, 0, 1).unwrap();
-    device.inject_window(Fault::FailFlushes, 0, 1);
-    assert_eq!(flush(&device).unwrap_err(), EIO);
-    let images = world.trace().crash_images(world.trace().len(), Survival::DropAll);
-    assert_eq!(images[0].read(DeviceOffset::new(0), 1)[0], 0);
-    flush(&device).unwrap();
-    let images = world.trace().crash_images(world.trace().len(), Survival::DropAll);
-    assert_eq!(images[0].read(DeviceOffset::new(0), 1)[0], 1);
+fn a_failed_flush_is_final_and_what_it_lost_no_later_one_brings() {
+    let lost = (0..64).filter(|seed| {
+        let (world, device) = device();
+        (0..*seed).for_each(|mark| world.mark(mark));
+        write(&device, 0, 1).unwrap();
+        device.inject_window(Fault::FailFlushes, 0, 1);
+        assert_eq!(flush(&device).unwrap_err(), EIO);
+        assert_eq!(flush(&device).unwrap_err(), EIO, "a flush that failed is final");
+        device.forgive();
+        flush(&device).unwrap();
+        write(&device, 1, 2).unwrap();
+        flush(&device).unwrap();
+        let images = world.trace().crash_images(world.trace().len(), Survival::KeepAll);
+        assert_eq!(images[0].read(DeviceOffset::new(4096), 1)[0], 2);
+        images[0].read(DeviceOffset::new(0), 1)[0] == 0
+    });
+    let lost = lost.count();
+    assert!((8..56).contains(&lost), "{lost} of 64");
 }
 
 #[test]

@@ -131,6 +131,14 @@ pub enum Refusal {
     /// A device that did not answer may still carry out what it was told.
     #[error("{0} hung, and may still do what it was told: it comes back when it can be opened anew")]
     Hung(String),
+    /// A device that was taken back into use did not take what it was told.
+    #[error("{device} failed again: {why}")]
+    FailedAgain {
+        /// The device's name.
+        device: String,
+        /// What it said.
+        why: String,
+    },
     /// Another device than the one that is missing.
     #[error("{found} is not {wanted}")]
     OtherDevice {

@@ -106,7 +106,7 @@ impl Devices {
     /// that it had is used again.
     ///
     /// # Errors
-    /// When the device is not there, is another's, or was written apart from the pool.
+    /// When the device is not there, is another's, or was written apart from the pool; when it fails again.
     pub fn online(&self, device: DeviceIndex, found: Option<Found>) -> Result<()> {
         let _mine = self.pool.change_turn();
         let member = self.pool.known(device)?;
@@ -151,6 +151,10 @@ impl Devices {
                 member.device().zip(member.label()).ok_or(Refusal::NotThere(name))?
             }
         };
+        // A discard that no flush followed could spoil what is written before the next one. What a flush failed to
+        // bring to the device is among what it missed.
+        drop(device.submit(Request::Flush).within(member.timeout()));
+        device.forgive();
         if member.group == NO_GROUP {
             // Its label may be for a place that it did not get: a cut came before the boundary.
             let (present, state, slot_size) = (Some((device, label)), MemberState::Online, member.slot_size);
@@ -159,9 +163,7 @@ impl Devices {
             return Ok(());
         }
         let (clock, slot_size) = (Arc::clone(&self.store.world.clock), member.slot_size);
-        // A discard that no flush followed could spoil what is written before the next one. If this fails, so does
-        // that.
-        drop(device.submit(Request::Flush).within(member.timeout()));
+        let index = known.index;
         self.pool.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
             (known.since, known.cursor, known.partial) = (commit, SegmentId::new(0), false);
@@ -179,7 +181,13 @@ impl Devices {
                 if mutated(Mutant::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
             let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
             pool.store().members.put(Arc::new(member));
-        })
+        })?;
+        let member = self.pool.known(index)?;
+        if member.state() == MemberState::Faulted {
+            let (device, why) = (member.name(), member.reason().unwrap_or_default());
+            return Err(Refusal::FailedAgain { device, why }.into());
+        }
+        Ok(())
     }
 
     /// Puts a new device into the place of `old`, which goes on being used, if it can, until the new one is rebuilt.

@@ -78,7 +78,8 @@ fn ids_never_return_however_often_an_import_is_cut_short() {
 
 /// Whether a write was made durable, and its flush's outcome taken, before event `end`.
 fn flushed(trace: &Trace, device: usize, write: usize, end: usize) -> bool {
-    trace.events()[write..end].iter().any(|event| match event {
+    let not_lost = |event: &&Event| !matches!(event, Event::FlushFailed { device: at } if *at == device);
+    trace.events()[write..end].iter().take_while(not_lost).any(|event| match event {
         Event::Flush { device: at, before, in_flight } => {
             *at == device && write < *before && !in_flight.contains(&write)
         }

@@ -44,7 +44,7 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         }
         Refusal::Spare(_) => "larder pool remove POOL takes a spare out",
         Refusal::Branched { .. } => "larder pool replace POOL with the device as the old and as the new one",
-        Refusal::CutShort { .. } | Refusal::LacksSlots { .. } => {
+        Refusal::FailedAgain { .. } | Refusal::CutShort { .. } | Refusal::LacksSlots { .. } => {
             "larder pool replace POOL puts another in its place"
         }
         Refusal::NotThere(_) => "attach it; or larder pool replace POOL puts another in its place",
@@ -89,7 +89,11 @@ impl From<PoolError> for ApiError {
             PoolError::NotFound(_) => Self::new(ErrorKind::NotFound, message),
             PoolError::Exists(_) => Self::new(ErrorKind::Exists, message),
             PoolError::Refused(refusal) => {
-                let error = Self::usage(message).safe(NOTHING_CHANGED);
+                let kind = match refusal {
+                    Refusal::FailedAgain { .. } => ErrorKind::Device,
+                    _ => ErrorKind::Usage,
+                };
+                let error = Self::new(kind, message).safe(NOTHING_CHANGED);
                 match way_out(&refusal) {
                     Some(hint) => error.hint(hint),
                     None => error,

@@ -162,6 +162,10 @@ impl Device for FaultDevice {
         pending
     }
 
+    fn forgive(&self) {
+        self.shared.file.forgive();
+    }
+
     fn abandon(&self) {
         self.shared.close();
         self.shared.file.abandon();
@@ -208,6 +212,7 @@ impl FaultState {
                     continue;
                 }
                 Some(Act::Gone) => Err(DeviceError::Gone),
+                Some(Act::Fail) if matches!(request, Request::Flush) => self.file.fail_flush(),
                 Some(Act::Fail) => Err(DeviceError::Io { errno: Errno::IO.raw_os_error() }),
                 Some(Act::Skip) => Ok(AlignedBuf::zeroed(0)),
                 Some(Act::Misdirect(to)) => self.misdirect(&request, to),

@@ -346,6 +346,41 @@ fn a_device_that_fails_while_it_is_rebuilt_is_faulted_and_can_begin_anew() {
 }
 
 #[test]
+fn a_device_whose_flush_failed_is_used_again_with_all_that_it_lost_and_one_that_fails_again_is_told() {
+    for (word, count) in [("mirror", 2), ("raidz1", 3)] {
+        for again in [false, true] {
+            let case = format!("{word}, fails again: {again}");
+            let sim = SimWorld::new(&vec![SIZE; count]);
+            let pool = create(&sim, word);
+            let mut model = Model::new();
+            commit(&pool, &mut model, &files(10, 20, 1));
+            sim.device(1).inject_window(Fault::FailFlushes, 0, 1);
+            commit(&pool, &mut model, &files(10, 20, 2));
+            let second = || pool.store().members().get(device(1));
+            assert_eq!(second().state(), MemberState::Faulted, "{case}");
+            if again {
+                sim.device(1).inject(Fault::FailFlushes);
+                for outcome in [pool.upkeep.devices.clear(None), pool.upkeep.devices.online(device(1), None)] {
+                    let told = outcome.unwrap_err().to_string();
+                    assert!(told.starts_with("sim1 failed again: a write or flush failed"), "{case}: {told}");
+                }
+                sim.device(1).clear_faults();
+            }
+            pool.upkeep.devices.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
+            resilver(&pool);
+            assert_eq!(second().state(), MemberState::Online, "{case}");
+            commit(&pool, &mut model, &files(10, 20, 3));
+            assert_whole(&pool, &case);
+            drop(pool);
+            // By what is on stable storage: what the failed flush lost is there.
+            let trace = sim.trace();
+            let images = trace.crash_images(trace.len(), Survival::DropAll);
+            assert_full_tolerance(&images, word, &model, &case);
+        }
+    }
+}
+
+#[test]
 fn replacing_ends_early_when_the_new_device_is_detached() {
     let sim = SimWorld::new(&[SIZE; 3]);
     let pool = create(&sim, "raidz1");
