@@ -360,7 +360,8 @@ fn a_device_whose_flush_failed_is_used_again_with_all_that_it_lost_and_one_that_
             assert_eq!(second().state(), MemberState::Faulted, "{case}");
             if again {
                 sim.device(1).inject(Fault::FailFlushes);
-                for outcome in [pool.upkeep.devices.clear(None), pool.upkeep.devices.online(device(1), None)] {
+                for outcome in [pool.upkeep.devices.clear(None), pool.upkeep.devices.online(device(1), None)]
+                {
                     let told = outcome.unwrap_err().to_string();
                     assert!(told.starts_with("sim1 failed again: a write or flush failed"), "{case}: {told}");
                 }
