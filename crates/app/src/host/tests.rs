@@ -188,6 +188,78 @@ fn all_properties_are_set_or_none() {
     assert_eq!(local(&live, "tank/a"), ["atime=off", "checksum=blake3", "compression=off"]);
 }
 
+fn inherit(property: &str, names: &[&str]) -> fs::Inherit {
+    fs::Inherit {
+        property: property.to_owned(),
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        recursive: true,
+        received: false,
+    }
+}
+
+#[test]
+fn a_property_is_inherited_by_all_or_none() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a", "tank/a/x"]);
+    let own = [("checksum", "sha256"), ("mountpoint", "none")];
+    bed.host.fs_set(set(&["tank/a", "tank/a/x"], &own)).unwrap();
+    let request = bed.request("other");
+    let search = request.groups[0].devices.clone();
+    bed.host.pool_create(request).unwrap();
+    bed.host.pool_export(pool::Export { name: "other".into(), force: false }).unwrap();
+    bed.host.pool_import(pool::Import { readonly: true, ..import("other", search) }).unwrap();
+
+    for property in ["checksum", "mountpoint"] {
+        let error = bed.host.fs_inherit(inherit(property, &["tank/a", "other"])).unwrap_err();
+        let message = format!("cannot inherit '{property}' for 'other': ");
+        assert!(error.message.starts_with(&message), "{error}");
+        for name in ["tank/a", "tank/a/x"] {
+            assert_eq!(local(&live, name), ["checksum=sha256", "mountpoint=none"]);
+        }
+        bed.host.fs_inherit(inherit(property, &["tank/a"])).unwrap();
+        assert!(!local(&live, "tank/a/x").iter().any(|own| own.starts_with(property)));
+        bed.host.fs_set(set(&["tank/a", "tank/a/x"], &own)).unwrap();
+    }
+}
+
+#[test]
+fn what_took_a_name_meanwhile_is_what_inherits() {
+    for property in ["checksum", "canmount"] {
+        let bed = Bed::new();
+        let live = bed.tank(&["tank/a", "tank/b"]);
+        bed.host.fs_set(set(&["tank/a", "tank/b"], &[("checksum", "sha256"), ("canmount", "off")])).unwrap();
+        let [a, b] = ["tank/a", "tank/b"].map(|name| live.pool.dataset_by_name(name).unwrap().id());
+        scope(|scope| {
+            let mounts = live.mounts.lock();
+            let inherits = scope.spawn(|| bed.host.fs_inherit(inherit(property, &["tank/a"])));
+            pause(MOMENT);
+            live.pool.rename_dataset(a, "tank/old").unwrap();
+            live.pool.rename_dataset(b, "tank/a").unwrap();
+            drop(mounts);
+            ended(inherits).unwrap();
+        });
+        assert_eq!(local(&live, "tank/old"), ["canmount=off", "checksum=sha256"]);
+        assert_eq!(local(&live, "tank/a").len(), 1);
+    }
+}
+
+#[test]
+fn what_is_renamed_away_is_not_unmounted() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a"]);
+    let a = live.pool.dataset_by_name("tank/a").unwrap().id();
+    let error = scope(|scope| {
+        let mounts = live.mounts.lock();
+        let request = fs::Unmount { target: Some("tank/a".into()) };
+        let unmount = scope.spawn(|| bed.host.fs_unmount(request));
+        pause(MOMENT);
+        live.pool.rename_dataset(a, "tank/old").unwrap();
+        drop(mounts);
+        ended(unmount).unwrap_err()
+    });
+    assert_eq!(error, ApiError::no_such_dataset("tank/a"));
+}
+
 #[test]
 fn a_pool_on_its_way_in_is_exported_before_the_daemon_stops_and_none_comes_after() {
     let bed = Bed::new();
