@@ -534,7 +534,8 @@ fn the_last_good_disk_is_replaced_but_for_what_cannot_be_read_and_somebody_accep
     bed.ok("pool sync tank");
     // Damage that the scrub found is still looked for.
     until(&bed, "forgotten", |status| status.contains("errors: No known data errors"));
-    bed.ok(&format!("pool labelclear {old}"));
+    let told = bed.ok(&format!("pool labelclear -f {old}"));
+    assert!(told.contains("watching for 10 s"), "{told}");
 }
 
 /// Mounts a tmpfs of `mib` MiB in the bed, or gives the one that is there that size.

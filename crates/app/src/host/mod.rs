@@ -1,11 +1,12 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
-//! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool with its
-//! threads, `mounts` says which dataset is reached where, `status` tells how pools are, `collection` when they are
-//! traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them,
-//! `maintenance` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch,
-//! `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties and names, `files` those
-//! about single files, `error` is the one place where errors of the layers below become what people read.
+//! `devices` finds devices, `create` and `import` bring pools in and let them go, `labels` takes away what they leave,
+//! `live` is an imported pool with its threads, `mounts` says which dataset is reached where, `status` tells how pools
+//! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
+//! what people call them, `maintenance` is what a pool does about devices by itself, `advice` what people could,
+//! `figures` what people watch, `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties
+//! and names, `files` those about single files, `error` is the one place where errors of the layers below become what
+//! people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
 //! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`
@@ -22,6 +23,7 @@ mod figures;
 mod files;
 mod holders;
 mod import;
+mod labels;
 mod live;
 mod maintenance;
 mod mounts;
@@ -33,7 +35,7 @@ mod status;
 mod tests;
 mod world;
 
-pub use create::clear_label;
+pub use labels::clear_label;
 
 use crate::api::dedup::RebuildIndex;
 use crate::api::events::{Command, EventLists, Events, Histories, History};

@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::pool::{Create, Group, Word};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::thread::{ScopedJoinHandle, scope};
 
 /// A moment in which threads that were just started come to the lock that they wait for.
@@ -314,6 +315,60 @@ fn a_pool_whose_first_commit_fails_is_imported_and_that_is_told() {
     let note = flaws.uncommitted.unwrap().to_string();
     assert!(note.starts_with("'tank' is imported, but its first commit failed: "), "{note}");
     assert_eq!(bed.host.pools(), ["tank"]);
+}
+
+#[test]
+fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
+    let bed = Bed::new();
+    let live = bed.tank(&[]);
+    let tank = bed.dir.path().join("tank");
+    let copy = |name: &str| {
+        let path = bed.dir.path().join(name);
+        std::fs::copy(&tank, &path).unwrap();
+        path
+    };
+    let said = Mutex::new(Vec::new());
+    let clear = |path: &Path, force| clear_label(path, force, &|text| said.lock().push(text.to_owned()));
+    let error = clear(&tank, true).unwrap_err();
+    assert!(error.message.contains("in use"), "{error}");
+
+    // As of a host that runs, and of one that died.
+    let (beating, left) = (copy("beating"), copy("left"));
+    let error = clear(&left, false).unwrap_err().to_string();
+    let host = bed.host.world.host_name.clone();
+    for part in
+        ["the pool 'tank', which may be in use", &host, "larder pool labelclear -f /", "nothing was written"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(said.lock().is_empty(), "nothing is waited for");
+    let before = std::fs::read(&beating).unwrap();
+    scope(|scope| {
+        let beats = scope.spawn(|| {
+            pause(MOMENT);
+            live.pool.beat().unwrap();
+            let area = &std::fs::read(&tank).unwrap()[..larder_format::label::LABEL_AREA as usize];
+            File::options().write(true).open(&beating).unwrap().write_all_at(area, 0).unwrap();
+        });
+        let cleared = scope.spawn(|| clear(&beating, true));
+        clear(&left, true).unwrap();
+        let error = ended(cleared).unwrap_err();
+        assert!(error.message.contains("a host is using it right now"), "{error}");
+        ended(beats);
+    });
+    assert!(said.lock().iter().all(|text| text.contains("watching for 10 s")), "{said:?}");
+    assert_eq!(said.lock().len(), 2);
+    let now = std::fs::read(&beating).unwrap();
+    let slots = larder_format::label::LABEL_AREA as usize..;
+    assert!(now[slots.clone()] == before[slots], "all but the heartbeat is as it was");
+    assert_eq!(clear(&left, true).unwrap_err().kind, ErrorKind::NotFound, "it has no label any more");
+
+    drop(live);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let error = clear(&tank, false).unwrap_err();
+    assert!(error.message.contains("the exported pool 'tank'"), "{error}");
+    clear(&tank, true).unwrap();
+    assert_eq!(said.lock().len(), 2, "nor is an exported pool watched");
 }
 
 #[test]
