@@ -594,7 +594,8 @@ fn a_pool_whose_file_system_is_full_is_read_says_so_and_goes_on_when_there_is_ro
     let (again, errno) = write_until_refused(&bed, refused);
     assert_eq!(errno, ENOSPC);
     assert!(again > refused + 4);
-    bed.ok("pool export -f tank");
+    let told = bed.ok("pool export -f tank");
+    assert!(told.contains("not marked as exported") && told.contains("--take-over tank"), "{told}");
     let error = bed.fails(1, "pool import -d DIR/tight tank");
     assert!(error.contains("full") && error.contains("tight/disk0"), "{error}");
     tight(&bed, 120);

@@ -183,7 +183,7 @@ impl Host {
         }
         self.remembered.lock().forget(&self.run_dir, guid);
         outcome.map_err(|error| {
-            error.within(format!("'{name}' is exported, but not all of its labels could be wiped"))
+            error.within(format!("'{name}' is closed, but not all of its labels could be wiped"))
         })?;
         Ok(Done {})
     }

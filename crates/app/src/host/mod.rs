@@ -160,10 +160,9 @@ impl Engine for Host {
     fn pool_import(&self, request: pool::Import) -> Result<pool::Imported> {
         self.import(request)
     }
-    fn pool_export(&self, request: pool::Export) -> Result<Done> {
+    fn pool_export(&self, request: pool::Export) -> Result<pool::Exported> {
         let force = request.force;
-        self.export(&request.name, import::Force { mounts: force, suspended: force })?;
-        Ok(Done {})
+        self.export(&request.name, import::Force { mounts: force, suspended: force })
     }
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
         for live in self.pools_named(&request.names)? {
@@ -346,8 +345,12 @@ impl Host {
 
     /// Exports these pools as far as that goes, beside each other: one that hangs holds up no other.
     fn export_these(&self, names: &[String], force: import::Force) -> Result<()> {
+        let export = |name| match self.export(name, force)?.unmarked.filter(|_| !force.suspended) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        };
         std::thread::scope(|scope| {
-            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
+            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| export(name))).collect();
             let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
                 export.join().unwrap_or_else(|_| {
                     Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))

@@ -317,6 +317,65 @@ fn a_pool_whose_first_commit_fails_is_imported_and_that_is_told() {
     assert_eq!(bed.host.pools(), ["tank"]);
 }
 
+impl Bed {
+    /// The pool `tank` on a device that takes no write any more once its threads are told to end: what was written is
+    /// stored by then, and the root that says it was exported is not. Gives the path of the device.
+    fn tank_that_cannot_be_marked(&self) -> String {
+        let mut request = self.request("tank");
+        let path = request.groups[0].devices[0].clone();
+        request.groups[0].devices = vec![format!("fault:{path}")];
+        self.host.pool_create(request).unwrap();
+        let live = self.host.pool("tank").unwrap();
+        let (ending, control) = (Arc::clone(&live), format!("{path}.faults"));
+        let fail = move || {
+            while !ending.is_ending() {
+                pause(LOOK);
+            }
+            std::fs::write(control, "error write\n").unwrap();
+        };
+        live.thread("larder-test", fail).unwrap();
+        path
+    }
+}
+
+#[test]
+fn an_export_that_the_devices_do_not_tell_of_is_told() {
+    let bed = Bed::new();
+    let path = bed.tank_that_cannot_be_marked();
+    bed.host.fs_create(dataset("tank/a")).unwrap();
+    let exported = bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let error = exported.unmarked.expect("the root that says so was not written").to_string();
+    for part in [
+        "'tank' is closed, but not marked as exported: ",
+        "not lost: everything that was written",
+        "--take-over tank",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(bed.host.pools().is_empty());
+
+    std::fs::remove_file(format!("{path}.faults")).unwrap();
+    bed.host.pool_import(import("tank", vec![path])).unwrap();
+    assert_eq!(names(&bed.host.pool("tank").unwrap()), ["tank", "tank/a"]);
+}
+
+#[test]
+fn a_stop_tells_of_pools_that_are_not_marked_as_exported() {
+    let bed = Bed::new();
+    bed.tank_that_cannot_be_marked();
+    let error = bed.host.export_all(false).unwrap_err();
+    assert!(error.message.starts_with("'tank' is closed, but not marked as exported: "), "{error}");
+    bed.host.export_all(false).unwrap();
+}
+
+#[test]
+fn a_pool_that_is_destroyed_need_not_be_marked_as_exported() {
+    let bed = Bed::new();
+    let path = bed.tank_that_cannot_be_marked();
+    bed.host.pool_destroy(pool::Destroy { name: "tank".into() }).unwrap();
+    assert!(bed.host.importable(&[path]).unwrap().pools.is_empty());
+}
+
 #[test]
 fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
     let bed = Bed::new();
