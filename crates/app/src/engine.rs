@@ -35,7 +35,7 @@ pub trait Engine: Send + Sync {
     /// Imports one pool, or all; mounts their datasets unless told not to.
     fn pool_import(&self, request: pool::Import) -> Result<pool::Imported>;
     /// Unmounts, commits, lets go of the devices.
-    fn pool_export(&self, request: pool::Export) -> Result<Done>;
+    fn pool_export(&self, request: pool::Export) -> Result<pool::Exported>;
     /// Returns when a commit holds all that was written before.
     fn pool_sync(&self, request: pool::Sync) -> Result<Done>;
     /// Returns when activities are over, or the pool is exported.
@@ -200,7 +200,7 @@ verbs! {
     pool::Set, pool_set, "/v1/pool/set" changes(name) => Done, checked;
     pool::Importable, pool_importable, "/v1/pool/importable" => pool::ImportablePools;
     pool::Import, pool_import, "/v1/pool/import" makes true => pool::Imported, checked;
-    pool::Export, pool_export, "/v1/pool/export" changes(name) ends true => Done;
+    pool::Export, pool_export, "/v1/pool/export" changes(name) ends true => pool::Exported;
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
     Trace, pool_trace, "/v1/pool/trace" changes(names) => Done;

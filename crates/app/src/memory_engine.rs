@@ -58,7 +58,7 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.pool_export(pool::Export { name: request.name, force: true })
+        self.pool_export(pool::Export { name: request.name, force: true }).map(|_| Done {})
     }
 
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
@@ -135,10 +135,10 @@ impl Engine for MemoryEngine {
         Err(ApiError::new(ErrorKind::NotFound, format!("cannot import '{name}': no such pool available")))
     }
 
-    fn pool_export(&self, request: pool::Export) -> Result<Done> {
+    fn pool_export(&self, request: pool::Export) -> Result<pool::Exported> {
         self.known(&request.name)?;
         self.datasets.lock().retain(|dataset, _| name::pool_of(dataset) != request.name);
-        Ok(Done {})
+        Ok(pool::Exported::default())
     }
 
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {

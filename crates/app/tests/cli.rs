@@ -235,7 +235,7 @@ fn devices_that_hold_something_are_not_overwritten() {
     bed.create("tank", "mirror", &[a.clone(), b.clone()]);
     let error = bed.fails(1, &format!("pool create -m none other {b}"));
     assert!(error.contains("belongs to the pool 'tank', which is imported"), "{error}");
-    let error = bed.fails(1, &format!("pool labelclear {b}"));
+    let error = bed.fails(1, &format!("pool labelclear -f {b}"));
     assert!(error.contains("in use"), "{error}");
     File::create(bed.path("mnt/inside")).unwrap().set_len(64 * MIB).unwrap();
     let error = bed.fails(1, "pool create -m none other DIR/mnt/inside");
@@ -243,7 +243,12 @@ fn devices_that_hold_something_are_not_overwritten() {
     bed.ok("pool export tank");
     let error = bed.fails(1, &format!("pool create -m none other {b}"));
     assert!(error.contains("exported pool 'tank'") && error.contains("larder pool labelclear"), "{error}");
-    bed.ok(&format!("pool labelclear {b}"));
+    let error = bed.fails(1, &format!("pool labelclear {b}"));
+    assert!(
+        error.contains("exported pool 'tank'") && error.contains(&format!("labelclear -f {b}")),
+        "{error}"
+    );
+    bed.ok(&format!("pool labelclear -f {b}"));
     bed.ok(&format!("pool create -m none other {b}"));
     bed.ok("pool destroy other");
     bed.ok("pool import tank");

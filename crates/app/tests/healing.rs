@@ -534,7 +534,8 @@ fn the_last_good_disk_is_replaced_but_for_what_cannot_be_read_and_somebody_accep
     bed.ok("pool sync tank");
     // Damage that the scrub found is still looked for.
     until(&bed, "forgotten", |status| status.contains("errors: No known data errors"));
-    bed.ok(&format!("pool labelclear {old}"));
+    let told = bed.ok(&format!("pool labelclear -f {old}"));
+    assert!(told.contains("watching for 10 s"), "{told}");
 }
 
 /// Mounts a tmpfs of `mib` MiB in the bed, or gives the one that is there that size.
@@ -593,7 +594,8 @@ fn a_pool_whose_file_system_is_full_is_read_says_so_and_goes_on_when_there_is_ro
     let (again, errno) = write_until_refused(&bed, refused);
     assert_eq!(errno, ENOSPC);
     assert!(again > refused + 4);
-    bed.ok("pool export -f tank");
+    let told = bed.ok("pool export -f tank");
+    assert!(told.contains("not marked as exported") && told.contains("--take-over tank"), "{told}");
     let error = bed.fails(1, "pool import -d DIR/tight tank");
     assert!(error.contains("full") && error.contains("tight/disk0"), "{error}");
     tight(&bed, 120);

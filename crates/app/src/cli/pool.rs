@@ -41,7 +41,7 @@ pub enum Verb {
     #[command(after_help = "Example: larder pool sync tank")]
     Sync(pool_wait::Sync),
     /// Wipes the labels of a device that belongs to no imported pool
-    #[command(after_help = "Example: larder pool labelclear /dev/sdx")]
+    #[command(after_help = "Example: larder pool labelclear -f /dev/sdx")]
     Labelclear(pool_labelclear::Args),
     /// Takes a device out of use; the pool goes on without it
     #[command(after_help = "Example: larder pool offline tank ata-DISK3")]
@@ -114,7 +114,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Export(args) => pool_export::run(args, session),
         Verb::Iostat(args) => pool_iostat::run(args, session),
         Verb::Sync(args) => pool_wait::sync(args, session),
-        Verb::Labelclear(args) => pool_labelclear::run(args, session),
+        Verb::Labelclear(args) => pool_labelclear::run(args),
         Verb::Offline(args) => pool_devices::offline(args, session),
         Verb::Online(args) => pool_devices::online(args, session),
         Verb::Replace(args) => pool_devices::replace(args, session),

@@ -1,6 +1,6 @@
 //! `larder pool export`.
 
-use super::Session;
+use super::{Session, out};
 use crate::api::Result;
 use crate::api::pool::Export;
 
@@ -23,8 +23,12 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         true => session.client.status()?.map(|daemon| daemon.pools).unwrap_or_default(),
         false => args.names,
     };
+    let mut is_marked = true;
     for name in names {
-        session.client.call(Export { name, force: args.force })?;
+        if let Some(error) = session.client.call(Export { name, force: args.force })?.unmarked {
+            out::complain(&error.to_string());
+            is_marked = false;
+        }
     }
-    Ok(0)
+    Ok(u8::from(!is_marked && !args.force))
 }

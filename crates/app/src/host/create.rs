@@ -1,14 +1,13 @@
-//! Making and destroying pools, and wiping labels. Nothing is written before everything has been looked at.
+//! Making and destroying pools. Nothing is written before everything has been looked at.
 
 use super::devices::{self, Scope, beneath, file_of, identity};
 
 use super::import::Force;
-use super::{Host, Live, internal, mounts, roster};
+use super::labels::{belongs, open_to_wipe, wipe};
+use super::{Host, Live, mounts, roster};
 use crate::api::pool::{Create, Created, Group};
 use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
-use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request, TIMEOUT};
-use larder_format::ByteLen;
-use larder_format::label::{LABEL_AREA, label_areas};
+use larder_device::{Device, OpenMode};
 use larder_pool::foreign;
 use larder_pool::open::{Scan, scan};
 use larder_pool::property::format_size;
@@ -184,7 +183,7 @@ impl Host {
         }
         self.remembered.lock().forget(&self.run_dir, guid);
         outcome.map_err(|error| {
-            error.within(format!("'{name}' is exported, but not all of its labels could be wiped"))
+            error.within(format!("'{name}' is closed, but not all of its labels could be wiped"))
         })?;
         Ok(Done {})
     }
@@ -252,7 +251,7 @@ fn unlabelled(devices: &[Arc<dyn Device>], name: &str, mut error: ApiError) -> A
         if let Err(also) = wiped {
             let path = device.name();
             error.message += &format!("; the label that {path} was given is still there: {}", also.message);
-            error = error.hint(format!("larder pool labelclear {path} takes it away"));
+            error = error.hint(format!("larder pool labelclear -f {path} takes it away"));
         }
     }
     error
@@ -332,19 +331,9 @@ pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
             .safe("everything on it; nothing was written")
             .hint(hint))
     };
-    let clear = format!("if nobody wants what is on it: larder pool labelclear {path}");
+    let clear = format!("if nobody wants what is on it: larder pool labelclear -f {path}");
     match scan(&device) {
-        Scan::Member(found) => {
-            let name = &found.label.name;
-            let exported = found.root.as_ref().is_some_and(|root| root.exported);
-            match found.heartbeat.filter(|_| !exported) {
-                Some(beat) => taken(
-                    format!("belongs to the pool '{name}', last imported by the host {}", beat.host_name),
-                    clear,
-                ),
-                None => taken(format!("belongs to the exported pool '{name}'"), clear),
-            }
-        }
+        Scan::Member(found) => taken(belongs(&found), clear),
         Scan::Damaged(corrupt) => taken(format!("has the damaged label of a pool ({corrupt})"), clear),
         Scan::Unsupported(other) => taken(format!("belongs to a pool: {}", other.why), clear),
         Scan::Failed(error) => {
@@ -359,57 +348,6 @@ pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
             Err(error) => Err(ApiError::new(ErrorKind::Device, format!("{path} cannot be read: {error}"))),
         },
     }
-}
-
-/// Wipes the labels of a device that belongs to no imported pool. Needs no daemon.
-///
-/// # Errors
-/// When the device is in use, cannot be written, or has no label.
-pub fn clear_label(device: &Path) -> Result<()> {
-    let doing = format!("cannot clear the label of {}", device.display());
-    let clear = || {
-        let opened = open_to_wipe(device)?;
-        let size = match scan(&opened) {
-            Scan::Member(found) => Some(found.label.device_size),
-            Scan::Damaged(_) | Scan::Unsupported(_) => None,
-            Scan::Failed(error) => {
-                return Err(ApiError::new(ErrorKind::Device, format!("it cannot be read: {error}")));
-            }
-            Scan::NotOurs => {
-                let error = ApiError::new(ErrorKind::NotFound, "it has no label of a Larder pool");
-                return Err(match foreign::identify(&*opened) {
-                    Ok(Some(foreign)) => error.hint(format!(
-                        "it holds {}; wipefs -a {} takes that away",
-                        foreign.what,
-                        device.display()
-                    )),
-                    _ => error,
-                });
-            }
-        };
-        wipe(&*opened, size)
-    };
-    clear().map_err(|error| error.within(doing))
-}
-
-fn open_to_wipe(path: &Path) -> Result<Arc<dyn Device>> {
-    Ok(Arc::new(FileDevice::open_with_threads(path, OpenMode::Exclusive, 1)?))
-}
-
-/// Overwrites both label areas, also those of the size that the device was labelled with.
-fn wipe(device: &dyn Device, labelled: Option<ByteLen>) -> Result<()> {
-    let failed = |error: larder_device::DeviceError| internal("write", &std::io::Error::other(error));
-    let mut areas: Vec<_> = label_areas(device.size()).into();
-    areas.extend(labelled.into_iter().flat_map(label_areas));
-    let nothing = Arc::new(AlignedBuf::zeroed(LABEL_AREA as usize));
-    for offset in areas {
-        device
-            .submit(Request::Write { offset, data: Arc::clone(&nothing) })
-            .within(TIMEOUT)
-            .map_err(failed)?;
-    }
-    device.submit(Request::Flush).within(TIMEOUT).map_err(failed)?;
-    Ok(())
 }
 
 #[cfg(test)]

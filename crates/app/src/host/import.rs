@@ -3,7 +3,7 @@
 use super::devices::{self, Scope, Search};
 use super::live::{HEARTBEAT, Live};
 use super::{Host, error};
-use crate::api::pool::{Import, ImportablePools, Imported};
+use crate::api::pool::{Exported, Import, ImportablePools, Imported};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::OpenMode;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
@@ -239,8 +239,9 @@ impl Host {
         Ok(theirs)
     }
 
-    /// Unmounts a pool, commits, lets go of its devices.
-    pub(super) fn export(&self, name: &str, force: Force) -> Result<()> {
+    /// Unmounts a pool, commits, lets go of its devices. Its threads have ended before the root that says so is
+    /// written: when that fails, the pool is gone nevertheless, and the reply tells.
+    pub(super) fn export(&self, name: &str, force: Force) -> Result<Exported> {
         let live = self.pool(name)?;
         let admin = live.admin.lock();
         self.still_here(&live)?;
@@ -274,8 +275,10 @@ impl Host {
             }
             unmounted => unmounted.map_err(|error| error.within(&doing))?,
         };
+        let mut exported = Exported::default();
         if !live.pool.store().is_read_only() {
             let stored = live.pool.commit();
+            let is_stored = stored.is_ok();
             if let Err(error) = stored {
                 // Written data cannot be stored now, and perhaps can after files were deleted, or devices are back.
                 let refused = match live.pool.store().suspended() {
@@ -283,17 +286,18 @@ impl Host {
                     None => Err(ApiError::from(error).within(&doing).of_pool(name)),
                     Some(_) => refuse_to_drop(),
                 };
-                if refused.is_err() {
+                if let Err(error) = refused {
                     let mut mounts = live.mounts.lock();
                     mounts.open();
                     mounts.mount_again(&gone);
-                    return refused;
+                    return Err(error);
                 }
             }
             live.stop();
             // A suspended pool goes as it is: the next import starts at its last commit and its log.
             if let Err(error) = live.pool.commit_export() {
                 error!("pool {name} was exported without a last commit: {error}");
+                exported.unmarked = Some(unmarked(name, error, is_stored));
             }
         }
         self.live.write().remove(name);
@@ -307,7 +311,7 @@ impl Host {
             }
             super::pause(PAUSE);
         }
-        Ok(())
+        Ok(exported)
     }
 }
 
@@ -318,6 +322,17 @@ pub(super) struct Force {
     pub mounts: bool,
     /// That it is suspended: it loses what was neither committed nor synced.
     pub suspended: bool,
+}
+
+/// The pool is gone, and its newest root does not say that it was exported.
+fn unmarked(name: &str, error: PoolError, is_stored: bool) -> ApiError {
+    let safe = if is_stored { "everything that was written" } else { "what was committed or synced before" };
+    ApiError::from(error)
+        .within(format!("'{name}' is closed, but not marked as exported"))
+        .safe(safe)
+        .hint(format!(
+            "here: larder pool import {name}; on another host it is taken with: larder pool import --take-over {name}"
+        ))
 }
 
 /// Refusal to export a suspended pool: the data that would be lost.

@@ -174,7 +174,7 @@ impl Live {
         Ok(Arc::new(live))
     }
 
-    fn thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    pub(super) fn thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let pool = Arc::clone(&self.pool);
         let watched = move || {
             let _watch = pool.store().watch(name);

@@ -1,11 +1,12 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
-//! `devices` finds devices, `create` and `import` bring pools in and let them go, `live` is an imported pool with its
-//! threads, `mounts` says which dataset is reached where, `status` tells how pools are, `collection` when they are
-//! traced, `repair` holds the verbs about devices and scans, `roster` knows devices by what people call them,
-//! `maintenance` is what a pool does about devices by itself, `advice` what people could, `figures` what people watch,
-//! `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties and names, `files` those
-//! about single files, `error` is the one place where errors of the layers below become what people read.
+//! `devices` finds devices, `create` and `import` bring pools in and let them go, `labels` takes away what they leave,
+//! `live` is an imported pool with its threads, `mounts` says which dataset is reached where, `status` tells how pools
+//! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
+//! what people call them, `maintenance` is what a pool does about devices by itself, `advice` what people could,
+//! `figures` what people watch, `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties
+//! and names, `files` those about single files, `error` is the one place where errors of the layers below become what
+//! people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
 //! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`
@@ -22,6 +23,7 @@ mod figures;
 mod files;
 mod holders;
 mod import;
+mod labels;
 mod live;
 mod maintenance;
 mod mounts;
@@ -33,7 +35,7 @@ mod status;
 mod tests;
 mod world;
 
-pub use create::clear_label;
+pub use labels::clear_label;
 
 use crate::api::dedup::RebuildIndex;
 use crate::api::events::{Command, EventLists, Events, Histories, History};
@@ -158,10 +160,9 @@ impl Engine for Host {
     fn pool_import(&self, request: pool::Import) -> Result<pool::Imported> {
         self.import(request)
     }
-    fn pool_export(&self, request: pool::Export) -> Result<Done> {
+    fn pool_export(&self, request: pool::Export) -> Result<pool::Exported> {
         let force = request.force;
-        self.export(&request.name, import::Force { mounts: force, suspended: force })?;
-        Ok(Done {})
+        self.export(&request.name, import::Force { mounts: force, suspended: force })
     }
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
         for live in self.pools_named(&request.names)? {
@@ -344,8 +345,12 @@ impl Host {
 
     /// Exports these pools as far as that goes, beside each other: one that hangs holds up no other.
     fn export_these(&self, names: &[String], force: import::Force) -> Result<()> {
+        let export = |name| match self.export(name, force)?.unmarked.filter(|_| !force.suspended) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        };
         std::thread::scope(|scope| {
-            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| self.export(name, force))).collect();
+            let exports: Vec<_> = names.iter().map(|name| scope.spawn(|| export(name))).collect();
             let ended = |export: std::thread::ScopedJoinHandle<'_, Result<()>>| {
                 export.join().unwrap_or_else(|_| {
                     Err(ApiError::new(ErrorKind::Internal, "the daemon met a bug while exporting"))

@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::pool::{Create, Group, Word};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::thread::{ScopedJoinHandle, scope};
 
 /// A moment in which threads that were just started come to the lock that they wait for.
@@ -188,6 +189,78 @@ fn all_properties_are_set_or_none() {
     assert_eq!(local(&live, "tank/a"), ["atime=off", "checksum=blake3", "compression=off"]);
 }
 
+fn inherit(property: &str, names: &[&str]) -> fs::Inherit {
+    fs::Inherit {
+        property: property.to_owned(),
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        recursive: true,
+        received: false,
+    }
+}
+
+#[test]
+fn a_property_is_inherited_by_all_or_none() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a", "tank/a/x"]);
+    let own = [("checksum", "sha256"), ("mountpoint", "none")];
+    bed.host.fs_set(set(&["tank/a", "tank/a/x"], &own)).unwrap();
+    let request = bed.request("other");
+    let search = request.groups[0].devices.clone();
+    bed.host.pool_create(request).unwrap();
+    bed.host.pool_export(pool::Export { name: "other".into(), force: false }).unwrap();
+    bed.host.pool_import(pool::Import { readonly: true, ..import("other", search) }).unwrap();
+
+    for property in ["checksum", "mountpoint"] {
+        let error = bed.host.fs_inherit(inherit(property, &["tank/a", "other"])).unwrap_err();
+        let message = format!("cannot inherit '{property}' for 'other': ");
+        assert!(error.message.starts_with(&message), "{error}");
+        for name in ["tank/a", "tank/a/x"] {
+            assert_eq!(local(&live, name), ["checksum=sha256", "mountpoint=none"]);
+        }
+        bed.host.fs_inherit(inherit(property, &["tank/a"])).unwrap();
+        assert!(!local(&live, "tank/a/x").iter().any(|own| own.starts_with(property)));
+        bed.host.fs_set(set(&["tank/a", "tank/a/x"], &own)).unwrap();
+    }
+}
+
+#[test]
+fn what_took_a_name_meanwhile_is_what_inherits() {
+    for property in ["checksum", "canmount"] {
+        let bed = Bed::new();
+        let live = bed.tank(&["tank/a", "tank/b"]);
+        bed.host.fs_set(set(&["tank/a", "tank/b"], &[("checksum", "sha256"), ("canmount", "off")])).unwrap();
+        let [a, b] = ["tank/a", "tank/b"].map(|name| live.pool.dataset_by_name(name).unwrap().id());
+        scope(|scope| {
+            let mounts = live.mounts.lock();
+            let inherits = scope.spawn(|| bed.host.fs_inherit(inherit(property, &["tank/a"])));
+            pause(MOMENT);
+            live.pool.rename_dataset(a, "tank/old").unwrap();
+            live.pool.rename_dataset(b, "tank/a").unwrap();
+            drop(mounts);
+            ended(inherits).unwrap();
+        });
+        assert_eq!(local(&live, "tank/old"), ["canmount=off", "checksum=sha256"]);
+        assert_eq!(local(&live, "tank/a").len(), 1);
+    }
+}
+
+#[test]
+fn what_is_renamed_away_is_not_unmounted() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a"]);
+    let a = live.pool.dataset_by_name("tank/a").unwrap().id();
+    let error = scope(|scope| {
+        let mounts = live.mounts.lock();
+        let request = fs::Unmount { target: Some("tank/a".into()) };
+        let unmount = scope.spawn(|| bed.host.fs_unmount(request));
+        pause(MOMENT);
+        live.pool.rename_dataset(a, "tank/old").unwrap();
+        drop(mounts);
+        ended(unmount).unwrap_err()
+    });
+    assert_eq!(error, ApiError::no_such_dataset("tank/a"));
+}
+
 #[test]
 fn a_pool_on_its_way_in_is_exported_before_the_daemon_stops_and_none_comes_after() {
     let bed = Bed::new();
@@ -242,6 +315,119 @@ fn a_pool_whose_first_commit_fails_is_imported_and_that_is_told() {
     let note = flaws.uncommitted.unwrap().to_string();
     assert!(note.starts_with("'tank' is imported, but its first commit failed: "), "{note}");
     assert_eq!(bed.host.pools(), ["tank"]);
+}
+
+impl Bed {
+    /// The pool `tank` on a device that takes no write any more once its threads are told to end: what was written is
+    /// stored by then, and the root that says it was exported is not. Gives the path of the device.
+    fn tank_that_cannot_be_marked(&self) -> String {
+        let mut request = self.request("tank");
+        let path = request.groups[0].devices[0].clone();
+        request.groups[0].devices = vec![format!("fault:{path}")];
+        self.host.pool_create(request).unwrap();
+        let live = self.host.pool("tank").unwrap();
+        let (ending, control) = (Arc::clone(&live), format!("{path}.faults"));
+        let fail = move || {
+            while !ending.is_ending() {
+                pause(LOOK);
+            }
+            std::fs::write(control, "error write\n").unwrap();
+        };
+        live.thread("larder-test", fail).unwrap();
+        path
+    }
+}
+
+#[test]
+fn an_export_that_the_devices_do_not_tell_of_is_told() {
+    let bed = Bed::new();
+    let path = bed.tank_that_cannot_be_marked();
+    bed.host.fs_create(dataset("tank/a")).unwrap();
+    let exported = bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let error = exported.unmarked.expect("the root that says so was not written").to_string();
+    for part in [
+        "'tank' is closed, but not marked as exported: ",
+        "not lost: everything that was written",
+        "--take-over tank",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(bed.host.pools().is_empty());
+
+    std::fs::remove_file(format!("{path}.faults")).unwrap();
+    bed.host.pool_import(import("tank", vec![path])).unwrap();
+    assert_eq!(names(&bed.host.pool("tank").unwrap()), ["tank", "tank/a"]);
+}
+
+#[test]
+fn a_stop_tells_of_pools_that_are_not_marked_as_exported() {
+    let bed = Bed::new();
+    bed.tank_that_cannot_be_marked();
+    let error = bed.host.export_all(false).unwrap_err();
+    assert!(error.message.starts_with("'tank' is closed, but not marked as exported: "), "{error}");
+    bed.host.export_all(false).unwrap();
+}
+
+#[test]
+fn a_pool_that_is_destroyed_need_not_be_marked_as_exported() {
+    let bed = Bed::new();
+    let path = bed.tank_that_cannot_be_marked();
+    bed.host.pool_destroy(pool::Destroy { name: "tank".into() }).unwrap();
+    assert!(bed.host.importable(&[path]).unwrap().pools.is_empty());
+}
+
+#[test]
+fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
+    let bed = Bed::new();
+    let live = bed.tank(&[]);
+    let tank = bed.dir.path().join("tank");
+    let copy = |name: &str| {
+        let path = bed.dir.path().join(name);
+        std::fs::copy(&tank, &path).unwrap();
+        path
+    };
+    let said = Mutex::new(Vec::new());
+    let clear = |path: &Path, force| clear_label(path, force, &|text| said.lock().push(text.to_owned()));
+    let error = clear(&tank, true).unwrap_err();
+    assert!(error.message.contains("in use"), "{error}");
+
+    // As of a host that runs, and of one that died.
+    let (beating, left) = (copy("beating"), copy("left"));
+    let error = clear(&left, false).unwrap_err().to_string();
+    let host = bed.host.world.host_name.clone();
+    for part in
+        ["the pool 'tank', which may be in use", &host, "larder pool labelclear -f /", "nothing was written"]
+    {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(said.lock().is_empty(), "nothing is waited for");
+    let before = std::fs::read(&beating).unwrap();
+    scope(|scope| {
+        let beats = scope.spawn(|| {
+            pause(MOMENT);
+            live.pool.beat().unwrap();
+            let area = &std::fs::read(&tank).unwrap()[..larder_format::label::LABEL_AREA as usize];
+            File::options().write(true).open(&beating).unwrap().write_all_at(area, 0).unwrap();
+        });
+        let cleared = scope.spawn(|| clear(&beating, true));
+        clear(&left, true).unwrap();
+        let error = ended(cleared).unwrap_err();
+        assert!(error.message.contains("a host is using it right now"), "{error}");
+        ended(beats);
+    });
+    assert!(said.lock().iter().all(|text| text.contains("watching for 10 s")), "{said:?}");
+    assert_eq!(said.lock().len(), 2);
+    let now = std::fs::read(&beating).unwrap();
+    let slots = larder_format::label::LABEL_AREA as usize..;
+    assert!(now[slots.clone()] == before[slots], "all but the heartbeat is as it was");
+    assert_eq!(clear(&left, true).unwrap_err().kind, ErrorKind::NotFound, "it has no label any more");
+
+    drop(live);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let error = clear(&tank, false).unwrap_err();
+    assert!(error.message.contains("the exported pool 'tank'"), "{error}");
+    clear(&tank, true).unwrap();
+    assert_eq!(said.lock().len(), 2, "nor is an exported pool watched");
 }
 
 #[test]

@@ -80,3 +80,11 @@ pub struct Export {
     #[serde(default)]
     pub force: bool,
 }
+
+/// Result of an export: the pool is closed, its devices are let go of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exported {
+    /// Why its devices do not say so: another host takes it only by force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmarked: Option<ApiError>,
+}

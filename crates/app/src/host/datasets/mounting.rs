@@ -43,21 +43,17 @@ pub fn unmount(host: &Host, wanted: Option<&str>) -> Result<Mounted> {
         return Ok(all);
     };
     let not_mounted = || ApiError::usage(format!("cannot unmount '{wanted}': not currently mounted"));
-    let (live, id) = if wanted.starts_with('/') {
-        let all = host.pools_named(&[])?;
-        let found = all.into_iter().find_map(|live| {
-            let id = live.mounts.lock().at(Path::new(wanted))?;
-            Some((live, id))
-        });
-        found.ok_or_else(not_mounted)?
+    let is_path = wanted.starts_with('/');
+    let live = if is_path {
+        let mut all = host.pools_named(&[])?.into_iter();
+        all.find(|live| live.mounts.lock().at(Path::new(wanted)).is_some()).ok_or_else(not_mounted)?
     } else {
-        let (live, dataset) = host.dataset(wanted)?;
-        (live, dataset.id())
+        host.dataset(wanted)?.0
     };
+    // Names and paths change under this lock alone.
     let mut mounts = live.mounts.lock();
-    if mounts.path(id).is_none() {
-        return Err(not_mounted());
-    }
+    let id = if is_path { mounts.at(Path::new(wanted)) } else { Some(found(&live, wanted)?.id()) };
+    let id = id.filter(|&id| mounts.path(id).is_some()).ok_or_else(not_mounted)?;
     mounts.unmount(id)?;
     Ok(Mounted { names: vec![live.pool.full_name(id)], failed: Vec::new() })
 }

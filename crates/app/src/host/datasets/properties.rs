@@ -5,22 +5,46 @@ use super::super::live::Live;
 use super::{Remounted, family, found, moved, moves};
 use crate::api::fs::{Inherit, Set};
 use crate::api::name::pool_of;
-use crate::api::{ApiError, Done, Properties, Result};
+use crate::api::{ApiError, Done, Result};
 use larder_format::DatasetId;
 use larder_pool::Dataset;
 use std::sync::Arc;
 
 /// Sets properties of datasets: all of them, or none where one is refused.
 pub fn set(host: &Host, request: &Set) -> Result<Done> {
-    let all = request.names.iter().map(|name| Ok((host.dataset(name)?.0, name)));
-    let all: Vec<_> = all.collect::<Result<_>>()?;
     let moving = request.properties.keys().any(|property| moves(property));
+    let set = |live: &Live, dataset: &Arc<Dataset>, before: &mut Before| {
+        request.properties.iter().try_for_each(|(property, value)| before.set(live, dataset, property, value))
+    };
+    let doing = |name: &str| format!("cannot set properties of '{name}'");
+    change(host, &request.names, moving, set, doing)
+}
+
+/// Takes local values away: of all of the datasets, or of none where one is refused.
+pub fn inherit(host: &Host, request: &Inherit) -> Result<Done> {
+    let property = &request.property;
+    let inherit = |live: &Live, dataset: &Arc<Dataset>, before: &mut Before| {
+        let all = if request.recursive { family(live, dataset.id()) } else { vec![Arc::clone(dataset)] };
+        all.iter().try_for_each(|dataset| before.inherit(live, dataset, property))
+    };
+    let doing = |name: &str| format!("cannot inherit '{property}' for '{name}'");
+    change(host, &request.names, moves(property), inherit, doing)
+}
+
+/// Changes properties of datasets, and of what is below them: all of them, or none where one is refused.
+fn change(
+    host: &Host,
+    names: &[String],
+    moving: bool,
+    each: impl Fn(&Live, &Arc<Dataset>, &mut Before) -> Result<()>,
+    doing: impl Fn(&str) -> String,
+) -> Result<Done> {
+    let all = names.iter().map(|name| Ok((host.dataset(name)?.0, name)));
+    let all: Vec<_> = all.collect::<Result<_>>()?;
     let (mut done, mut mounted) = (Vec::new(), Ok(()));
     for (live, name) in &all {
-        let doing = |error: ApiError| {
-            error.within(format!("cannot set properties of '{name}'")).of_pool(pool_of(name))
-        };
-        match set_all(live, name, &request.properties, moving) {
+        let doing = |error: ApiError| error.within(doing(name)).of_pool(pool_of(name));
+        match change_one(live, name, moving, &each) {
             Ok((before, remounted)) => {
                 done.push((live, before));
                 mounted = mounted.and(remounted.map_err(doing));
@@ -35,37 +59,62 @@ pub fn set(host: &Host, request: &Set) -> Result<Done> {
     mounted.map(|()| Done {})
 }
 
-/// Own values of a dataset before they were changed, in that order; none where it had none.
-struct Before {
-    id: DatasetId,
-    values: Vec<(String, Option<String>)>,
-}
-
-/// Sets properties of one dataset; gives what was before.
-fn set_all(live: &Live, name: &str, properties: &Properties, moving: bool) -> Result<(Before, Remounted)> {
+/// Changes what one name stands for; gives what was before.
+fn change_one(
+    live: &Live,
+    name: &str,
+    moving: bool,
+    each: impl Fn(&Live, &Arc<Dataset>, &mut Before) -> Result<()>,
+) -> Result<(Before, Remounted)> {
     let mut mounts = live.mounts.lock();
     let dataset = found(live, name)?;
-    let mut before = Before { id: dataset.id(), values: Vec::new() };
-    let mut set = || {
-        let set = set_each(live, &dataset, properties, &mut before);
-        set.map_err(|error| beside(error, put_back(live, &before)))
+    let mut before = Before { top: dataset.id(), values: Vec::new() };
+    let mut change = || {
+        let changed = each(live, &dataset, &mut before).and_then(|()| Ok(live.pool.commit().map(drop)?));
+        changed.map_err(|error| beside(error, put_back(live, &before)))
     };
-    let remounted = if moving { moved(live, &mut mounts, &[dataset.id()], set)? } else { set().map(Ok)? };
+    let remounted =
+        if moving { moved(live, &mut mounts, &[dataset.id()], change)? } else { change().map(Ok)? };
     Ok((before, remounted))
 }
 
-/// Adds to `before` what it changes.
-fn set_each(live: &Live, dataset: &Dataset, properties: &Properties, before: &mut Before) -> Result<()> {
-    let local = dataset.local_properties();
-    for (property, value) in properties {
-        live.pool.set_property(before.id, property, value)?;
-        before.values.push((property.clone(), local.get(property).cloned()));
-    }
-    live.pool.commit()?;
-    Ok(())
+/// Own values of a dataset, and of those below it, before they were changed, in that order.
+struct Before {
+    top: DatasetId,
+    values: Vec<Value>,
 }
 
-/// Gives a dataset the values again that it had, and commits that.
+/// Own value of a property; none where there was none.
+struct Value {
+    id: DatasetId,
+    property: String,
+    value: Option<String>,
+}
+
+impl Before {
+    fn set(&mut self, live: &Live, dataset: &Dataset, property: &str, value: &str) -> Result<()> {
+        let before = Value::of(dataset, property);
+        live.pool.set_property(before.id, property, value)?;
+        self.values.push(before);
+        Ok(())
+    }
+
+    fn inherit(&mut self, live: &Live, dataset: &Dataset, property: &str) -> Result<()> {
+        let before = Value::of(dataset, property);
+        live.pool.inherit_property(before.id, property)?;
+        self.values.push(before);
+        Ok(())
+    }
+}
+
+impl Value {
+    fn of(dataset: &Dataset, property: &str) -> Self {
+        let value = dataset.local_properties().get(property).cloned();
+        Self { id: dataset.id(), property: property.to_owned(), value }
+    }
+}
+
+/// Gives datasets the values again that they had, and commits that.
 fn take_back(live: &Live, before: &Before, moving: bool) -> Result<()> {
     let mut mounts = live.mounts.lock();
     let back = || {
@@ -73,15 +122,15 @@ fn take_back(live: &Live, before: &Before, moving: bool) -> Result<()> {
         live.pool.commit()?;
         Ok(())
     };
-    if moving { moved(live, &mut mounts, &[before.id], back)? } else { back() }
+    if moving { moved(live, &mut mounts, &[before.top], back)? } else { back() }
 }
 
-/// Gives a dataset the values again that it had, as many as can be. The last goes first: a reservation goes down
+/// Gives datasets the values again that they had, as many as can be. The last goes first: a reservation goes down
 /// before its quota does.
 fn put_back(live: &Live, before: &Before) -> Result<()> {
-    let back = before.values.iter().rev().map(|(property, value)| match value {
-        Some(value) => live.pool.set_property(before.id, property, value),
-        None => live.pool.inherit_property(before.id, property),
+    let back = before.values.iter().rev().map(|Value { id, property, value }| match value {
+        Some(value) => live.pool.set_property(*id, property, value),
+        None => live.pool.inherit_property(*id, property),
     });
     Ok(back.fold(Ok(()), std::result::Result::and)?)
 }
@@ -89,32 +138,7 @@ fn put_back(live: &Live, before: &Before) -> Result<()> {
 /// The error, which tells of it where what was set before it could not be taken back.
 fn beside(mut error: ApiError, back: Result<()>) -> ApiError {
     if let Err(also) = back {
-        error.message += &format!("; what was set before could not be taken back: {}", also.message);
+        error.message += &format!("; what was changed before could not be taken back: {}", also.message);
     }
     error
-}
-
-/// Takes local values away.
-pub fn inherit(host: &Host, request: &Inherit) -> Result<Done> {
-    let found: Vec<_> = request.names.iter().map(|name| host.dataset(name)).collect::<Result<_>>()?;
-    for (live, dataset) in found {
-        let name = live.pool.full_name(dataset.id());
-        let inherit = || {
-            let all =
-                if request.recursive { family(&live, dataset.id()) } else { vec![Arc::clone(&dataset)] };
-            for dataset in all {
-                live.pool.inherit_property(dataset.id(), &request.property)?;
-            }
-            live.pool.commit()?;
-            Ok(())
-        };
-        let outcome = if moves(&request.property) {
-            moved(&live, &mut live.mounts.lock(), &[dataset.id()], inherit).flatten()
-        } else {
-            inherit()
-        };
-        outcome
-            .map_err(|error| error.within(format!("cannot inherit '{}' for '{name}'", request.property)))?;
-    }
-    Ok(Done {})
 }

@@ -67,7 +67,8 @@ impl<'a> Draft<'a> {
             chronicle::damaged(self.live).len(),
             pool.name()
         ));
-        self.notes.push(format!("{device} is left as it is: larder pool labelclear frees it for other uses"));
+        self.notes
+            .push(format!("{device} is left as it is: larder pool labelclear -f frees it for other uses"));
         Ok(Box::new(move || upkeep.devices.accept_loss(member.index).map_err(refused).map(|()| Vec::new())))
     }
 }
