@@ -70,6 +70,14 @@ impl Found {
         }
     }
 
+    /// Whether the only copy of the root of `commit` may be where this device cannot be read. A power cut may leave such
+    /// a place as well, of a root that nobody was told of: then nothing is lost.
+    fn may_hide(&self, commit: CommitId) -> bool {
+        let places = self.ring[(commit.get() % RING_SLOTS) as usize];
+        matches!(places, [RingPlace::Unread, _] | [RingPlace::Damaged, RingPlace::Unread])
+            && !places.contains(&RingPlace::Root(commit))
+    }
+
     /// Which label areas lack the root of `commit`.
     pub(crate) fn lacks(&self, commit: CommitId) -> [bool; 2] {
         self.ring[(commit.get() % RING_SLOTS) as usize].map(|place| place != RingPlace::Root(commit))
@@ -445,6 +453,20 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     let votes: Vec<bool> = found().filter_map(|found| found.held(next)).collect();
     if !votes.is_empty() && votes.iter().all(|held| *held) {
         only_reading = Some(Refusal::RootDamaged { before: root.commit });
+    }
+    // What was exported and not imported since has no newer root.
+    let is_last = |beat: &Heartbeat| root.exported && beat.incarnation == root.incarnation;
+    let hiding: Vec<_> = found()
+        .filter(|found| found.may_hide(next) && !found.heartbeat.as_ref().is_some_and(is_last))
+        .map(|found| found.device.name())
+        .collect();
+    if !hiding.is_empty() && !votes.contains(&false) {
+        remarks.push(format!(
+            "where {} would have the root of commit {next} cannot be read: if that commit was complete when the pool was \
+             last used, what came after commit {} is lost",
+            hiding.join(", "),
+            root.commit
+        ));
     }
     let unknown = found().map(|found| found.label.features.read_compatible);
     let unknown = unknown.fold(root.features.read_compatible, |bits, more| bits | more);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use larder_device::{Completion, Device, Entropy, Outcome, Pending, Request, SeededEntropy};
+use larder_device::{AlignedBuf, Completion, Device, Entropy, Outcome, Pending, Request, SeededEntropy};
 use larder_format::block::{BlockKind, check_any};
 use larder_format::checksum::Sums;
 use larder_format::items::{EXTENT, Extent};
@@ -11,7 +11,7 @@ use larder_format::label::{LABEL_AREA, RING_OFFSET, RING_SLOT, label_areas};
 use larder_format::node::Key;
 use larder_format::root::{DeviceState, Root, ring_slot};
 use larder_format::segment::{Layout, StripeHeader, check_descriptor, stripe_header_len};
-use larder_format::{BlockId, ByteLen, CommitId, SegmentId};
+use larder_format::{BlockId, ByteLen, CommitId, DeviceOffset, SegmentId};
 use larder_pool::create::rule_for;
 use larder_pool::{
     Dedup, GroupSpec, ImportOptions, Look, Lost, NewRecord, PoolError, PoolSpec, ROOT_DATASET,
@@ -397,6 +397,36 @@ fn a_root_that_was_durable_and_is_lost_is_never_passed_over_in_silence() {
             verify(&pool, &Model::from([(10, (commits - 2, 30_000))]));
             assert!(sim.images() == before);
         }
+    }
+}
+
+#[test]
+fn a_root_that_may_lie_where_nobody_can_read_is_told() {
+    for (word, count) in [("single", 1), ("mirror", 2), ("raidz1", 3)] {
+        let (sim, _, at) = with_commits(word, count, 5);
+        let place = |area: usize| ring_slot(label_areas(SIZE)[area], at).get();
+        // The power was cut when the second copy was not flushed yet: it is what it was a round before.
+        let before = with_commits(word, count, 4).0;
+        for device in 0..count {
+            let place = place(1);
+            let old = before.device(device).image().read(DeviceOffset::new(place), 4096);
+            let data = Arc::new(AlignedBuf::padded(&old));
+            let write = Request::Write { offset: DeviceOffset::new(place), data };
+            sim.device(device).submit(write).wait().unwrap();
+        }
+        let unread = |devices: usize| {
+            let sim = SimWorld::from_images(sim.images());
+            for device in 0..devices {
+                sim.device(device).inject(Fault::FailReads(place(0)..place(0) + 4096));
+            }
+            plan(sim.devices())
+        };
+        assert_eq!((unread(0).root.commit, unread(0).remarks), (at, vec![]), "{word}");
+        let told = unread(count);
+        assert_eq!((told.root.commit.next(), told.only_reading), (at, None), "{word}");
+        let names: Vec<_> = (0..count).map(|device| format!("sim{device}")).collect();
+        let text = format!("where {} would have the root of commit {at} cannot be read", names.join(", "));
+        assert!(told.remarks.len() == 1 && told.remarks[0].starts_with(&text), "{word}: {:?}", told.remarks);
     }
 }
 
