@@ -149,6 +149,7 @@ impl Pool {
         // Before its stripes go where somebody else's may be.
         self.fence.still_ours(FenceCheck::Briefly)?;
         self.observe_devices();
+        self.snapshots.lock().begin_commit();
         let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
         self.merge_map()?;
         self.tick_index(MERGE_PAGES)?;

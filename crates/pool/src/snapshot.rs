@@ -4,7 +4,7 @@ use crate::create::check_name;
 use crate::dataset::Look;
 use crate::pool::Pool;
 use crate::shared::Shared;
-use larder_format::tables::{SnapshotRecord, Table};
+use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Result, TableNodes};
@@ -51,14 +51,14 @@ impl Pool {
         let wanted = (dataset, name.to_owned());
         {
             let mut snapshots = self.snapshots.lock();
-            if snapshots.wanted.contains(&wanted) || snapshots.named(dataset, name).is_ok() {
+            if snapshots.to_come().any(|other| *other == wanted) || snapshots.named(dataset, name).is_ok() {
                 return Err(PoolError::Exists(format!("snapshot {name}")));
             }
             snapshots.wanted.push(wanted.clone());
         }
         let committed = self.commit();
         let mut snapshots = self.snapshots.lock();
-        snapshots.wanted.retain(|other| *other != wanted);
+        snapshots.forget(&wanted);
         committed?;
         snapshots.named(dataset, name).map(|snapshot| snapshot.record.clone())
     }
@@ -112,7 +112,7 @@ impl Pool {
     pub(crate) fn check_no_snapshots(&self, dataset: DatasetId) -> Result<()> {
         let none = {
             let snapshots = self.snapshots.lock();
-            snapshots.of(dataset).next().is_none() && snapshots.wanted.iter().all(|(of, _)| *of != dataset)
+            snapshots.of(dataset).next().is_none() && snapshots.to_come().all(|(of, _)| *of != dataset)
         };
         if none {
             return Ok(());
@@ -120,20 +120,19 @@ impl Pool {
         Err(PoolError::Busy(format!("{} has snapshots", self.full_name(dataset))))
     }
 
-    /// Part of a commit, when the dirty nodes of all datasets have become blocks: takes what is wanted. Nobody is
-    /// inside.
+    /// Part of a commit, when the dirty nodes of all datasets have become blocks: takes what is due. Nobody is inside.
     pub(crate) fn seal_snapshots(&self, commit: CommitId) -> Result<()> {
         loop {
-            // It stays wanted until the tables have it.
-            let Some((dataset, name)) = self.snapshots.lock().wanted.first().cloned() else { return Ok(()) };
+            // It stays due until the tables have it.
+            let Some((dataset, name)) = self.snapshots.lock().due.first().cloned() else { return Ok(()) };
             let Some(head) = self.dataset(dataset) else {
-                self.snapshots.lock().wanted.remove(0);
+                self.snapshots.lock().due.remove(0);
                 continue;
             };
             let mut state = head.state.write();
             state.changed = true;
             let high = self.shared.store.core.lock().take_ids(1);
-            let head = &mut state.record;
+            let head = DatasetRecord { protected_below: high, ..state.record.clone() };
             let record = SnapshotRecord {
                 dataset,
                 guid: self.shared.store.world.entropy.next_u64(),
@@ -147,18 +146,16 @@ impl Pool {
                 commit,
                 name,
             };
-            head.protected_below = high;
+            let nodes = TableNodes(&self.shared.store);
             let mut snapshots = self.snapshots.lock();
             let mut tables = self.tables.lock();
-            tables.insert(&TableNodes(&self.shared.store), Table::dataset_key(dataset), &head.encode())?;
-            tables.insert(
-                &TableNodes(&self.shared.store),
-                Table::snapshot_key(dataset, high),
-                &record.encode(),
-            )?;
-            snapshots.insert(record);
-            snapshots.wanted.remove(0);
+            // Where the second fails the first has no effect: the head's own record is put over it.
+            tables.insert(&nodes, Table::dataset_key(dataset), &head.encode())?;
+            tables.insert(&nodes, Table::snapshot_key(dataset, high), &record.encode())?;
+            state.record = head;
             state.changed = false;
+            snapshots.insert(record);
+            snapshots.due.remove(0);
         }
     }
 }

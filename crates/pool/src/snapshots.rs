@@ -31,9 +31,14 @@ pub(crate) struct Snapshot {
 #[derive(Default)]
 pub(crate) struct Snapshots {
     pub(crate) taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
-    /// To be taken by the next whole commit.
-    pub(crate) wanted: Vec<(DatasetId, String)>,
+    /// To be taken by the next whole commit that begins.
+    pub(crate) wanted: Vec<Wanted>,
+    /// To be taken by the whole commit that has begun: it stores what was dirty when they were asked for.
+    pub(crate) due: Vec<Wanted>,
 }
+
+/// A snapshot that somebody waits for.
+pub(crate) type Wanted = (DatasetId, String);
 
 impl Snapshots {
     /// Those of a dataset, oldest first.
@@ -51,6 +56,22 @@ impl Snapshots {
     /// The right `protected_below` of the head.
     pub(crate) fn protected_below(&self, dataset: DatasetId) -> BlockId {
         self.of(dataset).next_back().map_or(BlockId::new(0), |newest| newest.record.high)
+    }
+
+    /// All that are to be taken.
+    pub(crate) fn to_come(&self) -> impl Iterator<Item = &Wanted> {
+        self.due.iter().chain(&self.wanted)
+    }
+
+    /// A commit begins: it is to take all that are wanted so far.
+    pub(crate) fn begin_commit(&mut self) {
+        self.due.append(&mut self.wanted);
+    }
+
+    /// Nobody waits for this one any more.
+    pub(crate) fn forget(&mut self, wanted: &Wanted) {
+        self.due.retain(|other| other != wanted);
+        self.wanted.retain(|other| other != wanted);
     }
 
     /// It was taken, or the tables have it.

@@ -2,3 +2,4 @@
 
 mod miscounted;
 mod runs;
+mod snapshots;
