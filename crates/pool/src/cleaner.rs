@@ -11,6 +11,8 @@ pub(crate) struct Cleaning {
     pub(crate) offset: u32,
     /// Its stripes, as soon as the first step has begun.
     pub(crate) readahead: Option<Readahead>,
+    /// What the map says of some of its blocks is lost.
+    pub(crate) unknown: bool,
 }
 
 /// See the module's text.
