@@ -11,7 +11,7 @@ pub(crate) struct Cleaning {
     pub(crate) offset: u32,
     /// Its stripes, as soon as the first step has begun.
     pub(crate) readahead: Option<Readahead>,
-    /// What the map says of some of its blocks is lost.
+    /// Some of its blocks are on a lost page of the map.
     pub(crate) unknown: bool,
 }
 

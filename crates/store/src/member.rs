@@ -344,8 +344,8 @@ impl Member {
         CommitId::new(self.good_through.load(Ordering::Acquire))
     }
 
-    /// Notes that what it held is not to be relied on, as if it had begun anew at `commit`: it gets everything when it is
-    /// back.
+    /// Notes that what it held is not to be relied on, as if it had begun anew at `commit`: it gets everything when
+    /// it is back.
     pub fn holds_nothing(&self, commit: CommitId) {
         self.joined_after(commit);
         self.good_through.store(0, Ordering::Release);

@@ -8,8 +8,8 @@
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
 //!
-//! What cannot be read, or be found, cannot be moved, and moving takes room. Where nothing comes of some tries in a
-//! row, an event tells that, and the next try comes after a rest; it keeps nobody else waiting.
+//! Blocks that cannot be read, or be found, cannot be moved, and moving takes room. Where nothing comes of some tries
+//! in a row, an event tells that, and the next try comes after a rest; it keeps nobody else waiting.
 
 use crate::devices::{Devices, Place, wipe};
 use crate::resilver::Resilver;
@@ -59,7 +59,7 @@ pub struct Reshape {
 
 #[derive(Default)]
 struct Course {
-    /// What the last step left.
+    /// State after the last step.
     left: Left,
     /// Steps since that changed.
     vain: u32,

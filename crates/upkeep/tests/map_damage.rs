@@ -236,7 +236,7 @@ fn a_device_that_is_to_leave_is_tried_after_a_rest_when_a_page_of_the_map_is_los
 #[test]
 fn the_dedup_index_is_filled_and_rebuilt_past_a_lost_page() {
     let (sim, pool, mut model) = written();
-    // What is stored from now on has fingerprints.
+    // Records have fingerprints from now on.
     pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
     for round in 4..7 {
         commit(&pool, &mut model, &files(10 + 10 * round, 5, 1));
@@ -258,7 +258,7 @@ fn the_dedup_index_is_filled_and_rebuilt_past_a_lost_page() {
         assert!(steps < 200, "it comes nowhere");
     }
     assert!(pool.rebuild_progress().is_none());
-    // What is on other pages is in it, also what had no fingerprint before.
+    // Records on other pages are in it, also those that had no fingerprint before.
     let known = |inode: &u64| {
         let id = extent_of(&pool, *inode).ptr.id;
         pool.store().look_up(id, |look_up, io| look_up.entry(io)).is_ok()

@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// Has the index take up blocks from `from` on, at most so many. What has the id `next` or a later one may be about
-    /// to get into the map. Pages of the map that are lost are passed over: duplicates of what is on them are not found.
+    /// to get into the map. Lost pages of the map are passed over: duplicates of what is on them are not found.
     fn take_up(&self, from: BlockId, next: BlockId, blocks: usize) -> Result<()> {
         let (window, mut left) = (self.shared.store.map.lock().window(from, blocks), blocks);
         let mut found = Vec::new();
