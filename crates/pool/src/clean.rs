@@ -3,7 +3,8 @@
 //! A block's id stays; only the block map learns another place. Trees and snapshots are not touched: their hints go
 //! on being good while the old segment is in the table, and lead to the map afterwards. What lives in a segment is
 //! found by walking its stripes and asking the map whether a block is still here; nothing dead is copied, but for what
-//! was dropped since the last commit, which dies at its new place.
+//! was dropped since the last commit, which dies at its new place. Blocks on a lost page of the map stay, since nobody
+//! knows whether they live; so does their segment, and it is left alone.
 //!
 //! # Steps
 //! A step moves some stripes' worth of blocks of one segment, with the commit lock held and for a bounded number of
@@ -258,9 +259,11 @@ impl Pool {
     ) -> Result<Option<u64>> {
         if cleaning.is_none() {
             let victim = victim(&self.shared.store.core.lock());
-            *cleaning = victim.map(|segment| Cleaning { segment, offset: DESCRIPTOR_LEN, readahead: None });
+            let begin =
+                |segment| Cleaning { segment, offset: DESCRIPTOR_LEN, readahead: None, unknown: false };
+            *cleaning = victim.map(begin);
         }
-        let Some(Cleaning { segment: id, offset, readahead }) = cleaning else { return Ok(None) };
+        let Some(Cleaning { segment: id, offset, readahead, unknown }) = cleaning else { return Ok(None) };
         let entry = self.shared.store.core.lock().entries.change(*id, |entry| {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
@@ -283,7 +286,8 @@ impl Pool {
         while at < height && bytes < step && looked.is_ok() {
             let stripe = self.stripe_header(&segment, at, readahead);
             looked = stripe.and_then(|stripe| {
-                let found = self.live_in_stripe(&segment, at, &stripe, readahead)?;
+                let (found, are_all) = self.live_in_stripe(&segment, at, &stripe, readahead)?;
+                *unknown |= !are_all;
                 bytes += found.iter().map(|moved| u64::from(moved.ptr.place.footprint())).sum::<u64>();
                 live.extend(found);
                 at += stripe.height;
@@ -297,8 +301,12 @@ impl Pool {
         looked?;
         if *offset >= height {
             let left = self.shared.store.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
-            if left > 0 {
+            if left > 0 && !*unknown {
                 return Err(Corrupt::new("segment", Reason::Short).into());
+            }
+            if left > 0 {
+                // To reconstruct it would change nothing.
+                self.shared.store.core.lock().entries.change(*id, |entry| entry.damaged = true);
             }
             *cleaning = None;
         }
@@ -432,14 +440,15 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// The blocks of a stripe that the map places there, verified; those that are known to be dead are freed.
+    /// The blocks of a stripe that the map places there, verified; those that are known to be dead are freed. Whether
+    /// these are all: not where a page of the map is lost.
     fn live_in_stripe(
         &self,
         segment: &Arc<Segment>,
         offset: u32,
         stripe: &StripeHeader,
         readahead: &mut Readahead,
-    ) -> Result<Vec<Moved>> {
+    ) -> Result<(Vec<Moved>, bool)> {
         let start = stripe_header_len(segment.layout.columns());
         let mut found = Vec::new();
         let read = self.read_stripe(segment, stripe, offset + start..offset + stripe.height, readahead);
@@ -468,9 +477,12 @@ impl Pool {
         let io = RunIo::new(&self.shared.store);
         found.sort_unstable_by_key(|(ptr, _)| ptr.id);
         let mut finder = self.shared.store.map.lock().finder();
-        let mut live = Vec::new();
+        let (mut live, mut are_all) = (Vec::new(), true);
         for (ptr, bytes) in found {
-            let in_runs = finder.find(ptr.id, &io)?;
+            let Some(in_runs) = finder.find_past(ptr.id, PoolError::is_loss, &io)? else {
+                are_all = false;
+                continue;
+            };
             let known = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
             let Some(entry) = known else { continue };
             let Location::Places(places) = entry.location else { continue };
@@ -489,7 +501,7 @@ impl Pool {
         }
         // As they lay: what was written together stays together.
         live.sort_unstable_by_key(|moved| (moved.ptr.place.offset, moved.ptr.place.column));
-        Ok(live)
+        Ok((live, are_all))
     }
 
     /// The header of the stripe at `offset`, from whichever column has it.

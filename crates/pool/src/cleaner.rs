@@ -11,6 +11,8 @@ pub(crate) struct Cleaning {
     pub(crate) offset: u32,
     /// Its stripes, as soon as the first step has begun.
     pub(crate) readahead: Option<Readahead>,
+    /// Some of its blocks are on a lost page of the map.
+    pub(crate) unknown: bool,
 }
 
 /// See the module's text.

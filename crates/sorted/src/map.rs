@@ -660,11 +660,27 @@ impl Window {
     pub fn visit<R: PageReader>(
         self,
         reader: &R,
+        visit: impl FnMut(BlockId, Entry) -> Result<ControlFlow<()>, R::Error>,
+    ) -> Result<Option<BlockId>, R::Error> {
+        self.visit_past(reader, |_| false, visit)
+    }
+
+    /// As [`Window::visit`], past pages of which an error says that they are lost. What those say is missing, so an
+    /// older run may show through: for whoever does not depend on it.
+    pub fn visit_past<R: PageReader>(
+        self,
+        reader: &R,
+        is_lost: impl Fn(&R::Error) -> bool,
         mut visit: impl FnMut(BlockId, Entry) -> Result<ControlFlow<()>, R::Error>,
     ) -> Result<Option<BlockId>, R::Error> {
         let mut merged = MergedRuns::new(self.runs.iter().cloned(), self.from);
         let mut memtable = self.memtable.into_iter().peekable();
-        while let Some((id, delta)) = merged.next_over(&mut memtable, reader)? {
+        loop {
+            let next = match merged.next_over(&mut memtable, reader) {
+                Err(error) if is_lost(&error) => continue,
+                next => next?,
+            };
+            let Some((id, delta)) = next else { break };
             if self.end.is_some_and(|end| id >= end) {
                 break;
             }

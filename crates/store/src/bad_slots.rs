@@ -12,7 +12,8 @@
 //! over this keeps its column where it is. Then the number is changed, in memory; stripes that land later are written
 //! again if they went to the old slot ([`crate::write`]), and a reconstruction that had begun is begun anew
 //! ([`Segment::moves`]). What could not be read is reconstructed afterwards. Who stands for the device has the same
-//! numbers, so its column moves along.
+//! numbers, so its column moves along. Of the two, one that is away then would look for old stripes in a slot that it
+//! never wrote, and a resilver brings only what is younger than its absence: it is noted to hold nothing.
 //!
 //! Columns of the log stay once a root names them: import looks for what was synced there. Their slots are retired
 //! all the same, and the log goes on in other segments with the next commit.
@@ -126,6 +127,7 @@ impl Store {
             tried.iter().filter(|&&slot| Some(slot) != found).for_each(|&slot| space.give_back(slot));
             let Some(new) = found else { return false };
             segment.slots[column].set(new.index);
+            others.iter().for_each(|other| other.holds_nothing(self.durable_commit()));
             self.bad_slots.known.lock().moved.insert(segment.id);
             core.entries.change(segment.id, |entry| entry.dirty = true);
         }

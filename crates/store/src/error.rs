@@ -59,5 +59,12 @@ pub enum PoolError {
     Busy(String),
 }
 
+impl PoolError {
+    /// Whether what was to be read is lost, as far as is known, and nothing else is.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Unreadable { .. } | Self::Corrupt(_))
+    }
+}
+
 /// Shorthand.
 pub type Result<T, E = PoolError> = std::result::Result<T, E>;

@@ -344,6 +344,13 @@ impl Member {
         CommitId::new(self.good_through.load(Ordering::Acquire))
     }
 
+    /// Notes that what it held is not to be relied on, as if it had begun anew at `commit`: it gets everything when
+    /// it is back.
+    pub fn holds_nothing(&self, commit: CommitId) {
+        self.joined_after(commit);
+        self.good_through.store(0, Ordering::Release);
+    }
+
     /// The import that wrote commit [`Member::good_through`].
     pub fn good_incarnation(&self) -> Incarnation {
         Incarnation::new(self.good_incarnation.load(Ordering::Acquire))

@@ -171,8 +171,8 @@ pub struct SegmentEntry {
     pub unnamed: bool,
     /// Changed since it was last written to the tables.
     pub dirty: bool,
-    /// It holds a block that cannot be read, or be found: the cleaner leaves it alone until it is reconstructed, or the
-    /// next import.
+    /// It holds a block that cannot be read, or be found, or that the map cannot tell of: the cleaner leaves it alone
+    /// until it is reconstructed, or the next import.
     pub damaged: bool,
     /// The runs that have pages in it are being written anew elsewhere.
     pub leaving: bool,

@@ -166,6 +166,8 @@ impl Devices {
         let index = known.index;
         self.pool.change_members(move |pool, commit| {
             known.state = DeviceState::Rebuilding;
+            // A column may have moved with this commit.
+            known.good_through = known.good_through.min(member.good_through());
             (known.since, known.cursor, known.partial) = (commit, SegmentId::new(0), false);
             if mutated(Mutant::BoundaryMissed) {
                 known.since = CommitId::new(commit.get() - 1);

@@ -7,13 +7,16 @@
 //! its way out is no column of the rule any more; it leaves when no segment has a slot on it.
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
+//!
+//! Blocks that cannot be read, or be found, cannot be moved, and moving takes room. Where nothing comes of some tries
+//! in a row, an event tells that, and the next try comes after a rest; it keeps nobody else waiting.
 
 use crate::devices::{Devices, Place, wipe};
 use crate::resilver::Resilver;
 use larder_device::Device;
 use larder_format::label::{GroupRule, Label, LayoutKind, MIN_DEVICE};
 use larder_format::root::NO_GROUP;
-use larder_format::segment::Layout;
+use larder_format::segment::{Layout, SegmentKind};
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
 use larder_pool::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
@@ -23,8 +26,14 @@ use larder_store::member::{Member, MemberState};
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
 use larder_store::{PoolError, Result};
+use larder_sync::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Tries in a row, of which nothing comes, before it rests; and the rest before each further one.
+const TRIES: u32 = 32;
+const REST: Duration = Duration::from_secs(10);
 
 /// The rule of a mirror of so many devices; one device is none.
 fn mirror_of(copies: usize) -> Result<GroupRule> {
@@ -45,6 +54,27 @@ pub struct Reshape {
     store: Arc<Store>,
     devices: Arc<Devices>,
     resilver: Arc<Resilver>,
+    course: Mutex<Course>,
+}
+
+#[derive(Default)]
+struct Course {
+    /// State after the last step.
+    left: Left,
+    /// Steps since that changed.
+    vain: u32,
+    /// When it is tried again.
+    due: Duration,
+    /// An event told that it cannot go on.
+    is_told: bool,
+}
+
+#[derive(Default, PartialEq, Eq)]
+struct Left {
+    misfits: HashSet<SegmentId>,
+    live_bytes: u64,
+    /// Bytes of runs of the block map that are being written anew.
+    rewritten: u64,
 }
 
 impl Reshape {
@@ -54,6 +84,7 @@ impl Reshape {
             store: Arc::clone(pool.store()),
             devices: Arc::clone(devices),
             resilver: Arc::clone(resilver),
+            course: Mutex::default(),
         }
     }
 
@@ -251,13 +282,15 @@ impl Reshape {
         })
     }
 
-    /// Goes on with moving what does not fit the shape of its group, about `bytes`; true while there is more to do.
+    /// Goes on with moving what does not fit the shape of its group, about `bytes`; true while there is more to do, and
+    /// something comes of it: see [`Reshape::is_due`].
     ///
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn step(&self, bytes: u64) -> Result<bool> {
         let misfits = self.misfits();
         if misfits.is_empty() {
+            *self.course.lock() = Course::default();
             for member in self.leaving_for_good() {
                 self.leave(&member)?;
             }
@@ -274,7 +307,40 @@ impl Reshape {
             self.pool.evacuate_index(|id| misfits.contains(&id));
             self.pool.commit()?;
         }
-        Ok(true)
+        Ok(self.is_moving())
+    }
+
+    /// Whether something came of the last steps.
+    fn is_moving(&self) -> bool {
+        let rewritten = self.store.map.lock().unfinished().iter().map(|footprint| footprint.bytes).sum();
+        let left = Left { misfits: self.misfits(), live_bytes: self.left(), rewritten };
+        let mut course = self.course.lock();
+        if left != course.left {
+            (course.left, course.vain) = (left, 0);
+            return true;
+        }
+        course.vain = course.vain.saturating_add(1);
+        if course.vain < TRIES {
+            return true;
+        }
+        course.due = self.store.world.clock.monotonic().saturating_add(REST);
+        if !std::mem::replace(&mut course.is_told, true) {
+            let text = self.why_stuck(&course.left.misfits);
+            self.store.event(Event::new(Class::StateChange).text(text));
+        }
+        false
+    }
+
+    /// Reason why segments keep what lives in them.
+    fn why_stuck(&self, misfits: &HashSet<SegmentId>) -> String {
+        let core = self.store.core.lock();
+        let entries = misfits.iter().filter_map(|id| core.entries.get(id));
+        let unread = entries.filter(|entry| entry.damaged || entry.segment.kind == SegmentKind::Run).count();
+        let why = match unread {
+            0 => "there is no room".to_owned(),
+            _ => format!("{unread} hold something that cannot be read, or that the block map cannot tell of"),
+        };
+        format!("{} segments that have to go elsewhere cannot be emptied: {why}", misfits.len())
     }
 
     /// Devices on their way out that no segment names any more.
@@ -293,9 +359,16 @@ impl Reshape {
         leaving
     }
 
-    /// Whether [`Reshape::step`] has something to do.
+    /// Whether [`Reshape::step`] has something to do now: not while it rests, since nothing came of it.
     pub fn is_due(&self) -> bool {
-        !self.misfits().is_empty() || !self.leaving_for_good().is_empty()
+        let rests = {
+            let course = self.course.lock();
+            course.vain >= TRIES && self.store.world.clock.monotonic() < course.due
+        };
+        match self.misfits().is_empty() {
+            true => !self.leaving_for_good().is_empty(),
+            false => !rests,
+        }
     }
 
     /// The segments that do not fit.

@@ -279,15 +279,19 @@ fn a_column_that_went_elsewhere_after_the_tables_is_found_there_by_every_later_i
     }
 }
 
-/// Nothing can be written any more to what is left of the slots that data goes to now, on device 0.
-fn fail_the_rest_of_open_slots(sim: &SimWorld, pool: &Pool) {
+/// Nothing can be written any more to what is left of the slots that data goes to now, of device 0, on `at`.
+fn fail_the_rest_of_open_slots_on(at: usize, sim: &SimWorld, pool: &Pool) {
     for record in pool.store().segments().iter().filter(|record| record.kind == SegmentKind::Data) {
         for slot in record.slots.iter().filter(|slot| slot.device == DeviceIndex::new(0)) {
             let member = pool.store().members().get(slot.device);
-            let at = |within| member.slot_offset(slot.index, within).get();
-            sim.device(0).inject(Fault::FailWrites(at(record.height)..at(member.slot_size)));
+            let place = |within| member.slot_offset(slot.index, within).get();
+            sim.device(at).inject(Fault::FailWrites(place(record.height)..place(member.slot_size)));
         }
     }
+}
+
+fn fail_the_rest_of_open_slots(sim: &SimWorld, pool: &Pool) {
+    fail_the_rest_of_open_slots_on(0, sim, pool);
 }
 
 /// Faults that take a device out of use.
@@ -346,5 +350,36 @@ fn a_device_that_goes_while_a_column_moves_has_all_of_it_when_it_is_back() {
             sim.device(1).inject(Fault::FailReads(LABEL_AREA..SIZE.get() - LABEL_AREA));
             verify(&pool, &model);
         }
+    }
+}
+
+#[test]
+fn a_device_that_is_away_while_its_stand_in_moves_a_column_gets_all_of_it_when_it_is_back() {
+    for imports in [false, true] {
+        let sim = SimWorld::new(&[SIZE; 2]);
+        let mut pool = create(&sim, "mirror");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 8, 1));
+        let main = DeviceIndex::new(0);
+        let stand_in = pool.upkeep.devices.replace(main, Arc::new(sim.add_device(SIZE))).unwrap();
+        pool.upkeep.devices.offline(main, false).unwrap();
+        fail_the_rest_of_open_slots_on(2, &sim, &pool);
+        commit(&pool, &mut model, &files(30, 4, 1));
+        assert_eq!(pool.store().bad_slots().len(), 1, "its column moved");
+        sim.device(2).clear_faults();
+        if imports {
+            pool.commit_export().unwrap();
+            drop(pool);
+            pool = open(&sim, 2);
+        }
+        commit(&pool, &mut model, &files(50, 4, 1));
+        pool.upkeep.devices.online(main, None).unwrap();
+        pool.upkeep.reshape.detach(stand_in).unwrap();
+        while pool.upkeep.resilver.step(u64::MAX).unwrap() {}
+        assert!(all_online(&pool));
+        assert_whole(&pool, "when it is back");
+        sim.device(1).inject(Fault::FailReads(LABEL_AREA..SIZE.get() - LABEL_AREA));
+        pool.store().drop_caches();
+        verify(&pool, &model);
     }
 }

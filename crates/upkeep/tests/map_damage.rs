@@ -6,10 +6,12 @@ use common::*;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::run::PageRef;
-use larder_format::{BlockId, BlockPtr, ByteLen};
+use larder_format::{BlockId, BlockPtr, ByteLen, DeviceIndex, GroupIndex};
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
-use larder_sim::{Fault, SimWorld};
+use larder_sim::{Fault, SimClock, SimWorld};
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// First sector of a block on the only device.
 fn sector_of(pool: &Pool, ptr: BlockPtr) -> Range<u64> {
@@ -136,4 +138,132 @@ fn what_is_dropped_is_freed_beside_ids_on_a_lost_page() {
     assert!(stuck_ids[1..].iter().all(|id| is_known(&pool, *id)));
     pool.commit().unwrap();
     assert_whole(&pool, "after all");
+}
+
+/// Nobody can read the page of the map that says where a file's content is, from the next import on.
+fn lose_page_of(sim: &SimWorld, pool: &Pool, inode: u64) {
+    let id = extent_of(pool, inode).ptr.id;
+    let page = {
+        let map = pool.store().map.lock();
+        let covers = map.descriptors().find(|run| (run.first..=run.last).contains(&id));
+        covers.expect("a run has it").refs[0].ptr
+    };
+    let segments = pool.store().segments();
+    let segment = segments.iter().find(|segment| segment.id == page.place.segment).unwrap();
+    for slot in &segment.slots {
+        let at = pool.store().members().get(slot.device).slot_offset(slot.index, page.place.offset).get();
+        let at = at & !4095;
+        sim.device(slot.device.get().into()).inject(Fault::FailReads(at..at + 4096));
+    }
+}
+
+#[test]
+fn the_cleaner_moves_what_it_knows_beside_ids_on_a_lost_page_and_leaves_the_rest_alone() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    for round in 0..3 {
+        commit(&pool, &mut model, &files(10 + 10 * round, 9, 1));
+    }
+    let segment = extent_of(&pool, 10).ptr.place.segment;
+    assert_eq!(extent_of(&pool, 30).ptr.place.segment, segment, "all is in one segment");
+    pool.commit_export().unwrap();
+    lose_page_of(&sim, &pool, 20);
+    drop(pool);
+    let pool = open(&sim, 2);
+    // The segment is worth cleaning.
+    commit(&pool, &mut model, &files(30, 4, 2));
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    let live_in = || {
+        let segments = pool.store().segments();
+        segments.iter().find(|of| of.id == segment).map_or(0, |of| of.live_blocks)
+    };
+    let before = live_in();
+    let mut steps = 0;
+    while pool.clean_step(true).unwrap().is_some() || pool.upkeep.read_repair.step().unwrap() > 0 {
+        steps += 1;
+        assert!(steps < 200, "it chooses the same segment again and again");
+    }
+    assert!((1..before / 2).contains(&live_in()), "{} of {before} are left", live_in());
+    pool.commit().unwrap();
+    verify(&pool, &model);
+    drop(pool);
+    let mended = open(&SimWorld::from_images(sim.images()), 3);
+    while mended.clean_step(true).unwrap().is_some() {}
+    mended.commit().unwrap();
+    verify(&mended, &model);
+    assert_whole(&mended, "after all");
+}
+
+#[test]
+fn a_device_that_is_to_leave_is_tried_after_a_rest_when_a_page_of_the_map_is_lost() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20); 2]);
+    let (pool, mut model) = (create(&sim, "mirror"), Model::new());
+    for round in 0..3 {
+        commit(&pool, &mut model, &files(10 + 10 * round, 5, 1));
+    }
+    pool.commit_export().unwrap();
+    lose_page_of(&sim, &pool, 20);
+    drop(pool);
+    let clock = Arc::new(SimClock::new());
+    let pool = open_by(&clock, &sim, 2);
+    pool.upkeep.reshape.detach(DeviceIndex::new(0)).unwrap();
+    let until_it_rests = || {
+        let mut steps = 0;
+        while pool.upkeep.reshape.step(256 << 10).unwrap() {
+            steps += 1;
+            assert!(steps < 500, "it does not end: {} bytes left", pool.upkeep.reshape.left());
+        }
+        steps
+    };
+    until_it_rests();
+    assert!(pool.upkeep.reshape.left() > 0);
+    assert!(!pool.upkeep.reshape.is_due(), "it rests");
+    clock.advance(Duration::from_secs(60));
+    assert!(pool.upkeep.reshape.is_due(), "it is tried again");
+    assert_eq!(until_it_rests(), 0);
+    let told = pool.events(0).into_iter().filter(|(_, event)| event.text.contains("cannot be emptied"));
+    assert_eq!(told.count(), 1);
+    verify(&pool, &model);
+    pool.commit_export().unwrap();
+    drop(pool);
+    let pool = open(&SimWorld::from_images(sim.images()), 3);
+    while pool.upkeep.reshape.step(256 << 10).unwrap() {}
+    assert_eq!((pool.upkeep.reshape.left(), pool.store().members().iter().len()), (0, 1));
+    verify(&pool, &model);
+    assert_whole(&pool, "without that device");
+}
+
+#[test]
+fn the_dedup_index_is_filled_and_rebuilt_past_a_lost_page() {
+    let (sim, pool, mut model) = written();
+    // Records have fingerprints from now on.
+    pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
+    for round in 4..7 {
+        commit(&pool, &mut model, &files(10 + 10 * round, 5, 1));
+    }
+    pool.commit_export().unwrap();
+    lose_page_of(&sim, &pool, 20);
+    lose_page_of(&sim, &pool, 60);
+    drop(pool);
+    let pool = open(&sim, 2);
+    let mut steps = 0;
+    while pool.dedup_figures().catching_up {
+        pool.tick().unwrap();
+        steps += 1;
+        assert!(steps < 100, "it comes nowhere");
+    }
+    pool.rebuild_index().unwrap();
+    while pool.rebuild_step(64).unwrap() {
+        steps += 1;
+        assert!(steps < 200, "it comes nowhere");
+    }
+    assert!(pool.rebuild_progress().is_none());
+    // Records on other pages are in it, also those that had no fingerprint before.
+    let known = |inode: &u64| {
+        let id = extent_of(&pool, *inode).ptr.id;
+        pool.store().look_up(id, |look_up, io| look_up.entry(io)).is_ok()
+    };
+    let expected = model.keys().filter(|inode| known(inode)).count();
+    assert!((5..30).contains(&expected), "{expected}");
+    assert_eq!(pool.dedup_figures().entries, expected as u64);
 }

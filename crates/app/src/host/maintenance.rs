@@ -465,7 +465,7 @@ impl Live {
         }
     }
 
-    /// Returns when no resilver is under way and nothing has to move, or the pool is exported.
+    /// Returns when no resilver is under way and nothing has to move, or can for now, or the pool is exported.
     pub fn wait_for_resilver(&self) {
         let busy = |live: &Self| {
             // In this order: who is done is noted to be at work before.

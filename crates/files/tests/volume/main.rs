@@ -6,6 +6,8 @@ mod bed;
 mod content;
 mod crash;
 mod damage;
+mod damage_log;
+mod damage_writes;
 mod freeing;
 mod full;
 mod large;

@@ -2,7 +2,8 @@
 //!
 //! The old index goes; the map is walked from the beginning, as at import; then the files of all datasets with `dedup`
 //! on are gone through for records without a fingerprint, which were stored before it was on: those are read.
-//! In bounded steps beside traffic. After a crash the index has the entries that were taken up so far.
+//! In bounded steps beside traffic. Lost parts of map and trees are passed over. After a crash the index has the
+//! entries that were taken up so far.
 
 use crate::dataset::Look;
 use crate::duplicates::{Indexed, Rebuild, RebuildProgress};
@@ -56,13 +57,14 @@ impl Pool {
     /// Goes on with rebuilding the index, by about `records` records read. False when nothing is left to do.
     ///
     /// # Errors
-    /// When nothing may be written, or a tree cannot be read.
+    /// When nothing may be written, or a page of the map cannot be read for now.
     pub fn rebuild_step(&self, records: usize) -> Result<bool> {
         let (refilling, at) = {
             let indexed = self.shared.duplicates.indexed.lock();
             let Some(rebuild) = &indexed.rebuild else { return Ok(false) };
             (indexed.refill.is_some(), rebuild.datasets.last().map(|&of| (of, rebuild.from)))
         };
+        self.shared.store.check_writable()?;
         if refilling {
             let _commits_wait = self.commit_turn();
             return self.tick_index(PAGES).map(|_| true);
@@ -93,7 +95,7 @@ impl Pool {
     fn some_extents(&self, id: DatasetId, from: Key, most: usize) -> Result<(Vec<BlockPtr>, Option<Key>)> {
         let Some(dataset) = self.dataset(id) else { return Ok((Vec::new(), None)) };
         let (mut found, mut left, mut last) = (Vec::new(), most, None);
-        dataset.view()?.scan(&from, &mut |key, value| {
+        dataset.view()?.scan_past(from..=Key::MAX, &mut |key, value| {
             if key.kind == EXTENT
                 && let Ok(extent) = Extent::decode(value)
             {
@@ -101,7 +103,7 @@ impl Pool {
             }
             (left, last) = (left - 1, Some(*key));
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
+        });
         Ok((found, last.and_then(Key::successor).filter(|_| left == 0)))
     }
 
@@ -114,7 +116,7 @@ impl Pool {
         let mut finder = self.shared.store.map.lock().finder();
         let mut without = Vec::new();
         for ptr in blocks {
-            let in_runs = finder.find(ptr.id, &io)?;
+            let Some(in_runs) = finder.find_past(ptr.id, PoolError::is_loss, &io)? else { continue };
             let now = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
             if now.is_some_and(|entry| entry.print.is_none()) {
                 without.push((ptr, in_runs));

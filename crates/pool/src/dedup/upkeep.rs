@@ -86,7 +86,7 @@ impl Pool {
         };
         let refill = self.shared.duplicates.indexed.lock().refill;
         if let Some(from) = refill {
-            // A page of the map that cannot be read is told by whoever needs it.
+            // A commit must not depend on it.
             drop(self.take_up(from, next, pages * BLOCKS_PER_PAGE));
         }
         let mut io = RunIo::new(&self.shared.store);
@@ -143,11 +143,11 @@ impl Pool {
     }
 
     /// Has the index take up blocks from `from` on, at most so many. What has the id `next` or a later one may be about
-    /// to get into the map.
+    /// to get into the map. Lost pages of the map are passed over: duplicates of what is on them are not found.
     fn take_up(&self, from: BlockId, next: BlockId, blocks: usize) -> Result<()> {
         let (window, mut left) = (self.shared.store.map.lock().window(from, blocks), blocks);
         let mut found = Vec::new();
-        let rest = window.visit(&RunIo::new(&self.shared.store), |id, entry| {
+        let rest = window.visit_past(&RunIo::new(&self.shared.store), PoolError::is_loss, |id, entry| {
             found.extend(entry.print.map(|print| (print, id)));
             left -= 1;
             Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })

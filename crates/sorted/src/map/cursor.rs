@@ -25,6 +25,8 @@ pub struct Finder {
     pages: usize,
     /// Last id of the page that could not be read last.
     lost_until: BlockId,
+    /// Last id of the page that was passed over last.
+    passed: Option<BlockId>,
 }
 
 impl Finder {
@@ -53,6 +55,25 @@ impl Finder {
             }
         }
         Ok(delta)
+    }
+
+    /// As [`Finder::find`]; nothing for ids on a page of which an error says that it is lost, which is tried once.
+    pub fn find_past<R: PageReader>(
+        &mut self,
+        id: BlockId,
+        is_lost: impl Fn(&R::Error) -> bool,
+        reader: &R,
+    ) -> Result<Option<Delta>, R::Error> {
+        if self.passed.is_some_and(|passed| id <= passed) {
+            return Ok(None);
+        }
+        match self.find(id, reader) {
+            Err(error) if is_lost(&error) => {
+                self.passed = Some(self.lost_until);
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
     }
 
     /// Pages read so far.
@@ -180,7 +201,7 @@ impl BlockMap {
     /// Looks for chosen ids.
     pub fn finder(&self) -> Finder {
         let at = self.runs.iter().map(|_| None).collect();
-        Finder { runs: Arc::clone(&self.runs), at, pages: 0, lost_until: BlockId::new(0) }
+        Finder { runs: Arc::clone(&self.runs), at, pages: 0, lost_until: BlockId::new(0), passed: None }
     }
 
     /// Goes through the ids from `from` on; reads at most `pages` pages beyond the first of each run.

@@ -242,6 +242,13 @@ pub fn open(sim: &SimWorld, seed: u64) -> Kept {
     import(sim, seed).unwrap_or_else(|error| panic!("import: {error}"))
 }
 
+/// The pool whose time is in the test's hands.
+pub fn open_by(clock: &Arc<SimClock>, sim: &SimWorld, seed: u64) -> Kept {
+    let world = World { clock: Arc::clone(clock) as _, ..world(seed) };
+    Kept::import(world, plan(sim.devices()), &ImportOptions::default())
+        .unwrap_or_else(|error| panic!("import: {error}"))
+}
+
 /// Applies operations found in the log: each is inode, version, length.
 pub fn replay(pool: &Pool) -> usize {
     let ops = pool.take_replay();
