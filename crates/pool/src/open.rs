@@ -70,8 +70,8 @@ impl Found {
         }
     }
 
-    /// Whether the only copy of the root of `commit` may be where this device cannot be read. A power cut may leave such
-    /// a place as well, of a root that nobody was told of: then nothing is lost.
+    /// Whether the only copy of the root of `commit` may be where this device cannot be read. A power cut may leave
+    /// such a place as well, of a root that nobody was told of: then nothing is lost.
     fn may_hide(&self, commit: CommitId) -> bool {
         let places = self.ring[(commit.get() % RING_SLOTS) as usize];
         matches!(places, [RingPlace::Unread, _] | [RingPlace::Damaged, RingPlace::Unread])
@@ -454,7 +454,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
     if !votes.is_empty() && votes.iter().all(|held| *held) {
         only_reading = Some(Refusal::RootDamaged { before: root.commit });
     }
-    // What was exported and not imported since has no newer root.
+    // A pool that was exported and not imported since has no newer root.
     let is_last = |beat: &Heartbeat| root.exported && beat.incarnation == root.incarnation;
     let hiding: Vec<_> = found()
         .filter(|found| found.may_hide(next) && !found.heartbeat.as_ref().is_some_and(is_last))

@@ -136,7 +136,7 @@ pub enum Refusal {
     FailedAgain {
         /// The device's name.
         device: String,
-        /// What it said.
+        /// Its error.
         why: String,
     },
     /// Another device than the one that is missing.

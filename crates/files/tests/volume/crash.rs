@@ -47,7 +47,7 @@ fn run_seed((word, count): (&str, usize), seed: u64, coverage: &Mutex<Coverage>)
     let start = run.bed.sim.trace().len();
     // Each state is taken when something makes it durable; the mark says that it is.
     let mut states = vec![Model::new()];
-    // What was done since the last of them, and for each the events before what made it durable.
+    // States since the last of them, and for each of them the number of events before it was made durable.
     let (mut since, mut between) = (Vec::new(), vec![(start, Vec::new())]);
     for _ in 0..STEPS {
         let (before, began) = (run.synced, run.bed.sim.trace().len());

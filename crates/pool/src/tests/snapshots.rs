@@ -11,7 +11,7 @@ use larder_store::Result;
 use larder_sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{JoinHandle, yield_now};
+use std::thread::yield_now;
 
 const KEY: Key = Key::new(10, 5, 0);
 
@@ -21,12 +21,12 @@ fn write(pool: &Pool, value: &[u8]) {
     dataset.update(&op, |tree| tree.insert(KEY, value)).unwrap();
 }
 
-/// What is dirty is in here. When a commit has closed the gate, somebody writes and takes a snapshot.
+/// Has one dirty value. When a commit has closed the gate, somebody writes, and asks for a snapshot.
 struct Front {
     pool: Weak<Pool>,
     dirty: Mutex<Option<Vec<u8>>>,
-    taker: Mutex<Option<JoinHandle<()>>>,
     has_begun: AtomicBool,
+    has_written: AtomicBool,
 }
 
 impl FrontEnd for Front {
@@ -44,9 +44,7 @@ impl FrontEnd for Front {
         }
         *self.dirty.lock() = Some(b"second".to_vec());
         let pool = self.pool.upgrade().unwrap();
-        let taking = Arc::clone(&pool);
-        let taker = std::thread::spawn(move || drop(taking.snapshot(ROOT_DATASET, "s").unwrap()));
-        *self.taker.lock() = Some(taker);
+        self.has_written.store(true, Ordering::Release);
         while pool.snapshots.lock().to_come().next().is_none() {
             yield_now();
         }
@@ -72,18 +70,22 @@ impl FrontEnd for Front {
 fn a_snapshot_has_what_was_dirty_when_it_was_asked_for_though_a_commit_is_under_way() {
     let pool = bed::pool(SimWorld::new(&[ByteLen::new(64 << 20)]).devices(), "single");
     write(&pool, b"first");
-    let front = Arc::new_cyclic(|front: &Weak<Front>| {
-        pool.set_front_end(front.clone());
-        Front {
-            pool: Arc::downgrade(&pool),
-            dirty: Mutex::default(),
-            taker: Mutex::default(),
-            has_begun: AtomicBool::new(false),
-        }
+    let front = Arc::new(Front {
+        pool: Arc::downgrade(&pool),
+        dirty: Mutex::default(),
+        has_begun: AtomicBool::new(false),
+        has_written: AtomicBool::new(false),
     });
-    pool.commit().unwrap();
-    let taker = front.taker.lock().take().unwrap();
-    taker.join().unwrap();
+    pool.set_front_end(Arc::downgrade(&front) as Weak<dyn FrontEnd>);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !front.has_written.load(Ordering::Acquire) {
+                yield_now();
+            }
+            pool.snapshot(ROOT_DATASET, "s").unwrap();
+        });
+        pool.commit().unwrap();
+    });
     let view = pool.snapshot_view(ROOT_DATASET, "s").unwrap();
     assert_eq!(view.get(&KEY).unwrap().as_deref(), Some(&b"second"[..]));
 }
