@@ -35,6 +35,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -367,6 +368,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileState, OpenError> {
         block,
         discards: !block || block_discards(&stat),
         flush_failed: Mutex::new(None),
+        stale: AtomicBool::new(false),
     };
     let queue = Mutex::new(Queue { urgent: VecDeque::new(), waiting: VecDeque::new(), open: true });
     Ok(FileState { file: Arc::new(file), queue, ready: Condvar::new() })

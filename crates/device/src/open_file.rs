@@ -8,6 +8,7 @@ use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module's text.
 pub(crate) struct OpenFile {
@@ -23,6 +24,8 @@ pub(crate) struct OpenFile {
     pub(crate) discards: bool,
     /// The error of the first flush that failed.
     pub(crate) flush_failed: Mutex<Option<DeviceError>>,
+    /// The kernel may show what such a flush lost.
+    pub(crate) stale: AtomicBool,
 }
 
 impl OpenFile {
@@ -77,9 +80,13 @@ impl OpenFile {
             *failed = retry_on_intr(|| rustix::fs::fdatasync(&fd)).err().map(|errno| self.error(errno));
         }
         match &*failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(AlignedBuf::zeroed(0)),
+            Some(error) => return Err(error.clone()),
+            None if self.stale.swap(false, Ordering::Relaxed) => {
+                let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::DontNeed);
+            }
+            None => {}
         }
+        Ok(AlignedBuf::zeroed(0))
     }
 
     /// A flush that fails.
@@ -87,14 +94,11 @@ impl OpenFile {
         Err(self.flush_failed.lock().get_or_insert(error).clone())
     }
 
-    /// Forgets that a flush failed. What the kernel keeps of it as if it were written goes as well: reads are to tell
-    /// what is there.
+    /// Forgets that a flush failed. What the kernel keeps of it as if it were written goes with the next flush: reads
+    /// are to tell what is there.
     pub(crate) fn forgive(&self) {
-        let mut failed = self.flush_failed.lock();
-        if failed.take().is_some()
-            && let Ok(fd) = self.fd()
-        {
-            let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::DontNeed);
+        if self.flush_failed.lock().take().is_some() {
+            self.stale.store(true, Ordering::Relaxed);
         }
     }
 

@@ -24,6 +24,8 @@ impl Pool {
         let mut intent = self.shared.intent.lock();
         intent.changed = commit;
         if mutated(Mutant::InFlightForgotten) || self.shared.store.complete_all_stripes().is_ok() {
+            // A column on its way to another slot is there, for those who are members now.
+            let _no_column_moves = self.shared.store.hold_columns();
             changes.into_iter().for_each(|change| change(self, commit));
         }
     }

@@ -606,6 +606,7 @@ impl Pool {
         if !mutated(Mutant::DataNotFlushed) {
             self.shared.store.members.flush_all();
         }
+        self.shared.store.doubt_lost_repairs();
         self.rebuilt.keep(std::mem::take(rebuilt));
         if mutated(Mutant::DurableTooSoon) {
             self.shared.store.durable.store(commit.get(), Ordering::Release);

@@ -71,7 +71,8 @@ impl Found {
     }
 
     /// Whether the only copy of the root of `commit` may be where this device cannot be read. A power cut may leave
-    /// such a place as well, of a root that nobody was told of: then nothing is lost.
+    /// such a place as well, of a root that nobody was told of: then nothing is lost. Not looked for: a first place that
+    /// refused the root and can be read, beside a second that cannot.
     fn may_hide(&self, commit: CommitId) -> bool {
         let places = self.ring[(commit.get() % RING_SLOTS) as usize];
         matches!(places, [RingPlace::Unread, _] | [RingPlace::Damaged, RingPlace::Unread])
@@ -460,7 +461,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
         .filter(|found| found.may_hide(next) && !found.heartbeat.as_ref().is_some_and(is_last))
         .map(|found| found.device.name())
         .collect();
-    if !hiding.is_empty() && !votes.contains(&false) {
+    if !hiding.is_empty() {
         remarks.push(format!(
             "where {} would have the root of commit {next} cannot be read: if that commit was complete when the pool was \
              last used, what came after commit {} is lost",

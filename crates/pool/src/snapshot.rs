@@ -8,6 +8,7 @@ use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Result, TableNodes};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.
@@ -45,14 +46,29 @@ impl Pool {
     /// # Errors
     /// When there is no such dataset, or the name cannot be or is taken; those of [`Pool::commit`].
     pub fn snapshot(&self, dataset: DatasetId, name: &str) -> Result<SnapshotRecord> {
+        let mut taken = self.snapshot_all(vec![(dataset, name.to_owned())])?;
+        Ok(taken.remove(0))
+    }
+
+    /// As [`Pool::snapshot`], of several datasets at one moment: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`Pool::snapshot`], for any of them.
+    pub fn snapshot_all(&self, wanted: Vec<(DatasetId, String)>) -> Result<Vec<SnapshotRecord>> {
         self.shared.store.check_writable()?;
-        check_name(name).map_err(PoolError::Invalid)?;
-        self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let wanted = (dataset, name.to_owned());
+        for (dataset, name) in &wanted {
+            check_name(name).map_err(PoolError::Invalid)?;
+            self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        }
         {
             let mut snapshots = self.snapshots.lock();
-            if snapshots.to_come().any(|other| *other == wanted) || snapshots.named(dataset, name).is_ok() {
-                return Err(PoolError::Exists(format!("snapshot {name}")));
+            let mut seen = BTreeSet::new();
+            for (dataset, name) in &wanted {
+                let comes = snapshots.to_come().any(|(of, other)| (of, other) == (dataset, name));
+                if comes || !seen.insert((dataset, name)) || snapshots.named(*dataset, name).is_ok() {
+                    let full = format!("{}@{name}", self.full_name(*dataset));
+                    return Err(PoolError::Exists(format!("snapshot {full}")));
+                }
             }
             snapshots.wanted.push(wanted.clone());
         }
@@ -60,7 +76,8 @@ impl Pool {
         let mut snapshots = self.snapshots.lock();
         snapshots.forget(&wanted);
         committed?;
-        snapshots.named(dataset, name).map(|snapshot| snapshot.record.clone())
+        let taken = wanted.iter().map(|(dataset, name)| Ok(snapshots.named(*dataset, name)?.record.clone()));
+        taken.collect()
     }
 
     /// The snapshots of a dataset, oldest first.
@@ -123,39 +140,50 @@ impl Pool {
     /// Part of a commit, when the dirty nodes of all datasets have become blocks: takes what is due. Nobody is inside.
     pub(crate) fn seal_snapshots(&self, commit: CommitId) -> Result<()> {
         loop {
-            // It stays due until the tables have it.
-            let Some((dataset, name)) = self.snapshots.lock().due.first().cloned() else { return Ok(()) };
-            let Some(head) = self.dataset(dataset) else {
-                self.snapshots.lock().due.remove(0);
-                continue;
-            };
-            let mut state = head.state.write();
-            state.changed = true;
-            let high = self.shared.store.core.lock().take_ids(1);
-            let head = DatasetRecord { protected_below: high, ..state.record.clone() };
-            let record = SnapshotRecord {
-                dataset,
-                guid: self.shared.store.world.entropy.next_u64(),
-                high,
-                root: head.root,
-                referenced: head.referenced,
-                logical: head.logical,
-                stored: head.stored,
-                next_inode: head.next_inode,
-                created: self.shared.store.world.clock.now(),
-                commit,
-                name,
-            };
-            let nodes = TableNodes(&self.shared.store);
-            let mut snapshots = self.snapshots.lock();
-            let mut tables = self.tables.lock();
-            // Where the second fails the first has no effect: the head's own record is put over it.
-            tables.insert(&nodes, Table::dataset_key(dataset), &head.encode())?;
-            tables.insert(&nodes, Table::snapshot_key(dataset, high), &record.encode())?;
-            state.record = head;
-            state.changed = false;
-            snapshots.insert(record);
-            snapshots.due.remove(0);
+            // They stay due until the tables have all of them.
+            let Some(wanted) = self.snapshots.lock().due.first().cloned() else { return Ok(()) };
+            // A dataset that was destroyed meanwhile has none taken, nor those that were to come with it.
+            if wanted.iter().all(|(dataset, _)| self.dataset(*dataset).is_some()) {
+                for (dataset, name) in &wanted {
+                    self.take_snapshot(*dataset, name, commit)?;
+                }
+            }
+            self.snapshots.lock().due.remove(0);
         }
+    }
+
+    fn take_snapshot(&self, dataset: DatasetId, name: &str, commit: CommitId) -> Result<()> {
+        let Some(head) = self.dataset(dataset) else { return Ok(()) };
+        let mut state = head.state.write();
+        state.changed = true;
+        let mut snapshots = self.snapshots.lock();
+        // Taken already by a try of this commit that met an error later on.
+        if snapshots.named(dataset, name).is_ok() {
+            return Ok(());
+        }
+        let high = self.shared.store.core.lock().take_ids(1);
+        let head = DatasetRecord { protected_below: high, ..state.record.clone() };
+        let record = SnapshotRecord {
+            dataset,
+            guid: self.shared.store.world.entropy.next_u64(),
+            high,
+            root: head.root,
+            referenced: head.referenced,
+            logical: head.logical,
+            stored: head.stored,
+            next_inode: head.next_inode,
+            created: self.shared.store.world.clock.now(),
+            commit,
+            name: name.to_owned(),
+        };
+        let nodes = TableNodes(&self.shared.store);
+        let mut tables = self.tables.lock();
+        // Where the second fails the first has no effect: the head's own record is put over it.
+        tables.insert(&nodes, Table::dataset_key(dataset), &head.encode())?;
+        tables.insert(&nodes, Table::snapshot_key(dataset, high), &record.encode())?;
+        state.record = head;
+        state.changed = false;
+        snapshots.insert(record);
+        Ok(())
     }
 }

@@ -37,8 +37,8 @@ pub(crate) struct Snapshots {
     pub(crate) due: Vec<Wanted>,
 }
 
-/// A snapshot that somebody waits for.
-pub(crate) type Wanted = (DatasetId, String);
+/// Snapshots that somebody waits for: one commit takes all of them, or none.
+pub(crate) type Wanted = Vec<(DatasetId, String)>;
 
 impl Snapshots {
     /// Those of a dataset, oldest first.
@@ -59,8 +59,8 @@ impl Snapshots {
     }
 
     /// All that are to be taken.
-    pub(crate) fn to_come(&self) -> impl Iterator<Item = &Wanted> {
-        self.due.iter().chain(&self.wanted)
+    pub(crate) fn to_come(&self) -> impl Iterator<Item = &(DatasetId, String)> {
+        self.due.iter().chain(&self.wanted).flatten()
     }
 
     /// A commit begins: it is to take all that are wanted so far.

@@ -1,5 +1,6 @@
 //! Simulated devices, their world and their faults.
 
+use crate::cut::Survival;
 use crate::image::DeviceImage;
 use crate::rng::Rng;
 use crate::trace::{Event, Trace};
@@ -28,7 +29,7 @@ pub enum Fault {
     /// Discards that touch this fail with ENOSPC and change nothing: the file system has no room to punch a hole there.
     FullWithin(Range<u64>),
     /// Flushes fail, and so do all later ones through the same handle until [`Device::forgive`]. Of what was written
-    /// and not flushed some is there and the rest is lost, though reads go on to show it.
+    /// and not flushed some is there and the rest is lost, which reads show from then on.
     FailFlushes,
     /// Every request fails with [`DeviceError::Gone`].
     Gone,
@@ -275,7 +276,8 @@ impl State {
             return Err(DeviceError::Range);
         }
         let done = || Ok(AlignedBuf::zeroed(0));
-        self.land(device, matches!(request, Request::Flush));
+        let is_flushed = matches!(request, Request::Flush) && !matches!(fault, Some((Fault::FailFlushes, _)));
+        self.land(device, is_flushed);
         let image = &self.media[device].image;
         match (request, fault) {
             (_, Some((Fault::FailReads(_) | Fault::FailWrites(_), _))) => Err(DeviceError::Io { errno: EIO }),
@@ -479,8 +481,13 @@ impl Device for SimDevice {
         pending.on_taken(move || device.world.0.lock().taken(device.index, ticket))
     }
 
+    /// From now on reads show what is there.
     fn forgive(&self) {
-        self.flush_failed.store(false, Ordering::Relaxed);
+        if self.flush_failed.swap(false, Ordering::Relaxed) {
+            let mut state = self.world.0.lock();
+            let mut images = state.trace.crash_images(state.trace.len(), Survival::KeepAll);
+            state.media[self.index].image = images.swap_remove(self.index);
+        }
     }
 }
 

@@ -41,7 +41,7 @@ use larder_format::tables::{BadSlotRecord, Table};
 use larder_format::{DeviceGuid, DeviceIndex, SegmentId, SlotIndex};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
-use larder_sync::Mutex;
+use larder_sync::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -61,6 +61,11 @@ impl Store {
     /// Number of a device's bad slots.
     pub fn count_bad_slots(&self, device: DeviceGuid) -> u64 {
         self.bad_slots.known.lock().slots.values().filter(|record| record.device == device).count() as u64
+    }
+
+    /// No column moves to another slot until this is dropped.
+    pub fn hold_columns(&self) -> MutexGuard<'_, ()> {
+        self.bad_slots.turn.lock()
     }
 
     /// `member` refused a write to slot `refused`, of column `column`: the slot is retired, and the column goes

@@ -17,6 +17,7 @@ use larder_format::{
     ByteLen, CommitId, DeviceGuid, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, SegmentId, SlotIndex,
 };
 use larder_sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -159,6 +160,8 @@ pub struct Member {
     current: AtomicBool,
     /// It is read though it was faulted: the pool is suspended, and there is nobody else.
     last_resort: AtomicBool,
+    /// Segments of which something on it was repaired that no flush has made durable.
+    repaired: Mutex<BTreeSet<SegmentId>>,
     label: Mutex<Option<Label>>,
     state: AtomicU8,
 }
@@ -204,6 +207,7 @@ impl Member {
             missed: AtomicBool::new(false),
             current: AtomicBool::new(false),
             last_resort: AtomicBool::new(false),
+            repaired: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
         }
@@ -708,6 +712,22 @@ impl Member {
     /// Whether it would pass for current if the others were lost, whatever they know of it.
     pub fn passes_for_current(&self) -> bool {
         self.current.load(Ordering::Acquire)
+    }
+
+    /// Notes that something of a segment was repaired on it. A flush makes it durable; it is no younger for that, so no
+    /// resilver brings it anew where the flush fails.
+    pub fn note_repair(&self, segment: SegmentId) {
+        self.repaired.lock().insert(segment);
+    }
+
+    /// Takes the segments of which something was repaired and not flushed.
+    pub fn take_repairs(&self) -> BTreeSet<SegmentId> {
+        std::mem::take(&mut *self.repaired.lock())
+    }
+
+    /// Notes them: also those of the member that had its device before.
+    pub fn add_repairs(&self, mut segments: BTreeSet<SegmentId>) {
+        self.repaired.lock().append(&mut segments);
     }
 
     /// Something counts as stored that it lacks, or may lack.

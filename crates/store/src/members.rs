@@ -170,10 +170,12 @@ impl Members {
     /// Flushes every member that is written; a member that fails is faulted.
     pub fn flush_all(&self) {
         point("devices are about to be flushed");
-        let pending: Vec<_> = self.iter().map(|member| (member.start_flush(), member)).collect();
-        for (flush, member) in pending {
-            if flush.is_some() {
-                member.complete_flush(flush);
+        let pending: Vec<_> =
+            self.iter().map(|member| (member.take_repairs(), member.start_flush(), member)).collect();
+        for (repairs, flush, member) in pending {
+            let is_flushed = flush.is_some() && member.complete_flush(flush);
+            if !is_flushed {
+                member.add_repairs(repairs);
             }
         }
     }

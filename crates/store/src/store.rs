@@ -17,9 +17,10 @@ use larder_device::{Clock, Entropy, Workers};
 use larder_format::checksum::Sums;
 use larder_format::label::GroupRule;
 use larder_format::root::RootImport;
-use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid};
+use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid, SegmentId};
 use larder_sorted::map::BlockMap;
 use larder_sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -137,6 +138,30 @@ pub struct StoreParts {
 }
 
 impl Store {
+    /// Segments do not count as verified of which a device that failed may have lost a repair.
+    pub fn doubt_lost_repairs(&self) {
+        for member in self.members.iter().filter(|member| !member.is_written()) {
+            let repairs = member.take_repairs();
+            repairs.iter().for_each(|&id| self.doubt(id));
+            member.add_repairs(repairs);
+        }
+    }
+
+    /// A device is read again that may have lost repairs of these segments: somebody is to look.
+    pub fn look_at_repairs(&self, segments: BTreeSet<SegmentId>) {
+        for id in segments {
+            self.doubt(id);
+            self.suspects.note_segment(id);
+        }
+    }
+
+    fn doubt(&self, segment: SegmentId) {
+        self.core.lock().entries.change(segment, |entry| {
+            entry.dirty |= entry.verified > 0;
+            entry.verified = 0;
+        });
+    }
+
     /// A store with nothing cached, whose block map is still to be opened.
     pub fn new(parts: StoreParts) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {

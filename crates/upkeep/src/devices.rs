@@ -151,10 +151,12 @@ impl Devices {
                 member.device().zip(member.label()).ok_or(Refusal::NotThere(name))?
             }
         };
-        // A discard that no flush followed could spoil what is written before the next one. What a flush failed to
-        // bring to the device is among what it missed.
-        drop(device.submit(Request::Flush).within(member.timeout()));
+        // A discard that no flush followed could spoil what is written before the next one. Where a flush fails now,
+        // nobody may use the device as it is ([`Member::is_unharmed`]): its error is told once.
         device.forgive();
+        if device.submit(Request::Flush).within(member.timeout()).is_err() {
+            member.note_missed();
+        }
         if member.group == NO_GROUP {
             // Its label may be for a place that it did not get: a cut came before the boundary.
             let (present, state, slot_size) = (Some((device, label)), MemberState::Online, member.slot_size);
@@ -181,8 +183,9 @@ impl Devices {
             }
             let state =
                 if mutated(Mutant::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
-            let member = Member::new(&known, slot_size, Some((device, label)), state, &clock);
-            pool.store().members.put(Arc::new(member));
+            let again = Member::new(&known, slot_size, Some((device, label)), state, &clock);
+            again.add_repairs(member.take_repairs());
+            pool.store().members.put(Arc::new(again));
         })?;
         let member = self.pool.known(index)?;
         if member.state() == MemberState::Faulted {
@@ -323,6 +326,7 @@ impl Devices {
             for member in named.into_iter().filter(stays) {
                 let Some(place) = member.stands_for else {
                     member.set_state(MemberState::Online);
+                    pool.store().look_at_repairs(member.take_repairs());
                     continue;
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };

@@ -407,13 +407,13 @@ fn a_root_that_may_lie_where_nobody_can_read_is_told() {
         let place = |area: usize| ring_slot(label_areas(SIZE)[area], at).get();
         // The power was cut when the second copy was not flushed yet: it is what it was a round before.
         let before = with_commits(word, count, 4).0;
-        for device in 0..count {
-            let place = place(1);
-            let old = before.device(device).image().read(DeviceOffset::new(place), 4096);
-            let data = Arc::new(AlignedBuf::padded(&old));
-            let write = Request::Write { offset: DeviceOffset::new(place), data };
+        let put_old = |device: usize, area: usize| {
+            let offset = DeviceOffset::new(place(area));
+            let old = before.device(device).image().read(offset, 4096);
+            let write = Request::Write { offset, data: Arc::new(AlignedBuf::padded(&old)) };
             sim.device(device).submit(write).wait().unwrap();
-        }
+        };
+        (0..count).for_each(|device| put_old(device, 1));
         let unread = |devices: usize| {
             let sim = SimWorld::from_images(sim.images());
             for device in 0..devices {
@@ -427,6 +427,17 @@ fn a_root_that_may_lie_where_nobody_can_read_is_told() {
         let names: Vec<_> = (0..count).map(|device| format!("sim{device}")).collect();
         let text = format!("where {} would have the root of commit {at} cannot be read", names.join(", "));
         assert!(told.remarks.len() == 1 && told.remarks[0].starts_with(&text), "{word}: {:?}", told.remarks);
+        // The others were out when it was complete: they have none of it.
+        for device in 1..count {
+            put_old(device, 0);
+        }
+        let told = unread(1);
+        assert_eq!(told.root.commit.next(), at, "{word}");
+        assert!(
+            told.remarks.iter().any(|remark| remark.starts_with("where sim0 would")),
+            "{word}: {:?}",
+            told.remarks
+        );
     }
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use larder_format::ByteLen;
+use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Fault, SimWorld, Survival};
 
@@ -166,6 +166,21 @@ fn after_a_flush_that_failed_nobody_goes_on_as_if_nothing_were_lost() {
     replay(&after);
     assert_whole(&after, "the last commit");
     assert!(before.keys().all(|inode| contents(&after).unwrap().contains_key(inode)));
+}
+
+#[test]
+fn a_flush_that_fails_when_a_device_of_a_suspended_pool_is_brought_online_is_not_forgotten() {
+    let (sim, pool, mut model) = world_of("single", 1);
+    sim.device(0).inject_window(Fault::FailWrites(0..u64::MAX), 4, u64::MAX);
+    let (_, refused) = work_until_refused(&pool, &mut model);
+    assert!(matches!(refused, PoolError::Suspended(_)), "{refused}");
+    assert!(pool.store().may_resume(), "no flush failed");
+    // Writes before the one that was refused are not flushed, and this flush loses them.
+    heal(&sim);
+    sim.device(0).inject_window(Fault::FailFlushes, 0, 1);
+    pool.upkeep.devices.online(DeviceIndex::new(0), None).unwrap_err();
+    let told = pool.upkeep.devices.clear(None).unwrap_err().to_string();
+    assert!(told.contains("cannot be completed"), "{told}");
 }
 
 #[test]

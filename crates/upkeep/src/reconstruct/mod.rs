@@ -282,6 +282,7 @@ impl Reconstruction {
     fn look_back(&mut self, pool: &Pool, limit: u64) -> Result<()> {
         self.writes.complete(limit, &mut self.tally);
         for (member, columns) in self.writes.repaired() {
+            member.note_repair(self.segment.id);
             pool.store().event(Event::new(Class::Healed).device(member.guid, member.name()).times(columns));
         }
         for refusal in self.writes.refusals() {

@@ -14,6 +14,7 @@ use larder_pool::member::MemberState;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use larder_upkeep::ScrubSince;
 use std::sync::Arc;
 
 /// Layouts that survive the loss of a device.
@@ -378,6 +379,39 @@ fn a_device_whose_flush_failed_is_used_again_with_all_that_it_lost_and_one_that_
             let images = trace.crash_images(trace.len(), Survival::DropAll);
             assert_full_tolerance(&images, word, &model, &case);
         }
+    }
+}
+
+#[test]
+fn a_repair_that_a_failed_flush_lost_is_made_again_when_the_device_is_back() {
+    for scrubbed in [false, true] {
+        let sim = SimWorld::new(&[SIZE; 2]);
+        let pool = create(&sim, "mirror");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 20, 1));
+        for page in 260..500u64 {
+            sim.device(1).flip_bits(DeviceOffset::new(page * 4096), 4096, page);
+        }
+        pool.store().drop_caches();
+        if scrubbed {
+            pool.upkeep.scrub.start(ScrubSince::All).unwrap();
+            while pool.upkeep.scrub.step(u64::MAX).unwrap() {}
+        } else {
+            verify(&pool, &model);
+            while pool.upkeep.read_repair.step().unwrap() > 0 {}
+        }
+        sim.device(1).inject_window(Fault::FailFlushes, 0, 1);
+        commit(&pool, &mut model, &files(40, 3, 1));
+        assert_eq!(pool.store().members().get(device(1)).state(), MemberState::Faulted);
+        pool.upkeep.devices.clear(None).unwrap();
+        resilver(&pool);
+        while pool.upkeep.read_repair.step().unwrap() > 0 {}
+        pool.commit().unwrap();
+        let report = pool.upkeep.check().unwrap();
+        assert!(report.problems.is_empty(), "scrubbed {scrubbed}: {:#?}", report.problems);
+        let trace = sim.trace();
+        let images = trace.crash_images(trace.len(), Survival::DropAll);
+        assert_full_tolerance(&images, "mirror", &model, &format!("scrubbed {scrubbed}"));
     }
 }
 
