@@ -71,8 +71,8 @@ impl Found {
     }
 
     /// Whether the only copy of the root of `commit` may be where this device cannot be read. A power cut may leave
-    /// such a place as well, of a root that nobody was told of: then nothing is lost. Not looked for: a first place that
-    /// refused the root and can be read, beside a second that cannot.
+    /// such a place as well, of a root that nobody was told of: then nothing is lost. Not looked for: a first place
+    /// that refused the root and can be read, beside a second that cannot.
     fn may_hide(&self, commit: CommitId) -> bool {
         let places = self.ring[(commit.get() % RING_SLOTS) as usize];
         matches!(places, [RingPlace::Unread, _] | [RingPlace::Damaged, RingPlace::Unread])

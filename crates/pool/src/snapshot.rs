@@ -60,17 +60,22 @@ impl Pool {
             check_name(name).map_err(PoolError::Invalid)?;
             self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         }
-        {
+        let taken = {
             let mut snapshots = self.snapshots.lock();
             let mut seen = BTreeSet::new();
-            for (dataset, name) in &wanted {
-                let comes = snapshots.to_come().any(|(of, other)| (of, other) == (dataset, name));
-                if comes || !seen.insert((dataset, name)) || snapshots.named(*dataset, name).is_ok() {
-                    let full = format!("{}@{name}", self.full_name(*dataset));
-                    return Err(PoolError::Exists(format!("snapshot {full}")));
-                }
+            let mut all = wanted.iter();
+            let taken = all.find(|one| {
+                let comes = snapshots.to_come().any(|other| other == *one);
+                comes || !seen.insert(*one) || snapshots.named(one.0, &one.1).is_ok()
+            });
+            let taken = taken.cloned();
+            if taken.is_none() {
+                snapshots.wanted.push(wanted.clone());
             }
-            snapshots.wanted.push(wanted.clone());
+            taken
+        };
+        if let Some((dataset, name)) = taken {
+            return Err(PoolError::Exists(format!("snapshot {}@{name}", self.full_name(dataset))));
         }
         let committed = self.commit();
         let mut snapshots = self.snapshots.lock();

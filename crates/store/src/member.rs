@@ -162,6 +162,8 @@ pub struct Member {
     last_resort: AtomicBool,
     /// Segments of which something on it was repaired that no flush has made durable.
     repaired: Mutex<BTreeSet<SegmentId>>,
+    /// Segments of which such a repair may be lost.
+    doubtful: Mutex<BTreeSet<SegmentId>>,
     label: Mutex<Option<Label>>,
     state: AtomicU8,
 }
@@ -208,6 +210,7 @@ impl Member {
             current: AtomicBool::new(false),
             last_resort: AtomicBool::new(false),
             repaired: Mutex::default(),
+            doubtful: Mutex::default(),
             label: Mutex::new(label),
             state: AtomicU8::new(state as u8),
         }
@@ -721,13 +724,22 @@ impl Member {
     }
 
     /// Takes the segments of which something was repaired and not flushed.
-    pub fn take_repairs(&self) -> BTreeSet<SegmentId> {
+    pub(crate) fn take_repairs(&self) -> BTreeSet<SegmentId> {
         std::mem::take(&mut *self.repaired.lock())
     }
 
-    /// Notes them: also those of the member that had its device before.
-    pub fn add_repairs(&self, mut segments: BTreeSet<SegmentId>) {
-        self.repaired.lock().append(&mut segments);
+    /// Segments of which a repair may be lost.
+    pub fn doubtful(&self) -> BTreeSet<SegmentId> {
+        let mut all = self.doubtful.lock().clone();
+        if !self.is_written() {
+            all.extend(self.repaired.lock().iter());
+        }
+        all
+    }
+
+    /// Notes such segments.
+    pub fn doubt(&self, mut segments: BTreeSet<SegmentId>) {
+        self.doubtful.lock().append(&mut segments);
     }
 
     /// Something counts as stored that it lacks, or may lack.

@@ -175,7 +175,7 @@ impl Members {
         for (repairs, flush, member) in pending {
             let is_flushed = flush.is_some() && member.complete_flush(flush);
             if !is_flushed {
-                member.add_repairs(repairs);
+                member.doubt(repairs);
             }
         }
     }

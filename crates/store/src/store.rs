@@ -141,9 +141,7 @@ impl Store {
     /// Segments do not count as verified of which a device that failed may have lost a repair.
     pub fn doubt_lost_repairs(&self) {
         for member in self.members.iter().filter(|member| !member.is_written()) {
-            let repairs = member.take_repairs();
-            repairs.iter().for_each(|&id| self.doubt(id));
-            member.add_repairs(repairs);
+            member.doubtful().iter().for_each(|&id| self.doubt(id));
         }
     }
 

@@ -184,7 +184,7 @@ impl Devices {
             let state =
                 if mutated(Mutant::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };
             let again = Member::new(&known, slot_size, Some((device, label)), state, &clock);
-            again.add_repairs(member.take_repairs());
+            again.doubt(member.doubtful());
             pool.store().members.put(Arc::new(again));
         })?;
         let member = self.pool.known(index)?;
@@ -326,7 +326,7 @@ impl Devices {
             for member in named.into_iter().filter(stays) {
                 let Some(place) = member.stands_for else {
                     member.set_state(MemberState::Online);
-                    pool.store().look_at_repairs(member.take_repairs());
+                    pool.store().look_at_repairs(member.doubtful());
                     continue;
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };
