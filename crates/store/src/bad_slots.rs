@@ -25,7 +25,8 @@
 //! commit on; before, it would be found bad once more.
 //!
 //! # Locks
-//! The turn is held while a column moves, and nothing but the core is taken under it; what is known is innermost.
+//! The turn is held while a column moves, and nothing but the core is taken under it; what is known is innermost. The
+//! boundary at which members change holds it as well: a column comes to all who are written, or moves after that.
 
 use crate::bad_slot_table::Retired;
 use crate::error::Result;
