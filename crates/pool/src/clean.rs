@@ -495,7 +495,12 @@ impl Pool {
             let block = if self.shared.store.prove(ptr.id, &bytes).is_some() {
                 bytes
             } else {
-                self.shared.store.read_any_place(ptr)?.1
+                match self.shared.store.read_any_place(ptr) {
+                    Ok((_, block)) => block,
+                    // It stays, and the segment's end tells of it.
+                    Err(error) if error.is_loss() => continue,
+                    Err(error) => return Err(error),
+                }
             };
             live.push(Moved { ptr, places, block: Encoded::Whole(block) });
         }
