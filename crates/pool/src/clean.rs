@@ -8,7 +8,8 @@
 //!
 //! # Steps
 //! A step moves some stripes' worth of blocks of one segment, with the commit lock held and for a bounded number of
-//! bytes, to the first loss that it meets; it goes on with the same segment until that is empty. From its first step on the segment is
+//! bytes, or to the first loss that it meets; it goes on with the same segment until that is empty. From its first step
+//! on the segment is
 //! [`SegmentState::Emptying`]: hints into it no longer tell where a block is, after a crash neither. The commit after
 //! a step makes the map's updates durable; a crash before leaves the old places, which are still there. The slots
 //! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
@@ -95,7 +96,7 @@ struct Moved {
     block: Encoded,
 }
 
-/// What a stripe holds.
+/// Contents of a stripe.
 struct StripeContents {
     live: Vec<Moved>,
     /// Number of blocks that are on a lost page of the map.
