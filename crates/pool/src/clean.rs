@@ -8,7 +8,8 @@
 //!
 //! # Steps
 //! A step moves some stripes' worth of blocks of one segment, with the commit lock held and for a bounded number of
-//! bytes; it goes on with the same segment until that is empty. From its first step on the segment is
+//! bytes, or to the first loss that it meets; it goes on with the same segment until that is empty. From its first step
+//! on the segment is
 //! [`SegmentState::Emptying`]: hints into it no longer tell where a block is, after a crash neither. The commit after
 //! a step makes the map's updates durable; a crash before leaves the old places, which are still there. The slots
 //! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
@@ -29,10 +30,10 @@ use larder_format::block::CheckedHeader;
 use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
 use larder_format::run::{Footprint, Places};
-use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentState, StripeHeader, stripe_header_len};
+use larder_format::segment::{SegmentKind, SegmentState, StripeHeader, stripe_header_len};
 use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
 use larder_mutants::{Mutant, mutated};
-use larder_sorted::map::{Entry, Location, Update};
+use larder_sorted::map::{Entry, Location, LostPages, Update};
 use larder_store::core::Core;
 use larder_store::heat;
 use larder_store::parity;
@@ -48,6 +49,8 @@ use std::time::Duration;
 /// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
 const STEP: u64 = 4 << 20;
 const STEPS: u64 = 4;
+/// Times as many bytes that it looks at, at most: where little lives, or little is known, others wait for it too.
+const LOOKS: u64 = 4;
 /// Bytes that [`Pool::tick`] moves in one call, at least and at most.
 const TICK_BYTES: (u64, u64) = (4 << 20, 64 << 20);
 /// For how long a commit that lacks room cleans before it looks whether it has enough.
@@ -91,6 +94,15 @@ struct Moved {
     /// All its places, of which this one changes.
     places: Places,
     block: Encoded,
+}
+
+/// Contents of a stripe.
+struct StripeContents {
+    live: Vec<Moved>,
+    /// Number of blocks that are on a lost page of the map.
+    unknown: u32,
+    /// Something could not be read that was tried: it may have taken a dying disk seconds.
+    met_loss: bool,
 }
 
 /// Free segments of the group that lacks most.
@@ -258,12 +270,11 @@ impl Pool {
         cleaning: &mut Option<Cleaning>,
     ) -> Result<Option<u64>> {
         if cleaning.is_none() {
-            let victim = victim(&self.shared.store.core.lock());
-            let begin =
-                |segment| Cleaning { segment, offset: DESCRIPTOR_LEN, readahead: None, unknown: false };
-            *cleaning = victim.map(begin);
+            *cleaning = victim(&self.shared.store.core.lock()).map(Cleaning::of);
         }
-        let Some(Cleaning { segment: id, offset, readahead, unknown }) = cleaning else { return Ok(None) };
+        let Some(Cleaning { segment: id, offset, readahead, lost, unknown }) = cleaning else {
+            return Ok(None);
+        };
         let entry = self.shared.store.core.lock().entries.change(*id, |entry| {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
@@ -282,14 +293,17 @@ impl Pool {
         });
         let op = self.enter()?;
         // Stripes are gathered: together they pack better than each by itself.
-        let (mut live, mut at, mut bytes, mut looked) = (Vec::new(), *offset, 0, Ok(()));
-        while at < height && bytes < step && looked.is_ok() {
+        let (mut live, mut at, mut bytes, mut looked, mut met_loss) = (Vec::new(), *offset, 0, Ok(()), false);
+        let far = |at: u32| u64::from(at - *offset) * segment.layout.k() as u64 >= LOOKS * step;
+        while at < height && bytes < step && !far(at) && looked.is_ok() && !met_loss {
             let stripe = self.stripe_header(&segment, at, readahead);
             looked = stripe.and_then(|stripe| {
-                let (found, are_all) = self.live_in_stripe(&segment, at, &stripe, readahead)?;
-                *unknown |= !are_all;
-                bytes += found.iter().map(|moved| u64::from(moved.ptr.place.footprint())).sum::<u64>();
-                live.extend(found);
+                let found = self.live_in_stripe(&segment, at, &stripe, readahead, lost)?;
+                *unknown += found.unknown;
+                met_loss = found.met_loss;
+                let footprints = found.live.iter().map(|moved| u64::from(moved.ptr.place.footprint()));
+                bytes += footprints.sum::<u64>();
+                live.extend(found.live);
                 at += stripe.height;
                 Ok(())
             });
@@ -301,7 +315,7 @@ impl Pool {
         looked?;
         if *offset >= height {
             let left = self.shared.store.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
-            if left > 0 && !*unknown {
+            if left > *unknown {
                 return Err(Corrupt::new("segment", Reason::Short).into());
             }
             if left > 0 {
@@ -440,15 +454,15 @@ impl Pool {
         Ok(bytes)
     }
 
-    /// The blocks of a stripe that the map places there, verified; those that are known to be dead are freed. Whether
-    /// these are all: not where a page of the map is lost.
+    /// The blocks of a stripe that the map places there, verified; those that are known to be dead are freed.
     fn live_in_stripe(
         &self,
         segment: &Arc<Segment>,
         offset: u32,
         stripe: &StripeHeader,
         readahead: &mut Readahead,
-    ) -> Result<(Vec<Moved>, bool)> {
+        lost: &mut LostPages,
+    ) -> Result<StripeContents> {
         let start = stripe_header_len(segment.layout.columns());
         let mut found = Vec::new();
         let read = self.read_stripe(segment, stripe, offset + start..offset + stripe.height, readahead);
@@ -477,10 +491,11 @@ impl Pool {
         let io = RunIo::new(&self.shared.store);
         found.sort_unstable_by_key(|(ptr, _)| ptr.id);
         let mut finder = self.shared.store.map.lock().finder();
-        let (mut live, mut are_all) = (Vec::new(), true);
+        let known_lost = lost.count();
+        let (mut live, mut unknown, mut met_loss) = (Vec::new(), 0, false);
         for (ptr, bytes) in found {
-            let Some(in_runs) = finder.find_past(ptr.id, PoolError::is_loss, &io)? else {
-                are_all = false;
+            let Some(in_runs) = finder.find_past(ptr.id, lost, PoolError::is_loss, &io)? else {
+                unknown += 1;
                 continue;
             };
             let known = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
@@ -495,13 +510,21 @@ impl Pool {
             let block = if self.shared.store.prove(ptr.id, &bytes).is_some() {
                 bytes
             } else {
-                self.shared.store.read_any_place(ptr)?.1
+                match self.shared.store.read_any_place(ptr) {
+                    Ok((_, block)) => block,
+                    // It stays, and the segment's end tells of it.
+                    Err(error) if error.is_loss() => {
+                        met_loss = true;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
             };
             live.push(Moved { ptr, places, block: Encoded::Whole(block) });
         }
         // As they lay: what was written together stays together.
         live.sort_unstable_by_key(|moved| (moved.ptr.place.offset, moved.ptr.place.column));
-        Ok((live, are_all))
+        Ok(StripeContents { live, unknown, met_loss: met_loss || lost.count() > known_lost })
     }
 
     /// The header of the stripe at `offset`, from whichever column has it.

@@ -1,6 +1,8 @@
 //! State of the cleaner, and of who wins space back: see [`crate::clean`].
 
 use larder_format::SegmentId;
+use larder_format::segment::DESCRIPTOR_LEN;
+use larder_sorted::map::LostPages;
 use larder_store::Readahead;
 use larder_sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -11,8 +13,16 @@ pub(crate) struct Cleaning {
     pub(crate) offset: u32,
     /// Its stripes, as soon as the first step has begun.
     pub(crate) readahead: Option<Readahead>,
-    /// Some of its blocks are on a lost page of the map.
-    pub(crate) unknown: bool,
+    /// Pages of the map that are lost.
+    pub(crate) lost: LostPages,
+    /// Number of its blocks that are on them.
+    pub(crate) unknown: u32,
+}
+
+impl Cleaning {
+    pub(crate) fn of(segment: SegmentId) -> Self {
+        Self { segment, offset: DESCRIPTOR_LEN, readahead: None, lost: LostPages::default(), unknown: 0 }
+    }
 }
 
 /// See the module's text.

@@ -49,7 +49,7 @@ mod run;
 mod tests;
 
 use crate::pages::{PageReader, PageWriter};
-pub use cursor::{Around, Finder, NEIGHBOURS, Neighbourhood, Step, Walk};
+pub use cursor::{Around, Finder, LostPages, NEIGHBOURS, Neighbourhood, Step, Walk};
 use larder_format::run::{Delta, Footprint, Marks, Places, RunDescriptor, RunId, Target};
 use larder_format::{BlockId, Corrupt, Fingerprint, Place, Reason, SegmentId};
 use larder_mutants::point;

@@ -59,9 +59,9 @@ pub struct Reshape {
 
 #[derive(Default)]
 struct Course {
-    /// State after the last step.
+    /// State at the last progress.
     left: Left,
-    /// Steps since that changed.
+    /// Steps since then.
     vain: u32,
     /// When it is tried again.
     due: Duration,
@@ -69,12 +69,27 @@ struct Course {
     is_told: bool,
 }
 
-#[derive(Default, PartialEq, Eq)]
+#[derive(Default)]
 struct Left {
     misfits: HashSet<SegmentId>,
     live_bytes: u64,
     /// Bytes of runs of the block map that are being written anew.
     rewritten: u64,
+}
+
+impl Course {
+    /// After a step: whether it is tried again at once. A merge that is abandoned for want of room is planned anew, and
+    /// comes as far as before: only one that comes further is progress.
+    fn goes_on(&mut self, now: Left) -> bool {
+        let is_less = now.misfits.len() < self.left.misfits.len() || now.live_bytes < self.left.live_bytes;
+        let is_other = !now.misfits.is_subset(&self.left.misfits);
+        if is_less || is_other || now.rewritten > self.left.rewritten {
+            *self = Self { left: now, ..Self::default() };
+            return true;
+        }
+        self.vain = self.vain.saturating_add(1);
+        self.vain < TRIES
+    }
 }
 
 impl Reshape {
@@ -315,12 +330,7 @@ impl Reshape {
         let rewritten = self.store.map.lock().unfinished().iter().map(|footprint| footprint.bytes).sum();
         let left = Left { misfits: self.misfits(), live_bytes: self.left(), rewritten };
         let mut course = self.course.lock();
-        if left != course.left {
-            (course.left, course.vain) = (left, 0);
-            return true;
-        }
-        course.vain = course.vain.saturating_add(1);
-        if course.vain < TRIES {
+        if course.goes_on(left) {
             return true;
         }
         course.due = self.store.world.clock.monotonic().saturating_add(REST);
@@ -385,5 +395,37 @@ impl Reshape {
         let misfits = self.misfits();
         let core = self.store.core.lock();
         misfits.iter().filter_map(|id| core.entries.get(id)).map(|entry| entry.live_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(misfits: u64, live_bytes: u64, rewritten: u64) -> Left {
+        Left { misfits: (0..misfits).map(SegmentId::new).collect(), live_bytes, rewritten }
+    }
+
+    /// Steps until it rests, of merges that come so far and are abandoned.
+    fn steps(course: &mut Course, misfits: u64, live_bytes: u64, merges: &[u64]) -> u32 {
+        let mut rewritten = merges.iter().copied().cycle();
+        let mut goes_on = || course.goes_on(left(misfits, live_bytes, rewritten.next().unwrap()));
+        (0..1000).find(|_| !goes_on()).expect("it rests")
+    }
+
+    #[test]
+    fn merges_that_are_abandoned_again_and_again_are_no_progress() {
+        let mut course = Course::default();
+        assert_eq!(steps(&mut course, 3, 1000, &[10, 20, 0]), 1 + TRIES);
+        course.is_told = true;
+        assert_eq!(steps(&mut course, 3, 1000, &[20, 10, 0]), 0, "a try after a rest");
+        assert!(course.is_told);
+        // A merge that comes further, less that lives, less segments, others: it goes on, and tells again.
+        for (misfits, live_bytes, merges) in
+            [(3, 1000, [30, 0]), (3, 900, [0, 10]), (2, 900, [0, 10]), (4, 900, [0, 0])]
+        {
+            assert!(steps(&mut course, misfits, live_bytes, &merges) >= TRIES);
+            assert!(!std::mem::replace(&mut course.is_told, true));
+        }
     }
 }

@@ -276,6 +276,37 @@ fn the_cleaner_moves_what_lives_past_rot_on_one_device() {
 }
 
 #[test]
+fn the_cleaner_moves_what_lives_beside_a_block_that_nobody_can_read() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    commit(&pool, &mut model, &files(10, 9, 1));
+    let extent = |inode: u64| {
+        let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(inode, EXTENT, 0));
+        Extent::decode(&value.unwrap().unwrap()).unwrap()
+    };
+    let lost = extent(13).ptr.place;
+    let segments = pool.store().segments();
+    let slot = segments.iter().find(|of| of.id == lost.segment).unwrap().slots[0];
+    let at = pool.store().members().get(slot.device).slot_offset(slot.index, lost.offset + lost.stored / 2);
+    sim.device(0).flip_bits(at, 8, 1);
+    // The segment is worth cleaning.
+    commit(&pool, &mut model, &files(10, 2, 2));
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    pool.store().drop_caches();
+    let mut steps = 0;
+    while pool.clean_step(true).unwrap().is_some() || pool.upkeep.read_repair.step().unwrap() > 0 {
+        steps += 1;
+        assert!(steps < 200, "it chooses the same segment again and again");
+    }
+    let left = pool.store().segments().iter().find(|of| of.id == lost.segment).map(|of| of.live_blocks);
+    assert_eq!(left, Some(1), "the others are moved");
+    assert!(pool.store().read(extent(13).ptr).is_err());
+    pool.commit().unwrap();
+    model.remove(&13);
+    verify(&pool, &model);
+}
+
+#[test]
 fn devices_that_die_beyond_tolerance_suspend_the_pool_and_what_was_promised_stays() {
     for (word, count) in [
         ("single", 1),

@@ -3,14 +3,17 @@
 mod common;
 
 use common::*;
+use larder_device::{Device, Outcome, Pending, Request};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::run::PageRef;
+use larder_format::run::{PageRef, RunDescriptor};
 use larder_format::{BlockId, BlockPtr, ByteLen, DeviceIndex, GroupIndex};
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
-use larder_sim::{Fault, SimClock, SimWorld};
+use larder_sim::{Fault, SimClock, SimDevice, SimWorld};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// First sector of a block on the only device.
@@ -192,6 +195,103 @@ fn the_cleaner_moves_what_it_knows_beside_ids_on_a_lost_page_and_leaves_the_rest
     mended.commit().unwrap();
     verify(&mended, &model);
     assert_whole(&mended, "after all");
+}
+
+/// Counts the reads of a range of a device.
+struct Watched {
+    device: SimDevice,
+    range: Range<u64>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Device for Watched {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn size(&self) -> ByteLen {
+        self.device.size()
+    }
+
+    fn submit(&self, request: Request) -> Pending<Outcome> {
+        if let Request::Read { offset, len } = &request
+            && offset.get() < self.range.end
+            && self.range.start < offset.get() + len.get()
+        {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        self.device.submit(request)
+    }
+}
+
+#[test]
+fn the_cleaner_tries_a_lost_page_once_for_all_stripes_of_a_segment() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    for round in 0..40 {
+        commit(&pool, &mut model, &files(10 + 2 * round, 2, 1));
+    }
+    let pages = entry_pages(&pool);
+    let ids: Vec<_> = (10..90).map(|inode| extent_of(&pool, inode).ptr.id).collect();
+    // Of merged runs, the one with most of them.
+    let (with_ids, page) = {
+        let map = pool.store().map.lock();
+        let with = |of: &RunDescriptor| ids.iter().filter(|&&id| (of.first..=of.last).contains(&id)).count();
+        let spans = map.descriptors().map(with);
+        spans.zip(&pages).map(|(count, page)| (count, page.ptr)).max_by_key(|(count, _)| *count).unwrap()
+    };
+    assert!(with_ids > 20, "{with_ids} ids are in the run");
+    let range = sector_of(&pool, page);
+    pool.commit_export().unwrap();
+    drop(pool);
+    let reads = Arc::new(AtomicU64::new(0));
+    sim.device(0).inject(Fault::FailReads(range.clone()));
+    let device = Watched { device: sim.device(0), range, reads: Arc::clone(&reads) };
+    let pool = import_from(vec![Arc::new(device)], 2).unwrap();
+    replay(&pool);
+    commit(&pool, &mut model, &files(200, 1, 1));
+    let mut unknown = 0;
+    reads.store(0, Ordering::Relaxed);
+    for id in ids {
+        unknown += u64::from(pool.store().look_up(id, |look_up, io| look_up.entry(io)).is_err());
+    }
+    assert!(unknown > 20, "{unknown} ids cannot be found");
+    let once = reads.swap(0, Ordering::Relaxed) / unknown;
+    let segments: BTreeSet<_> =
+        model.keys().map(|&inode| extent_of(&pool, inode).ptr.place.segment).collect();
+    remove(&pool, &[10]);
+    pool.commit().unwrap();
+    while pool.free_step(64).unwrap() {}
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    reads.store(0, Ordering::Relaxed);
+    while pool.clean_step(true).unwrap().is_some() {}
+    let reads = reads.load(Ordering::Relaxed);
+    assert!(reads > 0, "segments with ids on the page are cleaned");
+    assert!(reads <= once * segments.len() as u64, "{reads} reads, {once} of them try it once");
+}
+
+#[test]
+fn damage_beside_ids_on_a_lost_page_is_looked_into() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    for round in 0..3 {
+        commit(&pool, &mut model, &files(10 + 10 * round, 9, 1));
+    }
+    let segment = extent_of(&pool, 20).ptr.place.segment;
+    let hidden = extent_of(&pool, 12).ptr;
+    assert_eq!(hidden.place.segment, segment, "all is in one segment");
+    pool.commit_export().unwrap();
+    lose_page_of(&sim, &pool, 20);
+    let segments = pool.store().segments();
+    let slot = segments.iter().find(|of| of.id == segment).unwrap().slots[usize::from(hidden.place.column)];
+    let at = pool.store().members().get(slot.device).slot_offset(slot.index, hidden.place.offset);
+    sim.device(0).flip_bits(at, 16, 1);
+    drop(pool);
+    let pool = open(&sim, 2);
+    commit(&pool, &mut model, &files(30, 4, 2));
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    while pool.clean_step(true).unwrap().is_some() {}
+    assert_eq!(pool.store().suspects.take_segment(), Some(segment), "its header is lost, nobody met it");
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::api::pool::{Create, Group, Word};
+use larder_device::{Device, FaultDevice, OpenMode};
+use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
+use larder_format::{HostId, Incarnation};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::thread::{ScopedJoinHandle, scope};
@@ -428,6 +431,58 @@ fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
     assert!(error.message.contains("the exported pool 'tank'"), "{error}");
     clear(&tank, true).unwrap();
     assert_eq!(said.lock().len(), 2, "nor is an exported pool watched");
+}
+
+#[test]
+fn a_label_is_cleared_only_where_it_can_be_told_that_nobody_writes() {
+    let bed = Bed::new();
+    let live = bed.tank(&[]);
+    let tank = bed.dir.path().join("tank");
+    let copy = |name: &str| {
+        let path = bed.dir.path().join(name);
+        std::fs::copy(&tank, &path).unwrap();
+        path
+    };
+    let (second, unread) = (copy("second"), copy("unread"));
+    let guid = live.pool.store().guid();
+    drop(live);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let (coming, came) = (copy("coming"), copy("came"));
+    let write = |path: &Path, at: u64, bytes: &[u8]| {
+        File::options().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
+    };
+    // A host that is importing the pool has shown its heartbeat, and no root.
+    let beat = |path: &Path, beats: u64| {
+        let incarnation = Incarnation::new(77);
+        let (host, host_name) = (HostId::new(7), "other".to_owned());
+        let heartbeat = Heartbeat { pool: guid, host, host_name, incarnation, beats };
+        write(path, HEARTBEAT_OFFSET, &heartbeat.encode());
+    };
+    beat(&coming, 1);
+    beat(&came, 1);
+    let faults = |text: String| std::fs::write(format!("{}.faults", unread.display()), text).unwrap();
+    faults(format!("error read at={HEARTBEAT_OFFSET}..{}\n", HEARTBEAT_OFFSET + 4096));
+    let device: Arc<dyn Device> = Arc::new(FaultDevice::open(&unread, OpenMode::Exclusive, |_| {}).unwrap());
+    let clear = |path: &Path| clear_label(path, true, &|_| ());
+    scope(|scope| {
+        let writes = scope.spawn(|| {
+            pause(MOMENT);
+            beat(&coming, 2);
+            // A device that takes no heartbeat got a root in its second area.
+            write(&second, (64 << 20) - 4096, &[1; 512]);
+        });
+        let cleared = [&second, &coming, &came].map(|path| scope.spawn(move || clear(path)));
+        let untold = labels::clear_opened(&device, &unread, true, &|_| ()).unwrap_err();
+        assert_eq!(untold.kind, ErrorKind::Device, "{untold}");
+        assert!(untold.message.contains("the place of the heartbeat cannot be read"), "{untold}");
+        let [second, coming, came] = cleared.map(ended);
+        for error in [second.unwrap_err(), coming.unwrap_err()] {
+            assert!(error.message.contains("a host is using it right now"), "{error}");
+        }
+        came.unwrap();
+        ended(writes);
+    });
+    assert!(std::fs::read(&unread).unwrap()[..8].iter().any(|byte| *byte != 0), "its label is there");
 }
 
 #[test]

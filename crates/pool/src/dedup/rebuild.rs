@@ -12,7 +12,7 @@ use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::index::{Changes, Index};
-use larder_sorted::map::{Entry, Update};
+use larder_sorted::map::{Entry, LostPages, Update};
 use larder_store::{Dedup, PoolError, Result, RunIo};
 use std::ops::ControlFlow;
 
@@ -113,10 +113,12 @@ impl Pool {
         blocks.dedup_by_key(|ptr| ptr.id);
         let op = self.enter()?;
         let io = RunIo::new(&self.shared.store);
-        let mut finder = self.shared.store.map.lock().finder();
+        let (mut finder, mut lost) = (self.shared.store.map.lock().finder(), LostPages::default());
         let mut without = Vec::new();
         for ptr in blocks {
-            let Some(in_runs) = finder.find_past(ptr.id, PoolError::is_loss, &io)? else { continue };
+            let Some(in_runs) = finder.find_past(ptr.id, &mut lost, PoolError::is_loss, &io)? else {
+                continue;
+            };
             let now = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
             if now.is_some_and(|entry| entry.print.is_none()) {
                 without.push((ptr, in_runs));

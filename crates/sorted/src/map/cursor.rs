@@ -9,7 +9,8 @@ use super::run::SortedRun;
 use super::{BlockMap, Entry};
 use crate::pages::PageReader;
 use larder_format::BlockId;
-use larder_format::run::{Delta, Marks, RunPage};
+use larder_format::run::{Delta, Marks, RunId, RunPage};
+use std::collections::BTreeSet;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -23,15 +24,35 @@ pub struct Finder {
     /// Of each run, the page at hand and its number.
     at: Vec<Option<(usize, RunPage)>>,
     pages: usize,
-    /// Last id of the page that could not be read last.
-    lost_until: BlockId,
-    /// Last id of the page that was passed over last.
-    passed: Option<BlockId>,
+    /// The page that was read last, and its last id.
+    last_read: Option<(RunId, usize, BlockId)>,
+}
+
+/// Pages of which an error said that they are lost: nobody tries them again.
+#[derive(Debug, Default)]
+pub struct LostPages(BTreeSet<(RunId, usize)>);
+
+impl LostPages {
+    /// Number of pages.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
 }
 
 impl Finder {
     /// The runs' delta for `id`. Ids that ascend read each page at most once.
     pub fn find<R: PageReader>(&mut self, id: BlockId, reader: &R) -> Result<Delta, R::Error> {
+        let found = self.find_without(id, &LostPages::default(), reader)?;
+        Ok(found.expect("no page is known to be lost"))
+    }
+
+    /// As [`Finder::find`]; nothing for an id that needs a lost page.
+    fn find_without<R: PageReader>(
+        &mut self,
+        id: BlockId,
+        lost: &LostPages,
+        reader: &R,
+    ) -> Result<Option<Delta>, R::Error> {
         let mut delta = Delta::NONE;
         for (run, at) in self.runs.iter().zip(&mut self.at) {
             if delta.is_final() {
@@ -44,9 +65,11 @@ impl Finder {
             let page = match at {
                 Some((have, page)) if *have == number => page,
                 _ => {
+                    if lost.0.contains(&(run.descriptor.run, number)) {
+                        return Ok(None);
+                    }
                     self.pages += 1;
-                    // Unless it is read now.
-                    self.lost_until = run.page_span(number).1;
+                    self.last_read = Some((run.descriptor.run, number, run.page_span(number).1));
                     &mut at.insert((number, run.page(number, reader)?)).1
                 }
             };
@@ -54,25 +77,24 @@ impl Finder {
                 delta = delta.over(older);
             }
         }
-        Ok(delta)
+        Ok(Some(delta))
     }
 
-    /// As [`Finder::find`]; nothing for ids on a page of which an error says that it is lost, which is tried once.
+    /// As [`Finder::find`]; nothing for ids that need a page of which an error says that it is lost: it is tried once,
+    /// since that may take a dying disk seconds, and is one of `lost` from then on.
     pub fn find_past<R: PageReader>(
         &mut self,
         id: BlockId,
+        lost: &mut LostPages,
         is_lost: impl Fn(&R::Error) -> bool,
         reader: &R,
     ) -> Result<Option<Delta>, R::Error> {
-        if self.passed.is_some_and(|passed| id <= passed) {
-            return Ok(None);
-        }
-        match self.find(id, reader) {
+        match self.find_without(id, lost, reader) {
             Err(error) if is_lost(&error) => {
-                self.passed = Some(self.lost_until);
+                lost.0.extend(self.last_read.map(|(run, page, _)| (run, page)));
                 Ok(None)
             }
-            found => found.map(Some),
+            found => found,
         }
     }
 
@@ -83,7 +105,7 @@ impl Finder {
 
     /// After an error of [`Finder::find`]: the last id that may be on the page that could not be read.
     pub fn lost_until(&self) -> BlockId {
-        self.lost_until
+        self.last_read.map_or(BlockId::new(0), |(_, _, last)| last)
     }
 }
 
@@ -201,7 +223,7 @@ impl BlockMap {
     /// Looks for chosen ids.
     pub fn finder(&self) -> Finder {
         let at = self.runs.iter().map(|_| None).collect();
-        Finder { runs: Arc::clone(&self.runs), at, pages: 0, lost_until: BlockId::new(0), passed: None }
+        Finder { runs: Arc::clone(&self.runs), at, pages: 0, last_read: None }
     }
 
     /// Goes through the ids from `from` on; reads at most `pages` pages beyond the first of each run.
