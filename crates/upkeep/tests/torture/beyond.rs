@@ -248,7 +248,7 @@ fn replace_the_last(seed: u64, coverage: &mut Coverage) {
         }
     }
     assert!(pool.store().members().stand_in(old).is_none());
-    // Files overwritten meanwhile are well; a duplicate of a lost block is not, though no file may have had that before.
+    // Files overwritten meanwhile are well; a duplicate of a lost block is not, also where no file had that before.
     let hit = unreadable(&bed);
     let is_bad = |inode: &u64| {
         let place = extent(&pool, *inode).unwrap().ptr.place;
@@ -306,7 +306,7 @@ fn ruin_all(seed: u64, coverage: &mut Coverage) {
         let Some(plan) = plans(bed.sim.devices()).pop() else { return };
         let options = ImportOptions { read_only: bed.next(2) == 0, ..ImportOptions::default() };
         if matches!(plan.only_reading, Some(Refusal::RootDamaged { .. })) {
-            // What the last commit changed is what it was before, and that is told.
+            // It is as it was before the last commit, and that is told.
             return *coverage.entry("older state told of".into()).or_default() += 1;
         }
         match Kept::import(crate::common::world(seed), plan, &options) {
