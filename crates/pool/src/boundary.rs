@@ -45,6 +45,8 @@ impl Pool {
             pool.apply_device_timeout();
         };
         let _mine = self.change_turn();
+        // A column that moves off a dying disk takes a while: it is waited for while everybody else goes on.
+        drop(self.shared.store.hold_columns());
         self.changes.waiting.lock().push(Box::new(change));
         let committed = self.commit();
         self.changes.waiting.lock().clear();

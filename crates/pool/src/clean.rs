@@ -101,6 +101,8 @@ struct StripeContents {
     live: Vec<Moved>,
     /// Number of blocks that are on a lost page of the map.
     unknown: u32,
+    /// Some of it, or a block in it, cannot be read.
+    unread: bool,
     /// Something could not be read that was tried: it may have taken a dying disk seconds.
     met_loss: bool,
 }
@@ -272,7 +274,7 @@ impl Pool {
         if cleaning.is_none() {
             *cleaning = victim(&self.shared.store.core.lock()).map(Cleaning::of);
         }
-        let Some(Cleaning { segment: id, offset, readahead, lost, unknown }) = cleaning else {
+        let Some(Cleaning { segment: id, offset, readahead, lost, unknown, unread }) = cleaning else {
             return Ok(None);
         };
         let entry = self.shared.store.core.lock().entries.change(*id, |entry| {
@@ -294,12 +296,14 @@ impl Pool {
         let op = self.enter()?;
         // Stripes are gathered: together they pack better than each by itself.
         let (mut live, mut at, mut bytes, mut looked, mut met_loss) = (Vec::new(), *offset, 0, Ok(()), false);
+        let (mut unknown_now, mut unread_now) = (0, false);
         let far = |at: u32| u64::from(at - *offset) * segment.layout.k() as u64 >= LOOKS * step;
         while at < height && bytes < step && !far(at) && looked.is_ok() && !met_loss {
             let stripe = self.stripe_header(&segment, at, readahead);
             looked = stripe.and_then(|stripe| {
                 let found = self.live_in_stripe(&segment, at, &stripe, readahead, lost)?;
-                *unknown += found.unknown;
+                unknown_now += found.unknown;
+                unread_now |= found.unread;
                 met_loss = found.met_loss;
                 let footprints = found.live.iter().map(|moved| u64::from(moved.ptr.place.footprint()));
                 bytes += footprints.sum::<u64>();
@@ -310,12 +314,15 @@ impl Pool {
         }
         let moved = self.move_all(&segment, &live)?;
         *offset = at;
+        *unknown += unknown_now;
+        *unread |= unread_now;
         drop(op);
         self.cleaner.moved.fetch_add(moved, Ordering::Relaxed);
         looked?;
         if *offset >= height {
             let left = self.shared.store.core.lock().entries.get(id).map_or(0, |entry| entry.live_blocks);
-            if left > *unknown {
+            // Of the unknown some may be dead.
+            if left > *unknown || left > 0 && *unread {
                 return Err(Corrupt::new("segment", Reason::Short).into());
             }
             if left > 0 {
@@ -464,7 +471,7 @@ impl Pool {
         lost: &mut LostPages,
     ) -> Result<StripeContents> {
         let start = stripe_header_len(segment.layout.columns());
-        let mut found = Vec::new();
+        let (mut found, mut unread) = (Vec::new(), false);
         let read = self.read_stripe(segment, stripe, offset + start..offset + stripe.height, readahead);
         for (column, read) in read.into_iter().enumerate() {
             // The column as it is, or computed: its own header may be lost, so blocks end where none follows.
@@ -477,6 +484,7 @@ impl Pool {
             let sum = stripe.sums.get(segment.layout.replica(column, 0));
             let right = |bytes: &[u8]| sum == Some(&fast128(&self.shared.store.sums, bytes));
             let bytes = read.unwrap_or_else(|| self.shared.store.read_range(segment, whole, right));
+            unread |= bytes.is_empty();
             let mut at = 0usize;
             while let Some(header) =
                 bytes.get(at..).and_then(|rest| CheckedHeader::check(&self.shared.store.sums, rest).ok())
@@ -492,7 +500,7 @@ impl Pool {
         found.sort_unstable_by_key(|(ptr, _)| ptr.id);
         let mut finder = self.shared.store.map.lock().finder();
         let known_lost = lost.count();
-        let (mut live, mut unknown, mut met_loss) = (Vec::new(), 0, false);
+        let (mut live, mut unknown) = (Vec::new(), 0);
         for (ptr, bytes) in found {
             let Some(in_runs) = finder.find_past(ptr.id, lost, PoolError::is_loss, &io)? else {
                 unknown += 1;
@@ -514,7 +522,7 @@ impl Pool {
                     Ok((_, block)) => block,
                     // It stays, and the segment's end tells of it.
                     Err(error) if error.is_loss() => {
-                        met_loss = true;
+                        unread = true;
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -524,7 +532,7 @@ impl Pool {
         }
         // As they lay: what was written together stays together.
         live.sort_unstable_by_key(|moved| (moved.ptr.place.offset, moved.ptr.place.column));
-        Ok(StripeContents { live, unknown, met_loss: met_loss || lost.count() > known_lost })
+        Ok(StripeContents { live, unknown, unread, met_loss: unread || lost.count() > known_lost })
     }
 
     /// The header of the stripe at `offset`, from whichever column has it.

@@ -17,11 +17,20 @@ pub(crate) struct Cleaning {
     pub(crate) lost: LostPages,
     /// Number of its blocks that are on them.
     pub(crate) unknown: u32,
+    /// Some of it cannot be read.
+    pub(crate) unread: bool,
 }
 
 impl Cleaning {
     pub(crate) fn of(segment: SegmentId) -> Self {
-        Self { segment, offset: DESCRIPTOR_LEN, readahead: None, lost: LostPages::default(), unknown: 0 }
+        Self {
+            segment,
+            offset: DESCRIPTOR_LEN,
+            readahead: None,
+            lost: LostPages::default(),
+            unknown: 0,
+            unread: false,
+        }
     }
 }
 

@@ -149,8 +149,11 @@ impl Pool {
             let Some(wanted) = self.snapshots.lock().due.first().cloned() else { return Ok(()) };
             // A dataset that was destroyed meanwhile has none taken, nor those that were to come with it.
             if wanted.iter().all(|(dataset, _)| self.dataset(*dataset).is_some()) {
-                for (dataset, name) in &wanted {
-                    self.take_snapshot(*dataset, name, commit)?;
+                for (at, (dataset, name)) in wanted.iter().enumerate() {
+                    if let Err(error) = self.take_snapshot(*dataset, name, commit) {
+                        wanted[..at].iter().for_each(|(dataset, name)| self.untake_snapshot(*dataset, name));
+                        return Err(error);
+                    }
                 }
             }
             self.snapshots.lock().due.remove(0);
@@ -162,10 +165,6 @@ impl Pool {
         let mut state = head.state.write();
         state.changed = true;
         let mut snapshots = self.snapshots.lock();
-        // Taken already by a try of this commit that met an error later on.
-        if snapshots.named(dataset, name).is_ok() {
-            return Ok(());
-        }
         let high = self.shared.store.core.lock().take_ids(1);
         let head = DatasetRecord { protected_below: high, ..state.record.clone() };
         let record = SnapshotRecord {
@@ -190,5 +189,20 @@ impl Pool {
         state.changed = false;
         snapshots.insert(record);
         Ok(())
+    }
+
+    /// Takes a snapshot back that this commit took, since one that was to come with it could not be taken.
+    fn untake_snapshot(&self, dataset: DatasetId, name: &str) {
+        let Some(head) = self.dataset(dataset) else { return };
+        let mut state = head.state.write();
+        let mut snapshots = self.snapshots.lock();
+        let Ok(high) = snapshots.named(dataset, name).map(|snapshot| snapshot.record.high) else { return };
+        // The leaf was just changed, and is in memory.
+        let key = Table::snapshot_key(dataset, high);
+        if self.tables.lock().remove(&TableNodes(&self.shared.store), &key).is_ok() {
+            snapshots.taken.remove(&(dataset, high));
+            state.record.protected_below = snapshots.protected_below(dataset);
+            state.changed = true;
+        }
     }
 }

@@ -109,6 +109,8 @@ impl Devices {
     /// When the device is not there, is another's, or was written apart from the pool; when it fails again.
     pub fn online(&self, device: DeviceIndex, found: Option<Found>) -> Result<()> {
         let _mine = self.pool.change_turn();
+        // A suspended pool goes on by `clear`; a flush that failed here would take that away.
+        self.store.check_writable()?;
         let member = self.pool.known(device)?;
         if member.is_written() && found.is_none() {
             return Ok(());

@@ -24,11 +24,11 @@ use larder_pool::Lost;
 use larder_pool::Pool;
 use larder_pool::Resting;
 use larder_pool::rebuilding;
-use larder_store::Result;
 use larder_store::Store;
 use larder_store::member::{Member, MemberState};
 use larder_store::segments::{Segment, SegmentEntry};
 use larder_store::{Class, Event};
+use larder_store::{PoolError, Refusal, Result};
 use larder_sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,7 +201,11 @@ impl Resilver {
         let _one_at_a_time = self.running.lock();
         self.store.check_writable()?;
         for member in self.store.members.iter().filter(|member| member.state() == MemberState::Stale) {
-            self.devices.online(member.index, None)?;
+            match self.devices.online(member.index, None) {
+                // It is out for that, and told.
+                Err(PoolError::Refused(Refusal::FailedAgain { .. })) => {}
+                joined => joined?,
+            }
         }
         // The devices that they waited for are gone.
         let bereft: Vec<_> = self.bereft().collect();

@@ -169,7 +169,7 @@ fn after_a_flush_that_failed_nobody_goes_on_as_if_nothing_were_lost() {
 }
 
 #[test]
-fn a_flush_that_fails_when_a_device_of_a_suspended_pool_is_brought_online_is_not_forgotten() {
+fn a_device_of_a_suspended_pool_comes_back_by_clear_alone_and_a_flush_that_fails_then_is_not_forgotten() {
     let (sim, pool, mut model) = world_of("single", 1);
     sim.device(0).inject_window(Fault::FailWrites(0..u64::MAX), 4, u64::MAX);
     let (_, refused) = work_until_refused(&pool, &mut model);
@@ -178,7 +178,10 @@ fn a_flush_that_fails_when_a_device_of_a_suspended_pool_is_brought_online_is_not
     // Writes before the one that was refused are not flushed, and this flush loses them.
     heal(&sim);
     sim.device(0).inject_window(Fault::FailFlushes, 0, 1);
-    pool.upkeep.devices.online(DeviceIndex::new(0), None).unwrap_err();
+    let told = pool.upkeep.devices.online(DeviceIndex::new(0), None).unwrap_err();
+    assert!(matches!(told, PoolError::Suspended(_)), "{told}");
+    assert!(pool.store().may_resume(), "nobody asked it for a flush");
+    pool.upkeep.devices.clear(None).unwrap_err();
     let told = pool.upkeep.devices.clear(None).unwrap_err().to_string();
     assert!(told.contains("cannot be completed"), "{told}");
 }

@@ -35,10 +35,14 @@ pub(super) fn clear_opened(
     tell: &dyn Fn(&str),
 ) -> Result<()> {
     let path = path.display();
-    let (labelled, whose, free) = match scan(opened) {
-        Scan::Member(found) => (Some(found.label.device_size), belongs(&found), is_free(&found)),
-        Scan::Damaged(corrupt) => (None, format!("has the damaged label of a pool ({corrupt})"), false),
-        Scan::Unsupported(other) => (None, format!("belongs to a pool: {}", other.why), false),
+    let (labelled, whose, free, is_mute) = match scan(opened) {
+        Scan::Member(found) => {
+            (Some(found.label.device_size), belongs(&found), is_free(&found), is_mute(&found))
+        }
+        Scan::Damaged(corrupt) => {
+            (None, format!("has the damaged label of a pool ({corrupt})"), false, false)
+        }
+        Scan::Unsupported(other) => (None, format!("belongs to a pool: {}", other.why), false, false),
         Scan::Failed(error) => {
             return Err(ApiError::new(ErrorKind::Device, format!("it cannot be read: {error}")));
         }
@@ -65,18 +69,18 @@ pub(super) fn clear_opened(
         let before = Look::at(opened, labelled);
         pause(watched);
         match before.changed(&Look::at(opened, labelled)) {
-            Some(false) => {}
+            Some(false) if !is_mute => {}
             Some(true) => {
                 return Err(kept(ErrorKind::Busy, format!("it {whose}, and a host is using it right now"))
                     .hint("export the pool on that host; larder pool offline, detach or remove lets a device go"));
             }
-            None => {
+            None | Some(false) => {
                 let message = format!(
                     "it {whose}, and whether a host is using it right now cannot be told: the place of the heartbeat \
-                     cannot be read"
+                     cannot be read, or takes none"
                 );
                 return Err(kept(ErrorKind::Device, message).hint(format!(
-                    "when it is certain that no host uses it: dd if=/dev/zero bs=1M count=1 of={path} writes that place \
+                    "when it is certain that no host uses it: dd if=/dev/zero bs=1M count=1 conv=notrunc of={path} writes that place \
                      anew; then larder pool labelclear -f {path}"
                 )));
             }
@@ -116,6 +120,13 @@ pub(super) fn belongs(found: &Found) -> String {
         "belongs to the pool '{name}', which may be in use: last used by the host {host}{}, and not exported there",
         time.unwrap_or_default()
     )
+}
+
+/// Whether it has a root of an import of which it has no heartbeat: it refuses those, and an idle host writes nothing
+/// else.
+fn is_mute(found: &Found) -> bool {
+    let Some(root) = found.root.as_ref().filter(|root| !root.exported) else { return false };
+    found.heartbeat.as_ref().is_none_or(|beat| beat.incarnation != root.incarnation)
 }
 
 fn read(device: &Arc<dyn Device>, at: u64, len: u64) -> Option<AlignedBuf> {
