@@ -82,6 +82,7 @@ impl OpenFile {
         match &*failed {
             Some(error) => return Err(error.clone()),
             None if self.stale.swap(false, Ordering::Relaxed) => {
+                // Where it is refused nothing is lost: all of it is written again.
                 let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::DontNeed);
             }
             None => {}

@@ -737,6 +737,11 @@ impl Member {
         all
     }
 
+    /// Takes them, for somebody to look at.
+    pub fn take_doubtful(&self) -> BTreeSet<SegmentId> {
+        std::mem::take(&mut *self.doubtful.lock())
+    }
+
     /// Notes such segments.
     pub fn doubt(&self, mut segments: BTreeSet<SegmentId>) {
         self.doubtful.lock().append(&mut segments);

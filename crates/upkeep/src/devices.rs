@@ -191,7 +191,8 @@ impl Devices {
         })?;
         let member = self.pool.known(index)?;
         if member.state() == MemberState::Faulted {
-            let (device, why) = (member.name(), member.reason().unwrap_or_default());
+            let (device, why) =
+                (member.name(), member.reason().unwrap_or_else(|| "it takes no writes".into()));
             return Err(Refusal::FailedAgain { device, why }.into());
         }
         Ok(())
@@ -328,7 +329,7 @@ impl Devices {
             for member in named.into_iter().filter(stays) {
                 let Some(place) = member.stands_for else {
                     member.set_state(MemberState::Online);
-                    pool.store().look_at_repairs(member.doubtful());
+                    pool.store().look_at_repairs(member.take_doubtful());
                     continue;
                 };
                 let Some(present) = member.device().zip(member.label()) else { continue };

@@ -44,6 +44,13 @@ impl Bed {
         }
     }
 
+    /// A copy of the device of `tank`, as it is now.
+    fn copy_of_tank(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::copy(self.dir.path().join("tank"), &path).unwrap();
+        path
+    }
+
     /// The pool `tank` with these datasets.
     fn tank(&self, datasets: &[&str]) -> Arc<Live> {
         self.host.pool_create(self.request("tank")).unwrap();
@@ -384,11 +391,7 @@ fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
     let bed = Bed::new();
     let live = bed.tank(&[]);
     let tank = bed.dir.path().join("tank");
-    let copy = |name: &str| {
-        let path = bed.dir.path().join(name);
-        std::fs::copy(&tank, &path).unwrap();
-        path
-    };
+    let copy = |name| bed.copy_of_tank(name);
     let said = Mutex::new(Vec::new());
     let clear = |path: &Path, force| clear_label(path, force, &|text| said.lock().push(text.to_owned()));
     let error = clear(&tank, true).unwrap_err();
@@ -437,12 +440,7 @@ fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
 fn a_label_is_cleared_only_where_it_can_be_told_that_nobody_writes() {
     let bed = Bed::new();
     let live = bed.tank(&[]);
-    let tank = bed.dir.path().join("tank");
-    let copy = |name: &str| {
-        let path = bed.dir.path().join(name);
-        std::fs::copy(&tank, &path).unwrap();
-        path
-    };
+    let copy = |name| bed.copy_of_tank(name);
     let (second, unread) = (copy("second"), copy("unread"));
     let guid = live.pool.store().guid();
     drop(live);

@@ -425,6 +425,7 @@ fn a_repair_that_a_failed_flush_lost_is_made_again_when_the_device_is_back() {
         }
         pool.commit().unwrap();
         assert_whole(&pool, &case);
+        assert!(pool.store().members().get(device(1)).doubtful().is_empty(), "{case}: they were looked at");
         let trace = sim.trace();
         let images = trace.crash_images(trace.len(), Survival::DropAll);
         assert_full_tolerance(&images, "mirror", &model, &case);
